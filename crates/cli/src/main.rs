@@ -1,0 +1,2 @@
+//! The `siltstone` command.
+fn main() {}

@@ -1,0 +1,253 @@
+//! The one error type of the engine: a kind to branch on, a place to look, a source.
+//!
+//! Every layer returns it; context is added once, where it is known. An [`Error`] is cheap to
+//! clone, because one failed append is the answer to every writer of its group.
+//!
+//! Invariants:
+//! 1. Bytes that a disk, a caller or another process can produce end here, never in a panic.
+//! 2. [`ErrorKind::Corruption`] always carries a [`Damage`] that names a file.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The result of every fallible call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, in the words that a caller branches on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system refused or failed a file operation. The store is still usable unless
+    /// it says [`ErrorKind::ReadOnly`] from then on.
+    Io,
+    /// The device is full. Reads go on; writes resume by themselves when space is back.
+    NoSpace,
+    /// Stored bytes are not what was written. [`Error::damage`] says where.
+    Corruption,
+    /// Another process (or another handle) has the database open for writing.
+    Locked,
+    /// A key, value, batch or count is beyond a limit; nothing was written.
+    LimitExceeded,
+    /// An argument or a combination of options makes no sense; nothing was done.
+    InvalidArgument,
+    /// The partition does not exist, or was dropped.
+    PartitionNotFound,
+    /// The store stopped accepting writes after a failure; the source says which.
+    ReadOnly,
+    /// The database was closed.
+    Closed,
+    /// The files need a newer version of the code, or a feature that it does not know.
+    Unsupported,
+}
+
+/// Where damaged bytes lie, as precisely as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Name of the partition, where the file belongs to one.
+    pub partition: Option<String>,
+    /// Path of the damaged file.
+    pub file: PathBuf,
+    /// Byte offset of the damaged region in the file.
+    pub offset: Option<u64>,
+    /// The user key that is affected, where it is known.
+    pub key: Option<Vec<u8>>,
+    /// What is wrong, in one phrase.
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", self.what, self.file.display())?;
+        if let Some(offset) = self.offset {
+            write!(f, " at offset {offset}")?;
+        }
+        if let Some(partition) = &self.partition {
+            write!(f, ", partition {partition:?}")?;
+        }
+        if let Some(key) = &self.key {
+            write!(f, ", key \"{}\"", key.escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    damage: Option<Damage>,
+    source: Option<Source>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Io(io::Error),
+    Own(Error),
+}
+
+/// An error of the engine. See [`ErrorKind`] for what to do about it.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+impl Error {
+    fn build(
+        kind: ErrorKind,
+        message: String,
+        damage: Option<Damage>,
+        source: Option<Source>,
+    ) -> Self {
+        Error(Arc::new(Inner { kind, message, damage, source }))
+    }
+
+    /// An error of `kind` that says `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::build(kind, message.into(), None, None)
+    }
+
+    /// A failed file operation: `deed` is the verb ("append to", "sync"), `path` its object.
+    pub fn io(deed: &str, path: &Path, source: io::Error) -> Self {
+        let full = matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        );
+        let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Io };
+        let message = format!("cannot {deed} {}: {source}", path.display());
+        Self::build(kind, message, None, Some(Source::Io(source)))
+    }
+
+    /// Damaged bytes in `file`.
+    pub fn corruption(
+        file: impl Into<PathBuf>,
+        offset: impl Into<Option<u64>>,
+        what: impl Into<String>,
+    ) -> Self {
+        let damage = Damage {
+            partition: None,
+            file: file.into(),
+            offset: offset.into(),
+            key: None,
+            what: what.into(),
+        };
+        Self::build(ErrorKind::Corruption, String::new(), Some(damage), None)
+    }
+
+    /// A limit was passed: `what` of `got`, where at most `limit` is allowed.
+    pub fn limit(what: &str, got: u64, limit: u64) -> Self {
+        Self::new(ErrorKind::LimitExceeded, format!("{what} is {got}, the limit is {limit}"))
+    }
+
+    /// This error, told at another place: same kind and damage, `message` in front.
+    pub fn because(kind: ErrorKind, message: impl Into<String>, source: Error) -> Self {
+        let damage = source.damage().cloned();
+        Self::build(kind, message.into(), damage, Some(Source::Own(source)))
+    }
+
+    fn map_damage(self, edit: impl FnOnce(&mut Damage)) -> Self {
+        let Some(mut damage) = self.0.damage.clone() else { return self };
+        edit(&mut damage);
+        match &self.0.source {
+            None => Self::build(self.0.kind, self.0.message.clone(), Some(damage), None),
+            Some(_) => {
+                let (kind, message) = (self.0.kind, self.0.message.clone());
+                Self::build(kind, message, Some(damage), Some(Source::Own(self)))
+            }
+        }
+    }
+
+    /// Adds the partition to a corruption that does not name one yet.
+    #[must_use]
+    pub fn in_partition(self, name: &str) -> Self {
+        self.map_damage(|d| {
+            d.partition.get_or_insert_with(|| name.to_owned());
+        })
+    }
+
+    /// Adds the user key to a corruption that does not name one yet.
+    #[must_use]
+    pub fn at_key(self, key: &[u8]) -> Self {
+        self.map_damage(|d| {
+            d.key.get_or_insert_with(|| key.to_vec());
+        })
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether stored bytes were found damaged.
+    pub fn is_corruption(&self) -> bool {
+        self.0.kind == ErrorKind::Corruption
+    }
+
+    /// Whether the same call may succeed later without anything else being done.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::NoSpace | ErrorKind::Locked)
+    }
+
+    /// Where the damage lies, for corruption.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.0.damage.as_ref()
+    }
+
+    /// The operating system's error, where one is at the root.
+    pub fn io_source(&self) -> Option<&io::Error> {
+        match self.0.source.as_ref()? {
+            Source::Io(e) => Some(e),
+            Source::Own(e) => e.io_source(),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        match (&self.0.source, &self.0.damage) {
+            (Some(Source::Own(e)), _) => write!(f, ": {e}"),
+            (_, Some(damage)) if self.0.message.is_empty() => write!(f, "corruption: {damage}"),
+            (_, Some(damage)) => write!(f, ": {damage}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({:?}: {self})", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self.0.source.as_ref()? {
+            Source::Io(e) => Some(e),
+            Source::Own(e) => Some(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn corruption_names_file_offset_partition_and_key() {
+        let e = Error::corruption("a.sst", 17, "bad checksum").in_partition("users").at_key(b"k\0");
+        assert_eq!(
+            e.to_string(),
+            "corruption: bad checksum in a.sst at offset 17, partition \"users\", key \"k\\x00\""
+        );
+        assert!(e.is_corruption() && !e.is_retryable());
+        let told = Error::because(ErrorKind::Corruption, "compaction failed", e);
+        assert_eq!(told.damage().map(|d| d.offset), Some(Some(17)));
+    }
+
+    #[test]
+    fn a_full_disk_has_its_own_kind() {
+        let e = Error::io("sync", Path::new("x"), io::Error::from(io::ErrorKind::StorageFull));
+        assert_eq!(e.kind(), ErrorKind::NoSpace);
+        assert!(e.is_retryable() && e.io_source().is_some());
+    }
+}

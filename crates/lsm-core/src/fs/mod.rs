@@ -1,0 +1,120 @@
+//! The storage seam: every byte that the engine reads or writes passes [`Fs`] and [`File`].
+//!
+//! Blocking and object-safe, so that the simulated file system of the tests is the production
+//! path. Implementable on an object store too: nothing relies on unlinking open files, on
+//! rewriting published bytes, or on rename where [`Fs::put_if_absent`] serves.
+//!
+//! Invariants:
+//! 1. Only `fs/os.rs` names `std::fs`.
+//! 2. A name is durable after [`Fs::sync_dir`] of its folder, bytes after [`File::sync`].
+//! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
+//!    it holds beyond the last successful sync is never trusted.
+
+pub mod names;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::Result;
+
+
+/// How [`Fs::open_append`] treats the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendMode {
+    /// The name must not exist yet; it is created.
+    IfAbsent,
+    /// The file must exist; appending goes on at its end.
+    Existing,
+}
+
+/// A name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// The file's name without its folder.
+    pub name: String,
+    /// Its length in bytes.
+    pub len: u64,
+}
+
+/// What the medium can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// [`Fs::link`] gives a second name to the same bytes.
+    pub link: bool,
+    /// [`File::punch`] gives space back.
+    pub punch: bool,
+    /// [`Fs::try_lock`] excludes other processes.
+    pub process_lock: bool,
+}
+
+/// A held lock; dropped, it is released.
+pub trait LockGuard: Send + Sync {}
+
+/// A file system. Paths are whole paths.
+pub trait Fs: Send + Sync + 'static {
+    /// What the medium can do.
+    fn caps(&self) -> Caps;
+
+    /// Creates the folder and its parents, durably; fine if it exists.
+    fn create_dir(&self, dir: &Path) -> Result<()>;
+
+    /// Opens a file for appending (and reading).
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>>;
+
+    /// Opens an existing file for positional reads. A missing file is [`ErrorKind::Io`] with
+    /// [`std::io::ErrorKind::NotFound`] as its [`Error::io_source`].
+    ///
+    /// [`ErrorKind::Io`]: crate::error::ErrorKind::Io
+    /// [`Error::io_source`]: crate::error::Error::io_source
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>>;
+
+    /// Publishes a whole file under a name that must be free: `Ok(false)`, and nothing is done,
+    /// if it is taken. After `Ok(true)` content and name are durable; after an error or a crash
+    /// the name holds the whole content or does not exist.
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool>;
+
+    /// The entries of a folder that are files and whose name starts with `prefix`, in the order
+    /// of their names. A missing folder is an error as in [`Fs::open_read`].
+    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>>;
+
+    /// Removes a name; fine if it is gone. Durable after [`Fs::sync_dir`].
+    fn delete(&self, path: &Path) -> Result<()>;
+
+    /// Gives the bytes of `from` a second name, which must be free. Durable after [`Fs::sync_dir`].
+    fn link(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Makes the names in a folder durable: creations, links and removals so far.
+    fn sync_dir(&self, dir: &Path) -> Result<()>;
+
+    /// Takes the lock `path` for this process without waiting: `None` if another holds it.
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>>;
+
+    /// Free space where `dir` lies, in bytes.
+    fn free_bytes(&self, dir: &Path) -> Result<u64>;
+}
+
+/// An open file. All calls take `&self`: a sync must not stop an append.
+pub trait File: Send + Sync + 'static {
+    /// Appends all of `bytes` behind what was appended before. After an error any part of them,
+    /// from the front, may have reached the file, and the place of a further append is undefined.
+    fn append(&self, bytes: &[u8]) -> Result<()>;
+
+    /// Reads at `offset` until `buf` is full or the file ends; returns how much was read.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// As [`File::read_at`], from the device: past every cache where the system allows it.
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Makes what was appended before this call durable, and the length with it.
+    fn sync(&self) -> Result<()>;
+
+    /// Length in bytes, preallocated ones included.
+    fn len(&self) -> Result<u64>;
+
+    /// Extends the file to `len` bytes of zeros with their space reserved. Appending goes on
+    /// where it was.
+    fn preallocate(&self, len: u64) -> Result<()>;
+
+    /// Gives the space of a range back; it reads as zeros from then on.
+    fn punch(&self, offset: u64, len: u64) -> Result<()>;
+}

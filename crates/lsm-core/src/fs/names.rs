@@ -1,0 +1,119 @@
+//! The only place where a file name is made or parsed.
+//!
+//! ```text
+//! 000000000000002a-00000003.sst        file number and epoch in hex, then the kind
+//! 000000000000002b-00000003.wal        a log segment
+//! 000000000000002c-00000003.manifest   a manifest generation
+//! LOCK                                 held by the process that writes
+//! *.tmp                                a file that put_if_absent had not finished
+//! ```
+//!
+//! Invariant: names of one kind sort by age, and a number is never used again, so that a leftover
+//! of a crash can never be taken for a live file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::types::{Epoch, FileNo};
+
+/// Name of the lock file.
+pub const LOCK: &str = "LOCK";
+/// Suffix of unfinished files.
+pub const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// A sorted table.
+    Sst,
+    /// A segment of the WAL.
+    Wal,
+    /// A manifest generation.
+    Manifest,
+}
+
+impl FileKind {
+    const ALL: [FileKind; 3] = [FileKind::Sst, FileKind::Wal, FileKind::Manifest];
+
+    fn extension(self) -> &'static str {
+        match self {
+            FileKind::Sst => "sst",
+            FileKind::Wal => "wal",
+            FileKind::Manifest => "manifest",
+        }
+    }
+}
+
+/// The name of a file of the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileName {
+    /// What it is for.
+    pub kind: FileKind,
+    /// Its number.
+    pub number: FileNo,
+    /// The epoch in which it was made.
+    pub epoch: Epoch,
+}
+
+impl FileName {
+    /// A name.
+    pub const fn new(kind: FileKind, number: FileNo, epoch: Epoch) -> FileName {
+        FileName { kind, number, epoch }
+    }
+
+    /// The path of the file in `dir`.
+    pub fn path(self, dir: &Path) -> PathBuf {
+        dir.join(self.to_string())
+    }
+
+    /// The name that `text` spells, exactly as [`FileName`] prints it.
+    pub fn parse(text: &str) -> Option<FileName> {
+        let (stem, extension) = text.rsplit_once('.')?;
+        let (number, epoch) = stem.split_once('-')?;
+        let kind = FileKind::ALL.into_iter().find(|kind| kind.extension() == extension)?;
+        if number.len() != 16 || epoch.len() != 8 {
+            return None;
+        }
+        let number = FileNo(u64::from_str_radix(number, 16).ok()?);
+        let epoch = Epoch(u32::from_str_radix(epoch, 16).ok()?);
+        let name = FileName { kind, number, epoch };
+        (name.to_string() == text).then_some(name)
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}-{:08x}.{}", self.number.0, self.epoch.0, self.kind.extension())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_sort_by_age() {
+        let name = FileName::new(FileKind::Wal, FileNo(42), Epoch(3));
+        assert_eq!(name.to_string(), "000000000000002a-00000003.wal");
+        assert_eq!(FileName::parse(&name.to_string()), Some(name));
+        let later = FileName::new(FileKind::Wal, FileNo(0x100), Epoch(1));
+        assert!(later.to_string() > name.to_string());
+    }
+
+    #[test]
+    fn foreign_names_are_not_ours() {
+        for text in [
+            "",
+            ".DS_Store",
+            "LOCK",
+            "000000000000002a-00000003.sst.tmp",
+            "000000000000002A-00000003.sst",
+            "+00000000000002a-00000003.sst",
+            "2a-3.sst",
+            "000000000000002a-00000003.txt",
+            "\u{e9}00000000000002a-0000003.sst",
+        ] {
+            assert_eq!(FileName::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The engine underneath siltstone: a log-structured merge tree of partitions over one WAL.
+
+pub mod clock;
+pub mod codec;
+pub mod error;
+pub mod fs;
+pub mod iter;
+pub mod limits;
+pub mod options;
+pub mod types;
+
+pub use error::{Damage, Error, ErrorKind, Result};

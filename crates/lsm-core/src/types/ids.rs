@@ -1,0 +1,38 @@
+//! Newtypes for every number that names something.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($int:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $int);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id! {
+    /// A partition; never reused, also not for a partition that is made again under an old name.
+    PartitionId(u32)
+}
+id! {
+    /// A file of the database, of any kind; grows with age and is never reused.
+    FileNo(u64)
+}
+id! {
+    /// One term of one writer: every open for writing begins the next.
+    Epoch(u32)
+}
+id! {
+    /// A memtable of a partition, in the order in which they were made, from 1 in each epoch.
+    MemtableId(u64)
+}
+id! {
+    /// Random identity of a database, in the header of each of its files.
+    DbId(u128)
+}

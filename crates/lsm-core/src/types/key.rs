@@ -1,0 +1,241 @@
+//! Sequence numbers, entry kinds, trailers, and the order of internal keys.
+//!
+//! An internal key is a user key and an 8-byte trailer: sequence number (56 bits) and kind (8
+//! bits). Everything sorted in the engine is sorted by it.
+//!
+//! Invariants:
+//! 1. Order: user key ascending bytewise, then trailer descending, so the newest version of a key
+//!    comes first.
+//! 2. Numbers of kinds are on disk: never renumbered, never reused.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use crate::limits::SEQNO_MAX;
+
+/// Position in the order of writes: dense, one per operation, global over all partitions.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeqNo(u64);
+
+impl SeqNo {
+    /// Before every write.
+    pub const ZERO: SeqNo = SeqNo(0);
+    /// After every write; as a read point: the newest version.
+    pub const MAX: SeqNo = SeqNo(SEQNO_MAX);
+
+    /// The sequence number `n`, or `None` beyond 56 bits.
+    pub fn new(n: u64) -> Option<SeqNo> {
+        (n <= SEQNO_MAX).then_some(SeqNo(n))
+    }
+
+    /// As an integer.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The number `count` operations later.
+    ///
+    /// # Panics
+    /// Beyond 56 bits: at a billion writes a second that is more than two years of writing.
+    #[must_use]
+    pub fn plus(self, count: u64) -> SeqNo {
+        let n = self.0.checked_add(count).filter(|n| *n <= SEQNO_MAX);
+        SeqNo(n.expect("sequence numbers are exhausted after 2^56 operations"))
+    }
+}
+
+impl fmt::Debug for SeqNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+impl fmt::Display for SeqNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What an entry is. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// The key is deleted. May carry a payload.
+    Tombstone = 0,
+    /// The key has this value.
+    Value = 1,
+    /// The key's value lies in a value store; the bytes are its handle.
+    Handle = 2,
+    // 3 merge operand and 4 range tombstone are reserved: a reader refuses them.
+    /// The record is known to be damaged: shadows like a value, reads as corruption.
+    Poison = 5,
+}
+
+impl EntryKind {
+    /// The kind with the on-disk number `n`, if this version knows it.
+    pub fn from_u8(n: u8) -> Option<EntryKind> {
+        match n {
+            0 => Some(EntryKind::Tombstone),
+            1 => Some(EntryKind::Value),
+            2 => Some(EntryKind::Handle),
+            5 => Some(EntryKind::Poison),
+            _ => None,
+        }
+    }
+}
+
+/// Sequence number and kind in one word: `seq << 8 | kind`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Trailer(u64);
+
+impl Trailer {
+    /// The trailer of an entry.
+    pub const fn new(seq: SeqNo, kind: EntryKind) -> Trailer {
+        Trailer(seq.0 << 8 | kind as u64)
+    }
+
+    /// Sorts before every entry of its key that a reader at `seq` may see, after all others.
+    pub const fn seek(seq: SeqNo) -> Trailer {
+        Trailer(seq.0 << 8 | 0xff)
+    }
+
+    /// Sorts after every entry of its key.
+    pub const LAST: Trailer = Trailer(0);
+
+    /// The word itself.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// The sequence number.
+    pub const fn seq(self) -> SeqNo {
+        SeqNo(self.0 >> 8)
+    }
+
+    /// The kind; `None` for a seek target.
+    pub fn kind(self) -> Option<EntryKind> {
+        EntryKind::from_u8(self.0 as u8)
+    }
+}
+
+impl fmt::Debug for Trailer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}/{}", self.seq(), self.0 as u8)
+    }
+}
+
+/// A borrowed internal key. See the module for the order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeyRef<'a> {
+    /// The user key.
+    pub user: &'a [u8],
+    /// Sequence number and kind.
+    pub trailer: Trailer,
+}
+
+impl<'a> KeyRef<'a> {
+    /// The internal key of `user` and `trailer`.
+    pub const fn new(user: &'a [u8], trailer: Trailer) -> Self {
+        KeyRef { user, trailer }
+    }
+
+    /// Sorts before everything that a reader at `seq` sees of `user`.
+    pub const fn seek(user: &'a [u8], seq: SeqNo) -> Self {
+        KeyRef { user, trailer: Trailer::seek(seq) }
+    }
+
+    /// An owned copy.
+    pub fn to_owned(self) -> InternalKey {
+        InternalKey { user: self.user.into(), trailer: self.trailer }
+    }
+}
+
+impl Ord for KeyRef<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.user.cmp(other.user).then_with(|| other.trailer.cmp(&self.trailer))
+    }
+}
+
+impl PartialOrd for KeyRef<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Debug for KeyRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"{:?}", self.user.escape_ascii(), self.trailer)
+    }
+}
+
+/// An owned internal key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InternalKey {
+    /// The user key.
+    pub user: Box<[u8]>,
+    /// Sequence number and kind.
+    pub trailer: Trailer,
+}
+
+impl InternalKey {
+    /// Borrowed.
+    pub fn as_ref(&self) -> KeyRef<'_> {
+        KeyRef { user: &self.user, trailer: self.trailer }
+    }
+}
+
+impl Ord for InternalKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_ref().cmp(&other.as_ref())
+    }
+}
+
+impl PartialOrd for InternalKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Debug for InternalKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().fmt(f)
+    }
+}
+
+/// The first 8 bytes as a big-endian word, padded with zeros: compares like the bytes, except
+/// that equal words decide nothing.
+#[inline]
+pub fn prefix8(bytes: &[u8]) -> u64 {
+    if let Some(head) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*head);
+    }
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_be_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn newest_version_comes_first_and_seek_finds_it() {
+        let at = |n| Trailer::new(SeqNo(n), EntryKind::Value);
+        let (old, new) = (KeyRef::new(b"k", at(3)), KeyRef::new(b"k", at(9)));
+        assert!(new < old);
+        let seek = KeyRef::seek(b"k", SeqNo(5));
+        assert!(new < seek && seek < old);
+        assert!(old < KeyRef::new(b"k", Trailer::LAST) && old < KeyRef::new(b"k\0", at(99)));
+    }
+
+    proptest! {
+        #[test]
+        fn prefix_words_never_contradict_the_byte_order(a: Vec<u8>, b: Vec<u8>) {
+            match prefix8(&a).cmp(&prefix8(&b)) {
+                Ordering::Equal => {}
+                order => prop_assert_eq!(order, a.cmp(&b)),
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The vocabulary: keys, sequence numbers, kinds, ids, byte strings. No I/O, no policy.
+
+mod ids;
+mod key;
+mod slice;
+
+pub use ids::{DbId, Epoch, FileNo, MemtableId, PartitionId};
+pub use key::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer, prefix8};
+pub use slice::Slice;

@@ -1,0 +1,151 @@
+//! [`Slice`], the byte string that reads return.
+//!
+//! Up to [`Slice::INLINE_BYTES`] live inside it; longer ones share a buffer by reference count.
+//! Cloning never copies more than the struct.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// An immutable byte string that is cheap to clone and derefs to `[u8]`.
+#[derive(Clone)]
+pub struct Slice(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline { len: u8, bytes: [u8; Slice::INLINE_BYTES] },
+    Shared { buffer: Arc<[u8]>, start: u32, len: u32 },
+}
+
+impl Slice {
+    /// Longest string that is kept without a heap buffer.
+    pub const INLINE_BYTES: usize = 30;
+    /// Up to this length a piece of a larger buffer is copied rather than shared, so that a small
+    /// value never keeps a whole block in memory.
+    const COPY_BYTES_MAX: usize = 512;
+
+    /// A copy of `bytes`.
+    pub fn copy_from(bytes: &[u8]) -> Slice {
+        if bytes.len() <= Self::INLINE_BYTES {
+            let mut inline = [0; Self::INLINE_BYTES];
+            inline[..bytes.len()].copy_from_slice(bytes);
+            return Slice(Repr::Inline { len: bytes.len() as u8, bytes: inline });
+        }
+        Slice::from(Arc::<[u8]>::from(bytes))
+    }
+
+    /// `len` bytes of `buffer` from `start`: shared if that is worth it, copied otherwise.
+    ///
+    /// # Panics
+    /// If the range does not lie inside the buffer.
+    pub fn share(buffer: &Arc<[u8]>, start: usize, len: usize) -> Slice {
+        if len <= Self::COPY_BYTES_MAX && len < buffer.len() {
+            return Slice::copy_from(&buffer[start..start + len]);
+        }
+        assert!(start + len <= buffer.len() && buffer.len() <= u32::MAX as usize);
+        Slice(Repr::Shared { buffer: buffer.clone(), start: start as u32, len: len as u32 })
+    }
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Shared { buffer, start, len } => {
+                &buffer[*start as usize..*start as usize + *len as usize]
+            }
+        }
+    }
+}
+
+impl From<Arc<[u8]>> for Slice {
+    fn from(buffer: Arc<[u8]>) -> Slice {
+        let len = u32::try_from(buffer.len()).expect("values are at most 1 GiB");
+        Slice(Repr::Shared { buffer, start: 0, len })
+    }
+}
+
+impl From<Vec<u8>> for Slice {
+    fn from(bytes: Vec<u8>) -> Slice {
+        Slice::copy_from(&bytes)
+    }
+}
+
+impl From<&[u8]> for Slice {
+    fn from(bytes: &[u8]) -> Slice {
+        Slice::copy_from(bytes)
+    }
+}
+
+impl AsRef<[u8]> for Slice {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Borrow<[u8]> for Slice {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Default for Slice {
+    fn default() -> Slice {
+        Slice::copy_from(&[])
+    }
+}
+
+impl fmt::Debug for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.escape_ascii())
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Slice {
+    fn eq(&self, other: &T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+impl Eq for Slice {}
+
+impl PartialOrd for Slice {
+    fn partial_cmp(&self, other: &Slice) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Slice {
+    fn cmp(&self, other: &Slice) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl Hash for Slice {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_long_strings_read_back_and_long_ones_share() {
+        for len in [0, 1, 30, 31, 512, 513, 5000] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let whole: Arc<[u8]> = [&[7u8; 3], &bytes[..], &[9; 3]].concat().into();
+            let slice = Slice::share(&whole, 3, len);
+            assert_eq!(slice, bytes);
+            assert_eq!(slice.clone(), Slice::copy_from(&bytes));
+            assert_eq!(Arc::strong_count(&whole), if len > 512 { 2 } else { 1 });
+        }
+        assert_eq!(size_of::<Slice>(), 32);
+    }
+}

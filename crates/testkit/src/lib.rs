@@ -1,0 +1,1 @@
+//! What tests, benches and the command share; knows no engine type.

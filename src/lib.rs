@@ -1,0 +1,1 @@
+//! Embeddable key-value storage.
