@@ -1,11 +1,13 @@
 //! The engine underneath siltstone: a log-structured merge tree of partitions over one WAL.
 
+pub mod batch;
 pub mod clock;
 pub mod codec;
 pub mod error;
 pub mod fs;
 pub mod iter;
 pub mod limits;
+pub mod memtable;
 pub mod options;
 pub mod types;
 
