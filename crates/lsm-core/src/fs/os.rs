@@ -9,10 +9,7 @@
 //! 3. An interrupted call is repeated, a short one is continued; any other error is passed on with
 //!    deed and path.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the one file that may name std::fs"
-)]
+#![expect(clippy::disallowed_methods, reason = "the one file that may name std::fs")]
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions, TryLockError};
@@ -57,11 +54,7 @@ impl LockGuard for OsLock {}
 
 impl Fs for OsFs {
     fn caps(&self) -> Caps {
-        Caps {
-            link: true,
-            punch: cfg!(target_os = "linux"),
-            process_lock: true,
-        }
+        Caps { link: true, punch: cfg!(target_os = "linux"), process_lock: true }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
@@ -79,25 +72,14 @@ impl Fs for OsFs {
             AppendMode::Existing => "open",
         };
         let file = options.open(path).map_err(|e| Error::io(deed, path, e))?;
-        let len = file
-            .metadata()
-            .map_err(|e| Error::io("get the length of", path, e))?
-            .len();
-        Ok(Arc::new(OsFile {
-            file,
-            path: path.to_owned(),
-            position: AtomicU64::new(len),
-        }))
+        let len = file.metadata().map_err(|e| Error::io("get the length of", path, e))?.len();
+        Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(len) }))
     }
 
     fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
         let file = fs::File::open(path).map_err(|e| Error::io("open", path, e))?;
         // The handle cannot append, so its position is never used.
-        Ok(Arc::new(OsFile {
-            file,
-            path: path.to_owned(),
-            position: AtomicU64::new(0),
-        }))
+        Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(0) }))
     }
 
     fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
@@ -139,10 +121,7 @@ impl Fs for OsFs {
                 Err(e) => return Err(Error::io("get the length of", &entry.path(), e)),
             };
             if metadata.is_file() {
-                entries.push(DirEntry {
-                    name,
-                    len: metadata.len(),
-                });
+                entries.push(DirEntry { name, len: metadata.len() });
             }
         }
         entries.sort();
@@ -192,10 +171,7 @@ impl OsFile {
 
 impl File for OsFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        let offset = self
-            .position
-            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        write_all(bytes, offset, |part, at| self.file.write_at(part, at))
+        append(&self.position, bytes, |part, at| self.file.write_at(part, at))
             .map_err(|e| self.failed("append to", e))
     }
 
@@ -215,10 +191,7 @@ impl File for OsFile {
     }
 
     fn len(&self) -> Result<u64> {
-        let metadata = self
-            .file
-            .metadata()
-            .map_err(|e| self.failed("get the length of", e))?;
+        let metadata = self.file.metadata().map_err(|e| self.failed("get the length of", e))?;
         Ok(metadata.len())
     }
 
@@ -274,10 +247,7 @@ fn create_dir_durably(dir: &Path) -> Result<()> {
 fn sync_parent_of_existing(dir: &Path) -> Result<()> {
     match OsFs.sync_dir(parent(dir)) {
         // Who may not read the parent did not create `dir` in it.
-        Err(e)
-            if e.io_source()
-                .is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) =>
-        {
+        Err(e) if e.io_source().is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) => {
             Ok(())
         }
         done => done,
@@ -289,16 +259,9 @@ fn write_temporary(path: &Path, content: &[u8]) -> Result<PathBuf> {
     loop {
         let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
         let mut name = OsString::from(path);
-        name.push(format!(
-            ".{}-{number}{TEMPORARY_SUFFIX}",
-            std::process::id()
-        ));
+        name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", std::process::id()));
         let temporary = PathBuf::from(name);
-        let file = match OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-        {
+        let file = match OpenOptions::new().write(true).create_new(true).open(&temporary) {
             Ok(file) => file,
             // A leftover of an earlier process with this id: the next number is free, or the one
             // after it.
@@ -307,10 +270,7 @@ fn write_temporary(path: &Path, content: &[u8]) -> Result<PathBuf> {
         };
         let written = write_all(content, 0, |part, at| file.write_at(part, at))
             .map_err(|e| Error::io("write", &temporary, e))
-            .and_then(|()| {
-                file.sync_data()
-                    .map_err(|e| Error::io("sync", &temporary, e))
-            });
+            .and_then(|()| file.sync_data().map_err(|e| Error::io("sync", &temporary, e)));
         return match written {
             Ok(()) => Ok(temporary),
             Err(e) => {
@@ -320,6 +280,16 @@ fn write_temporary(path: &Path, content: &[u8]) -> Result<PathBuf> {
             }
         };
     }
+}
+
+/// Takes the next range for `bytes` and writes them there.
+fn append(
+    position: &AtomicU64,
+    bytes: &[u8],
+    write: impl FnMut(&[u8], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    let offset = position.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    write_all(bytes, offset, write)
 }
 
 /// Calls `write(part, offset)` until all of `bytes` is written.
@@ -351,10 +321,7 @@ fn read_full(
     let mut filled = 0;
     while filled < buf.len() {
         // The kernel refuses offsets beyond i64 with EINVAL: past any end, there is nothing.
-        let Some(at) = offset
-            .checked_add(filled as u64)
-            .filter(|at| *at <= i64::MAX as u64)
-        else {
+        let Some(at) = offset.checked_add(filled as u64).filter(|at| *at <= i64::MAX as u64) else {
             break;
         };
         match read(&mut buf[filled..], at) {
@@ -372,9 +339,7 @@ fn read_full(
 #[cfg(target_os = "linux")]
 fn drop_from_cache(file: &fs::File, offset: u64, len: u64) {
     let start = offset - offset % PAGE_BYTES_MAX;
-    let end = offset
-        .saturating_add(len)
-        .checked_next_multiple_of(PAGE_BYTES_MAX);
+    let end = offset.saturating_add(len).checked_next_multiple_of(PAGE_BYTES_MAX);
     // Length 0 means up to the end of the file.
     let len = std::num::NonZeroU64::new(end.unwrap_or(start) - start);
     let _ = rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed);
@@ -390,6 +355,8 @@ fn reserve(file: &fs::File, old: u64, len: u64) -> io::Result<()> {
         rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), old, len - old));
     match reserved {
         // A medium that cannot reserve still gets the length; lack of space shows at the append.
+        // Unlike fallocate this could cut off an append that runs meanwhile and passes `len`; the
+        // engine preallocates before it appends.
         Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(len),
         done => done.map_err(io::Error::from),
     }
@@ -421,11 +388,7 @@ mod tests {
         let mut calls = 0;
         move |len| {
             calls += 1;
-            if calls % 2 == 1 {
-                Err(io::ErrorKind::Interrupted.into())
-            } else {
-                Ok(len.min(3))
-            }
+            if calls % 2 == 1 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(len.min(3)) }
         }
     }
 
@@ -464,10 +427,7 @@ mod tests {
             calls += 1;
             Err(io::ErrorKind::StorageFull.into())
         });
-        assert_eq!(
-            (e.unwrap_err().kind(), calls),
-            (io::ErrorKind::StorageFull, 1)
-        );
+        assert_eq!((e.unwrap_err().kind(), calls), (io::ErrorKind::StorageFull, 1));
     }
 
     #[test]
@@ -486,22 +446,29 @@ mod tests {
     }
 
     #[test]
+    fn an_append_during_another_one_goes_behind_it() {
+        let (position, mut places) = (AtomicU64::new(10), Vec::new());
+        append(&position, b"123", |part, at| {
+            places.push(at);
+            append(&position, b"45", |part, at| {
+                places.push(at);
+                Ok(part.len())
+            })?;
+            Ok(part.len())
+        })
+        .unwrap();
+        assert_eq!((places, position.into_inner()), (vec![10, 13], 15));
+    }
+
+    #[test]
     fn uncached_reads_agree_at_every_alignment() {
         let dir = tempfile::tempdir().unwrap();
-        let file = OsFs
-            .open_append(&dir.path().join("a"), AppendMode::IfAbsent)
-            .unwrap();
+        let file = OsFs.open_append(&dir.path().join("a"), AppendMode::IfAbsent).unwrap();
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
         file.append(&bytes).unwrap();
         file.sync().unwrap();
-        for (offset, len) in [
-            (0, 0),
-            (0, 1),
-            (4095, 2),
-            (65_535, 4097),
-            (99_999, 10),
-            (100_001, 3),
-        ] {
+        for (offset, len) in [(0, 0), (0, 1), (4095, 2), (65_535, 4097), (99_999, 10), (100_001, 3)]
+        {
             let mut buf = vec![0; len];
             let n = file.read_at_uncached(offset as u64, &mut buf).unwrap();
             let expected = bytes.get(offset..).unwrap_or_default();

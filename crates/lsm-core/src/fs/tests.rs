@@ -15,16 +15,8 @@ fn on_each(check: impl Fn(&Arc<dyn Fs>, &Path)) {
     let cases: [(&str, Arc<dyn Fs>, PathBuf); 4] = [
         ("os", Arc::new(OsFs), temporary[0].path().join("db")),
         ("mem", Arc::new(MemFs::new()), "/data/db".into()),
-        (
-            "fault over mem",
-            Arc::new(FaultFs::over_mem(MemFs::new())),
-            "data/db".into(),
-        ),
-        (
-            "fault over os",
-            Arc::new(FaultFs::new(Arc::new(OsFs))),
-            temporary[1].path().join("db"),
-        ),
+        ("fault over mem", Arc::new(FaultFs::over_mem(MemFs::new())), "data/db".into()),
+        ("fault over os", Arc::new(FaultFs::new(Arc::new(OsFs))), temporary[1].path().join("db")),
     ];
     for (name, fs, dir) in cases {
         eprintln!("on {name}");
@@ -60,10 +52,7 @@ fn io_kind<T>(result: Result<T>) -> io::ErrorKind {
 }
 
 fn entry(name: &str, len: u64) -> DirEntry {
-    DirEntry {
-        name: name.to_owned(),
-        len,
-    }
+    DirEntry { name: name.to_owned(), len }
 }
 
 #[test]
@@ -113,10 +102,7 @@ fn opening_to_append_respects_the_mode() {
         create(fs, &path, b"one");
         let again = fs.open_append(&path, AppendMode::IfAbsent);
         assert_eq!(io_kind(again), io::ErrorKind::AlreadyExists);
-        fs.open_append(&path, AppendMode::Existing)
-            .unwrap()
-            .append(b"two")
-            .unwrap();
+        fs.open_append(&path, AppendMode::Existing).unwrap().append(b"two").unwrap();
         assert_eq!(load(fs, &path), b"onetwo");
     });
 }
@@ -125,34 +111,16 @@ fn opening_to_append_respects_the_mode() {
 fn what_is_missing_is_not_found() {
     on_each(|fs, dir| {
         let nowhere = dir.join("no/a");
-        assert_eq!(
-            io_kind(fs.open_read(&dir.join("a"))),
-            io::ErrorKind::NotFound
-        );
+        assert_eq!(io_kind(fs.open_read(&dir.join("a"))), io::ErrorKind::NotFound);
         assert_eq!(io_kind(fs.open_read(&nowhere)), io::ErrorKind::NotFound);
         let created = fs.open_append(&nowhere, AppendMode::IfAbsent);
         assert_eq!(io_kind(created), io::ErrorKind::NotFound);
-        assert_eq!(
-            io_kind(fs.put_if_absent(&nowhere, b"x")),
-            io::ErrorKind::NotFound
-        );
-        assert_eq!(
-            io_kind(fs.list(&dir.join("no"), "")),
-            io::ErrorKind::NotFound
-        );
-        assert_eq!(
-            io_kind(fs.sync_dir(&dir.join("no"))),
-            io::ErrorKind::NotFound
-        );
+        assert_eq!(io_kind(fs.put_if_absent(&nowhere, b"x")), io::ErrorKind::NotFound);
+        assert_eq!(io_kind(fs.list(&dir.join("no"), "")), io::ErrorKind::NotFound);
+        assert_eq!(io_kind(fs.sync_dir(&dir.join("no"))), io::ErrorKind::NotFound);
         assert_eq!(io_kind(fs.try_lock(&nowhere)), io::ErrorKind::NotFound);
-        assert_eq!(
-            io_kind(fs.free_bytes(&dir.join("no"))),
-            io::ErrorKind::NotFound
-        );
-        assert_eq!(
-            io_kind(fs.link(&dir.join("a"), &dir.join("b"))),
-            io::ErrorKind::NotFound
-        );
+        assert_eq!(io_kind(fs.free_bytes(&dir.join("no"))), io::ErrorKind::NotFound);
+        assert_eq!(io_kind(fs.link(&dir.join("a"), &dir.join("b"))), io::ErrorKind::NotFound);
         fs.delete(&dir.join("a")).unwrap();
         fs.delete(&nowhere).unwrap();
     });
@@ -168,10 +136,7 @@ fn folders_come_with_their_parents_and_may_exist() {
         create(fs, &deep.join("f"), b"x");
         assert_eq!(fs.list(&deep, "").unwrap(), [entry("f", 1)]);
         assert_eq!(fs.list(dir, "").unwrap(), [], "folders are not listed");
-        assert!(
-            fs.create_dir(&deep.join("f")).is_err(),
-            "a file is in the way"
-        );
+        assert!(fs.create_dir(&deep.join("f")).is_err(), "a file is in the way");
         assert!(fs.create_dir(&deep.join("f/g")).is_err());
         assert!(fs.free_bytes(&deep).unwrap() > 0);
     });
@@ -198,11 +163,7 @@ fn publishing_takes_a_free_name_only() {
         let path = dir.join("m");
         assert!(fs.put_if_absent(&path, b"first").unwrap());
         assert!(!fs.put_if_absent(&path, b"second").unwrap());
-        assert_eq!(
-            fs.list(dir, "").unwrap(),
-            [entry("m", 5)],
-            "nothing else is left"
-        );
+        assert_eq!(fs.list(dir, "").unwrap(), [entry("m", 5)], "nothing else is left");
         assert_eq!(load(fs, &path), b"first");
         fs.delete(&path).unwrap();
         assert!(fs.put_if_absent(&path, b"").unwrap());
@@ -221,16 +182,9 @@ fn of_many_publishers_one_wins_whole() {
                 (id, fs.put_if_absent(&path, &vec![id; 50_000]).unwrap())
             };
             let threads: Vec<_> = (0..4u8).map(|id| scope.spawn(move || race(id))).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .collect()
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let winners: Vec<u8> = wins
-            .iter()
-            .filter(|(_, won)| *won)
-            .map(|(id, _)| *id)
-            .collect();
+        let winners: Vec<u8> = wins.iter().filter(|(_, won)| *won).map(|(id, _)| *id).collect();
         assert_eq!(winners.len(), 1);
         assert_eq!(load(fs, &path), vec![winners[0]; 50_000]);
         assert_eq!(fs.list(dir, "").unwrap().len(), 1);
@@ -278,10 +232,7 @@ fn preallocation_does_not_move_the_append() {
         expected.resize(10_000, 0);
         assert_eq!(read_all(&file), expected);
         assert_eq!(fs.list(dir, "").unwrap(), [entry("a", 10_000)]);
-        fs.open_append(&path, AppendMode::Existing)
-            .unwrap()
-            .append(b"z")
-            .unwrap();
+        fs.open_append(&path, AppendMode::Existing).unwrap().append(b"z").unwrap();
         expected.push(b'z');
         assert_eq!(load(fs, &path), expected, "a new handle appends at the end");
     });
@@ -325,20 +276,17 @@ fn appends_of_many_threads_do_not_overlap_while_one_syncs() {
         std::thread::scope(|scope| {
             for id in 1..=3u8 {
                 let file = &file;
-                scope.spawn(move || (0..50).for_each(|_| file.append(&[id; 100]).unwrap()));
+                scope.spawn(move || (0..500).for_each(|_| file.append(&[id; 100]).unwrap()));
             }
             (0..10).for_each(|_| file.sync().unwrap());
         });
         let bytes = read_all(&file);
-        assert_eq!(bytes.len(), 15_000);
+        assert_eq!(bytes.len(), 150_000);
         let mut counts = [0; 4];
         for record in bytes.chunks(100) {
-            assert!(
-                record.iter().all(|byte| *byte == record[0]),
-                "an append was torn"
-            );
+            assert!(record.iter().all(|byte| *byte == record[0]), "an append was torn");
             counts[usize::from(record[0])] += 1;
         }
-        assert_eq!(counts, [0, 50, 50, 50]);
+        assert_eq!(counts, [0, 500, 500, 500]);
     });
 }

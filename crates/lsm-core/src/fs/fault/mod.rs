@@ -74,24 +74,12 @@ impl FaultFs {
 
     fn wrap(fs: Arc<dyn Fs>, mem: Option<MemFs>) -> FaultFs {
         let (counts, observer, table) = Default::default();
-        FaultFs {
-            shared: Arc::new(Shared {
-                fs,
-                mem,
-                counts,
-                observer,
-                table,
-            }),
-        }
+        FaultFs { shared: Arc::new(Shared { fs, mem, counts, observer, table }) }
     }
 
     /// Adds a rule. Of several rules that hit an operation the oldest acts.
     pub fn add_rule(&self, rule: FaultRule) {
-        self.shared
-            .table
-            .lock()
-            .rules
-            .push(ArmedRule { rule, passed: 0 });
+        self.shared.table.lock().rules.push(ArmedRule { rule, passed: 0 });
     }
 
     /// Drops all rules.
@@ -146,16 +134,8 @@ impl FaultFs {
         let op = {
             let mut table = self.shared.table.lock();
             let index = counts.ops.fetch_add(1, Ordering::Relaxed);
-            let mutation = counts
-                .mutations
-                .fetch_add(kind.mutates().into(), Ordering::Relaxed);
-            let op = FsOp {
-                index,
-                mutation,
-                kind,
-                path: Arc::clone(path),
-                len,
-            };
+            let mutation = counts.mutations.fetch_add(kind.mutates().into(), Ordering::Relaxed);
+            let op = FsOp { index, mutation, kind, path: Arc::clone(path), len };
             if let Some(log) = &mut table.log {
                 log.push(op.clone());
             }
@@ -194,19 +174,12 @@ impl FaultFs {
     }
 
     fn file(&self, path: Arc<Path>, inner: Inner) -> Arc<dyn File> {
-        Arc::new(FaultFile {
-            fs: self.clone(),
-            path,
-            inner,
-        })
+        Arc::new(FaultFile { fs: self.clone(), path, inner })
     }
 
     /// Loses the unsynced names of a folder, where that is possible.
     fn lose_names(&self, dir: &Path) -> Result<()> {
-        self.shared
-            .mem
-            .as_ref()
-            .map_or(Ok(()), |mem| mem.lose_unsynced_names(dir))
+        self.shared.mem.as_ref().map_or(Ok(()), |mem| mem.lose_unsynced_names(dir))
     }
 }
 
@@ -256,11 +229,7 @@ impl Fs for FaultFs {
             Some(mem) => mem.put_with_pending_name(&path, content)?,
             None => self.shared.fs.put_if_absent(&path, content)?,
         };
-        if !is_put || action == FaultAction::SyncLie {
-            Ok(is_put)
-        } else {
-            failed()
-        }
+        if !is_put || action == FaultAction::SyncLie { Ok(is_put) } else { failed() }
     }
 
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {

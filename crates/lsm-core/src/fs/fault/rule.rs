@@ -203,20 +203,12 @@ pub struct FaultRule {
 impl FaultRule {
     /// Breaks one operation.
     pub fn once(at: FaultAt, action: FaultAction) -> FaultRule {
-        FaultRule {
-            at,
-            action,
-            sticky: false,
-        }
+        FaultRule { at, action, sticky: false }
     }
 
     /// Breaks an operation and the later ones.
     pub fn sticky(at: FaultAt, action: FaultAction) -> FaultRule {
-        FaultRule {
-            at,
-            action,
-            sticky: true,
-        }
+        FaultRule { at, action, sticky: true }
     }
 }
 
@@ -242,11 +234,7 @@ impl ArmedRule {
                 (self.passed - 1, *nth)
             }
         };
-        let is_due = if *sticky {
-            number >= wanted
-        } else {
-            number == wanted
-        };
+        let is_due = if *sticky { number >= wanted } else { number == wanted };
         is_due && action.can_happen_to(op.kind)
     }
 }

@@ -12,8 +12,7 @@ fn new_fs() -> (MemFs, FaultFs) {
 }
 
 fn create(fs: &FaultFs, path: &str) -> Arc<dyn File> {
-    fs.open_append(Path::new(path), AppendMode::IfAbsent)
-        .unwrap()
+    fs.open_append(Path::new(path), AppendMode::IfAbsent).unwrap()
 }
 
 /// What is durable of a file.
@@ -23,33 +22,20 @@ fn durable(mem: &MemFs, path: &str) -> Option<Vec<u8>> {
 }
 
 fn nth(kind: OpKind, suffix: &str, nth: u64) -> FaultAt {
-    FaultAt::Nth {
-        kind,
-        suffix: suffix.to_owned(),
-        nth,
-    }
+    FaultAt::Nth { kind, suffix: suffix.to_owned(), nth }
 }
 
 /// One call of each kind, in a fixed order; returns the outcomes.
 fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
     let (dir, path) = (Path::new("/e"), Path::new("/e/a"));
     let file = fs.open_append(path, AppendMode::IfAbsent);
-    let mut done = vec![(
-        OpKind::Create,
-        file.as_ref().map(drop).map_err(Clone::clone),
-    )];
+    let mut done = vec![(OpKind::Create, file.as_ref().map(drop).map_err(Clone::clone))];
     let Ok(file) = file else { return done };
     done.extend([
         (OpKind::CreateDir, fs.create_dir(dir)),
-        (
-            OpKind::OpenExisting,
-            fs.open_append(path, AppendMode::Existing).map(drop),
-        ),
+        (OpKind::OpenExisting, fs.open_append(path, AppendMode::Existing).map(drop)),
         (OpKind::OpenRead, fs.open_read(path).map(drop)),
-        (
-            OpKind::PutIfAbsent,
-            fs.put_if_absent(Path::new("/e/p"), b"123").map(drop),
-        ),
+        (OpKind::PutIfAbsent, fs.put_if_absent(Path::new("/e/p"), b"123").map(drop)),
         (OpKind::List, fs.list(dir, "").map(drop)),
         (OpKind::Link, fs.link(path, Path::new("/e/l")).map(drop)),
         (OpKind::Delete, fs.delete(Path::new("/e/p"))),
@@ -57,10 +43,7 @@ fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
         (OpKind::Lock, fs.try_lock(Path::new("/e/LOCK")).map(drop)),
         (OpKind::Append, file.append(b"12345")),
         (OpKind::Read, file.read_at(0, &mut [0; 2]).map(drop)),
-        (
-            OpKind::Read,
-            file.read_at_uncached(0, &mut [0; 2]).map(drop),
-        ),
+        (OpKind::Read, file.read_at_uncached(0, &mut [0; 2]).map(drop)),
         (OpKind::Preallocate, file.preallocate(100)),
         (OpKind::Punch, file.punch(0, 2)),
         (OpKind::Sync, file.sync()),
@@ -92,10 +75,7 @@ fn every_operation_is_counted_logged_and_can_be_failed() {
     assert_eq!(log.iter().map(|op| op.kind).collect::<Vec<_>>(), kinds);
     assert!(log.iter().enumerate().all(|(i, op)| op.index == i as u64));
     assert_eq!(fs.op_count(), log.len() as u64);
-    assert_eq!(
-        fs.mutation_count(),
-        log.iter().filter(|op| op.mutates()).count() as u64
-    );
+    assert_eq!(fs.mutation_count(), log.iter().filter(|op| op.mutates()).count() as u64);
     let append = log.iter().find(|op| op.kind == OpKind::Append).unwrap();
     assert_eq!((&*append.path, append.len), (Path::new("/e/a"), 5));
     assert!(fs.take_log().is_empty());
@@ -103,11 +83,8 @@ fn every_operation_is_counted_logged_and_can_be_failed() {
     for (index, kind) in kinds.iter().enumerate() {
         let fs = fresh();
         fs.add_rule(FaultRule::once(FaultAt::Op(index as u64), FaultAction::Eio));
-        let failed: Vec<OpKind> = every_kind(&fs)
-            .into_iter()
-            .filter(|(_, done)| done.is_err())
-            .map(|it| it.0)
-            .collect();
+        let failed: Vec<OpKind> =
+            every_kind(&fs).into_iter().filter(|(_, done)| done.is_err()).map(|it| it.0).collect();
         assert_eq!((failed, fs.fault_count()), (vec![*kind], 1));
     }
 }
@@ -128,24 +105,28 @@ fn mutations_are_numbered_apart() {
 fn a_rule_hits_the_nth_of_its_kind_and_suffix() {
     let (_, fs) = new_fs();
     let (wal, sst) = (create(&fs, "/d/1.wal"), create(&fs, "/d/2.sst"));
-    fs.add_rule(FaultRule::once(
-        nth(OpKind::Append, ".wal", 1),
-        FaultAction::Eio,
-    ));
-    fs.add_rule(FaultRule::sticky(
-        nth(OpKind::Sync, "", 2),
-        FaultAction::Eio,
-    ));
-    let appended: Vec<bool> = (0..4)
-        .flat_map(|_| [&wal, &sst])
-        .map(|f| f.append(b"x").is_ok())
-        .collect();
+    fs.add_rule(FaultRule::once(nth(OpKind::Append, ".wal", 1), FaultAction::Eio));
+    fs.add_rule(FaultRule::sticky(nth(OpKind::Sync, "", 2), FaultAction::Eio));
+    let appended: Vec<bool> =
+        (0..4).flat_map(|_| [&wal, &sst]).map(|f| f.append(b"x").is_ok()).collect();
     assert_eq!(appended, [true, true, false, true, true, true, true, true]);
     let synced = |n| (0..n).map(|_| wal.sync().is_ok()).collect::<Vec<_>>();
     assert_eq!(synced(5), [true, true, false, false, false]);
     fs.heal();
     assert_eq!(synced(2), [true, true]);
     assert_eq!(fs.fault_count(), 4);
+}
+
+#[test]
+fn of_two_rules_the_older_acts_and_both_count() {
+    let (_, fs) = new_fs();
+    let file = create(&fs, "/d/a");
+    fs.add_rule(FaultRule::once(nth(OpKind::Append, "", 1), FaultAction::Enospc));
+    fs.add_rule(FaultRule::once(nth(OpKind::Append, "", 1), FaultAction::Eio));
+    fs.add_rule(FaultRule::once(nth(OpKind::Append, "", 3), FaultAction::Eio));
+    let kinds: Vec<Option<ErrorKind>> =
+        (0..4).map(|_| file.append(b"x").err().map(|e| e.kind())).collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::NoSpace), None, Some(ErrorKind::Io)]);
 }
 
 #[test]
@@ -184,11 +165,7 @@ fn sync_under(action: FaultAction) -> (bool, Vec<u8>, Vec<u8>) {
     let said = file.sync().is_ok();
     assert_eq!(durable(&mem, "/d/a").unwrap(), b"", "{action:?}");
     file.sync().unwrap();
-    (
-        said,
-        mem.read_raw(Path::new("/d/a")).unwrap(),
-        durable(&mem, "/d/a").unwrap(),
-    )
+    (said, mem.read_raw(Path::new("/d/a")).unwrap(), durable(&mem, "/d/a").unwrap())
 }
 
 #[test]
@@ -197,10 +174,7 @@ fn a_failed_sync_is_as_bad_as_its_action_says() {
     assert_eq!(sync_under(FaultAction::Eio), (false, x(), x()));
     assert_eq!(sync_under(FaultAction::SyncLie), (true, x(), x()));
     assert_eq!(sync_under(FaultAction::SyncLost), (false, x(), none()));
-    assert_eq!(
-        sync_under(FaultAction::SyncReverted),
-        (false, none(), none())
-    );
+    assert_eq!(sync_under(FaultAction::SyncReverted), (false, none(), none()));
 }
 
 #[test]
@@ -211,10 +185,7 @@ fn a_lost_sync_reaches_a_file_without_a_name() {
     fs.delete(Path::new("/d/a")).unwrap();
     fs.sync_dir(Path::new("/d")).unwrap();
     file.append(b"x").unwrap();
-    fs.add_rule(FaultRule::once(
-        nth(OpKind::Sync, "", 0),
-        FaultAction::SyncLost,
-    ));
+    fs.add_rule(FaultRule::once(nth(OpKind::Sync, "", 0), FaultAction::SyncLost));
     assert!(file.sync().is_err() && file.sync().is_ok());
     assert_eq!(durable(&mem, "/d/b").unwrap(), b"");
 }
@@ -232,11 +203,7 @@ fn names_can_be_lost_and_lied_about() {
         assert_eq!(fs.sync_dir(Path::new("/d")).is_ok(), said);
         assert_eq!(durable(&mem, "/d/a"), None);
         fs.sync_dir(Path::new("/d")).unwrap();
-        assert_eq!(
-            durable(&mem, "/d/a").is_some(),
-            after_another_sync,
-            "{action:?}"
-        );
+        assert_eq!(durable(&mem, "/d/a").is_some(), after_another_sync, "{action:?}");
     }
 }
 
@@ -263,8 +230,7 @@ fn the_observer_sees_the_state_before_each_operation_and_may_add_rules() {
     let (under, over, out) = (mem.clone(), fs.clone(), Arc::clone(&seen));
     fs.set_observer(Arc::new(move |op: &FsOp| {
         let image = under.crash_clone(CrashOutcome::Everything, &mut || 0);
-        out.lock()
-            .push((op.kind, image.read_raw(Path::new("/d/a")).unwrap().len()));
+        out.lock().push((op.kind, image.read_raw(Path::new("/d/a")).unwrap().len()));
         if op.kind == OpKind::Sync {
             over.add_rule(FaultRule::once(FaultAt::Op(op.index), FaultAction::Eio));
         }
@@ -286,10 +252,7 @@ fn over_another_file_system_a_lost_sync_does_not_reach_it() {
     let file = create(&fs, "/d/a");
     fs.sync_dir(Path::new("/d")).unwrap();
     file.append(b"x").unwrap();
-    fs.add_rule(FaultRule::once(
-        nth(OpKind::Sync, "", 0),
-        FaultAction::SyncLost,
-    ));
+    fs.add_rule(FaultRule::once(nth(OpKind::Sync, "", 0), FaultAction::SyncLost));
     assert!(file.sync().is_err());
     assert_eq!(durable(&mem, "/d/a").unwrap(), b"");
 }

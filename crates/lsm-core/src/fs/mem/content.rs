@@ -95,12 +95,8 @@ impl Content {
         if len < self.len {
             self.zero(len, self.len);
             // Whole pages behind the new end go; holes among them are not counted any more.
-            let kept = place(len.next_multiple_of(PAGE_BYTES as u64))
-                .0
-                .min(self.pages.len());
-            let holes = self.pages[kept..]
-                .iter()
-                .filter(|page| matches!(page, Page::Hole));
+            let kept = place(len.next_multiple_of(PAGE_BYTES as u64)).0.min(self.pages.len());
+            let holes = self.pages[kept..].iter().filter(|page| matches!(page, Page::Hole));
             self.hole_count -= holes.count() as u64;
             self.pages.truncate(kept);
             // A hole that the end now cuts is counted whole: make it plain zeros.
@@ -162,9 +158,7 @@ impl Content {
             }
             *slot = Page::Data(Arc::new([0; PAGE_BYTES]));
         }
-        let Page::Data(data) = slot else {
-            unreachable!("it was made data just above")
-        };
+        let Page::Data(data) = slot else { unreachable!("it was made data just above") };
         Arc::make_mut(data)
     }
 }

@@ -63,13 +63,7 @@ impl<'a> Fate<'a> {
         pending: &[u64],
         random: &'a mut dyn FnMut() -> u64,
     ) -> Fate<'a> {
-        let mut fate = Fate {
-            outcome,
-            random,
-            cut: 0,
-            sector_bytes: 512,
-            odds: 8,
-        };
+        let mut fate = Fate { outcome, random, cut: 0, sector_bytes: 512, odds: 8 };
         match outcome {
             CrashOutcome::Prefix => {
                 let at = fate.below(pending.len() as u64 + 1);

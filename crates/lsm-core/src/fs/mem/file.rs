@@ -32,13 +32,7 @@ impl MemFile {
         is_writable: bool,
     ) -> MemFile {
         let position = AtomicU64::new(cell.inode.read().cache.len());
-        MemFile {
-            shared,
-            path: path.to_owned(),
-            cell,
-            is_writable,
-            position,
-        }
+        MemFile { shared, path: path.to_owned(), cell, is_writable, position }
     }
 
     /// As `MemFs::lose_unsynced`, for a file that may have lost its name.
@@ -52,11 +46,7 @@ impl MemFile {
     }
 
     fn check_writable(&self, deed: &str) -> Result<()> {
-        if self.is_writable {
-            Ok(())
-        } else {
-            Err(self.failed(deed, io::ErrorKind::Unsupported))
-        }
+        if self.is_writable { Ok(()) } else { Err(self.failed(deed, io::ErrorKind::Unsupported)) }
     }
 }
 
@@ -71,18 +61,11 @@ impl File for MemFile {
             let room = (inode.cache.len() + free).saturating_sub(offset);
             let taken = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
             if taken > 0 {
-                inode.change(
-                    seq,
-                    Change::Write {
-                        offset,
-                        bytes: Arc::from(&bytes[..taken]),
-                    },
-                );
+                inode.change(seq, Change::Write { offset, bytes: Arc::from(&bytes[..taken]) });
             }
             taken
         });
-        self.position
-            .store(offset + taken as u64, Ordering::Relaxed);
+        self.position.store(offset + taken as u64, Ordering::Relaxed);
         if taken < bytes.len() {
             return Err(self.failed("append to", io::ErrorKind::StorageFull));
         }
@@ -120,8 +103,7 @@ impl File for MemFile {
             return Err(self.failed("preallocate", io::ErrorKind::StorageFull));
         }
         let seq = state.next_seq();
-        self.cell
-            .edit(|inode| inode.change(seq, Change::Grow { len }));
+        self.cell.edit(|inode| inode.change(seq, Change::Grow { len }));
         Ok(())
     }
 
@@ -129,8 +111,7 @@ impl File for MemFile {
         self.check_writable("punch a hole in")?;
         let mut state = self.shared.state.write();
         let seq = state.next_seq();
-        self.cell
-            .edit(|inode| inode.change(seq, Change::Punch { offset, len }));
+        self.cell.edit(|inode| inode.change(seq, Change::Punch { offset, len }));
         Ok(())
     }
 }

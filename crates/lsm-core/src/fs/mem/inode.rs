@@ -65,12 +65,7 @@ pub(super) struct Inode {
 impl Inode {
     /// A file whose bytes are durable.
     pub(super) fn durable(content: Content) -> Inode {
-        Inode {
-            cache: content.clone(),
-            durable: content,
-            pending: Vec::new(),
-            is_stale: false,
-        }
+        Inode { cache: content.clone(), durable: content, pending: Vec::new(), is_stale: false }
     }
 
     /// Whether a power cut leaves exactly what reads see.
@@ -114,10 +109,7 @@ pub(super) struct Cell {
 
 impl Cell {
     pub(super) fn new(id: u64, inode: Arc<Inode>) -> Arc<Cell> {
-        Arc::new(Cell {
-            id,
-            inode: RwLock::new(inode),
-        })
+        Arc::new(Cell { id, inode: RwLock::new(inode) })
     }
 
     /// Runs `edit` on the inode, which is copied first if a crash clone shares it.

@@ -63,26 +63,17 @@ impl MemFs {
     /// exist.
     pub fn new() -> MemFs {
         let dirs = ["/", ""].map(|root| (PathBuf::from(root), Dir::default()));
-        MemFs::with(State {
-            dirs: dirs.into(),
-            next_seq: 0,
-            next_id: 0,
-            capacity: None,
-        })
+        MemFs::with(State { dirs: dirs.into(), next_seq: 0, next_id: 0, capacity: None })
     }
 
     fn with(state: State) -> MemFs {
-        MemFs {
-            shared: Arc::new(Shared {
-                state: RwLock::new(state),
-                locks: Arc::default(),
-            }),
-        }
+        MemFs { shared: Arc::new(Shared { state: RwLock::new(state), locks: Arc::default() }) }
     }
 
     /// What a power cut at this moment could leave: a new file system with nothing pending and no
     /// lock held, which shares untouched bytes with this one. This one goes on undisturbed. The
-    /// result depends on nothing but the state, `outcome` and the numbers from `random`.
+    /// result depends on nothing but the state, `outcome` and the numbers from `random`, which
+    /// should use all 64 bits.
     #[must_use]
     pub fn crash_clone(&self, outcome: CrashOutcome, random: &mut dyn FnMut() -> u64) -> MemFs {
         let state = self.shared.state.write();
@@ -106,25 +97,11 @@ impl MemFs {
                     .or_insert_with(|| Cell::new(cell.id, fate.inode(&cell.inode.read())));
                 *cell = Arc::clone(left);
             }
-            let dir = Dir {
-                durable: names.clone(),
-                names,
-                pending: Vec::new(),
-            };
+            let dir = Dir { durable: names.clone(), names, pending: Vec::new() };
             dirs.insert(path.clone(), dir);
         }
-        let State {
-            next_seq,
-            next_id,
-            capacity,
-            ..
-        } = *state;
-        MemFs::with(State {
-            dirs,
-            next_seq,
-            next_id,
-            capacity,
-        })
+        let State { next_seq, next_id, capacity, .. } = *state;
+        MemFs::with(State { dirs, next_seq, next_id, capacity })
     }
 
     /// Limits the bytes that all named files may take together; `None` lifts the limit. Beyond it
@@ -176,10 +153,9 @@ impl MemFs {
     pub(super) fn open_append_mem(&self, path: &Path, mode: AppendMode) -> Result<Arc<MemFile>> {
         let mut state = self.shared.state.write();
         let (deed, cell) = match mode {
-            AppendMode::IfAbsent => (
-                "create",
-                state.create(path, Inode::default(), NameFate::Pending),
-            ),
+            AppendMode::IfAbsent => {
+                ("create", state.create(path, Inode::default(), NameFate::Pending))
+            }
             AppendMode::Existing => ("open", state.find(path).cloned()),
         };
         let cell = cell.map_err(|e| Error::io(deed, path, e))?;
@@ -192,22 +168,13 @@ impl MemFs {
     }
 
     fn open(&self, path: &Path, cell: Arc<Cell>, is_writable: bool) -> Arc<MemFile> {
-        Arc::new(MemFile::new(
-            Arc::clone(&self.shared),
-            path,
-            cell,
-            is_writable,
-        ))
+        Arc::new(MemFile::new(Arc::clone(&self.shared), path, cell, is_writable))
     }
 }
 
 impl Fs for MemFs {
     fn caps(&self) -> Caps {
-        Caps {
-            link: true,
-            punch: true,
-            process_lock: false,
-        }
+        Caps { link: true, punch: true, process_lock: false }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
@@ -243,9 +210,7 @@ impl Fs for MemFs {
         let Some(found) = state.dirs.get(dir) else {
             return Err(Error::io("list", dir, io::ErrorKind::NotFound.into()));
         };
-        let from_prefix = found
-            .names
-            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let from_prefix = found.names.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         Ok(from_prefix
             .take_while(|(name, _)| name.starts_with(prefix))
             .map(|(name, cell)| DirEntry {
@@ -260,9 +225,7 @@ impl Fs for MemFs {
         if state.find(path).is_err() {
             return Ok(());
         }
-        state
-            .set(path, None, NameFate::Pending)
-            .map_err(|e| Error::io("delete", path, e))
+        state.set(path, None, NameFate::Pending).map_err(|e| Error::io("delete", path, e))
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
@@ -278,9 +241,7 @@ impl Fs for MemFs {
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         let mut state = self.shared.state.write();
-        let found = state
-            .dir(dir)
-            .map_err(|e| Error::io("sync the folder", dir, e))?;
+        let found = state.dir(dir).map_err(|e| Error::io("sync the folder", dir, e))?;
         for change in found.pending.drain(..) {
             change.apply(&mut found.durable);
         }
@@ -298,17 +259,12 @@ impl Fs for MemFs {
             return Ok(None);
         }
         let locks = Arc::clone(&self.shared.locks);
-        Ok(Some(Box::new(MemLock {
-            locks,
-            path: path.to_owned(),
-        })))
+        Ok(Some(Box::new(MemLock { locks, path: path.to_owned() })))
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         let mut state = self.shared.state.write();
-        state
-            .dir(dir)
-            .map_err(|e| Error::io("get the free space of", dir, e))?;
+        state.dir(dir).map_err(|e| Error::io("get the free space of", dir, e))?;
         Ok(state.free())
     }
 }

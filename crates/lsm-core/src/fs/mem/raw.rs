@@ -60,8 +60,7 @@ impl MemFs {
     /// # Errors
     /// `Io` if there is no such file.
     pub fn corrupt(&self, path: &Path, offset: u64, mask: u8) -> Result<()> {
-        self.cell(path)?
-            .edit(|inode| inode.tamper(|content| content.xor(offset, mask)));
+        self.cell(path)?.edit(|inode| inode.tamper(|content| content.xor(offset, mask)));
         Ok(())
     }
 
@@ -70,8 +69,7 @@ impl MemFs {
     /// # Errors
     /// `Io` if there is no such file.
     pub fn truncate_raw(&self, path: &Path, len: u64) -> Result<()> {
-        self.cell(path)?
-            .edit(|inode| inode.tamper(|content| content.set_len(len)));
+        self.cell(path)?.edit(|inode| inode.tamper(|content| content.set_len(len)));
         Ok(())
     }
 
@@ -87,9 +85,6 @@ impl MemFs {
 
     fn cell(&self, path: &Path) -> Result<Arc<Cell>> {
         let state = self.shared.state.read();
-        state
-            .find(path)
-            .cloned()
-            .map_err(|e| Error::io("open", path, e))
+        state.find(path).cloned().map_err(|e| Error::io("open", path, e))
     }
 }

@@ -47,7 +47,7 @@ impl PendingName {
     }
 }
 
-/// Whether a change of a name survives at once or waits for [`Fs::sync_dir`].
+/// Whether a change of a name survives at once or waits for the folder's sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameFate {
     Durable,
@@ -69,9 +69,7 @@ impl Dir {
 
 impl State {
     pub(super) fn dir(&mut self, path: &Path) -> io::Result<&mut Dir> {
-        self.dirs
-            .get_mut(path)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.dirs.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     pub(super) fn find(&self, path: &Path) -> io::Result<&Arc<Cell>> {
@@ -93,11 +91,7 @@ impl State {
         fate: NameFate,
     ) -> io::Result<()> {
         let (dir, name) = split(path)?;
-        let change = PendingName {
-            seq: self.next_seq(),
-            name: Arc::from(name),
-            cell,
-        };
+        let change = PendingName { seq: self.next_seq(), name: Arc::from(name), cell };
         self.dir(dir)?.set(change, fate);
         Ok(())
     }
@@ -130,9 +124,7 @@ impl State {
         let mut seen = HashSet::new();
         let cells = self.dirs.values().flat_map(|dir| dir.names.values());
         let once = cells.filter(|cell| seen.insert(cell.id));
-        let used: u64 = once
-            .map(|cell| cell.inode.read().cache.allocated_bytes())
-            .sum();
+        let used: u64 = once.map(|cell| cell.inode.read().cache.allocated_bytes()).sum();
         capacity.saturating_sub(used)
     }
 
@@ -143,12 +135,7 @@ impl State {
         for dir in self.dirs.values() {
             seqs.extend(dir.pending.iter().map(|change| change.seq));
             let created = dir.pending.iter().filter_map(|change| change.cell.as_ref());
-            for cell in dir
-                .durable
-                .values()
-                .chain(dir.names.values())
-                .chain(created)
-            {
+            for cell in dir.durable.values().chain(dir.names.values()).chain(created) {
                 if seen.insert(cell.id) {
                     seqs.extend(cell.inode.read().pending.iter().map(|change| change.seq));
                 }
@@ -162,7 +149,5 @@ impl State {
 /// Folder and name of a path.
 fn split(path: &Path) -> io::Result<(&Path, &str)> {
     let name = path.file_name().and_then(|name| name.to_str());
-    path.parent()
-        .zip(name)
-        .ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    path.parent().zip(name).ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }

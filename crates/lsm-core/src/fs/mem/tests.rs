@@ -26,9 +26,7 @@ fn new_fs() -> MemFs {
 }
 
 fn create(fs: &MemFs, path: &str, bytes: &[u8]) -> Arc<dyn File> {
-    let file = fs
-        .open_append(Path::new(path), AppendMode::IfAbsent)
-        .unwrap();
+    let file = fs.open_append(Path::new(path), AppendMode::IfAbsent).unwrap();
     file.append(bytes).unwrap();
     file
 }
@@ -51,9 +49,7 @@ fn crash(fs: &MemFs, outcome: CrashOutcome, seed: u64) -> MemFs {
 
 /// Every content of `A` that many crashes leave.
 fn all_contents(fs: &MemFs, outcome: CrashOutcome) -> BTreeSet<Option<Vec<u8>>> {
-    (0..400)
-        .map(|seed| content(&crash(fs, outcome, seed), A))
-        .collect()
+    (0..400).map(|seed| content(&crash(fs, outcome, seed), A)).collect()
 }
 
 #[test]
@@ -72,14 +68,8 @@ fn a_sync_saves_bytes_and_a_folder_sync_saves_names() {
         let saved = if bytes { &b"bytes"[..] } else { b"" };
         let or_none = |content: &[u8]| name.then(|| content.to_vec());
         assert_eq!(content(&crash(&fs, Nothing, 0), A), or_none(saved));
-        assert_eq!(
-            content(&crash(&fs, DataWithoutNames, 0), A),
-            or_none(b"bytes")
-        );
-        assert_eq!(
-            content(&crash(&fs, Everything, 0), A),
-            Some(b"bytes".to_vec())
-        );
+        assert_eq!(content(&crash(&fs, DataWithoutNames, 0), A), or_none(b"bytes"));
+        assert_eq!(content(&crash(&fs, Everything, 0), A), Some(b"bytes".to_vec()));
         for left in all_contents(&fs, NamesWithoutData) {
             let left = left.expect("names survive");
             assert!(left.starts_with(saved) && left[saved.len()..].iter().all(|byte| *byte == 0));
@@ -119,11 +109,7 @@ fn a_prefix_orders_names_and_bytes_together() {
     for seed in 0..500 {
         let left = crash(&fs, CrashOutcome::Prefix, seed);
         if content(&left, "/d/b").is_some() {
-            assert_eq!(
-                content(&left, A),
-                Some(b"x".to_vec()),
-                "a was written before b existed"
-            );
+            assert_eq!(content(&left, A), Some(b"x".to_vec()), "a was written before b existed");
         }
     }
 }
@@ -142,24 +128,15 @@ fn a_subset_loses_sectors_and_grows_with_zeros() {
         // Sectors of 512 bytes from the start of the file: 700-1023, 1024-1535, 1536-2047.
         let sector = |start: usize, end: usize| {
             let part = left.get(start..end.min(left.len())).unwrap_or_default();
-            assert!(
-                part.iter().all(|byte| *byte == part[0]),
-                "a sector is whole or lost"
-            );
+            assert!(part.iter().all(|byte| *byte == part[0]), "a sector is whole or lost");
             part.first().copied()
         };
         patterns.insert((sector(700, 1024), sector(1024, 1536), sector(1536, 2048)));
     }
     assert!(patterns.contains(&(None, None, None)));
     assert!(patterns.contains(&(Some(2), Some(2), Some(2))));
-    assert!(
-        patterns.contains(&(Some(0), Some(0), Some(0))),
-        "the length alone"
-    );
-    assert!(
-        patterns.contains(&(Some(0), Some(0), Some(2))),
-        "later without earlier"
-    );
+    assert!(patterns.contains(&(Some(0), Some(0), Some(0))), "the length alone");
+    assert!(patterns.contains(&(Some(0), Some(0), Some(2))), "later without earlier");
     assert!(patterns.contains(&(Some(2), Some(0), Some(2))));
 }
 
@@ -174,17 +151,9 @@ fn garbage_lies_only_where_the_file_grew() {
     for left in &lefts {
         let left = left.as_ref().unwrap();
         assert_eq!((left.len(), &left[..6]), (206, &b"synced"[..]));
-        assert!(
-            left[6..100].iter().all(|byte| matches!(byte, 0 | 2)),
-            "space that was zeros"
-        );
+        assert!(left[6..100].iter().all(|byte| matches!(byte, 0 | 2)), "space that was zeros");
     }
-    assert!(
-        lefts
-            .iter()
-            .flatten()
-            .any(|left| left[100..].iter().any(|b| !matches!(b, 0 | 2)))
-    );
+    assert!(lefts.iter().flatten().any(|left| left[100..].iter().any(|b| !matches!(b, 0 | 2))));
 }
 
 #[test]
@@ -196,18 +165,12 @@ fn names_survive_one_by_one() {
     let lefts: BTreeSet<_> = (0..200)
         .map(|seed| {
             let left = crash(&fs, CrashOutcome::Subset, seed);
-            (
-                content(&left, A).is_some(),
-                content(&left, "/d/b").is_some(),
-            )
+            (content(&left, A).is_some(), content(&left, "/d/b").is_some())
         })
         .collect();
     assert_eq!(lefts.len(), 4, "{lefts:?}");
     assert_eq!(crash(&fs, CrashOutcome::Nothing, 0).paths(), [Path::new(A)]);
-    assert_eq!(
-        crash(&fs, CrashOutcome::Everything, 0).paths(),
-        [Path::new("/d/b")]
-    );
+    assert_eq!(crash(&fs, CrashOutcome::Everything, 0).paths(), [Path::new("/d/b")]);
 }
 
 #[test]
@@ -221,11 +184,7 @@ fn what_is_published_survives_alone() {
     fs.delete(Path::new(A)).unwrap();
     assert!(fs.put_if_absent(Path::new(A), b"again").unwrap());
     for outcome in CrashOutcome::ALL {
-        assert_eq!(
-            all_contents(&fs, outcome),
-            [Some(b"again".to_vec())].into(),
-            "{outcome:?}"
-        );
+        assert_eq!(all_contents(&fs, outcome), [Some(b"again".to_vec())].into(), "{outcome:?}");
     }
 }
 
@@ -235,16 +194,9 @@ fn hard_links_stay_one_file_after_a_crash() {
     create_durable(&fs, A, b"a");
     fs.link(Path::new(A), Path::new("/d/b")).unwrap();
     let left = crash(&fs, CrashOutcome::Everything, 0);
-    left.open_append(Path::new(A), AppendMode::Existing)
-        .unwrap()
-        .append(b"!")
-        .unwrap();
+    left.open_append(Path::new(A), AppendMode::Existing).unwrap().append(b"!").unwrap();
     assert_eq!(content(&left, "/d/b"), Some(b"a!".to_vec()));
-    assert_eq!(
-        content(&fs, A),
-        Some(b"a".to_vec()),
-        "the original is not touched"
-    );
+    assert_eq!(content(&fs, A), Some(b"a".to_vec()), "the original is not touched");
 }
 
 #[test]
@@ -275,11 +227,7 @@ fn a_lost_sync_keeps_bytes_readable_and_saves_only_later_ones() {
     assert_eq!(content(&fs, A), Some(b"onetwo".to_vec()));
     file.sync().unwrap();
     for outcome in CrashOutcome::ALL {
-        assert_eq!(
-            all_contents(&fs, outcome),
-            [Some(b"one".to_vec())].into(),
-            "{outcome:?}"
-        );
+        assert_eq!(all_contents(&fs, outcome), [Some(b"one".to_vec())].into(), "{outcome:?}");
     }
     file.append(b"three").unwrap();
     file.sync().unwrap();
@@ -311,23 +259,19 @@ fn a_full_medium_takes_what_fits() {
     let fs = new_fs();
     let file = create_durable(&fs, A, b"0123");
     fs.set_capacity(Some(10));
-    assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 6);
+    fs.link(Path::new(A), Path::new("/d/l")).unwrap();
+    assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 6, "a second name takes nothing");
+    fs.delete(Path::new("/d/l")).unwrap();
     file.preallocate(6).unwrap();
     file.append(b"45").unwrap();
-    assert_eq!(
-        fs.free_bytes(Path::new("/d")).unwrap(),
-        4,
-        "reserved space was used"
-    );
+    assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 4, "reserved space was used");
     let kind = |result: Result<()>| result.unwrap_err().kind();
     assert_eq!(kind(file.preallocate(11)), ErrorKind::NoSpace);
-    assert_eq!(
-        kind(fs.put_if_absent(Path::new("/d/m"), b"12345").map(drop)),
-        ErrorKind::NoSpace
-    );
+    assert_eq!(kind(fs.put_if_absent(Path::new("/d/m"), b"12345").map(drop)), ErrorKind::NoSpace);
     assert_eq!(kind(file.append(b"6789ab")), ErrorKind::NoSpace);
     assert_eq!(content(&fs, A), Some(b"0123456789".to_vec()));
     assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 0);
+    file.preallocate(10).unwrap();
     let created = fs.open_append(Path::new("/d/b"), AppendMode::IfAbsent);
     assert_eq!(kind(created.map(drop)), ErrorKind::NoSpace);
     assert_eq!(fs.paths(), [Path::new(A)]);
@@ -354,25 +298,13 @@ fn the_back_door_is_durable_at_once() {
     fs.corrupt(Path::new(A), 1, 1).unwrap();
     fs.corrupt(Path::new(A), 5, 1).unwrap();
     fs.truncate_raw(Path::new(A), 3).unwrap();
-    assert_eq!(
-        content(&crash(&fs, CrashOutcome::Nothing, 0), A),
-        Some(b"133".to_vec())
-    );
+    assert_eq!(content(&crash(&fs, CrashOutcome::Nothing, 0), A), Some(b"133".to_vec()));
     fs.truncate_raw(Path::new(A), 5).unwrap();
-    assert_eq!(
-        content(&crash(&fs, CrashOutcome::Nothing, 0), A),
-        Some(b"133\0\0".to_vec())
-    );
+    assert_eq!(content(&crash(&fs, CrashOutcome::Nothing, 0), A), Some(b"133\0\0".to_vec()));
     fs.write_raw(Path::new(A), b"new").unwrap();
-    assert_eq!(
-        content(&crash(&fs, CrashOutcome::Nothing, 0), A),
-        Some(b"new".to_vec())
-    );
+    assert_eq!(content(&crash(&fs, CrashOutcome::Nothing, 0), A), Some(b"new".to_vec()));
     fs.remove_raw(Path::new(A)).unwrap();
-    assert_eq!(
-        crash(&fs, CrashOutcome::Nothing, 0).paths(),
-        Vec::<PathBuf>::new()
-    );
+    assert_eq!(crash(&fs, CrashOutcome::Nothing, 0).paths(), Vec::<PathBuf>::new());
     assert!(
         fs.corrupt(Path::new(A), 0, 1).is_err() && fs.write_raw(Path::new("/x/a"), b"").is_err()
     );
@@ -387,10 +319,7 @@ fn an_idle_log_segment_costs_nothing() {
     let left = crash(&fs, CrashOutcome::Everything, 0);
     let file = left.open_read(Path::new(A)).unwrap();
     let mut buf = [1; 2];
-    assert_eq!(
-        (file.len().unwrap(), file.read_at(0, &mut buf).unwrap()),
-        (1 << 40, 2)
-    );
+    assert_eq!((file.len().unwrap(), file.read_at(0, &mut buf).unwrap()), (1 << 40, 2));
     assert_eq!(buf, *b"x\0");
 }
 
