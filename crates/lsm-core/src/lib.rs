@@ -1,5 +1,6 @@
 //! The engine underneath siltstone: a log-structured merge tree of partitions over one WAL.
 
+pub mod cache;
 pub mod clock;
 pub mod codec;
 pub mod error;
@@ -7,6 +8,7 @@ pub mod fs;
 pub mod iter;
 pub mod limits;
 pub mod options;
+pub mod sstable;
 pub mod types;
 
 pub use error::{Damage, Error, ErrorKind, Result};

@@ -1,0 +1,1 @@
+//! Real bytes against the tables in `block.rs`, `footer.rs` and `properties.rs`.
