@@ -127,6 +127,55 @@ pub(super) fn extent_at(block: &Block, i: usize) -> Option<Extent> {
     (offset_len + len_len == value.len()).then_some(Extent { offset, len })
 }
 
+/// The index of an open table, or its upper level.
+pub(super) struct Index {
+    block: Arc<Block>,
+    /// Where the block of each entry begins; one more, where the last ends. They lie one behind
+    /// the other.
+    starts: Box<[u64]>,
+    levels: u8,
+}
+
+impl Index {
+    /// Takes in a parsed block; `None` if its entries do not name blocks one behind the other.
+    pub(super) fn new(block: Block, levels: u8) -> Option<Index> {
+        let mut starts = Vec::with_capacity(block.len() + 1);
+        for i in 0..block.len() {
+            let extent = extent_at(&block, i)?;
+            if starts.is_empty() {
+                starts.push(extent.offset);
+            }
+            if starts[i] != extent.offset {
+                return None;
+            }
+            starts.push(extent.offset.checked_add(extent.len)?);
+        }
+        Some(Index { block: Arc::new(block), starts: starts.into(), levels })
+    }
+
+    /// Levels: 1, or 2 where the entries name partitions.
+    pub(super) fn levels(&self) -> u8 {
+        self.levels
+    }
+
+    /// The entries.
+    pub(super) fn block(&self) -> &Arc<Block> {
+        &self.block
+    }
+
+    /// The extent that entry `i` names; `None` behind the last.
+    #[inline]
+    pub(super) fn extent(&self, i: usize) -> Option<Extent> {
+        let end = *self.starts.get(i + 1)?;
+        Some(Extent { offset: self.starts[i], len: end - self.starts[i] })
+    }
+
+    /// Memory that it takes, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.block.memory_bytes() + 8 * self.starts.len() as u64
+    }
+}
+
 /// A place in the index of a table: an entry of a leaf, or past the end.
 pub(super) struct IndexCursor {
     /// The partition, or the only index block.
@@ -135,30 +184,34 @@ pub(super) struct IndexCursor {
     at: usize,
     /// Entry of the top block that names the leaf, where there are two levels.
     top_at: usize,
-    /// Whether `leaf` is what `top_at` names.
+    /// Whether `leaf` is what `top_at` names; unused with one level.
     is_loaded: bool,
 }
 
 impl IndexCursor {
     pub(super) fn new(reader: &SstReader) -> IndexCursor {
-        let is_loaded = reader.index_levels() == 1;
-        IndexCursor { leaf: reader.index_top().clone(), at: 0, top_at: 0, is_loaded }
+        IndexCursor { leaf: reader.index().block().clone(), at: 0, top_at: 0, is_loaded: false }
     }
 
     /// Makes the leaf that `top_at` names present.
     fn load(&mut self, reader: &SstReader, top_at: usize) -> Result<()> {
-        if reader.index_levels() == 1 || (self.is_loaded && self.top_at == top_at) {
+        let index = reader.index();
+        if index.levels() == 1 || (self.is_loaded && self.top_at == top_at) {
             return Ok(());
         }
         self.is_loaded = false;
-        self.leaf = reader.block(reader.extent(reader.index_top(), top_at)?)?;
+        let extent = index.extent(top_at).expect("the caller found it in the index");
+        self.leaf = reader.block(extent)?;
         (self.top_at, self.is_loaded) = (top_at, true);
         Ok(())
     }
 
     /// The data block here.
     pub(super) fn extent(&self, reader: &SstReader) -> Result<Extent> {
-        reader.extent(&self.leaf, self.at)
+        if reader.index().levels() == 1 {
+            return Ok(reader.index().extent(self.at).expect("the cursor is on an entry"));
+        }
+        reader.leaf_extent(&self.leaf, self.at)
     }
 
     /// Moves to the only block that can hold the first entry not before `target`, if it is not
@@ -168,9 +221,9 @@ impl IndexCursor {
         reader: &SstReader,
         target: KeyRef<'_>,
     ) -> Result<Option<Extent>> {
-        if reader.index_levels() == 2 {
-            let top_at = reader.index_top().lower_bound(target);
-            if top_at == reader.index_top().len() {
+        if reader.index().levels() == 2 {
+            let top_at = reader.index().block().lower_bound(target);
+            if top_at == reader.index().block().len() {
                 return Ok(None);
             }
             self.load(reader, top_at)?;
@@ -178,7 +231,7 @@ impl IndexCursor {
         self.at = self.leaf.lower_bound(target);
         if self.at == self.leaf.len() {
             // The top says that the last separator of this leaf is not before the target.
-            return if reader.index_levels() == 1 { Ok(None) } else { Err(reader.split_lies()) };
+            return if reader.index().levels() == 1 { Ok(None) } else { Err(reader.split_lies()) };
         }
         self.extent(reader).map(Some)
     }
@@ -192,7 +245,7 @@ impl IndexCursor {
 
     /// Moves to the last block.
     pub(super) fn last(&mut self, reader: &SstReader) -> Result<Extent> {
-        self.load(reader, reader.index_top().len() - 1)?;
+        self.load(reader, reader.index().block().len() - 1)?;
         self.at = self.leaf.len() - 1;
         self.extent(reader)
     }
@@ -201,7 +254,7 @@ impl IndexCursor {
     pub(super) fn next(&mut self, reader: &SstReader) -> Result<Option<Extent>> {
         if self.at + 1 < self.leaf.len() {
             self.at += 1;
-        } else if reader.index_levels() == 2 && self.top_at + 1 < reader.index_top().len() {
+        } else if reader.index().levels() == 2 && self.top_at + 1 < reader.index().block().len() {
             self.load(reader, self.top_at + 1)?;
             self.at = 0;
         } else {
@@ -214,7 +267,7 @@ impl IndexCursor {
     pub(super) fn prev(&mut self, reader: &SstReader) -> Result<Option<Extent>> {
         if self.at > 0 {
             self.at -= 1;
-        } else if reader.index_levels() == 2 && self.top_at > 0 {
+        } else if reader.index().levels() == 2 && self.top_at > 0 {
             self.load(reader, self.top_at - 1)?;
             self.at = self.leaf.len() - 1;
         } else {

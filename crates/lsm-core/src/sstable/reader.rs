@@ -18,7 +18,7 @@ use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::Footer;
-use super::index::extent_at;
+use super::index::{Index, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::Properties;
 use super::stored::{Extent, Payload, Source};
@@ -31,8 +31,7 @@ pub struct SstReader {
     cache: Option<Arc<dyn BlockCache>>,
     bloom: Option<Bloom>,
     /// The index, or its upper level.
-    index: Arc<Block>,
-    index_levels: u8,
+    index: Index,
     file_hash: u128,
     properties: Properties,
 }
@@ -68,7 +67,7 @@ impl SstReader {
             return Err(source.corruption(footer_at, "file hash is not the manifest's"));
         }
         let bloom = if footer.bloom.len == 0 { None } else { load_bloom(&source, footer.bloom)? };
-        let index = Arc::new(parse(&source, footer.index, source.read(footer.index)?)?);
+        let index = load_index(&source, &footer)?;
         let payload = source.read(footer.properties)?;
         let payload = &payload.bytes[..payload.len];
         let properties = Properties::decode(&source, footer.properties.offset, payload)?;
@@ -78,7 +77,6 @@ impl SstReader {
             cache,
             bloom,
             index,
-            index_levels: footer.index_levels,
             file_hash: footer.file_hash,
             properties,
         })
@@ -108,25 +106,16 @@ impl SstReader {
             return Ok(None);
         };
         let block = self.block(extent)?;
-        let at = block.lower_bound(target);
-        if at == block.len() {
-            return Ok(None);
-        }
-        let entry = block.entry(at);
-        if !entry.key.is(user_key) {
-            return Ok(None);
-        }
-        Ok(Some((entry.trailer, block.slice(entry.value, entry.value_len))))
+        let found = block.find(user_key, seq);
+        Ok(found.map(|entry| (entry.trailer, block.slice(entry.value, entry.value_len))))
     }
 
     /// The only data block that can hold an entry of the target's user key not before `target`.
     fn locate(&self, target: KeyRef<'_>) -> Result<Option<Extent>> {
-        let at = self.index.lower_bound(target);
-        if at == self.index.len() {
+        let Some(extent) = self.index.extent(self.index.block().lower_bound(target)) else {
             return Ok(None);
-        }
-        let extent = self.extent(&self.index, at)?;
-        if self.index_levels == 1 {
+        };
+        if self.index.levels() == 1 {
             return Ok(Some(extent));
         }
         let leaf = self.block(extent)?;
@@ -134,7 +123,7 @@ impl SstReader {
         if at == leaf.len() {
             return Err(self.split_lies());
         }
-        self.extent(&leaf, at).map(Some)
+        self.leaf_extent(&leaf, at).map(Some)
     }
 
     /// A cursor over all entries, before the first.
@@ -198,10 +187,9 @@ impl SstReader {
         parse(&self.source, extent, payload).map(Arc::new)
     }
 
-    /// The extent that entry `i` of an index block names.
-    #[inline]
-    pub(super) fn extent(&self, index: &Block, i: usize) -> Result<Extent> {
-        extent_at(index, i)
+    /// The extent that entry `i` of an index partition names.
+    pub(super) fn leaf_extent(&self, leaf: &Block, i: usize) -> Result<Extent> {
+        extent_at(leaf, i)
             .ok_or_else(|| self.source.corruption(None, "index entry does not name a block"))
     }
 
@@ -215,12 +203,8 @@ impl SstReader {
         &self.source
     }
 
-    pub(super) fn index_top(&self) -> &Arc<Block> {
+    pub(super) fn index(&self) -> &Index {
         &self.index
-    }
-
-    pub(super) fn index_levels(&self) -> u8 {
-        self.index_levels
     }
 }
 
@@ -232,4 +216,10 @@ fn load_bloom(source: &Source, extent: Extent) -> Result<Option<Bloom>> {
     let payload = source.read(extent)?;
     Bloom::parse(&payload.bytes[..payload.len])
         .map_err(|e| source.corruption(extent.offset, e.to_string()))
+}
+
+fn load_index(source: &Source, footer: &Footer) -> Result<Index> {
+    let block = parse(source, footer.index, source.read(footer.index)?)?;
+    Index::new(block, footer.index_levels)
+        .ok_or_else(|| source.corruption(footer.index.offset, "index entries do not name blocks"))
 }

@@ -158,7 +158,7 @@ fn versions_of_one_key_may_span_many_blocks_and_index_partitions() {
         let (bytes, _) = write(&all, options(128, Compression::None), index_bytes_max);
         let reader = open(&bytes, None).unwrap();
         assert!(reader.properties().data_blocks > 100);
-        assert_eq!(reader.index_levels(), if index_bytes_max == 200 { 2 } else { 1 });
+        assert_eq!(reader.index().levels(), if index_bytes_max == 200 { 2 } else { 1 });
         for seq in 0..2000 {
             let found = reader.get(b"hot", bloom_hash(b"hot"), SeqNo::new(seq).unwrap());
             assert_eq!(found.unwrap().unwrap().1, seq.to_le_bytes());
