@@ -2,13 +2,19 @@
 
 use std::sync::Arc;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+
 use super::{Entries, IDENTITY, entry, open, options, write};
 use crate::error::{ErrorKind, Result};
 use crate::iter::InternalIter;
 use crate::options::Compression;
+use crate::sstable::block::Block;
+use crate::sstable::properties::Properties;
+use crate::sstable::stored::{Payload, Source};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
-use crate::types::{EntryKind, FileNo, SeqNo};
+use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
 
 fn small_table() -> Entries {
     let mut all = Vec::new();
@@ -130,4 +136,80 @@ fn footers_of_other_versions_and_features_are_unsupported() {
     for (at, byte) in [(26, 0), (26, 3), (48, 1), (87, 9), (128, 151), (136, 0)] {
         assert_eq!(with(at, byte).unwrap().kind(), ErrorKind::Corruption, "{at}");
     }
+}
+
+/// Walks and searches a block that parsed: whatever it holds, it must be in order.
+fn use_block(block: &Block, targets: &[Vec<u8>]) {
+    let mut last: Option<(Vec<u8>, Trailer)> = None;
+    for i in 0..block.len() {
+        let entry = block.entry(i);
+        let user = [entry.key.shared, entry.key.suffix].concat();
+        assert_eq!(block.value(i).len(), entry.value_len);
+        let key = KeyRef::new(&user, entry.trailer);
+        assert_eq!(block.lower_bound(key), i);
+        assert!(block.find(&user, entry.trailer.seq()).is_some());
+        if let Some((user, trailer)) = &last {
+            assert!(KeyRef::new(user, *trailer) < key);
+        }
+        last = Some((user, entry.trailer));
+    }
+    for target in targets {
+        block.lower_bound(KeyRef::seek(target, SeqNo::MAX));
+        block.find(target, SeqNo::MAX);
+    }
+}
+
+fn parse(payload: &[u8]) -> Option<Block> {
+    // Bytes behind the payload, as there are in an uncompressed block.
+    let bytes = [payload, &[0xee; 9]].concat().into();
+    Block::parse(Payload { bytes, len: payload.len() }).ok()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// The checksum does not guard against a writer with a fault, or with intent.
+    #[test]
+    fn a_block_with_false_content_is_refused_or_in_order(
+        edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        targets in vec(vec(any::<u8>(), 0..12), 1..4),
+    ) {
+        let (bytes, _) = write(&small_table(), options(1 << 20, Compression::None), 1 << 20);
+        let reader = open(&bytes, None).unwrap();
+        let mut payload = bytes[..reader.properties().data_bytes as usize - 9].to_vec();
+        use_block(&parse(&payload).unwrap(), &targets);
+        for (place, byte) in edits {
+            let at = place.index(payload.len());
+            payload[at] = byte;
+        }
+        if let Some(block) = parse(&payload) {
+            use_block(&block, &targets);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_a_block_or_properties_panic(payload in vec(any::<u8>(), 0..80)) {
+        if let Some(block) = parse(&payload) {
+            use_block(&block, &[]);
+        }
+        let file = TestFile::holding(&[]);
+        let source = Source { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
+        let _ = Properties::decode(&source, 0, &payload);
+    }
+}
+
+#[test]
+fn properties_that_must_be_understood_are_refused_and_others_ignored() {
+    let file = TestFile::holding(&[]);
+    let path: Arc<std::path::Path> = std::path::Path::new("t").into();
+    let source = Source { file, path, unique_id: 0, file_bytes: 0 };
+    let mut payload = Properties { values: 5, ..Properties::default() };
+    (payload.smallest, payload.largest) = (b"a".to_vec(), b"b".to_vec());
+    let known = payload.encode();
+    let decoded = Properties::decode(&source, 0, &known).unwrap();
+    assert_eq!(decoded, payload);
+    let with = |tag: u8| Properties::decode(&source, 0, &[&known[..], &[tag, 1, 7]].concat());
+    assert_eq!(with(100).unwrap(), payload);
+    assert_eq!(with(101).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(with(16).unwrap_err().is_corruption(), "a tag comes once");
 }
