@@ -1,6 +1,7 @@
 //! The engine underneath siltstone: a log-structured merge tree of partitions over one WAL.
 
 pub mod batch;
+pub mod cache;
 pub mod clock;
 pub mod codec;
 pub mod error;
@@ -9,6 +10,7 @@ pub mod iter;
 pub mod limits;
 pub mod memtable;
 pub mod options;
+pub mod sstable;
 pub mod types;
 
 pub use error::{Damage, Error, ErrorKind, Result};
