@@ -56,6 +56,8 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<F
         budget: (stretch.range.end - stretch.range.start.min(stretch.range.end))
             .saturating_mul(HASHED_TIMES_MAX),
     };
+    // It may hold another segment's bytes.
+    window.clear();
     let mut at = stretch.range.start;
     while at < stretch.range.end {
         let want = STRIDE_BYTES + HEADER_BYTES_MAX;

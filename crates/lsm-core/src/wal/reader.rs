@@ -734,8 +734,16 @@ impl LogReader {
             *bad = Some(Lsn(header.base.0.saturating_sub(previous.offset)));
         }
         if bad.is_some_and(|bad| header.durable > bad) {
+            // Where exactly the log before stops and a segment without a header began, it is that
+            // header which is missing.
+            let lost = self.sources.iter().position(|source| Some(source.number) == named);
+            let base = header.previous.map(|p| Lsn(header.base.0.saturating_sub(p.offset)));
+            let (idx, offset, stop) = match lost.filter(|idx| *idx > self.idx && base == *bad) {
+                Some(idx) => (idx, 0, "segment header is lost"),
+                None => (self.idx, self.offset, stop),
+            };
             let by = format!("the header of segment {}", header.number);
-            return Err(self.damage(self.idx, self.offset, stop, &by));
+            return Err(self.damage(idx, offset, stop, &by));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The one buffer through which segments are read.
 //!
-//! Called by `reader.rs` and `lookahead.rs`. It must never keep bytes across a place where the
-//! file may have changed: whoever waits for more calls [`Window::clear`] first.
+//! Called by `reader.rs` and `lookahead.rs`. It must never keep bytes of another file, or
+//! from before a wait: whoever turns to another file, or waits for more, calls [`Window::clear`].
 //!
 //! Invariants:
 //! 1. It holds at most what it was asked for or [`CHUNK_BYTES`], and never more than the caller's

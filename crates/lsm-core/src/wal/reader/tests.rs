@@ -244,6 +244,7 @@ impl Log {
             Err(e) => {
                 assert!(e.is_corruption() && attested, "{context}");
                 let damage = e.damage().unwrap();
+                assert_eq!(damage.file, path(idx as u64 + 1), "{context}");
                 assert!(damage.offset.unwrap() <= offset, "{context}");
             }
         }
