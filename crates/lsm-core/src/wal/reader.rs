@@ -644,113 +644,111 @@ impl LogReader {
 
     /// Looks for anything behind the end that attests it. Says whether there are bytes at all.
     fn judge(&mut self, stop: Stop) -> Result<bool> {
-        let mut bad = self
-            .current
-            .as_ref()
-            .map(|current| current.header.lsn_at(self.offset));
-        let mut garbage: Option<(usize, Stop)> = None;
+        let mut suspect = Suspect {
+            idx: self.idx,
+            offset: self.offset,
+            what: stop,
+            bad: self.current.as_ref().map(|current| current.header.lsn_at(self.offset)),
+            garbage: None,
+        };
         let mut torn = false;
         for idx in self.idx..self.sources.len() {
             let header = match self.header_state(idx)? {
                 HeaderState::Valid(header) => Some(header),
                 HeaderState::Zero => None,
                 HeaderState::Garbage(what) => {
-                    garbage = Some((idx, what));
+                    suspect.garbage = Some((idx, what));
                     None
                 }
             };
             let is_here = idx == self.idx;
             if let Some(header) = header.filter(|_| !is_here || self.current.is_none()) {
-                self.check_header_behind(&header, garbage, &mut bad, stop)?;
+                self.check_header_behind(&header, &mut suspect)?;
                 torn = true;
             }
-            torn |= garbage.is_some();
-            let first = if header.is_some() {
-                SEGMENT_HEADER_BYTES
-            } else {
-                0
-            };
-            let from = if is_here {
-                self.offset.max(first)
-            } else {
-                first
-            };
+            torn |= suspect.garbage.is_some();
+            let first = if header.is_some() { SEGMENT_HEADER_BYTES } else { 0 };
             let source = &self.sources[idx];
             let stretch = Stretch {
                 file: &*source.file,
                 epoch: source.epoch,
-                known: header.as_ref().zip(bad),
-                range: from..self.readable(idx)?,
+                known: header.as_ref().zip(suspect.bad),
+                range: if is_here { self.offset.max(first) } else { first }..self.readable(idx)?,
             };
             let findings = look_ahead(&mut self.window, &stretch)?;
             torn |= findings.any_bytes;
             if let Some(at) = findings.attested_at {
-                // A witness under a lost header speaks of that header.
-                let what = if header.is_some() {
-                    stop
-                } else {
-                    "segment header is lost"
-                };
-                let (place, offset) = if header.is_some() {
-                    (self.idx, self.offset)
-                } else {
-                    (idx, 0)
-                };
+                if header.is_none() {
+                    suspect.turn_to_header(idx);
+                }
                 let by = format!("offset {at} of {}", source.path.display());
-                return Err(self.damage(place, offset, what, &by));
+                return Err(self.damage(&suspect, &by));
             }
         }
         Ok(torn)
     }
 
     /// A verified header behind the end: does it attest the bad place?
-    fn check_header_behind(
-        &self,
-        header: &SegmentHeader,
-        garbage: Option<(usize, Stop)>,
-        bad: &mut Option<Lsn>,
-        stop: Stop,
-    ) -> Result<()> {
-        let named = header.previous.map(|previous| previous.segment);
-        if let Some((idx, what)) = garbage
-            && named == Some(self.sources[idx].number)
+    fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut Suspect) -> Result<()> {
+        let idx_of = |number| self.sources.iter().position(|source| source.number == number);
+        let named = header.previous.and_then(|previous| {
+            let base = Lsn(header.base.0.saturating_sub(previous.offset));
+            Some((idx_of(previous.segment)?, base))
+        });
+        if let Some((idx, what)) = suspect.garbage
+            && named.is_some_and(|(named, _)| named == idx)
         {
             // It was begun, filled and left behind: no torn write looks like that.
-            return Err(self.damage(idx, 0, what, &format!("segment {}", header.number)));
+            suspect.turn_to_header(idx);
+            suspect.what = what;
+            return Err(self.damage(suspect, &format!("segment {}", header.number)));
         }
-        if bad.is_none() {
+        let bad = match (suspect.bad, named) {
+            (Some(bad), _) => bad,
             // No header before this one: the log is bad from the first listed segment on, or
             // from a later one that was lost as well.
-            let listed = self
-                .sources
-                .iter()
-                .any(|source| Some(source.number) == named);
-            let Some(previous) = header.previous.filter(|_| listed) else {
+            (None, Some((_, base))) => base,
+            (None, None) => {
+                let path = &self.sources[idx_of(header.number).unwrap_or(self.idx)].path;
                 let what = "segment does not continue any that is listed";
-                let idx = self.sources.iter().position(|s| s.number == header.number);
-                let path = self.sources[idx.unwrap_or(0)].path.clone();
                 return Err(Error::corruption(path, 0, what));
-            };
-            *bad = Some(Lsn(header.base.0.saturating_sub(previous.offset)));
+            }
+        };
+        suspect.bad = Some(bad);
+        if let Some((idx, base)) = named
+            && idx > self.idx
+            && base == bad
+        {
+            // A segment begins just where the log stops, and its header is not there.
+            suspect.turn_to_header(idx);
         }
-        if bad.is_some_and(|bad| header.durable > bad) {
-            // Where exactly the log before stops and a segment without a header began, it is that
-            // header which is missing.
-            let lost = self.sources.iter().position(|source| Some(source.number) == named);
-            let base = header.previous.map(|p| Lsn(header.base.0.saturating_sub(p.offset)));
-            let (idx, offset, stop) = match lost.filter(|idx| *idx > self.idx && base == *bad) {
-                Some(idx) => (idx, 0, "segment header is lost"),
-                None => (self.idx, self.offset, stop),
-            };
-            let by = format!("the header of segment {}", header.number);
-            return Err(self.damage(idx, offset, stop, &by));
+        if header.durable > bad {
+            return Err(self.damage(suspect, &format!("the header of segment {}", header.number)));
         }
         Ok(())
     }
 
-    fn damage(&self, idx: usize, offset: u64, what: &str, by: &str) -> Error {
-        let what = format!("{what}, and {by} attests that the log was durable beyond");
-        Error::corruption(&self.sources[idx].path, offset, what)
+    fn damage(&self, suspect: &Suspect, by: &str) -> Error {
+        let what = format!("{}, and {by} attests that the log was durable beyond", suspect.what);
+        Error::corruption(&self.sources[suspect.idx].path, suspect.offset, what)
+    }
+}
+
+/// The bad place while it is judged.
+struct Suspect {
+    /// Segment and offset to name in an error, and what is wrong there.
+    idx: usize,
+    offset: u64,
+    what: Stop,
+    /// The bad place in the log, once a header says it.
+    bad: Option<Lsn>,
+    /// The last segment met whose header is neither valid nor zeros.
+    garbage: Option<(usize, Stop)>,
+}
+
+impl Suspect {
+    fn turn_to_header(&mut self, idx: usize) {
+        (self.idx, self.offset, self.what) = (idx, 0, "segment header is lost");
     }
 }
 

@@ -821,8 +821,6 @@ fn run(deeds: &[Deed], preallocate: u64) -> Log {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     #[test]
     fn random_logs_read_back_whole_and_damaged(
         deeds in prop::collection::vec(deed(), 1..40),
