@@ -12,5 +12,6 @@ pub mod memtable;
 pub mod options;
 pub mod sstable;
 pub mod types;
+pub mod wal;
 
 pub use error::{Damage, Error, ErrorKind, Result};
