@@ -8,5 +8,6 @@ pub mod iter;
 pub mod limits;
 pub mod options;
 pub mod types;
+pub mod version;
 
 pub use error::{Damage, Error, ErrorKind, Result};
