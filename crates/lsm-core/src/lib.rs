@@ -12,6 +12,7 @@ pub mod memtable;
 pub mod options;
 pub mod sstable;
 pub mod types;
+pub mod version;
 pub mod wal;
 
 pub use error::{Damage, Error, ErrorKind, Result};

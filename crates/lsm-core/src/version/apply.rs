@@ -1,0 +1,422 @@
+//! [`apply`]: the one pure function from a version and an edit to the next version.
+//!
+//! Used by the running database, by recovery, by secondaries and by tools, so that all of them
+//! reach the same state or refuse the same edit. It does no I/O. [`Builder`] is the same over many
+//! edits with the levels rebuilt once at the end: recovery applies thousands.
+//!
+//! Invariants:
+//! 1. Every rule that an edit can break is checked here; what is refused leaves no trace.
+//! 2. A change costs its own size; an edit costs one pass over the levels that it touches.
+//! 3. A table that moves between levels keeps its `Arc`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use super::edit::{Change, VersionEdit};
+use super::level::Level;
+use super::table::{SstMeta, Table};
+use super::{DbVersion, HookRecord, PartitionVersion};
+use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
+use crate::options::PartitionOptions;
+use crate::types::{DbId, FileNo, MemtableId, PartitionId, SeqNo};
+
+/// Why an edit does not fit a version. The caller knows the file and the offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+fn refuse<T>(what: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(what.into()))
+}
+
+/// The version after `edit`.
+///
+/// # Errors
+/// If the edit breaks a rule; `version` is as it was.
+pub fn apply(version: &DbVersion, edit: &VersionEdit) -> Result<DbVersion, Refused> {
+    let mut builder = Builder::new(version.clone());
+    builder.apply(edit)?;
+    builder.finish()
+}
+
+/// The edit that makes this very version out of an empty one; its number is the version's.
+pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
+    let mut changes = vec![
+        Change::EpochBegan {
+            epoch: version.epoch,
+            cut: version.log_cut,
+        },
+        Change::NextFile(version.next_file),
+        Change::LastSeq(version.last_seq),
+    ];
+    changes.extend(version.log_closed.map(Change::LogClosed));
+    for (&file, &epoch) in &version.log_segments {
+        changes.push(Change::SegmentAdded { file, epoch });
+    }
+    for partition in version.partitions.values() {
+        changes.push(Change::PartitionCreated {
+            id: partition.id,
+            name: partition.name.to_string(),
+            options: (*partition.options).clone(),
+            hooks: partition.hooks.to_vec(),
+            created_at_edit: partition.created_at_edit,
+        });
+        changes.push(Change::FlushedThrough {
+            partition: partition.id,
+            seq: partition.flushed_through,
+            memtables_through: MemtableId(0),
+        });
+        changes.extend(partition.tables().map(|(level, table)| Change::TableAdded {
+            partition: partition.id,
+            level: level as u8,
+            meta: table.meta.clone(),
+        }));
+    }
+    changes.push(Change::NextPartition(version.next_partition));
+    VersionEdit {
+        number: version.edit_number,
+        changes,
+    }
+}
+
+/// Applies edits one after another.
+#[derive(Debug)]
+pub struct Builder {
+    version: DbVersion,
+    drafts: BTreeMap<PartitionId, Draft>,
+    /// Names of the living partitions; filled when the first one is created.
+    names: Option<HashSet<Arc<str>>>,
+}
+
+impl Builder {
+    /// Begins at `version`.
+    pub fn new(version: DbVersion) -> Builder {
+        Builder {
+            version,
+            drafts: BTreeMap::new(),
+            names: None,
+        }
+    }
+
+    /// Begins at the snapshot of a generation.
+    ///
+    /// # Errors
+    /// If the snapshot contradicts itself.
+    pub fn from_snapshot(db_id: DbId, edit: &VersionEdit) -> Result<Builder, Refused> {
+        let mut builder = Builder::new(DbVersion::empty(db_id));
+        builder.version.edit_number = edit.number;
+        for change in &edit.changes {
+            builder.change(change)?;
+        }
+        Ok(builder)
+    }
+
+    /// Number of the last edit.
+    pub fn edit_number(&self) -> u64 {
+        self.version.edit_number
+    }
+
+    /// Applies the next edit. After an error the builder is of no use.
+    ///
+    /// # Errors
+    /// If the edit breaks a rule. Rules that speak of the tables of a level are checked by
+    /// [`Builder::finish`].
+    pub fn apply(&mut self, edit: &VersionEdit) -> Result<(), Refused> {
+        let next = self.version.edit_number.checked_add(1);
+        if next != Some(edit.number) {
+            let last = self.version.edit_number;
+            return refuse(format!("edit {} does not follow edit {last}", edit.number));
+        }
+        self.version.edit_number = edit.number;
+        edit.changes
+            .iter()
+            .try_for_each(|change| self.change(change))
+    }
+
+    /// The version after all edits.
+    ///
+    /// # Errors
+    /// If a table was added twice or removed without being there, or if two tables of a level
+    /// overlap.
+    pub fn finish(mut self) -> Result<DbVersion, Refused> {
+        for (id, draft) in self.drafts {
+            self.version
+                .partitions
+                .insert(id, Arc::new(draft.finish()?));
+        }
+        Ok(self.version)
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), Refused> {
+        match change {
+            Change::PartitionCreated {
+                id,
+                name,
+                options,
+                hooks,
+                created_at_edit,
+            } => self.create(*id, name, options, hooks, *created_at_edit),
+            Change::PartitionOptionsChanged { id, options, hooks } => {
+                let partition = &mut self.draft(*id)?.partition;
+                if partition.options.logged != options.logged {
+                    return refuse(format!(
+                        "partition {id} changes an option fixed at creation"
+                    ));
+                }
+                partition.options = Arc::new(options.clone());
+                partition.hooks = hooks.as_slice().into();
+                Ok(())
+            }
+            Change::PartitionDropped { id } => self.drop_partition(*id),
+            Change::TableAdded {
+                partition,
+                level,
+                meta,
+            } => {
+                self.used(meta.file);
+                if self.version.log_segments.contains_key(&meta.file) {
+                    return refuse(format!("file {} is a table and a log segment", meta.file));
+                }
+                self.draft(*partition)?.add(usize::from(*level), meta)
+            }
+            Change::TableRemoved {
+                partition,
+                level,
+                file,
+            } => self.draft(*partition)?.remove(usize::from(*level), *file),
+            Change::FlushedThrough {
+                partition,
+                seq,
+                memtables_through: _,
+            } => {
+                self.known(*seq);
+                let through = &mut self.draft(*partition)?.partition.flushed_through;
+                if *seq < *through {
+                    return refuse(format!("partition {partition} is flushed back to {seq}"));
+                }
+                *through = *seq;
+                Ok(())
+            }
+            _ => self.log_change(change),
+        }
+    }
+
+    fn log_change(&mut self, change: &Change) -> Result<(), Refused> {
+        match *change {
+            Change::SegmentAdded { file, epoch } => {
+                self.used(file);
+                if self.version.log_segments.insert(file, epoch).is_some() {
+                    return refuse(format!("log segment {file} is added twice"));
+                }
+            }
+            Change::SegmentRemoved { file } => {
+                if self.version.log_segments.remove(&file).is_none() {
+                    return refuse(format!("log segment {file} is removed but absent"));
+                }
+            }
+            Change::EpochBegan { epoch, cut } => {
+                // Only an empty database may go from epoch 0 to epoch 0.
+                if epoch < self.version.epoch || (epoch == self.version.epoch && epoch.0 != 0) {
+                    return refuse(format!("epoch {epoch} begins in or after itself"));
+                }
+                self.version.epoch = epoch;
+                self.version.log_cut = cut;
+                // The log goes on: where it was closed before is no longer its end.
+                self.version.log_closed = None;
+                cut.iter().for_each(|cut| self.known(cut.last_seq));
+            }
+            Change::LogClosed(end) => {
+                self.version.log_closed = Some(end);
+                self.known(end.last_seq);
+            }
+            Change::NextFile(next) => self.version.next_file = self.version.next_file.max(next),
+            Change::NextPartition(next) => {
+                self.version.next_partition = self.version.next_partition.max(next);
+            }
+            Change::LastSeq(seq) => self.known(seq),
+            Change::Superseded { .. } => return refuse("a generation's end inside an edit"),
+            _ => unreachable!("Builder::change handles the changes of partitions"),
+        }
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        id: PartitionId,
+        name: &str,
+        options: &PartitionOptions,
+        hooks: &[HookRecord],
+        created_at_edit: u64,
+    ) -> Result<(), Refused> {
+        check_partition_name(name).map_err(|e| Refused(e.to_string()))?;
+        if id < self.version.next_partition {
+            return refuse(format!("partition id {id} is used again"));
+        }
+        if created_at_edit > self.version.edit_number {
+            return refuse(format!("partition {id} comes from a later edit"));
+        }
+        if self.version.partitions.len() >= PARTITIONS_MAX {
+            return refuse(format!("more than {PARTITIONS_MAX} partitions"));
+        }
+        let partitions = &self.version.partitions;
+        let names = self
+            .names
+            .get_or_insert_with(|| partitions.values().map(|p| p.name.clone()).collect());
+        let name: Arc<str> = name.into();
+        if !names.insert(name.clone()) {
+            return refuse(format!("two partitions are named {name:?}"));
+        }
+        let Some(next) = id.0.checked_add(1) else {
+            return refuse("partition ids are exhausted");
+        };
+        self.version.next_partition = PartitionId(next);
+        let partition = Arc::new(PartitionVersion {
+            id,
+            name,
+            options: Arc::new(options.clone()),
+            levels: Default::default(),
+            flushed_through: SeqNo::ZERO,
+            created_at_edit,
+            hooks: hooks.into(),
+        });
+        self.version.partitions.insert(id, partition);
+        Ok(())
+    }
+
+    fn drop_partition(&mut self, id: PartitionId) -> Result<(), Refused> {
+        self.drafts.remove(&id);
+        let Some(partition) = self.version.partitions.remove(&id) else {
+            return refuse(format!("partition {id} is dropped but unknown"));
+        };
+        if let Some(names) = &mut self.names {
+            names.remove(&partition.name);
+        }
+        Ok(())
+    }
+
+    fn draft(&mut self, id: PartitionId) -> Result<&mut Draft, Refused> {
+        let Some(partition) = self.version.partitions.get(&id) else {
+            return refuse(format!("partition {id} is unknown"));
+        };
+        Ok(self
+            .drafts
+            .entry(id)
+            .or_insert_with(|| Draft::new(partition)))
+    }
+
+    fn used(&mut self, file: FileNo) {
+        self.version.next_file = self.version.next_file.max(FileNo(file.0.saturating_add(1)));
+    }
+
+    fn known(&mut self, seq: SeqNo) {
+        self.version.last_seq = self.version.last_seq.max(seq);
+    }
+}
+
+/// A partition with changes that its levels do not show yet.
+#[derive(Debug)]
+struct Draft {
+    partition: PartitionVersion,
+    levels: [LevelDraft; LEVEL_COUNT],
+    /// Files that are in an `added` below.
+    fresh: HashSet<FileNo>,
+}
+
+#[derive(Debug, Default)]
+struct LevelDraft {
+    added: BTreeMap<FileNo, Arc<Table>>,
+    removed: HashSet<FileNo>,
+}
+
+impl Draft {
+    fn new(partition: &PartitionVersion) -> Draft {
+        Draft {
+            partition: partition.clone(),
+            levels: Default::default(),
+            fresh: HashSet::new(),
+        }
+    }
+
+    fn level(&mut self, level: usize) -> Result<&mut LevelDraft, Refused> {
+        match self.levels.get_mut(level) {
+            Some(draft) => Ok(draft),
+            None => refuse(format!("there is no level {level}")),
+        }
+    }
+
+    fn add(&mut self, level: usize, meta: &SstMeta) -> Result<(), Refused> {
+        if let Some(fault) = meta.fault() {
+            return refuse(format!("table {} is impossible: {fault}", meta.file));
+        }
+        self.level(level)?
+            .added
+            .insert(meta.file, Arc::new(Table::new(meta.clone())));
+        if !self.fresh.insert(meta.file) {
+            return refuse(format!("table {} is added twice", meta.file));
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, level: usize, file: FileNo) -> Result<(), Refused> {
+        let draft = self.level(level)?;
+        if draft.added.remove(&file).is_some() {
+            self.fresh.remove(&file);
+        } else if !draft.removed.insert(file) {
+            return refuse(format!("table {file} is removed twice"));
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<PartitionVersion, Refused> {
+        let mut gone = HashMap::new();
+        let mut kept: [Option<Vec<Arc<Table>>>; LEVEL_COUNT] = Default::default();
+        for (number, draft) in self.levels.iter().enumerate() {
+            let tables = self.partition.levels[number].tables();
+            if !draft.removed.is_empty() || !draft.added.is_empty() {
+                let (out, stay): (Vec<_>, Vec<_>) = tables
+                    .iter()
+                    .cloned()
+                    .partition(|t| draft.removed.contains(&t.meta.file));
+                if out.len() != draft.removed.len() {
+                    return refuse(format!("a table of level {number} is removed but absent"));
+                }
+                gone.extend(out.into_iter().map(|table| (table.meta.file, table)));
+                kept[number] = Some(stay);
+            }
+            let stay = kept[number].as_deref().unwrap_or(tables);
+            if let Some(twice) = stay.iter().find(|t| self.fresh.contains(&t.meta.file)) {
+                return refuse(format!("table {} is added twice", twice.meta.file));
+            }
+        }
+        for (number, draft) in self.levels.into_iter().enumerate() {
+            let Some(mut tables) = kept[number].take() else {
+                continue;
+            };
+            tables.extend(draft.added.into_values().map(
+                |table| match gone.get(&table.meta.file) {
+                    Some(moved) if *moved == table => moved.clone(),
+                    _ => table,
+                },
+            ));
+            self.partition.levels[number] = if number == 0 {
+                Level::newest_first(tables)
+            } else {
+                Level::sorted(tables).map_err(|(left, right)| {
+                    let (left, right) = (left.meta.file, right.meta.file);
+                    Refused(format!(
+                        "tables {left} and {right} overlap on level {number}"
+                    ))
+                })?
+            };
+        }
+        Ok(self.partition)
+    }
+}

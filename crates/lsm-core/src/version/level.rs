@@ -1,0 +1,175 @@
+//! [`Level`]: the tables of one level in order, with the fences that find one of them.
+//!
+//! Built by `apply`, asked by every read and by the picker. It never changes; an edit makes a new
+//! one.
+//!
+//! Invariants:
+//! 1. Level 0 is ordered newest first: by newest sequence, then file number, both descending.
+//! 2. Deeper levels are ordered by key and disjoint by user key: all versions of a user key lie
+//!    in one table.
+//! 3. `fences[i]` is the 8-byte prefix of the i-th largest user key behind the bytes that all
+//!    largest user keys share. Level 0 has no fences.
+
+use std::cmp::{Ordering, Reverse};
+use std::sync::Arc;
+
+use super::table::{Table, UserRange};
+use crate::types::prefix8;
+
+/// The tables of one level.
+#[derive(Clone, Debug)]
+pub struct Level {
+    tables: Arc<[Arc<Table>]>,
+    fences: Arc<[u64]>,
+    /// How many bytes the largest user keys share.
+    shared: usize,
+    bytes: u64,
+}
+
+impl Default for Level {
+    fn default() -> Level {
+        Level {
+            tables: Arc::new([]),
+            fences: Arc::new([]),
+            shared: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl PartialEq for Level {
+    fn eq(&self, other: &Level) -> bool {
+        self.tables == other.tables
+    }
+}
+
+impl Eq for Level {}
+
+impl Level {
+    /// Level 0 of these tables, in any order.
+    pub fn newest_first(mut tables: Vec<Arc<Table>>) -> Level {
+        tables.sort_by_key(|table| Reverse((table.meta.newest(), table.meta.file)));
+        let bytes = tables.iter().map(|table| table.meta.bytes).sum();
+        Level {
+            tables: tables.into(),
+            fences: Arc::new([]),
+            shared: 0,
+            bytes,
+        }
+    }
+
+    /// A deeper level of these tables, in any order.
+    ///
+    /// # Errors
+    /// The first two tables that may hold the same user key.
+    pub fn sorted(mut tables: Vec<Arc<Table>>) -> Result<Level, (Arc<Table>, Arc<Table>)> {
+        tables.sort_by(|a, b| a.meta.smallest.cmp(&b.meta.smallest));
+        for pair in tables.windows(2) {
+            let (left, right) = (&pair[0].meta, &pair[1].meta);
+            if !left.ends_before(&right.smallest.user) && !right.starts_after(&left.largest.user) {
+                return Err((pair[0].clone(), pair[1].clone()));
+            }
+        }
+        let shared = match (tables.first(), tables.last()) {
+            (Some(first), Some(last)) => {
+                shared_bytes(&first.meta.largest.user, &last.meta.largest.user)
+            }
+            _ => 0,
+        };
+        let fences = tables
+            .iter()
+            .map(|table| prefix8(&table.meta.largest.user[shared..]));
+        let fences = fences.collect();
+        let bytes = tables.iter().map(|table| table.meta.bytes).sum();
+        Ok(Level {
+            tables: tables.into(),
+            fences,
+            shared,
+            bytes,
+        })
+    }
+
+    /// The tables in the level's order.
+    #[inline]
+    pub fn tables(&self) -> &[Arc<Table>] {
+        &self.tables
+    }
+
+    /// Length of all files together, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether the level has no tables.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// Index of the first table that does not end before the user key; the number of tables if
+    /// all do. Deeper levels only.
+    pub fn index_of(&self, user: &[u8]) -> usize {
+        let Some(first) = self.tables.first() else {
+            return 0;
+        };
+        debug_assert_eq!(
+            self.fences.len(),
+            self.tables.len(),
+            "level 0 has no fences"
+        );
+        let shared = &first.meta.largest.user[..self.shared];
+        let head = &user[..user.len().min(self.shared)];
+        match head.cmp(shared) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return self.tables.len(),
+            Ordering::Equal => {}
+        }
+        let word = prefix8(&user[self.shared..]);
+        let low = lower_bound(&self.fences, word);
+        // Equal words decide nothing: compare whole keys among those, usually none or one.
+        let equal = self.fences[low..]
+            .iter()
+            .take_while(|fence| **fence == word)
+            .count();
+        let run = &self.tables[low..low + equal];
+        low + run.partition_point(|table| table.meta.ends_before(user))
+    }
+
+    /// The one table that may hold the user key. Deeper levels only.
+    #[inline]
+    pub fn find(&self, user: &[u8]) -> Option<&Arc<Table>> {
+        let table = self.tables.get(self.index_of(user))?;
+        (!table.meta.starts_after(user)).then_some(table)
+    }
+
+    /// The tables that may hold a user key of the range. Deeper levels only.
+    pub fn overlapping(&self, range: UserRange<'_>) -> &[Arc<Table>] {
+        let from = range.start.map_or(0, |start| self.index_of(start));
+        let rest = &self.tables[from..];
+        let count = range.end.map_or(rest.len(), |end| {
+            rest.partition_point(|table| !table.meta.starts_after(end))
+        });
+        &rest[..count]
+    }
+}
+
+fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Index of the first word that is not below `word`. Without branches that depend on the data, so
+/// that the processor never guesses.
+#[inline]
+fn lower_bound(words: &[u64], word: u64) -> usize {
+    let mut base = 0;
+    let mut size = words.len();
+    while size > 1 {
+        let half = size / 2;
+        base += if words[base + half - 1] < word {
+            half
+        } else {
+            0
+        };
+        size -= half;
+    }
+    base + usize::from(size == 1 && words[base] < word)
+}

@@ -1,0 +1,382 @@
+//! [`Manifest`]: one generation of the log of edits, as the database writes it.
+//!
+//! Created at every open for writing and when a generation has grown too long; appended to by the
+//! one path that installs versions. Reading is `recover.rs`. The bytes of a file:
+//!
+//! ```text
+//! offset size name
+//!      0    8 magic            "SILTMANI"
+//!      8    4 format version   1
+//!     12    4 checksum         1 = XXH3-64
+//!     16    8 features         compatible: unknown bits do not matter
+//!     24    8 features         read-compatible: with unknown bits it may be read, not written
+//!     32    8 features         incompatible: with unknown bits it is refused
+//!     40   16 database id
+//!     56    8 generation       the file number in its name
+//!     64    4 epoch            the epoch in its name
+//!     68    4 zero
+//!     72    8 header checksum  XXH3-64 of the 72 bytes before
+//!     80    - frames, the first one holding a whole snapshot:
+//!      0    8 frame checksum   XXH3-64 of the rest of the frame, seeded with the XXH3-64 of
+//!                              database id, generation and the frame's offset in the file
+//!      8    4 length           of the payload
+//!     12    8 edit number
+//!     20    - payload          see `edit.rs`
+//! ```
+//!
+//! The frame's checksum stands first so that all it covers lies together. The header keeps this
+//! form in all versions to come.
+//!
+//! Invariants:
+//! 1. Header and snapshot are published whole or not at all; a present manifest is never torn
+//!    before the end of its snapshot.
+//! 2. Edit numbers go up by one. A [`Change::Superseded`] stands alone at the end of the file and
+//!    carries the number of the last edit before it.
+//! 3. Nothing is appended behind a failed append or sync: what the disk holds there is unknown.
+//! 4. When edits go into generation N+1, it is durable, and N says so durably or is gone.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::DbVersion;
+use super::apply::snapshot_edit;
+use super::edit::{Change, VersionEdit};
+use crate::codec::{Reader, checksum64, checksum64_seeded, put_u32, put_u64, put_u128};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{AppendMode, File, Fs};
+use crate::types::{DbId, Epoch, FileNo};
+
+const MAGIC: &[u8; 8] = b"SILTMANI";
+const FORMAT_VERSION: u32 = 1;
+const CHECKSUM_XXH3_64: u32 = 1;
+/// Length of the header in bytes.
+pub(super) const HEADER_BYTES: usize = 80;
+/// Length of a frame without its payload in bytes.
+pub(super) const FRAME_BYTES: usize = 20;
+
+/// A generation that edits are appended to.
+pub struct Manifest {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    name: FileName,
+    place: Place,
+    bytes: u64,
+    last_number: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Superseded,
+    Failed,
+}
+
+/// What a frame's checksum is seeded with, besides its offset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) db_id: DbId,
+    pub(super) generation: FileNo,
+}
+
+impl Place {
+    fn seed(self, offset: u64) -> u64 {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&self.db_id.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.generation.0.to_le_bytes());
+        bytes[24..].copy_from_slice(&offset.to_le_bytes());
+        checksum64(&bytes)
+    }
+
+    /// Appends the frame of an edit to `out`, whose first byte lies at `base` of the file.
+    fn put_frame(self, out: &mut Vec<u8>, base: u64, edit: &VersionEdit) -> Result<()> {
+        let start = out.len();
+        out.extend_from_slice(&[0; FRAME_BYTES]);
+        edit.encode(out);
+        let length = out.len() - start - FRAME_BYTES;
+        let length = u32::try_from(length)
+            .map_err(|_| Error::limit("edit length", length as u64, u32::MAX.into()))?;
+        out[start + 8..start + 12].copy_from_slice(&length.to_le_bytes());
+        out[start + 12..start + 20].copy_from_slice(&edit.number.to_le_bytes());
+        let checksum = checksum64_seeded(&out[start + 8..], self.seed(base + start as u64));
+        out[start..start + 8].copy_from_slice(&checksum.to_le_bytes());
+        Ok(())
+    }
+
+    /// The edit number, the payload and the end of the valid frame at `at`, if there is one.
+    pub(super) fn frame_at(self, bytes: &[u8], at: usize) -> Option<(u64, &[u8], usize)> {
+        let mut reader = Reader::new(bytes.get(at..)?);
+        let checksum = reader.u64().ok()?;
+        let length = usize::try_from(reader.u32().ok()?).ok()?;
+        let number = reader.u64().ok()?;
+        let payload = reader.take(length).ok()?;
+        let end = at + FRAME_BYTES + length;
+        let covered = bytes.get(at + 8..end)?;
+        (checksum64_seeded(covered, self.seed(at as u64)) == checksum)
+            .then_some((number, payload, end))
+    }
+}
+
+fn put_header(out: &mut Vec<u8>, place: Place, epoch: Epoch) {
+    out.extend_from_slice(MAGIC);
+    put_u32(out, FORMAT_VERSION);
+    put_u32(out, CHECKSUM_XXH3_64);
+    (0..3).for_each(|_| put_u64(out, 0));
+    put_u128(out, place.db_id.0);
+    put_u64(out, place.generation.0);
+    put_u32(out, epoch.0);
+    put_u32(out, 0);
+    let checksum = checksum64(out);
+    put_u64(out, checksum);
+    debug_assert_eq!(out.len(), HEADER_BYTES);
+}
+
+/// Reads the header of the generation `name`: its place, and whether this code may write to a
+/// database that has it.
+pub(super) fn read_header(bytes: &[u8], name: FileName, path: &Path) -> Result<(Place, bool)> {
+    let bad = |offset: u64, what: &str| Error::corruption(path, offset, what);
+    let short = |_| bad(0, "a manifest is shorter than its header");
+    let mut r = Reader::new(bytes);
+    let head = r.clone().take(HEADER_BYTES - 8).map_err(short)?;
+    if r.take(8).map_err(short)? != MAGIC {
+        return Err(bad(0, "the file is no manifest"));
+    }
+    let (version, checksum_id) = (r.u32().map_err(short)?, r.u32().map_err(short)?);
+    r.u64().map_err(short)?;
+    let (read_compatible, incompatible) = (r.u64().map_err(short)?, r.u64().map_err(short)?);
+    let db_id = DbId(r.u128().map_err(short)?);
+    let generation = FileNo(r.u64().map_err(short)?);
+    let epoch = Epoch(r.u32().map_err(short)?);
+    r.u32().map_err(short)?;
+    if r.u64().map_err(short)? != checksum64(head) {
+        return Err(bad(0, "the manifest's header does not match its checksum"));
+    }
+    if version > FORMAT_VERSION || checksum_id != CHECKSUM_XXH3_64 || incompatible != 0 {
+        let path = path.display();
+        let what = format!(
+            "{path} needs newer code: format version {version}, checksum \
+             {checksum_id}, features {incompatible:#x}"
+        );
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    if generation != name.number || epoch != name.epoch {
+        return Err(bad(
+            56,
+            "the manifest is another generation than its name says",
+        ));
+    }
+    Ok((Place { db_id, generation }, read_compatible == 0))
+}
+
+impl fmt::Debug for Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {:?} at edit {}",
+            self.name, self.state, self.last_number
+        )
+    }
+}
+
+impl Manifest {
+    /// Publishes the generation `name` with a snapshot of `version` and opens it for edits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the name is taken. After any error the name may exist: it
+    /// is garbage, and its number is used.
+    ///
+    /// # Durability
+    /// Header, snapshot and name are durable once this returns. Nothing names the generation yet:
+    /// call [`Manifest::supersede`] on the one before, or [`retire`] it, before the first edit.
+    pub fn create(
+        fs: &dyn Fs,
+        dir: &Path,
+        name: FileName,
+        version: &DbVersion,
+    ) -> Result<Manifest> {
+        assert!(
+            name.kind == FileKind::Manifest,
+            "{name} is no name of a manifest"
+        );
+        let place = Place {
+            db_id: version.db_id,
+            generation: name.number,
+        };
+        let mut bytes = Vec::new();
+        put_header(&mut bytes, place, name.epoch);
+        place.put_frame(&mut bytes, 0, &snapshot_edit(version))?;
+        let path = name.path(dir);
+        if !fs.put_if_absent(&path, &bytes)? {
+            let what = format!("the name {} is taken", path.display());
+            return Err(Error::new(ErrorKind::InvalidArgument, what));
+        }
+        Manifest::open_at(
+            fs,
+            path,
+            name,
+            place,
+            version.edit_number,
+            Some(bytes.len() as u64),
+        )
+    }
+
+    /// Opens a generation that was recovered, for nothing but [`Manifest::supersede`]: a new
+    /// writer never appends edits behind what another one left.
+    pub fn reopen(
+        fs: &dyn Fs,
+        dir: &Path,
+        name: FileName,
+        version: &DbVersion,
+    ) -> Result<Manifest> {
+        let place = Place {
+            db_id: version.db_id,
+            generation: name.number,
+        };
+        Manifest::open_at(fs, name.path(dir), name, place, version.edit_number, None)
+    }
+
+    fn open_at(
+        fs: &dyn Fs,
+        path: PathBuf,
+        name: FileName,
+        place: Place,
+        last_number: u64,
+        expected: Option<u64>,
+    ) -> Result<Manifest> {
+        let file = fs.open_append(&path, AppendMode::Existing)?;
+        let bytes = file.len()?;
+        if expected.is_some_and(|expected| expected != bytes) {
+            return Err(Error::corruption(
+                path,
+                bytes,
+                "a published manifest changed its length",
+            ));
+        }
+        Ok(Manifest {
+            file,
+            path,
+            name,
+            place,
+            bytes,
+            last_number,
+            state: State::Open,
+        })
+    }
+
+    /// The generation's name.
+    pub fn name(&self) -> FileName {
+        self.name
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether an append or a sync failed: only a new generation can take further edits.
+    pub fn is_failed(&self) -> bool {
+        self.state == State::Failed
+    }
+
+    /// Appends an edit and syncs it.
+    ///
+    /// # Errors
+    /// Those of the file, and [`ErrorKind::ReadOnly`] ever after. Whether the edit is on disk is
+    /// then unknown: its number counts as used and the files that it names must stay until a new
+    /// generation is durable and this one is retired.
+    ///
+    /// # Durability
+    /// The edit is durable once this returns.
+    ///
+    /// # Cost
+    /// One append, one sync.
+    ///
+    /// # Panics
+    /// If the edit's number is not the next one.
+    pub fn append(&mut self, edit: &VersionEdit) -> Result<()> {
+        assert_eq!(
+            Some(edit.number),
+            self.last_number.checked_add(1),
+            "edits are in order"
+        );
+        self.write(edit)?;
+        self.last_number = edit.number;
+        Ok(())
+    }
+
+    /// Says durably that the manifest goes on in the generation `new`, which must be durable. No
+    /// edit can be appended here afterwards.
+    ///
+    /// # Errors
+    /// As [`Manifest::append`]. Whether this one names the new generation is then unknown: the
+    /// new one must take no edit before this one is [`retire`]d, and must not be deleted before it.
+    pub fn supersede(&mut self, new: FileName) -> Result<()> {
+        assert!(
+            new.number > self.name.number,
+            "{new} is no successor of {}",
+            self.name
+        );
+        let change = Change::Superseded {
+            by: new.number,
+            epoch: new.epoch,
+        };
+        self.write(&VersionEdit {
+            number: self.last_number,
+            changes: vec![change],
+        })?;
+        self.state = State::Superseded;
+        Ok(())
+    }
+
+    /// The one path that makes an edit durable.
+    fn write(&mut self, edit: &VersionEdit) -> Result<()> {
+        assert!(
+            self.state != State::Superseded,
+            "{} is superseded",
+            self.name
+        );
+        if self.state == State::Failed {
+            let what = format!("{} had a failed write", self.path.display());
+            return Err(Error::new(ErrorKind::ReadOnly, what));
+        }
+        let mut frame = Vec::new();
+        self.place.put_frame(&mut frame, self.bytes, edit)?;
+        let written = self.file.append(&frame).and_then(|()| self.file.sync());
+        if let Err(e) = written {
+            self.state = State::Failed;
+            return Err(e);
+        }
+        self.bytes += frame.len() as u64;
+        Ok(())
+    }
+}
+
+/// Deletes garbage generations, then those that a durable newer one replaces: `old` is everything
+/// older, in any order, whether it names its successor or failed before it could.
+///
+/// The order keeps every prefix of the deletions recoverable: recovery begins at the oldest
+/// generation present and follows the names, so garbage must never become the oldest, and a named
+/// generation must not go before the one that names it.
+///
+/// # Errors
+/// Those of the file system; call it again.
+///
+/// # Durability
+/// The names are durably gone once this returns.
+pub fn retire(fs: &dyn Fs, dir: &Path, garbage: &[FileName], old: &[FileName]) -> Result<()> {
+    for name in garbage {
+        fs.delete(&name.path(dir))?;
+    }
+    if !garbage.is_empty() {
+        fs.sync_dir(dir)?;
+    }
+    let mut old = old.to_vec();
+    old.sort_unstable();
+    for name in old {
+        fs.delete(&name.path(dir))?;
+        fs.sync_dir(dir)?;
+    }
+    Ok(())
+}

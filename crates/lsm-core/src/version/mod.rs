@@ -1,0 +1,138 @@
+//! The set of live files: levels, edits, and the manifest that makes edits durable.
+//!
+//! A [`DbVersion`] never changes. [`apply`] makes the next one from an edit and shares whatever
+//! the edit does not touch; recovery, secondaries and tools use that same function.
+//!
+//! Invariants:
+//! 1. A version is a function of the edits before it and of nothing else.
+//! 2. An edit to one partition copies no other partition.
+//! 3. File numbers and partition ids only grow.
+
+mod apply;
+mod edit;
+mod level;
+mod manifest;
+mod record;
+mod recover;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use apply::{Builder, Refused, apply, snapshot_edit};
+pub use edit::{Change, EditFault, VersionEdit};
+pub use level::Level;
+pub use manifest::{Manifest, retire};
+pub use recover::{Recovered, recover};
+pub use table::{Bounds, SstMeta, Table, UserRange};
+
+use crate::limits::LEVEL_COUNT;
+use crate::options::PartitionOptions;
+use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
+
+/// A hook that a partition was made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookRecord {
+    /// Its name.
+    pub name: String,
+    /// Its parameters, in its own encoding.
+    pub params: Vec<u8>,
+}
+
+/// The state of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionVersion {
+    /// Its id.
+    pub id: PartitionId,
+    /// Its name, unique among living partitions.
+    pub name: Arc<str>,
+    /// Its stored options.
+    pub options: Arc<PartitionOptions>,
+    /// Its levels; level 0 first.
+    pub levels: [Level; LEVEL_COUNT],
+    /// Everything up to this sequence is in tables.
+    pub flushed_through: SeqNo,
+    /// The edit that created it.
+    pub created_at_edit: u64,
+    /// The hooks that it was made with.
+    pub hooks: Arc<[HookRecord]>,
+}
+
+impl PartitionVersion {
+    /// All tables with their levels, level 0 first.
+    pub fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
+        let levels = self.levels.iter().enumerate();
+        levels.flat_map(|(number, level)| level.tables().iter().map(move |table| (number, table)))
+    }
+
+    /// Length of all tables together, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.levels.iter().map(Level::bytes).sum()
+    }
+}
+
+/// A place in the log, with the last sequence that counts before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogCut {
+    /// The segment.
+    pub segment: FileNo,
+    /// Offset in it, in bytes.
+    pub offset: u64,
+    /// The last sequence before the place.
+    pub last_seq: SeqNo,
+}
+
+/// The state of the whole database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DbVersion {
+    /// Identity of the database.
+    pub db_id: DbId,
+    /// The epoch of the last writer.
+    pub epoch: Epoch,
+    /// Above every file number that an edit has named.
+    pub next_file: FileNo,
+    /// Above every partition id that was ever given.
+    pub next_partition: PartitionId,
+    /// Number of the last edit in this version.
+    pub edit_number: u64,
+    /// The living partitions.
+    pub partitions: BTreeMap<PartitionId, Arc<PartitionVersion>>,
+    /// Every live log segment, reserves included, with the epoch in its name.
+    pub log_segments: BTreeMap<FileNo, Epoch>,
+    /// Where the log of the epochs before the present one ends: replay never reads past it.
+    pub log_cut: Option<LogCut>,
+    /// Where the present epoch's log ends, if it was closed cleanly.
+    pub log_closed: Option<LogCut>,
+    /// The largest sequence known when the last edit was made.
+    pub last_seq: SeqNo,
+}
+
+impl DbVersion {
+    /// A database without partitions, before its first edit.
+    pub fn empty(db_id: DbId) -> DbVersion {
+        DbVersion {
+            db_id,
+            epoch: Epoch(0),
+            next_file: FileNo(1),
+            next_partition: PartitionId(0),
+            edit_number: 0,
+            partitions: BTreeMap::new(),
+            log_segments: BTreeMap::new(),
+            log_cut: None,
+            log_closed: None,
+            last_seq: SeqNo::ZERO,
+        }
+    }
+
+    /// The living partition of that name.
+    ///
+    /// # Cost
+    /// Looks at every partition; a handle keeps the id.
+    pub fn partition_named(&self, name: &str) -> Option<&Arc<PartitionVersion>> {
+        self.partitions
+            .values()
+            .find(|partition| &*partition.name == name)
+    }
+}

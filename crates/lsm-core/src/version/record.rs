@@ -1,0 +1,226 @@
+//! The records inside a change: tables, options, hooks, places in the log.
+//!
+//! Called by `edit.rs`, whose table describes the bytes. It knows no change.
+//!
+//! Invariants:
+//! 1. What is read here may be trusted by type: sequences fit 56 bits, options are in range.
+//! 2. Fields ascend, so that equal records have equal bytes.
+
+use super::edit::EditFault;
+use super::table::{Bounds, SstMeta};
+use super::{HookRecord, LogCut};
+use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
+use crate::options::{Compression, PartitionOptions};
+use crate::types::{EntryKind, Epoch, FileNo, InternalKey, PartitionId, SeqNo, Trailer};
+
+pub(super) fn put_all(out: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|n| put_varint(out, *n));
+}
+
+pub(super) fn read_partition(r: &mut Reader<'_>) -> Result<PartitionId, Malformed> {
+    Ok(PartitionId(r.varint_u32()?))
+}
+
+pub(super) fn read_level(r: &mut Reader<'_>) -> Result<u8, Malformed> {
+    u8::try_from(r.varint()?).map_err(|_| r.malformed("level too large"))
+}
+
+pub(super) fn read_seq(r: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
+    SeqNo::new(r.varint()?).ok_or(r.malformed("sequence too large"))
+}
+
+pub(super) fn read_text(r: &mut Reader<'_>) -> Result<String, Malformed> {
+    let text = std::str::from_utf8(r.bytes()?).map_err(|_| r.malformed("name is not UTF-8"))?;
+    Ok(text.to_owned())
+}
+
+pub(super) fn put_cut(out: &mut Vec<u8>, cut: &LogCut) {
+    put_all(out, &[cut.segment.0, cut.offset, cut.last_seq.get()]);
+}
+
+pub(super) fn read_cut(r: &mut Reader<'_>) -> Result<LogCut, Malformed> {
+    let (segment, offset) = (FileNo(r.varint()?), r.varint()?);
+    Ok(LogCut {
+        segment,
+        offset,
+        last_seq: read_seq(r)?,
+    })
+}
+
+pub(super) fn put_hooks(out: &mut Vec<u8>, hooks: &[HookRecord]) {
+    put_varint(out, hooks.len() as u64);
+    for hook in hooks {
+        put_bytes(out, hook.name.as_bytes());
+        put_bytes(out, &hook.params);
+    }
+}
+
+pub(super) fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malformed> {
+    // A hook takes two bytes at least, so a count that passes the end cannot be honest.
+    let count = r.varint()?;
+    if count > r.remaining() as u64 / 2 {
+        return Err(r.malformed("more hooks than bytes"));
+    }
+    let mut hooks = Vec::new();
+    for _ in 0..count {
+        hooks.push(HookRecord {
+            name: read_text(r)?,
+            params: r.bytes()?.to_vec(),
+        });
+    }
+    Ok(hooks)
+}
+
+fn put_key(out: &mut Vec<u8>, key: &InternalKey) {
+    put_bytes(out, &key.user);
+    put_varint(out, key.trailer.seq().get());
+    out.push((key.trailer.raw() & 0xff) as u8);
+}
+
+fn read_key(r: &mut Reader<'_>) -> Result<InternalKey, EditFault> {
+    let (user, seq, kind) = (r.bytes()?, read_seq(r)?, r.u8()?);
+    let Some(kind) = EntryKind::from_u8(kind) else {
+        return Err(EditFault::Unsupported(format!("entry kind {kind}")));
+    };
+    Ok(InternalKey {
+        user: user.into(),
+        trailer: Trailer::new(seq, kind),
+    })
+}
+
+pub(super) fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
+    put_all(out, &[meta.file.0, meta.epoch.0.into(), meta.bytes]);
+    put_u128(out, meta.hash);
+    put_key(out, &meta.smallest);
+    put_key(out, &meta.largest);
+    out.push(meta.bounds.to_u8());
+    put_all(out, &[meta.min_seq.get(), meta.max_seq.get()]);
+    put_all(out, &[meta.entries, meta.tombstones, meta.hidden]);
+    meta.global_seq
+        .iter()
+        .for_each(|seq| put_field(out, 1, seq.get()));
+}
+
+pub(super) fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
+    let (file, epoch, bytes) = (FileNo(r.varint()?), Epoch(r.varint_u32()?), r.varint()?);
+    let hash = r.u128()?;
+    let (smallest, largest, bounds) = (read_key(r)?, read_key(r)?, r.u8()?);
+    let Some(bounds) = Bounds::from_u8(bounds) else {
+        return Err(EditFault::Unsupported(format!("bounds {bounds:#x}")));
+    };
+    let (min_seq, max_seq) = (read_seq(r)?, read_seq(r)?);
+    let (entries, tombstones, hidden) = (r.varint()?, r.varint()?, r.varint()?);
+    let mut global_seq = None;
+    read_fields(r, "table", |tag, n| {
+        if tag == 1 {
+            global_seq = Some(SeqNo::new(n)?);
+        }
+        Some(tag == 1)
+    })?;
+    Ok(SstMeta {
+        file,
+        epoch,
+        bytes,
+        hash,
+        smallest,
+        largest,
+        bounds,
+        min_seq,
+        max_seq,
+        entries,
+        tombstones,
+        hidden,
+        global_seq,
+    })
+}
+
+fn put_field(out: &mut Vec<u8>, tag: u64, n: u64) {
+    put_varint(out, tag << 1);
+    let mut value = Vec::with_capacity(10);
+    put_varint(&mut value, n);
+    put_bytes(out, &value);
+}
+
+/// Reads fields to the end of the body. `set` answers whether it knows the tag, `None` if the
+/// value is out of its range.
+fn read_fields(
+    r: &mut Reader<'_>,
+    of: &str,
+    mut set: impl FnMut(u64, u64) -> Option<bool>,
+) -> Result<(), EditFault> {
+    let mut last = None;
+    while !r.is_empty() {
+        let tag = r.varint()?;
+        let value = r.bytes()?;
+        if last.is_some_and(|last| last >= tag >> 1) {
+            return Err(r.malformed("fields out of order").into());
+        }
+        last = Some(tag >> 1);
+        // A value in a form that is not a varint can only belong to a field that is not known.
+        let mut number = Reader::new(value);
+        let known = match number.varint() {
+            Ok(n) if number.is_empty() => {
+                set(tag >> 1, n).ok_or(r.malformed("field out of range"))?
+            }
+            _ => false,
+        };
+        if !known && tag & 1 == 0 {
+            return Err(EditFault::Unsupported(format!(
+                "field {} of a {of}",
+                tag >> 1
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
+    let PartitionOptions {
+        logged,
+        compression,
+        block_bytes,
+        bloom_bits_per_key,
+        table_bytes,
+        level0_tables,
+        level_base_bytes,
+        level_multiplier,
+    } = options;
+    put_field(out, 1, u64::from(*logged));
+    put_field(out, 2, u64::from(*compression as u8));
+    put_field(out, 3, u64::from(*block_bytes));
+    put_field(out, 4, u64::from(*bloom_bits_per_key));
+    put_field(out, 5, *table_bytes);
+    put_field(out, 6, u64::from(*level0_tables));
+    put_field(out, 7, *level_base_bytes);
+    put_field(out, 8, u64::from(*level_multiplier));
+}
+
+pub(super) fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
+    let mut options = PartitionOptions::default();
+    let mut compression = None;
+    read_fields(r, "partition", |tag, n| {
+        match tag {
+            1 if n <= 1 => options.logged = n == 1,
+            1 => return None,
+            2 => compression = Some(n),
+            3 => options.block_bytes = u32::try_from(n).ok()?,
+            4 => options.bloom_bits_per_key = u32::try_from(n).ok()?,
+            5 => options.table_bytes = n,
+            6 => options.level0_tables = u32::try_from(n).ok()?,
+            7 => options.level_base_bytes = n,
+            8 => options.level_multiplier = u32::try_from(n).ok()?,
+            _ => return Some(false),
+        }
+        Some(true)
+    })?;
+    if let Some(n) = compression {
+        let known = u8::try_from(n).ok().and_then(Compression::from_u8);
+        options.compression =
+            known.ok_or_else(|| EditFault::Unsupported(format!("compression {n}")))?;
+    }
+    // Behind this door the options are trusted: no division by what a file says.
+    options
+        .check()
+        .map_err(|_| r.malformed("options out of range"))?;
+    Ok(options)
+}

@@ -1,0 +1,302 @@
+//! [`recover`]: from manifest files to the version that they end in.
+//!
+//! Called at open, by secondaries and by tools. It writes nothing.
+//!
+//! The chain begins at the oldest generation present and follows what [`Change::Superseded`]
+//! names. A generation that nobody names was made by a writer that died before it used it.
+//!
+//! Invariants:
+//! 1. The answer is the state after the last edit of the chain, or an error: never a state with an
+//!    edit left out of its middle.
+//! 2. A bad frame ends the manifest only if nothing valid follows it in the file. A valid
+//!    `Superseded` behind it counts: its successor begins with a whole snapshot that is at least
+//!    as new, so what is damaged before it matters no more.
+//! 3. A generation takes edits only when it is named. One that has edits and that nobody names
+//!    means that the name was damaged: corruption, not garbage.
+//! 4. A failed read is an error, never an end.
+
+use std::path::Path;
+
+use super::DbVersion;
+use super::apply::{Builder, Refused};
+use super::edit::{Change, EditFault, VersionEdit};
+use super::manifest::{FRAME_BYTES, HEADER_BYTES, Place, read_header};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{File, Fs};
+use crate::types::FileNo;
+
+/// What the manifests of a folder say.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The state after the last edit. Its next file number is above every name in the folder.
+    pub version: DbVersion,
+    /// The generation in which the chain ends.
+    pub generation: FileName,
+    /// Offset behind the last good edit in it, in bytes.
+    pub end: u64,
+    /// Older generations of the chain that are still present, oldest first.
+    pub older: Vec<FileName>,
+    /// Generations that nobody names. Delete them before the others, see `retire`.
+    pub garbage: Vec<FileName>,
+    /// Whether bytes behind `end` are no edit: the last append was torn.
+    pub torn: bool,
+    /// Whether this code knows every feature that a writer must know.
+    pub writable: bool,
+}
+
+/// Recovers the state from the names in a folder; `None` if there is no manifest among them. If
+/// there are other files of a database then, the manifest was lost: the caller refuses.
+///
+/// # Errors
+/// [`ErrorKind::Corruption`] if an edit is damaged that others follow, or a named generation is
+/// missing or damaged; [`ErrorKind::Unsupported`] if newer code wrote the files.
+pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Recovered>> {
+    let mut present: Vec<_> = names
+        .iter()
+        .copied()
+        .filter(|name| name.kind == FileKind::Manifest)
+        .collect();
+    present.sort_unstable();
+    let Some(&oldest) = present.first() else {
+        return Ok(None);
+    };
+    let mut older = Vec::new();
+    let mut name = oldest;
+    let mut last = read_generation(fs, dir, name)?;
+    let mut writable = last.writable;
+    while let Some((next, number)) = last.superseded {
+        let path = name.path(dir);
+        if next <= name {
+            return Err(Error::corruption(
+                path,
+                last.end,
+                "a manifest names an older successor",
+            ));
+        }
+        if !present.contains(&next) {
+            let what = format!("the manifest generation that {name} names is missing");
+            return Err(Error::corruption(next.path(dir), None, what));
+        }
+        let successor = read_generation(fs, dir, next)?;
+        let path = next.path(dir);
+        if successor.place.db_id != last.place.db_id {
+            return Err(Error::corruption(
+                path,
+                40,
+                "the manifest is of another database",
+            ));
+        }
+        if successor.snapshot_number < number {
+            return Err(Error::corruption(
+                path,
+                None,
+                "the manifest begins before its predecessor ends",
+            ));
+        }
+        older.push(name);
+        writable &= successor.writable;
+        (name, last) = (next, successor);
+    }
+    let Some(builder) = last.builder else {
+        let what = "the manifest's snapshot is damaged";
+        return Err(Error::corruption(name.path(dir), HEADER_BYTES as u64, what));
+    };
+    let refused = |fault: Refused| Error::corruption(name.path(dir), last.end, fault.0);
+    let mut version = builder.finish().map_err(refused)?;
+    check_files(&version).map_err(refused)?;
+    for used in names {
+        let next = FileNo(used.number.0.saturating_add(1));
+        version.next_file = version.next_file.max(next);
+    }
+    let garbage: Vec<_> = present
+        .into_iter()
+        .filter(|n| *n != name && !older.contains(n))
+        .collect();
+    garbage
+        .iter()
+        .try_for_each(|unnamed| check_unused(fs, dir, *unnamed))?;
+    Ok(Some(Recovered {
+        version,
+        generation: name,
+        end: last.end,
+        older,
+        garbage,
+        torn: last.torn,
+        writable,
+    }))
+}
+
+/// No file number is live twice: edits of one partition do not see the tables of another.
+fn check_files(version: &DbVersion) -> Result<(), Refused> {
+    let tables = version
+        .partitions
+        .values()
+        .flat_map(|partition| partition.tables());
+    let mut files: Vec<_> = tables.map(|(_, table)| table.meta.file).collect();
+    files.extend(version.log_segments.keys());
+    files.sort_unstable();
+    match files.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(Refused(format!("file {} is live twice", pair[0]))),
+        None => Ok(()),
+    }
+}
+
+/// Whatever else is wrong with a generation that nobody names, it has no edits.
+fn check_unused(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<()> {
+    let path = name.path(dir);
+    let bytes = read_all(&*fs.open_read(&path)?)?;
+    let Ok((place, _)) = read_header(&bytes, name, &path) else {
+        return Ok(());
+    };
+    let Some((_, _, end)) = place.frame_at(&bytes, HEADER_BYTES) else {
+        return Ok(());
+    };
+    if place.frame_at(&bytes, end).is_some() {
+        let what = "a manifest generation has edits, but no other one names it";
+        return Err(Error::corruption(path, end as u64, what));
+    }
+    Ok(())
+}
+
+struct Generation {
+    place: Place,
+    writable: bool,
+    /// Absent if the snapshot is damaged and a successor is named all the same.
+    builder: Option<Builder>,
+    snapshot_number: u64,
+    end: u64,
+    torn: bool,
+    /// The successor and the edit number at which it took over.
+    superseded: Option<(FileName, u64)>,
+}
+
+fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation> {
+    let path = name.path(dir);
+    let bytes = read_all(&*fs.open_read(&path)?)?;
+    let (place, writable) = read_header(&bytes, name, &path)?;
+    let mut generation = Generation {
+        place,
+        writable,
+        builder: None,
+        snapshot_number: 0,
+        end: HEADER_BYTES as u64,
+        torn: false,
+        superseded: None,
+    };
+    let mut at = HEADER_BYTES;
+    while at < bytes.len() {
+        let Some((number, payload, end)) = place.frame_at(&bytes, at) else {
+            generation.damaged(&bytes, at, &path)?;
+            break;
+        };
+        let edit = decode(number, payload, at, &path)?;
+        if let Some(new) = successor(&edit) {
+            generation.supersede(new, number, end, &bytes, &path)?;
+            break;
+        }
+        let refused = |fault: Refused| Error::corruption(&path, at as u64, fault.0);
+        match &mut generation.builder {
+            Some(builder) => builder.apply(&edit).map_err(refused)?,
+            empty => {
+                *empty = Some(Builder::from_snapshot(place.db_id, &edit).map_err(refused)?);
+                generation.snapshot_number = number;
+            }
+        }
+        at = end;
+        generation.end = end as u64;
+    }
+    if generation.builder.is_none() && generation.superseded.is_none() {
+        let what = "the manifest's snapshot is damaged";
+        return Err(Error::corruption(path, HEADER_BYTES as u64, what));
+    }
+    Ok(generation)
+}
+
+impl Generation {
+    /// Decides what a bad frame at `at` is: a torn tail, damage that a successor has made good, or
+    /// corruption.
+    fn damaged(&mut self, bytes: &[u8], at: usize, path: &Path) -> Result<()> {
+        let mut probe = at + 1;
+        let mut follows = false;
+        while probe + FRAME_BYTES <= bytes.len() {
+            let Some((number, payload, end)) = self.place.frame_at(bytes, probe) else {
+                probe += 1;
+                continue;
+            };
+            follows = true;
+            let edit = decode(number, payload, probe, path)?;
+            if let Some(new) = successor(&edit) {
+                return self.supersede(new, number, end, bytes, path);
+            }
+            probe = end;
+        }
+        if follows || self.builder.is_none() {
+            let what = "an edit is damaged, and valid ones follow it";
+            return Err(Error::corruption(path, at as u64, what));
+        }
+        self.torn = true;
+        Ok(())
+    }
+
+    fn supersede(
+        &mut self,
+        new: FileName,
+        number: u64,
+        end: usize,
+        bytes: &[u8],
+        path: &Path,
+    ) -> Result<()> {
+        let last = self.builder.as_ref().map(Builder::edit_number);
+        if last.is_some_and(|last| last > number) {
+            let what = "a manifest is superseded before its last edit";
+            return Err(Error::corruption(path, end as u64, what));
+        }
+        let place = self.place;
+        if (end..bytes.len()).any(|at| place.frame_at(bytes, at).is_some()) {
+            return Err(Error::corruption(
+                path,
+                end as u64,
+                "edits follow the end of a manifest",
+            ));
+        }
+        self.superseded = Some((new, number));
+        self.end = end as u64;
+        Ok(())
+    }
+}
+
+fn decode(number: u64, payload: &[u8], at: usize, path: &Path) -> Result<VersionEdit> {
+    VersionEdit::decode(number, payload).map_err(|fault| match fault {
+        EditFault::Malformed(fault) => {
+            let offset = (at + FRAME_BYTES + fault.at) as u64;
+            Error::corruption(path, offset, format!("edit {number}: {}", fault.what))
+        }
+        EditFault::Unsupported(_) => {
+            let what = format!("{} edit {number}: {fault}", path.display());
+            Error::new(ErrorKind::Unsupported, what)
+        }
+    })
+}
+
+fn successor(edit: &VersionEdit) -> Option<FileName> {
+    match *edit.changes.as_slice() {
+        [Change::Superseded { by, epoch }] => Some(FileName::new(FileKind::Manifest, by, epoch)),
+        _ => None,
+    }
+}
+
+/// The whole file, a piece at a time: its length is only believed where bytes are behind it.
+fn read_all(file: &dyn File) -> Result<Vec<u8>> {
+    const PIECE_BYTES: usize = 256 << 10;
+    let mut bytes = Vec::new();
+    loop {
+        let at = bytes.len();
+        bytes.resize(at + PIECE_BYTES, 0);
+        let got = file.read_at(at as u64, &mut bytes[at..])?;
+        bytes.truncate(at + got);
+        if got < PIECE_BYTES {
+            return Ok(bytes);
+        }
+    }
+}

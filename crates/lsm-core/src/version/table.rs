@@ -1,0 +1,186 @@
+//! [`SstMeta`], what the manifest says of a table, and [`Table`], a live table of a Version.
+//!
+//! Made by flush and compaction, carried by edits, held by levels. It never touches a file.
+//!
+//! Invariants:
+//! 1. `smallest <= largest` and `min_seq <= max_seq`; `apply` refuses anything else.
+//! 2. A live table is one [`Table`] object for its whole life: a move between levels keeps the
+//!    `Arc`, so that what was opened stays open.
+
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::types::{Epoch, FileNo, InternalKey, SeqNo};
+
+/// Whether the bounds of a table belong to it. One byte on disk: bit 0 smallest, bit 1 largest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// No entry has the user key of `smallest`.
+    pub smallest_excluded: bool,
+    /// No entry has the user key of `largest`.
+    pub largest_excluded: bool,
+}
+
+impl Bounds {
+    /// Both bounds are entries of the table: what this version writes.
+    pub const INCLUSIVE: Bounds = Bounds {
+        smallest_excluded: false,
+        largest_excluded: false,
+    };
+
+    /// The byte on disk.
+    pub fn to_u8(self) -> u8 {
+        u8::from(self.smallest_excluded) | u8::from(self.largest_excluded) << 1
+    }
+
+    /// The flags of a byte on disk; `None` if it has bits that this version does not know.
+    pub fn from_u8(byte: u8) -> Option<Bounds> {
+        (byte < 4).then_some(Bounds {
+            smallest_excluded: byte & 1 != 0,
+            largest_excluded: byte & 2 != 0,
+        })
+    }
+}
+
+/// What the manifest says of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SstMeta {
+    /// Its file number.
+    pub file: FileNo,
+    /// The epoch in its file's name.
+    pub epoch: Epoch,
+    /// Length of the file in bytes.
+    pub bytes: u64,
+    /// Hash of the file, as in its footer.
+    pub hash: u128,
+    /// First internal key.
+    pub smallest: InternalKey,
+    /// Last internal key.
+    pub largest: InternalKey,
+    /// Whether the two keys above belong to the table.
+    pub bounds: Bounds,
+    /// Smallest stored sequence.
+    pub min_seq: SeqNo,
+    /// Largest stored sequence.
+    pub max_seq: SeqNo,
+    /// Number of entries, hidden ones not counted.
+    pub entries: u64,
+    /// Tombstones among them.
+    pub tombstones: u64,
+    /// Entries that a compaction filter added.
+    pub hidden: u64,
+    /// The sequence that all entries have instead of their stored ones, for an ingested file.
+    pub global_seq: Option<SeqNo>,
+}
+
+impl SstMeta {
+    /// The newest sequence that a reader meets in the table.
+    pub fn newest(&self) -> SeqNo {
+        self.global_seq.unwrap_or(self.max_seq)
+    }
+
+    /// Whether every entry of the table sorts before the user key.
+    #[inline]
+    pub fn ends_before(&self, user: &[u8]) -> bool {
+        match (*self.largest.user).cmp(user) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => self.bounds.largest_excluded,
+            std::cmp::Ordering::Greater => false,
+        }
+    }
+
+    /// Whether every entry of the table sorts after the user key.
+    #[inline]
+    pub fn starts_after(&self, user: &[u8]) -> bool {
+        match (*self.smallest.user).cmp(user) {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Equal => self.bounds.smallest_excluded,
+            std::cmp::Ordering::Greater => true,
+        }
+    }
+
+    /// Whether the table may hold a user key of the range.
+    pub fn overlaps(&self, range: UserRange<'_>) -> bool {
+        !range.start.is_some_and(|start| self.ends_before(start))
+            && !range.end.is_some_and(|end| self.starts_after(end))
+    }
+
+    /// The user keys that the table may hold.
+    pub fn range(&self) -> UserRange<'_> {
+        UserRange {
+            start: Some(&self.smallest.user),
+            end: Some(&self.largest.user),
+        }
+    }
+
+    /// What makes the description impossible, if anything does.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        let long = |key: &InternalKey| key.user.len() > INTERNAL_KEY_BYTES_MAX;
+        if self.smallest.user > self.largest.user || self.smallest > self.largest {
+            Some("its smallest key is after its largest")
+        } else if long(&self.smallest) || long(&self.largest) {
+            Some("a bound is longer than any key")
+        } else if self.min_seq > self.max_seq {
+            Some("its smallest sequence is after its largest")
+        } else if self.tombstones > self.entries {
+            Some("it has more tombstones than entries")
+        } else {
+            None
+        }
+    }
+}
+
+/// User keys from `start` to `end`, both included; `None` is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserRange<'a> {
+    /// First user key.
+    pub start: Option<&'a [u8]>,
+    /// Last user key.
+    pub end: Option<&'a [u8]>,
+}
+
+impl<'a> UserRange<'a> {
+    /// Every key.
+    pub const ALL: UserRange<'static> = UserRange {
+        start: None,
+        end: None,
+    };
+
+    /// From `start` to `end`, both included.
+    pub fn new(start: &'a [u8], end: &'a [u8]) -> UserRange<'a> {
+        UserRange {
+            start: Some(start),
+            end: Some(end),
+        }
+    }
+
+    /// Whether the two ranges have a key in common.
+    pub fn overlaps(self, other: UserRange<'_>) -> bool {
+        let apart = |end: Option<&[u8]>, start: Option<&[u8]>| match (end, start) {
+            (Some(end), Some(start)) => end < start,
+            _ => false,
+        };
+        !apart(self.end, other.start) && !apart(other.end, self.start)
+    }
+}
+
+/// A live table.
+#[derive(Debug)]
+pub struct Table {
+    /// What the manifest says of it.
+    pub meta: SstMeta,
+}
+
+impl Table {
+    /// The table of a description.
+    pub fn new(meta: SstMeta) -> Table {
+        Table { meta }
+    }
+}
+
+/// Two tables are equal when the manifest says the same of them.
+impl PartialEq for Table {
+    fn eq(&self, other: &Table) -> bool {
+        self.meta == other.meta
+    }
+}
+
+impl Eq for Table {}

@@ -1,0 +1,704 @@
+//! The Version and its manifest: round trips, refused edits, damage of every bit.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+
+use super::*;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use crate::options::Compression;
+use crate::types::{EntryKind, InternalKey, MemtableId, Trailer};
+
+const DB: DbId = DbId(0x1234_5678_9abc_def0);
+
+/// Files in memory; enough of an `Fs` for manifests. A sync fails on demand.
+#[derive(Clone, Default)]
+struct Shelf {
+    files: Arc<Mutex<BTreeMap<PathBuf, Vec<u8>>>>,
+    fail_sync: Arc<Mutex<bool>>,
+}
+
+struct Open(Shelf, PathBuf);
+
+impl Fs for Shelf {
+    fn caps(&self) -> Caps {
+        Caps {
+            link: false,
+            punch: false,
+            process_lock: false,
+        }
+    }
+    fn create_dir(&self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+    fn open_append(&self, path: &Path, _: AppendMode) -> Result<Arc<dyn File>> {
+        self.open_read(path)
+    }
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        if !self.files.lock().contains_key(path) {
+            return Err(Error::io("open", path, std::io::ErrorKind::NotFound.into()));
+        }
+        Ok(Arc::new(Open(self.clone(), path.into())))
+    }
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        let mut files = self.files.lock();
+        let free = !files.contains_key(path);
+        if free {
+            files.insert(path.into(), content.into());
+        }
+        Ok(free)
+    }
+    fn list(&self, _: &Path, _: &str) -> Result<Vec<DirEntry>> {
+        Ok(Vec::new())
+    }
+    fn delete(&self, path: &Path) -> Result<()> {
+        self.files.lock().remove(path);
+        Ok(())
+    }
+    fn link(&self, _: &Path, _: &Path) -> Result<()> {
+        Ok(())
+    }
+    fn sync_dir(&self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+    fn try_lock(&self, _: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        Ok(None)
+    }
+    fn free_bytes(&self, _: &Path) -> Result<u64> {
+        Ok(0)
+    }
+}
+
+impl File for Open {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.0
+            .files
+            .lock()
+            .get_mut(&self.1)
+            .unwrap()
+            .extend_from_slice(bytes);
+        Ok(())
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let files = self.0.files.lock();
+        let bytes = &files[&self.1];
+        let rest = &bytes[bytes.len().min(offset as usize)..];
+        let len = rest.len().min(buf.len());
+        buf[..len].copy_from_slice(&rest[..len]);
+        Ok(len)
+    }
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_at(offset, buf)
+    }
+    fn sync(&self) -> Result<()> {
+        let fails = *self.0.fail_sync.lock();
+        let error = || Error::io("sync", &self.1, std::io::Error::other("EIO"));
+        if fails { Err(error()) } else { Ok(()) }
+    }
+    fn len(&self) -> Result<u64> {
+        Ok(self.0.files.lock()[&self.1].len() as u64)
+    }
+    fn preallocate(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn punch(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn dir() -> &'static Path {
+    Path::new("db")
+}
+
+fn generation(n: u64) -> FileName {
+    FileName::new(FileKind::Manifest, FileNo(n), Epoch(1))
+}
+
+fn seq(n: u64) -> SeqNo {
+    SeqNo::new(n).unwrap()
+}
+
+fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
+    let key = |user: &str, n| InternalKey {
+        user: user.as_bytes().into(),
+        trailer: Trailer::new(seq(n), EntryKind::Value),
+    };
+    SstMeta {
+        file: FileNo(file),
+        epoch: Epoch(1),
+        bytes: 1000 + file,
+        hash: u128::from(file) << 64 | 7,
+        smallest: key(smallest, file * 10 + 9),
+        largest: key(largest, file * 10),
+        bounds: Bounds::INCLUSIVE,
+        min_seq: seq(file * 10),
+        max_seq: seq(file * 10 + 9),
+        entries: 10,
+        tombstones: 1,
+        hidden: 2,
+        global_seq: None,
+    }
+}
+
+fn added(level: u8, meta: SstMeta) -> Change {
+    Change::TableAdded {
+        partition: PartitionId(0),
+        level,
+        meta,
+    }
+}
+
+fn removed(level: u8, file: u64) -> Change {
+    Change::TableRemoved {
+        partition: PartitionId(0),
+        level,
+        file: FileNo(file),
+    }
+}
+
+fn created(id: u32, name: &str, edit: u64) -> Change {
+    Change::PartitionCreated {
+        id: PartitionId(id),
+        name: name.into(),
+        options: PartitionOptions::default(),
+        hooks: Vec::new(),
+        created_at_edit: edit,
+    }
+}
+
+fn next(version: &DbVersion, changes: Vec<Change>) -> VersionEdit {
+    VersionEdit {
+        number: version.edit_number + 1,
+        changes,
+    }
+}
+
+fn with(version: &DbVersion, changes: Vec<Change>) -> DbVersion {
+    apply(version, &next(version, changes)).unwrap()
+}
+
+/// One partition with tables a-c and d-f on level 1.
+fn base() -> DbVersion {
+    let changes = vec![
+        created(0, "default", 1),
+        added(1, meta(4, "d", "f")),
+        added(1, meta(3, "a", "c")),
+        Change::SegmentAdded {
+            file: FileNo(9),
+            epoch: Epoch(1),
+        },
+    ];
+    with(&DbVersion::empty(DB), changes)
+}
+
+fn refusal(changes: Vec<Change>) -> String {
+    let version = base();
+    apply(&version, &next(&version, changes))
+        .expect_err("the edit breaks a rule")
+        .0
+}
+
+#[test]
+fn an_edit_that_breaks_a_rule_is_refused_with_the_rule() {
+    assert_eq!(
+        refusal(vec![added(2, meta(3, "x", "y"))]),
+        "table 3 is added twice"
+    );
+    let twice = vec![added(0, meta(5, "x", "y")), added(2, meta(5, "x", "y"))];
+    assert_eq!(refusal(twice), "table 5 is added twice");
+    assert_eq!(
+        refusal(vec![removed(2, 3)]),
+        "a table of level 2 is removed but absent"
+    );
+    assert_eq!(
+        refusal(vec![removed(1, 3), removed(1, 3)]),
+        "table 3 is removed twice"
+    );
+    assert_eq!(
+        refusal(vec![added(1, meta(5, "c", "cc"))]),
+        "tables 3 and 5 overlap on level 1"
+    );
+    assert_eq!(
+        refusal(vec![added(7, meta(5, "x", "y"))]),
+        "there is no level 7"
+    );
+    assert_eq!(
+        refusal(vec![added(0, meta(9, "x", "y"))]),
+        "file 9 is a table and a log segment"
+    );
+    let turned = "table 5 is impossible: its smallest key is after its largest";
+    assert_eq!(refusal(vec![added(0, meta(5, "y", "x"))]), turned);
+    assert_eq!(
+        refusal(vec![created(0, "other", 2)]),
+        "partition id 0 is used again"
+    );
+    assert_eq!(
+        refusal(vec![created(1, "default", 2)]),
+        "two partitions are named \"default\""
+    );
+    assert!(refusal(vec![created(1, "", 2)]).contains("name has 0 bytes"));
+    let id = PartitionId(5);
+    assert_eq!(
+        refusal(vec![Change::PartitionDropped { id }]),
+        "partition 5 is dropped but unknown"
+    );
+    let through = |n| Change::FlushedThrough {
+        partition: PartitionId(0),
+        seq: seq(n),
+        memtables_through: MemtableId(1),
+    };
+    assert_eq!(
+        refusal(vec![through(9), through(8)]),
+        "partition 0 is flushed back to 8"
+    );
+    let mut edit = next(&base(), Vec::new());
+    edit.number += 1;
+    assert_eq!(
+        apply(&base(), &edit).unwrap_err().0,
+        "edit 3 does not follow edit 1"
+    );
+}
+
+#[test]
+fn a_dropped_partition_frees_its_name_but_not_its_id() {
+    let version = with(
+        &base(),
+        vec![Change::PartitionDropped { id: PartitionId(0) }],
+    );
+    let again = with(&version, vec![created(1, "default", 3)]);
+    assert_eq!(
+        again.partition_named("default").map(|p| p.id),
+        Some(PartitionId(1))
+    );
+    assert!(apply(&again, &next(&again, vec![created(0, "x", 4)])).is_err());
+}
+
+#[test]
+fn an_edit_shares_what_it_does_not_touch() {
+    let before = with(&base(), vec![created(1, "other", 2)]);
+    let after = with(&before, vec![removed(1, 3), added(2, meta(3, "a", "c"))]);
+    let (one, zero) = (PartitionId(1), PartitionId(0));
+    assert!(Arc::ptr_eq(
+        &before.partitions[&one],
+        &after.partitions[&one]
+    ));
+    let table = |v: &DbVersion, level: usize| v.partitions[&zero].levels[level].tables()[0].clone();
+    assert!(
+        Arc::ptr_eq(&table(&before, 1), &table(&after, 2)),
+        "a moved table stays open"
+    );
+}
+
+#[test]
+fn level_0_is_newest_first_and_an_ingested_table_counts_by_its_global_sequence() {
+    let ingested = SstMeta {
+        global_seq: Some(seq(62)),
+        ..meta(8, "a", "z")
+    };
+    let tables = vec![
+        added(0, meta(5, "a", "z")),
+        added(0, meta(6, "a", "z")),
+        added(0, ingested),
+    ];
+    let version = with(&base(), tables);
+    let level = &version.partitions[&PartitionId(0)].levels[0];
+    let files: Vec<_> = level.tables().iter().map(|t| t.meta.file.0).collect();
+    assert_eq!(files, [6, 8, 5]);
+}
+
+proptest! {
+    #[test]
+    fn fences_find_what_a_linear_search_finds(
+        mut ends in proptest::collection::btree_set("(aaaaaaaaaa)?[ab]{1,3}(aaaaaaaaa)?[ab]?", 2..40),
+        probes in proptest::collection::vec("(aaaaaaaaaa)?[abc]{0,3}(aaaaaaaaa)?[ab]?", 40),
+        excluded: bool,
+    ) {
+        if ends.len() % 2 == 1 {
+            ends.pop_last();
+        }
+        let ends: Vec<_> = ends.into_iter().collect();
+        let tables: Vec<_> = ends
+            .chunks(2)
+            .zip(1..)
+            .map(|(pair, file)| {
+                let bounds = Bounds { largest_excluded: excluded, ..Bounds::INCLUSIVE };
+                Arc::new(Table::new(SstMeta { bounds, ..meta(file, &pair[0], &pair[1]) }))
+            })
+            .collect();
+        let level = Level::sorted(tables).unwrap();
+        for probe in probes.iter().chain(&ends).map(|probe| probe.as_bytes()) {
+            let linear = level
+                .tables()
+                .iter()
+                .find(|t| !t.meta.ends_before(probe) && !t.meta.starts_after(probe));
+            prop_assert_eq!(level.find(probe), linear);
+            let range = UserRange::new(probe, b"ab");
+            let linear: Vec<_> = level.tables().iter().filter(|t| t.meta.overlaps(range)).collect();
+            if range.start <= range.end {
+                prop_assert_eq!(level.overlapping(range).iter().collect::<Vec<_>>(), linear);
+            }
+        }
+    }
+
+    #[test]
+    fn random_edits_survive_encoding_snapshot_and_recovery(
+        steps in proptest::collection::vec((0..9u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
+    ) {
+        let shelf = Shelf::default();
+        let mut version = base();
+        let mut manifest = Manifest::create(&shelf, dir(), generation(100), &version).unwrap();
+        for (deed, pick, level, word) in steps {
+            let Some(changes) = random_changes(&version, deed, pick, level, word) else { continue };
+            let edit = next(&version, changes);
+            let mut bytes = Vec::new();
+            edit.encode(&mut bytes);
+            let decoded = VersionEdit::decode(edit.number, &bytes);
+            prop_assert_eq!(decoded.as_ref(), Ok(&edit));
+            let Ok(after) = apply(&version, &edit) else { continue };
+            manifest.append(&edit).unwrap();
+            version = after;
+            let built = Builder::from_snapshot(DB, &snapshot_edit(&version)).unwrap().finish();
+            prop_assert_eq!(built.as_ref(), Ok(&version));
+        }
+        let found = recover(&shelf, dir(), &[generation(100)]).unwrap().unwrap();
+        version.next_file = version.next_file.max(FileNo(101));
+        prop_assert_eq!(found.version, version);
+        prop_assert!(!found.torn && found.end == manifest.bytes());
+    }
+
+    #[test]
+    fn decoding_any_bytes_ends_in_an_edit_or_an_error(bytes: Vec<u8>) {
+        let _ = VersionEdit::decode(1, &bytes);
+    }
+}
+
+fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> Option<Vec<Change>> {
+    let partition = v
+        .partitions
+        .values()
+        .nth(pick as usize % v.partitions.len().max(1));
+    let file = v.next_file.0;
+    let cut = LogCut {
+        segment: FileNo(pick),
+        offset: word.into(),
+        last_seq: v.last_seq,
+    };
+    Some(match deed {
+        0 => vec![created(
+            v.next_partition.0,
+            &format!("p{word}"),
+            v.edit_number + 1,
+        )],
+        1 => vec![Change::PartitionDropped { id: partition?.id }],
+        2 | 3 => {
+            let start = format!("{:04x}", word & 0xffff);
+            let mut meta = meta(file, &start, &format!("{start}z"));
+            meta.global_seq = (word >> 16 & 1 == 1).then(|| seq(word.into()));
+            meta.bounds.largest_excluded = word >> 17 & 1 == 1;
+            vec![Change::TableAdded {
+                partition: partition?.id,
+                level,
+                meta,
+            }]
+        }
+        4 => {
+            let partition = partition?;
+            let (from, table) = partition.tables().nth(pick as usize)?;
+            let (id, meta) = (partition.id, table.meta.clone());
+            vec![
+                Change::TableRemoved {
+                    partition: id,
+                    level: from as u8,
+                    file: meta.file,
+                },
+                Change::TableAdded {
+                    partition: id,
+                    level,
+                    meta,
+                },
+            ]
+        }
+        5 => vec![Change::FlushedThrough {
+            partition: partition?.id,
+            seq: partition?.flushed_through.plus(pick),
+            memtables_through: MemtableId(pick),
+        }],
+        6 => vec![
+            Change::SegmentAdded {
+                file: FileNo(file),
+                epoch: v.epoch,
+            },
+            Change::LogClosed(cut),
+        ],
+        7 => vec![Change::EpochBegan {
+            epoch: Epoch(v.epoch.0 + 1),
+            cut: pick.is_multiple_of(2).then_some(cut),
+        }],
+        _ => {
+            let options = PartitionOptions {
+                compression: Compression::None,
+                level_multiplier: 2 + word % 90,
+                table_bytes: 1024 + u64::from(word),
+                ..PartitionOptions::default()
+            };
+            let hooks = vec![HookRecord {
+                name: "seal".into(),
+                params: vec![1, 2],
+            }];
+            vec![Change::PartitionOptionsChanged {
+                id: partition?.id,
+                options,
+                hooks,
+            }]
+        }
+    })
+}
+
+#[test]
+fn bytes_of_an_edit_are_these() {
+    let changes = vec![
+        Change::FlushedThrough {
+            partition: PartitionId(1),
+            seq: seq(300),
+            memtables_through: MemtableId(2),
+        },
+        added(
+            2,
+            SstMeta {
+                hash: 1,
+                ..meta(5, "a", "b")
+            },
+        ),
+        Change::PartitionOptionsChanged {
+            id: PartitionId(3),
+            options: PartitionOptions::default(),
+            hooks: Vec::new(),
+        },
+    ];
+    let mut bytes = Vec::new();
+    VersionEdit { number: 1, changes }.encode(&mut bytes);
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let expected = [
+        "0c04 01 ac02 02",
+        "0824 00 02 05 01 ed07 01000000000000000000000000000000 01613b01 01623201 00 32 3b 0a 01 02",
+        "0422 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
+    ];
+    assert_eq!(hex(&bytes), expected.concat().replace(' ', ""));
+}
+
+#[test]
+fn an_unknown_change_is_refused_unless_it_says_that_it_may_be_skipped() {
+    let number = [0xc7, 0x01, 2, 7, 7]; // tag 99 with the skip bit
+    assert_eq!(VersionEdit::decode(1, &number).unwrap().changes, []);
+    let refused = VersionEdit::decode(1, &[0xc6, 0x01, 0]).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "change 99 is not known to this version"
+    );
+}
+
+/// A manifest with three edits behind its snapshot, and the version after each of them.
+fn small_manifest(shelf: &Shelf) -> (Manifest, Vec<DbVersion>) {
+    let mut versions = vec![base()];
+    let mut manifest = Manifest::create(shelf, dir(), generation(100), &versions[0]).unwrap();
+    for file in 5..8 {
+        let edit = next(
+            &versions[file - 5],
+            vec![added(0, meta(file as u64, "a", "z"))],
+        );
+        manifest.append(&edit).unwrap();
+        versions.push(apply(&versions[file - 5], &edit).unwrap());
+    }
+    for version in &mut versions {
+        version.next_file = FileNo(101);
+    }
+    (manifest, versions)
+}
+
+fn recover_bytes(bytes: Vec<u8>) -> Result<Recovered> {
+    let shelf = Shelf::default();
+    shelf
+        .files
+        .lock()
+        .insert(generation(100).path(dir()), bytes);
+    recover(&shelf, dir(), &[generation(100)]).map(Option::unwrap)
+}
+
+fn frame_ends(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = vec![80];
+    while let Some(length) = bytes
+        .get(ends[ends.len() - 1] + 8..)
+        .and_then(|b| b.first_chunk())
+    {
+        ends.push(ends[ends.len() - 1] + 20 + u32::from_le_bytes(*length) as usize);
+    }
+    ends
+}
+
+#[test]
+fn every_truncation_and_bit_flip_is_corruption_or_costs_the_last_edit_alone() {
+    let shelf = Shelf::default();
+    let (manifest, versions) = small_manifest(&shelf);
+    let bytes = shelf.files.lock()[&generation(100).path(dir())].clone();
+    assert_eq!(manifest.bytes(), bytes.len() as u64);
+    let ends = frame_ends(&bytes);
+    assert_eq!(ends.len(), 5);
+    for cut in 0..=bytes.len() {
+        let found = recover_bytes(bytes[..cut].to_vec());
+        match ends[1..].iter().rposition(|end| *end <= cut) {
+            None => assert_eq!(found.unwrap_err().kind(), ErrorKind::Corruption, "{cut}"),
+            Some(edits) => {
+                let found = found.unwrap();
+                assert_eq!(found.version, versions[edits], "cut at {cut}");
+                assert_eq!(found.torn, !ends.contains(&cut));
+            }
+        }
+    }
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut rotten = bytes.clone();
+            rotten[at] ^= 1 << bit;
+            match recover_bytes(rotten) {
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption, "{at}.{bit}: {e}"),
+                Ok(found) => {
+                    assert!(at >= ends[3], "damage at {at}.{bit} went unseen");
+                    assert_eq!(found.version, versions[2]);
+                    assert!(found.torn);
+                }
+            }
+        }
+    }
+    let zeros = recover_bytes([&bytes[..], &[0; 4096]].concat()).unwrap();
+    assert!(
+        zeros.torn && zeros.version == versions[3],
+        "a zero tail is no edit"
+    );
+}
+
+#[test]
+fn a_frame_in_another_place_or_file_does_not_verify() {
+    let shelf = Shelf::default();
+    small_manifest(&shelf);
+    let bytes = shelf.files.lock()[&generation(100).path(dir())].clone();
+    let ends = frame_ends(&bytes);
+    let repeated = [&bytes[..], &bytes[ends[3]..]].concat();
+    assert!(recover_bytes(repeated).unwrap().torn);
+    shelf
+        .files
+        .lock()
+        .insert(generation(101).path(dir()), bytes);
+    let e = recover(&shelf, dir(), &[generation(101)]).unwrap_err();
+    assert!(
+        e.to_string()
+            .contains("another generation than its name says"),
+        "{e}"
+    );
+}
+
+#[test]
+fn recovery_follows_the_chain_and_calls_the_unnamed_garbage() {
+    let shelf = Shelf::default();
+    let (mut old, versions) = small_manifest(&shelf);
+    let mut version = versions[3].clone();
+    version.next_file = FileNo(200);
+    Manifest::create(&shelf, dir(), generation(110), &version).unwrap();
+    let names = [generation(120), generation(100), generation(110)];
+    let found = recover(&shelf, dir(), &names[1..]).unwrap().unwrap();
+    assert_eq!(
+        (found.generation, found.garbage),
+        (generation(100), vec![generation(110)])
+    );
+    let mut new = Manifest::create(&shelf, dir(), generation(120), &version).unwrap();
+    old.supersede(generation(120)).unwrap();
+    let edit = next(&version, vec![created(1, "late", version.edit_number + 1)]);
+    new.append(&edit).unwrap();
+    let found = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!(found.version, apply(&version, &edit).unwrap());
+    assert_eq!(
+        (found.generation, found.end),
+        (generation(120), new.bytes())
+    );
+    assert_eq!(
+        (found.older.clone(), found.garbage.clone()),
+        (vec![names[1]], vec![names[2]])
+    );
+    let e = recover(&shelf, dir(), &names[1..]).unwrap_err();
+    assert!(
+        e.to_string().contains("missing") && e.is_corruption(),
+        "{e}"
+    );
+    // Damage of the name would make acknowledged edits look like garbage.
+    let path = generation(100).path(dir());
+    *shelf
+        .files
+        .lock()
+        .get_mut(&path)
+        .unwrap()
+        .last_mut()
+        .unwrap() ^= 1;
+    assert!(
+        recover(&shelf, dir(), &names)
+            .unwrap_err()
+            .to_string()
+            .contains("no other one names")
+    );
+    retire(&shelf, dir(), &found.garbage, &found.older).unwrap();
+    let found = recover(&shelf, dir(), &names[..1]).unwrap().unwrap();
+    assert_eq!(found.version.edit_number, edit.number);
+    assert_eq!(shelf.files.lock().len(), 1);
+    assert!(recover(&shelf, dir(), &[]).unwrap().is_none());
+}
+
+#[test]
+fn a_successor_named_behind_a_torn_tail_is_followed() {
+    let shelf = Shelf::default();
+    let (_, versions) = small_manifest(&shelf);
+    let path = generation(100).path(dir());
+    shelf
+        .files
+        .lock()
+        .get_mut(&path)
+        .unwrap()
+        .extend_from_slice(b"torn");
+    let found = recover(&shelf, dir(), &[generation(100)]).unwrap().unwrap();
+    assert!(found.torn);
+    Manifest::create(&shelf, dir(), generation(110), &found.version).unwrap();
+    let mut old = Manifest::reopen(&shelf, dir(), generation(100), &found.version).unwrap();
+    old.supersede(generation(110)).unwrap();
+    let names = [generation(100), generation(110)];
+    let found = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!((found.generation, found.torn), (generation(110), false));
+    assert_eq!(found.version.partitions, versions[3].partitions);
+}
+
+fn length(shelf: &Shelf) -> usize {
+    shelf.files.lock()[&generation(100).path(dir())].len()
+}
+
+#[test]
+fn a_failed_sync_fails_the_generation_for_good() {
+    let shelf = Shelf::default();
+    let (mut manifest, versions) = small_manifest(&shelf);
+    let edit = next(&versions[3], vec![]);
+    *shelf.fail_sync.lock() = true;
+    assert_eq!(manifest.append(&edit).unwrap_err().kind(), ErrorKind::Io);
+    *shelf.fail_sync.lock() = false;
+    let before = length(&shelf);
+    assert_eq!(
+        manifest.append(&edit).unwrap_err().kind(),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        manifest.supersede(generation(110)).unwrap_err().kind(),
+        ErrorKind::ReadOnly
+    );
+    assert!(
+        manifest.is_failed() && length(&shelf) == before,
+        "nothing was appended"
+    );
+}
