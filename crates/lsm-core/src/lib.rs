@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod codec;
+pub mod compaction;
 pub mod error;
 pub mod fs;
 pub mod iter;
