@@ -4,6 +4,7 @@ pub mod batch;
 pub mod cache;
 pub mod clock;
 pub mod codec;
+pub mod compaction;
 pub mod error;
 pub mod fs;
 pub mod iter;

@@ -1,0 +1,99 @@
+//! [`Shape`]: how large each level should be, how far each is from it, and what that will cost.
+//!
+//! Called by the picker, and by the stall rules for the debt.
+//!
+//! Level sizes are dynamic: the last level is as large as its data, each one above it a
+//! `level_multiplier`-th, down to the first that is no larger than `level_base_bytes`. That is the
+//! **base level**; level 0 is compacted into it and the levels between stay empty. So at least
+//! nine tenths of the data lie in the last level (at a multiplier of 10) and overwritten data
+//! takes little space however small the database is.
+//!
+//! Invariants:
+//! 1. No level between level 0 and the base level has tables: what leaves level 0 never passes
+//!    older entries.
+
+use super::Busy;
+use crate::limits::LEVEL_COUNT;
+use crate::version::PartitionVersion;
+
+/// The last level.
+pub(super) const LAST: usize = LEVEL_COUNT - 1;
+
+/// Targets of a partition's levels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The level that level 0 is compacted into.
+    pub base: usize,
+    /// How many bytes each level should have at most; 0 for level 0, which counts tables, and no
+    /// bound for the last level.
+    pub targets: [u64; LEVEL_COUNT],
+}
+
+impl Shape {
+    /// The shape that the partition should have.
+    pub fn of(version: &PartitionVersion) -> Shape {
+        let options = &version.options;
+        let multiplier = u64::from(options.level_multiplier.max(2));
+        let mut targets = [0; LEVEL_COUNT];
+        targets[LAST] = u64::MAX;
+        let mut size = version.levels[LAST].bytes();
+        let mut base = LAST;
+        while base > 1 && size > options.level_base_bytes {
+            size /= multiplier;
+            base -= 1;
+            targets[base] = size.max(1);
+        }
+        // Tables above (the data shrank, or options changed): the levels stay in use while they
+        // are small and drain when they are not.
+        let first = (1..base)
+            .find(|level| !version.levels[*level].is_empty())
+            .unwrap_or(base);
+        for target in &mut targets[first..base] {
+            *target = (options.level_base_bytes / multiplier).max(1);
+        }
+        Shape {
+            base: first,
+            targets,
+        }
+    }
+
+    /// How overdue the compaction of a level is: from 1 on it should run. What running jobs take
+    /// away already is not counted.
+    pub fn score(&self, version: &PartitionVersion, level: usize, busy: &Busy) -> f64 {
+        let tables = version.levels[level].tables();
+        let idle = tables.iter().filter(|table| !busy.has(table.meta.file));
+        if level == 0 {
+            return idle.count() as f64 / f64::from(version.options.level0_tables.max(1));
+        }
+        if level == LAST || self.targets[level] == 0 {
+            return 0.0;
+        }
+        let bytes: u64 = idle.map(|table| table.meta.bytes).sum();
+        bytes as f64 / self.targets[level] as f64
+    }
+}
+
+/// About how many bytes compactions have to rewrite before every level has its size.
+pub fn compaction_debt(version: &PartitionVersion) -> u64 {
+    let shape = Shape::of(version);
+    let level0 = &version.levels[0];
+    let mut carried = 0;
+    let mut debt = 0;
+    if level0.tables().len() >= version.options.level0_tables as usize {
+        carried = level0.bytes();
+        // The tables of the base level are rewritten with them, as far as they overlap.
+        debt += carried
+            + version.levels[shape.base]
+                .bytes()
+                .min(carried.saturating_mul(2));
+    }
+    for level in shape.base..LAST {
+        let bytes = version.levels[level].bytes() + carried;
+        carried = bytes.saturating_sub(shape.targets[level]);
+        if carried > 0 {
+            let below = version.levels[level + 1].bytes() as f64 / bytes.max(1) as f64;
+            debt += carried + (carried as f64 * below) as u64;
+        }
+    }
+    debt
+}

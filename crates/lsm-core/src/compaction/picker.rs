@@ -1,0 +1,356 @@
+//! [`Picker`]: from the levels of a partition to the next job.
+//!
+//! Called by the database whenever a compaction thread is free and something changed. A pure
+//! function of its fields.
+//!
+//! Order of choice: the level with the highest score from 1 on; then a table that is half
+//! tombstones; then an elision. Within a level tombstone-heavy tables come first, then the one
+//! whose turn it is by key, so that all parts of a level are rewritten equally often.
+//!
+//! Invariants:
+//! 1. Level 0: the job has every table that overlaps one of its tables, directly or through
+//!    others. What stays on level 0 shares no key with it.
+//! 2. Deeper: the job has every table of the output level that overlaps the hull of its inputs, so
+//!    outputs may span the hull.
+//! 3. No input is busy and no running job writes into the hull on the output level.
+
+use std::sync::Arc;
+
+use super::leveled::{LAST, Shape};
+use super::{Busy, Cursors, Job, JobKind, Reason, hull};
+use crate::types::SeqNo;
+use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
+
+/// A job grows by neighbours that cost nothing up to this many tables' worth of bytes.
+const GROWN_TABLES_MAX: u64 = 25;
+/// A table is moved only if it overlaps less than this many tables' worth of grandparents: more
+/// would make its next compaction too large.
+pub(super) const GRANDPARENT_TABLES_MAX: u64 = 10;
+
+/// All that a choice depends on.
+#[derive(Clone, Copy)]
+pub struct Picker<'a> {
+    /// The partition.
+    pub version: &'a PartitionVersion,
+    /// What running jobs have taken.
+    pub busy: &'a Busy,
+    /// Whose turn it is.
+    pub cursors: &'a Cursors,
+    /// The oldest sequence that a reader may still ask for.
+    pub oldest_snapshot: SeqNo,
+    /// Whether two neighbouring tables belong in one job: by the left one's largest and the right
+    /// one's smallest user key.
+    pub joined: &'a dyn Fn(&[u8], &[u8]) -> bool,
+}
+
+/// The next step of a compaction that the user asked for.
+#[derive(Debug)]
+pub enum RangePick {
+    /// This job.
+    Job(Job),
+    /// Running jobs are in the way; ask again when one is done.
+    Blocked,
+    /// The range lies in the last level, without tombstones that could go.
+    Done,
+}
+
+/// Whether a quarter of the table's entries are tombstones.
+fn is_tombstone_heavy(meta: &SstMeta) -> bool {
+    meta.tombstones > 0 && meta.tombstones.saturating_mul(4) >= meta.entries
+}
+
+/// Whether half of the table's entries are tombstones.
+fn is_tombstone_laden(meta: &SstMeta) -> bool {
+    meta.tombstones > 0 && meta.tombstones.saturating_mul(2) >= meta.entries
+}
+
+impl Picker<'_> {
+    /// The most urgent job that can run now.
+    pub fn pick(&self) -> Option<Job> {
+        let shape = Shape::of(self.version);
+        let mut due: Vec<_> = (0..LAST)
+            .map(|level| (shape.score(self.version, level, self.busy), level))
+            .filter(|(score, _)| *score >= 1.0)
+            .collect();
+        due.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        for (score, level) in due {
+            let job = if level == 0 {
+                self.level0(shape.base, UserRange::ALL, Reason::Level0)
+            } else {
+                self.in_turn(level)
+                    .find_map(|table| self.one(level, table, Reason::Size))
+            };
+            if let Some(job) = job {
+                return Some(Job { score, ..job });
+            }
+        }
+        self.laden()
+            .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
+    }
+
+    /// The next job that brings the range nearer to the last level, where its tombstones go.
+    pub fn pick_range(&self, range: UserRange<'_>) -> RangePick {
+        let base = Shape::of(self.version).base;
+        let mut waits = false;
+        if self.version.levels[0]
+            .tables()
+            .iter()
+            .any(|table| table.meta.overlaps(range))
+        {
+            match self.level0(base, range, Reason::Range) {
+                Some(job) => return RangePick::Job(job),
+                None => waits = true,
+            }
+        }
+        for level in 1..LAST {
+            let tables = self.version.levels[level].overlapping(range);
+            waits |= !tables.is_empty();
+            for (at, table) in tables.iter().enumerate() {
+                let run = &tables[at..at + self.run_length(&tables[at..])];
+                let job = self
+                    .step(level, run, Reason::Range)
+                    .or_else(|| self.step(level, std::slice::from_ref(table), Reason::Range));
+                if let Some(job) = job {
+                    return RangePick::Job(job);
+                }
+            }
+        }
+        if waits {
+            return RangePick::Blocked;
+        }
+        let some = |meta: &SstMeta| meta.tombstones > 0;
+        if let Some(job) = self.elision(range, some) {
+            return RangePick::Job(job);
+        }
+        let last = self.version.levels[LAST].overlapping(range);
+        if last.iter().any(|table| self.busy.has(table.meta.file)) {
+            return RangePick::Blocked;
+        }
+        RangePick::Done
+    }
+
+    /// How many of the tables, from the first on, make one job.
+    fn run_length(&self, tables: &[Arc<Table>]) -> usize {
+        let mut room = self
+            .version
+            .options
+            .table_bytes
+            .saturating_mul(GROWN_TABLES_MAX);
+        let fitting = tables.iter().take_while(|table| {
+            let fits = !self.busy.has(table.meta.file) && table.meta.bytes <= room;
+            room = room.saturating_sub(table.meta.bytes);
+            fits
+        });
+        fitting.count().max(1)
+    }
+
+    /// The idle tables of a level in the order in which they should be compacted.
+    fn in_turn(&self, level: usize) -> impl Iterator<Item = &Arc<Table>> {
+        let tables = self.version.levels[level].tables();
+        let turn = self.cursors.after.get(&level).map_or(0, |after| {
+            tables.partition_point(|table| *table.meta.smallest.user <= **after)
+        });
+        let heavy = tables
+            .iter()
+            .filter(|table| is_tombstone_heavy(&table.meta));
+        let (before, after) = tables.split_at(turn);
+        let light = after
+            .iter()
+            .chain(before)
+            .filter(|table| !is_tombstone_heavy(&table.meta));
+        heavy
+            .chain(light)
+            .filter(|table| !self.busy.has(table.meta.file))
+    }
+
+    fn one(&self, level: usize, table: &Arc<Table>, reason: Reason) -> Option<Job> {
+        self.step(level, std::slice::from_ref(table), reason)
+    }
+
+    /// A table that is half tombstones moves on even where its level has room: what it deletes
+    /// takes space below.
+    fn laden(&self) -> Option<Job> {
+        (1..LAST).find_map(|level| {
+            let laden = self
+                .in_turn(level)
+                .filter(|table| is_tombstone_laden(&table.meta));
+            let mut above = laden.filter(|table| !self.nothing_below(level, table.meta.range()));
+            above.find_map(|table| self.one(level, table, Reason::Tombstones))
+        })
+    }
+
+    /// A table whose tombstones all go when it is rewritten where it is: nothing lies below, and
+    /// no snapshot is older than any of its entries.
+    fn elision(&self, range: UserRange<'_>, wanted: impl Fn(&SstMeta) -> bool) -> Option<Job> {
+        for level in 1..=LAST {
+            for table in self.version.levels[level].overlapping(range) {
+                let meta = &table.meta;
+                if wanted(meta)
+                    && meta.newest() <= self.oldest_snapshot
+                    && !self.cursors.settled.contains(&meta.file)
+                    && self.nothing_below(level, meta.range())
+                {
+                    let run = self.extend(level, std::slice::from_ref(table));
+                    let job = self.job((level, run), (level, &[]), Reason::Elision);
+                    if job.is_some() {
+                        return job;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether no level under `level` has tables in the range.
+    fn nothing_below(&self, level: usize, range: UserRange<'_>) -> bool {
+        self.version.levels[level + 1..]
+            .iter()
+            .all(|level| level.overlapping(range).is_empty())
+    }
+
+    /// Level 0 into the base level: from the oldest table in the range, with all that overlap.
+    fn level0(&self, base: usize, range: UserRange<'_>, reason: Reason) -> Option<Job> {
+        let all = self.version.levels[0].tables();
+        let target = &self.version.levels[base];
+        let seeds = all.iter().rev().filter(|table| table.meta.overlaps(range));
+        seeds
+            .filter(|seed| !self.busy.has(seed.meta.file))
+            .find_map(|seed| {
+                let run = overlapping_group(all, seed.meta.range());
+                let below = self.extend(base, target.overlapping(hull(run.iter())));
+                if !below.is_empty() {
+                    // Whatever else of level 0 goes into these tables: rewrite them once.
+                    let grown = overlapping_group(all, hull(run.iter().chain(&below)));
+                    let grown_below = self.extend(base, target.overlapping(hull(grown.iter())));
+                    if let Some(job) = self.job((0, grown), (base, &grown_below), reason) {
+                        return Some(job);
+                    }
+                }
+                self.job((0, run), (base, &below), reason)
+            })
+    }
+
+    /// A run of a level into the next one.
+    fn step(&self, level: usize, run: &[Arc<Table>], reason: Reason) -> Option<Job> {
+        let (here, next) = (&self.version.levels[level], &self.version.levels[level + 1]);
+        let run = self.extend(level, run);
+        let below = self.extend(level + 1, next.overlapping(hull(run.iter())));
+        // Tables of this level that overlap no more of the next one come along for nothing.
+        let grown = self.extend(level, here.overlapping(hull(run.iter().chain(&below))));
+        let grown_below = self.extend(level + 1, next.overlapping(hull(grown.iter())));
+        let bytes: u64 = grown
+            .iter()
+            .chain(&below)
+            .map(|table| table.meta.bytes)
+            .sum();
+        let most = self
+            .version
+            .options
+            .table_bytes
+            .saturating_mul(GROWN_TABLES_MAX);
+        if grown.len() > run.len() && grown_below.len() == below.len() && bytes <= most {
+            let job = self.job((level, grown), (level + 1, &below), reason);
+            if job.is_some() {
+                return job;
+            }
+        }
+        self.job((level, run), (level + 1, &below), reason)
+    }
+
+    /// The run and the neighbours that a filter wants in the same job.
+    fn extend(&self, level: usize, run: &[Arc<Table>]) -> Vec<Arc<Table>> {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return Vec::new();
+        };
+        let tables = self.version.levels[level].tables();
+        let position = |of: &Arc<Table>| {
+            let found = tables
+                .iter()
+                .position(|table| table.meta.file == of.meta.file);
+            found.expect("a run is a piece of its level")
+        };
+        let (mut start, mut end) = (position(first), position(last));
+        let joined = |left: usize, right: usize| {
+            let (left, right) = (&tables[left].meta, &tables[right].meta);
+            (self.joined)(&left.largest.user, &right.smallest.user)
+        };
+        while start > 0 && joined(start - 1, start) {
+            start -= 1;
+        }
+        while end + 1 < tables.len() && joined(end, end + 1) {
+            end += 1;
+        }
+        tables[start..=end].to_vec()
+    }
+
+    /// The job of these inputs, unless a running one is in the way.
+    fn job(
+        &self,
+        (level_from, run): (usize, Vec<Arc<Table>>),
+        (level_to, below): (usize, &[Arc<Table>]),
+        reason: Reason,
+    ) -> Option<Job> {
+        let inputs = || run.iter().chain(below);
+        let range = hull(inputs());
+        if inputs().any(|table| self.busy.has(table.meta.file)) || self.busy.writes(level_to, range)
+        {
+            return None;
+        }
+        let under = self.version.levels.get(level_to + 1);
+        let grandparents = under.map_or(&[][..], |level| level.overlapping(range));
+        let overlap: u64 = grandparents.iter().map(|table| table.meta.bytes).sum();
+        let overlap_max = self
+            .version
+            .options
+            .table_bytes
+            .saturating_mul(GRANDPARENT_TABLES_MAX);
+        let bottom = self.nothing_below(level_to, range);
+        // A move may bring a table under another compression than its level's: each block says
+        // how it is compressed, and the next merge evens it out; a rewrite now would cost what
+        // the move saves. Tombstones are not moved to where they could vanish.
+        let moves = below.is_empty()
+            && level_from != level_to
+            && (level_from > 0 || run.len() == 1)
+            && overlap <= overlap_max
+            && !(bottom && run.iter().any(|table| is_tombstone_heavy(&table.meta)));
+        let kind = if moves { JobKind::Move } else { JobKind::Merge };
+        let grandparents = grandparents.to_vec();
+        let mut inputs = vec![(level_from, run)];
+        if !below.is_empty() {
+            inputs.push((level_to, below.to_vec()));
+        }
+        Some(Job {
+            partition: self.version.id,
+            level_from,
+            level_to,
+            inputs,
+            kind,
+            bottom,
+            grandparents,
+            reason,
+            score: 0.0,
+        })
+    }
+}
+
+/// The tables of level 0 that overlap the range, directly or through others, in the level's order.
+fn overlapping_group<'a>(tables: &'a [Arc<Table>], mut range: UserRange<'a>) -> Vec<Arc<Table>> {
+    let group = |range: UserRange<'a>| {
+        tables
+            .iter()
+            .filter(move |table| table.meta.overlaps(range))
+    };
+    let mut count = 0;
+    loop {
+        let grown = group(range).count();
+        if grown == count {
+            return group(range).cloned().collect();
+        }
+        count = grown;
+        let reach = hull(group(range));
+        range = UserRange {
+            start: range.start.min(reach.start),
+            end: range.end.max(reach.end),
+        };
+    }
+}

@@ -1,0 +1,154 @@
+//! The survival rules: which entries of a merge are still seen by somebody.
+//!
+//! Called by flush and by the executor for every entry, in internal order. It allocates nothing
+//! but the room for one key, once.
+//!
+//! Invariants:
+//! 1. For every snapshot in the list, and every one that may be taken later, a key reads the same
+//!    before and after.
+//! 2. An entry goes only if a newer one of its key shadows it for every snapshot, or if it is a
+//!    tombstone with nothing left to delete.
+
+use std::sync::Arc;
+
+use crate::limits::LEVEL_COUNT;
+use crate::types::{EntryKind, KeyRef, SeqNo};
+use crate::version::{Level, PartitionVersion, Table};
+
+/// What becomes of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is written out.
+    Keep,
+    /// Nobody can see it any more.
+    Drop,
+    /// It has the key and sequence of the entry before. Equal kind and value: it goes; else one of
+    /// the two inputs is damaged, which is a fault.
+    Twin,
+}
+
+/// The rules as a state machine over entries in internal order.
+#[derive(Debug)]
+pub struct Survival<'a> {
+    snapshots: &'a [SeqNo],
+    /// The user key of the entry before.
+    user: Vec<u8>,
+    /// The sequence of the entry before and its stripe; absent before the first entry.
+    last: Option<(SeqNo, usize)>,
+}
+
+impl<'a> Survival<'a> {
+    /// Rules for these snapshots, ascending. The sequence that was visible when the job began must
+    /// be among them: a snapshot taken during the job is at that one or later.
+    ///
+    /// # Panics
+    /// If there is no snapshot, or they do not ascend.
+    pub fn new(snapshots: &'a [SeqNo]) -> Survival<'a> {
+        assert!(
+            !snapshots.is_empty(),
+            "the visible sequence is always a snapshot"
+        );
+        assert!(snapshots.is_sorted(), "snapshots ascend");
+        Survival {
+            snapshots,
+            user: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// Judges the next entry. `has_payload` says whether a tombstone carries one: such a one stays
+    /// until something shadows it. `below` is asked for tombstones alone: whether an older entry
+    /// of the user key may lie below, outside the inputs.
+    #[inline]
+    pub fn keep(
+        &mut self,
+        key: KeyRef<'_>,
+        has_payload: bool,
+        below: impl FnOnce(&[u8]) -> bool,
+    ) -> Verdict {
+        let seq = key.trailer.seq();
+        // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
+        // its snapshot, so of each stripe only the newest entry of a key is ever seen.
+        let stripe = self.snapshots.partition_point(|snapshot| *snapshot < seq);
+        let newer = match self.last {
+            Some(last) if *self.user == *key.user => Some(last),
+            _ => {
+                self.user.clear();
+                self.user.extend_from_slice(key.user);
+                None
+            }
+        };
+        self.last = Some((seq, stripe));
+        if let Some((newer_seq, newer_stripe)) = newer {
+            debug_assert!(seq <= newer_seq, "entries come in internal order");
+            if seq == newer_seq {
+                return Verdict::Twin;
+            }
+            // Above the last snapshot every sequence may still become one.
+            if stripe == newer_stripe && stripe < self.snapshots.len() {
+                return Verdict::Drop;
+            }
+        }
+        let tombstone = key.trailer.kind() == Some(EntryKind::Tombstone);
+        // In the oldest stripe everything older of the key among the inputs goes, so only what is
+        // outside them can come back to light.
+        if tombstone && !has_payload && stripe == 0 && !below(key.user) {
+            return Verdict::Drop;
+        }
+        Verdict::Keep
+    }
+}
+
+/// Whether an entry of a user key may lie below a job's output level. Asked with ascending keys:
+/// each level's cursor only moves forward.
+#[derive(Debug)]
+pub struct KeyBelow {
+    levels: Vec<(Level, usize)>,
+    /// Tables in no order.
+    beside: Vec<Arc<Table>>,
+}
+
+impl KeyBelow {
+    /// For a job that writes to `level_to`.
+    pub fn new(version: &PartitionVersion, level_to: usize) -> KeyBelow {
+        let under = (level_to + 1).min(LEVEL_COUNT);
+        let levels = version.levels[under..].iter();
+        let levels = levels
+            .filter(|level| !level.is_empty())
+            .map(|level| (level.clone(), 0));
+        KeyBelow {
+            levels: levels.collect(),
+            beside: Vec::new(),
+        }
+    }
+
+    /// For a flush: every table of the partition is older than the memtable.
+    pub fn for_flush(version: &PartitionVersion) -> KeyBelow {
+        let beside = version.levels[0].tables().to_vec();
+        KeyBelow {
+            beside,
+            ..KeyBelow::new(version, 0)
+        }
+    }
+
+    /// Whether the key may lie below.
+    pub fn may_lie_below(&mut self, user: &[u8]) -> bool {
+        for (level, at) in &mut self.levels {
+            let tables = level.tables();
+            while tables
+                .get(*at)
+                .is_some_and(|table| table.meta.ends_before(user))
+            {
+                *at += 1;
+            }
+            if tables
+                .get(*at)
+                .is_some_and(|table| !table.meta.starts_after(user))
+            {
+                return true;
+            }
+        }
+        let mut beside = self.beside.iter();
+        beside.any(|table| !table.meta.ends_before(user) && !table.meta.starts_after(user))
+    }
+}

@@ -1,0 +1,60 @@
+//! [`Split`]: where an output table of a merge ends.
+//!
+//! Asked by the executor before each new user key, and never in between: all versions of a user
+//! key lie in one table.
+//!
+//! An output ends when it is large enough; when it overlaps so much of the level under it that its
+//! own compaction would be too large; and, from half its size on, at the boundaries of that level,
+//! so that later jobs share fewer tables.
+
+use std::sync::Arc;
+
+use super::Job;
+use super::picker::GRANDPARENT_TABLES_MAX;
+use crate::version::Table;
+
+/// The rule, with its place among the grandparents.
+#[derive(Debug)]
+pub struct Split {
+    grandparents: Vec<Arc<Table>>,
+    table_bytes: u64,
+    overlap_bytes_max: u64,
+    at: usize,
+    /// Bytes of grandparents that the present output has passed.
+    overlap_bytes: u64,
+}
+
+impl Split {
+    /// For a job whose outputs should have `table_bytes`.
+    pub fn new(job: &Job, table_bytes: u64) -> Split {
+        Split {
+            grandparents: job.grandparents.clone(),
+            table_bytes,
+            overlap_bytes_max: table_bytes.saturating_mul(GRANDPARENT_TABLES_MAX),
+            at: 0,
+            overlap_bytes: 0,
+        }
+    }
+
+    /// Whether the present output, of `bytes` so far, should end before the user key. Keys ascend.
+    /// If it may not end there (a filter forbids it), ask again at the next key.
+    pub fn ends_before(&mut self, user: &[u8], bytes: u64) -> bool {
+        let mut passed = false;
+        while let Some(table) = self.grandparents.get(self.at)
+            && table.meta.ends_before(user)
+        {
+            self.overlap_bytes += if bytes > 0 { table.meta.bytes } else { 0 };
+            self.at += 1;
+            passed = true;
+        }
+        bytes > 0
+            && (bytes >= self.table_bytes
+                || self.overlap_bytes > self.overlap_bytes_max
+                || (passed && bytes >= self.table_bytes / 2))
+    }
+
+    /// A new output begins.
+    pub fn begin(&mut self) {
+        self.overlap_bytes = 0;
+    }
+}

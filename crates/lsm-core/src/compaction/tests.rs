@@ -1,0 +1,363 @@
+//! The picker on levels as a person draws them, the survival rules against an oracle, and both
+//! together in a simulated tree with jobs that overlap in time.
+
+mod simulated;
+
+use std::fmt::Write;
+
+use super::*;
+use crate::options::PartitionOptions;
+use crate::types::{DbId, EntryKind, Epoch, InternalKey, SeqNo, Trailer};
+use crate::version::{Bounds, Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
+
+fn seq(n: u64) -> SeqNo {
+    SeqNo::new(n).unwrap()
+}
+
+fn options() -> PartitionOptions {
+    PartitionOptions {
+        table_bytes: 100,
+        level0_tables: 2,
+        level_base_bytes: 1000,
+        level_multiplier: 10,
+        ..PartitionOptions::default()
+    }
+}
+
+/// A partition without tables.
+fn empty() -> DbVersion {
+    let created = Change::PartitionCreated {
+        id: PartitionId(0),
+        name: "default".into(),
+        options: options(),
+        hooks: Vec::new(),
+        created_at_edit: 1,
+    };
+    let edit = VersionEdit {
+        number: 1,
+        changes: vec![created],
+    };
+    apply(&DbVersion::empty(DbId(1)), &edit).unwrap()
+}
+
+/// `file:first-last`, then `*bytes` (else 100) and `!tombstones` (else 0) of 100 entries.
+fn table(text: &str) -> SstMeta {
+    let (text, tombstones) = text.split_once('!').unwrap_or((text, "0"));
+    let (text, bytes) = text.split_once('*').unwrap_or((text, "100"));
+    let (file, range) = text.split_once(':').unwrap();
+    let (first, last) = range.split_once('-').unwrap();
+    let file: u64 = file.parse().unwrap();
+    let key = |user: &str| InternalKey {
+        user: user.as_bytes().into(),
+        trailer: Trailer::new(seq(file * 10), EntryKind::Value),
+    };
+    SstMeta {
+        file: FileNo(file),
+        epoch: Epoch(1),
+        bytes: bytes.parse().unwrap(),
+        hash: 0,
+        smallest: key(first),
+        largest: key(last),
+        bounds: Bounds::INCLUSIVE,
+        min_seq: seq(file * 10),
+        max_seq: seq(file * 10),
+        entries: 100,
+        tombstones: tombstones.parse().unwrap(),
+        hidden: 0,
+        global_seq: None,
+    }
+}
+
+fn draw(text: &str) -> PartitionVersion {
+    let mut changes = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (level, tables) = line.split_once(':').unwrap();
+        let level = level[1..].parse().unwrap();
+        changes.extend(tables.split_whitespace().map(|text| Change::TableAdded {
+            partition: PartitionId(0),
+            level,
+            meta: table(text),
+        }));
+    }
+    let version = apply(&empty(), &VersionEdit { number: 2, changes }).unwrap();
+    (*version.partitions[&PartitionId(0)]).clone()
+}
+
+fn files(tables: &[Arc<Table>]) -> String {
+    tables
+        .iter()
+        .map(|table| table.meta.file.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn print(job: &Job) -> String {
+    let mut text = String::new();
+    for (level, tables) in &job.inputs {
+        write!(text, "L{level}[{}] ", files(tables)).unwrap();
+    }
+    write!(text, "-> L{} {:?} {:?}", job.level_to, job.kind, job.reason).unwrap();
+    if job.bottom {
+        text += " bottom";
+    }
+    if !job.grandparents.is_empty() {
+        write!(text, " above [{}]", files(&job.grandparents)).unwrap();
+    }
+    text
+}
+
+/// What the picker does with the drawing, job after job with none of them done.
+fn check(drawing: &str, expected: &[&str]) {
+    let version = draw(drawing);
+    let (mut busy, mut cursors) = (Busy::default(), Cursors::default());
+    let mut jobs = Vec::new();
+    while let Some(job) = picker(&version, &busy, &cursors).pick() {
+        busy.claim(&job);
+        cursors.advance(&job);
+        jobs.push(print(&job));
+    }
+    assert_eq!(jobs, expected, "{drawing}");
+}
+
+fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursors) -> Picker<'a> {
+    Picker {
+        version,
+        busy,
+        cursors,
+        oldest_snapshot: SeqNo::MAX,
+        joined: &|_, _| false,
+    }
+}
+
+#[test]
+fn a_young_tree_compacts_level_0_into_the_last_level() {
+    check("L0: 1:a-c", &[]);
+    check("L0: 2:a-c 1:b-d", &["L0[2,1] -> L6 Merge Level0 bottom"]);
+    check(
+        "L0: 5:a-c 4:b-d
+         L6: 1:a-b 2:c-k 3:l-z",
+        &["L0[5,4] L6[1,2] -> L6 Merge Level0 bottom"],
+    );
+}
+
+#[test]
+fn level_0_tables_that_overlap_through_others_go_together() {
+    check(
+        "L0: 9:a-c 8:c-e 7:e-g 6:x-z",
+        &[
+            "L0[6] -> L6 Move Level0 bottom",
+            "L0[9,8,7] -> L6 Merge Level0 bottom",
+        ],
+    );
+    // Two groups, one table that both go into.
+    check(
+        "L0: 9:a-b 8:c-d\nL6: 1:a-d",
+        &["L0[9,8] L6[1] -> L6 Merge Level0 bottom"],
+    );
+    // Disjoint tables, as sequential loading makes them, move.
+    check(
+        "L0: 9:m-n 8:k-l\nL6: 1:a-d",
+        &["L0[8] -> L6 Move Level0 bottom"],
+    );
+}
+
+#[test]
+fn the_base_level_rises_as_the_last_one_grows() {
+    let tables = |bytes: u64| draw(&format!("L6: 1:a-z*{bytes}"));
+    for (bytes, base, target) in [(0, 6, 0), (1000, 6, 0), (1001, 5, 100), (10_009, 5, 1000)] {
+        let shape = Shape::of(&tables(bytes));
+        assert_eq!((shape.base, shape.targets[5]), (base, target), "{bytes}");
+    }
+    assert_eq!(Shape::of(&tables(10_010)).base, 4);
+    assert_eq!(
+        Shape::of(&tables(u64::MAX / 2)).base,
+        1,
+        "there is no level above"
+    );
+    // Level 0 never passes a table that lies higher than it should.
+    let high = "L0: 5:a-z 4:a-z\nL3: 3:b-c*5\nL6: 1:a-z";
+    check(high, &["L0[5,4] L3[3] -> L3 Merge Level0"]);
+}
+
+#[test]
+fn the_fullest_level_goes_first_and_running_jobs_are_kept_clear_of() {
+    let drawing = "
+        L4: 11:a-b 12:c-d 13:e-f
+        L5: 21:a-d*900 22:e-g*900 23:x-z*900
+        L6: 31:a-m*9000 32:n-z*9000";
+    check(
+        drawing,
+        &[
+            "L4[11,12] L5[21] -> L5 Merge Size above [31]",
+            "L5[22] L6[31] -> L6 Merge Size bottom",
+        ],
+    );
+    // Table 2 would need table 4 as well: it waits.
+    let gap = "L5: 1:a-z*600 2:zz-zzz*600\nL6: 3:a-b*3000 4:z-zzz*3000";
+    check(gap, &["L5[1] L6[3,4] -> L6 Merge Size bottom"]);
+}
+
+#[test]
+fn each_part_of_a_level_has_its_turn() {
+    let version = draw(
+        "L5: 1:a-b*150 2:c-d*150 3:e-f*150
+         L6: 11:a-b*500 12:c-d*500 13:e-f*500",
+    );
+    let (busy, mut cursors) = (Busy::default(), Cursors::default());
+    for expected in [
+        "L5[1] L6[11]",
+        "L5[2] L6[12]",
+        "L5[3] L6[13]",
+        "L5[1] L6[11]",
+    ] {
+        let job = picker(&version, &busy, &cursors).pick().unwrap();
+        assert_eq!(print(&job), format!("{expected} -> L6 Merge Size bottom"));
+        cursors.advance(&job);
+    }
+}
+
+#[test]
+fn tombstone_heavy_tables_go_first_and_vanish_at_the_bottom() {
+    check(
+        "L6: 1:a-c 2:d-f!24 3:g-i!25",
+        &["L6[3] -> L6 Merge Elision bottom"],
+    );
+    check(
+        "L5: 4:a-b*40 5:c-d*40!60\nL6: 1:a-z*500",
+        &["L5[4,5] L6[1] -> L6 Merge Tombstones bottom"],
+    );
+    // Nothing below: rewritten where it is, not moved.
+    check(
+        "L4: 5:c-d*40!60\nL6: 1:x-z",
+        &["L4[5] -> L4 Merge Elision bottom"],
+    );
+}
+
+#[test]
+fn an_elision_waits_for_snapshots_and_never_runs_twice() {
+    let version = draw("L6: 1:a-c!90");
+    let (busy, mut cursors) = (Busy::default(), Cursors::default());
+    let pick = |oldest, cursors: &Cursors| {
+        Picker {
+            oldest_snapshot: seq(oldest),
+            ..picker(&version, &busy, cursors)
+        }
+        .pick()
+    };
+    assert!(
+        pick(9, &cursors).is_none(),
+        "a snapshot is older than the tombstones"
+    );
+    let job = pick(10, &cursors).expect("nobody needs them");
+    cursors.finished(&job, [FileNo(1)]);
+    assert!(pick(10, &cursors).is_none(), "what is left cannot go");
+}
+
+#[test]
+fn neighbours_that_a_filter_joins_share_a_job() {
+    let version = draw("L5: 4:a-b*3000 5:c-d 6:e-f\nL6: 1:a-b*500 2:c-d*600");
+    let (busy, cursors) = (Busy::default(), Cursors::default());
+    let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"c");
+    let job = Picker {
+        joined: &joined,
+        ..picker(&version, &busy, &cursors)
+    }
+    .pick()
+    .unwrap();
+    assert_eq!(print(&job), "L5[4,5] L6[1,2] -> L6 Merge Size bottom");
+}
+
+#[test]
+fn a_range_goes_to_the_bottom_step_by_step() {
+    let version = draw("L0: 9:a-c 8:x-z\nL5: 5:b-d 6:e-f\nL6: 1:a-b 2:c-d!1");
+    let (mut busy, cursors) = (Busy::default(), Cursors::default());
+    let mut jobs = Vec::new();
+    let range = UserRange::new(b"a", b"d");
+    loop {
+        match picker(&version, &busy, &cursors).pick_range(range) {
+            RangePick::Job(job) => {
+                busy.claim(&job);
+                jobs.push(print(&job));
+            }
+            RangePick::Blocked => break,
+            RangePick::Done => panic!("jobs are running"),
+        }
+    }
+    assert_eq!(jobs, ["L0[9] L5[5] -> L5 Merge Range above [1,2]"]);
+    let version = draw("L0: 8:x-z\nL6: 1:a-b 2:c-d!1");
+    let nobody = Busy::default();
+    let RangePick::Job(job) = picker(&version, &nobody, &cursors).pick_range(range) else {
+        panic!("a tombstone is left")
+    };
+    assert_eq!(print(&job), "L6[2] -> L6 Merge Elision bottom");
+    let outside = UserRange::new(b"a", b"b");
+    assert!(matches!(
+        picker(&version, &nobody, &cursors).pick_range(outside),
+        RangePick::Done
+    ));
+}
+
+#[test]
+fn a_table_over_many_grandparents_is_merged_not_moved() {
+    let wide = "L4: 9:a-z*500\nL6: 1:a-b*600 2:c-d*401 3:e-z*9009";
+    check(wide, &["L4[9] -> L5 Merge Size above [1,2,3]"]);
+    let narrow = "L4: 9:a-d*500\nL6: 1:a-b*500 2:c-d*500 3:e-z*9010";
+    check(narrow, &["L4[9] -> L5 Move Size above [1,2]"]);
+}
+
+#[test]
+fn debt_is_zero_when_every_level_has_its_size() {
+    assert_eq!(compaction_debt(&draw("L0: 9:a-c\nL6: 1:a-z*900")), 0);
+    assert_eq!(
+        compaction_debt(&draw("L0: 9:a-c 8:a-c\nL6: 1:a-z*900")),
+        200 + 400
+    );
+    assert_eq!(compaction_debt(&draw("L5: 5:a-c*300\nL6: 1:a-z*3000")), 0);
+    assert_eq!(
+        compaction_debt(&draw("L5: 5:a-c*600\nL6: 1:a-z*3000")),
+        300 + 1500
+    );
+}
+
+#[test]
+fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
+    let version = draw("L5: 9:a-z\nL6: 1:b-c*400 2:d-e*400 3:f-g*400 4:h-i*10");
+    let (busy, cursors) = (Busy::default(), Cursors::default());
+    let RangePick::Job(job) = picker(&version, &busy, &cursors).pick_range(UserRange::ALL) else {
+        panic!("level 5 is not the last")
+    };
+    let job = Job {
+        grandparents: version.levels[6].tables().to_vec(),
+        ..job
+    };
+    let mut split = Split::new(&job, 100);
+    assert!(!split.ends_before(b"a", 0) && !split.ends_before(b"b", 99));
+    assert!(split.ends_before(b"b", 100), "large enough");
+    split.begin();
+    assert!(
+        !split.ends_before(b"c", 50) && split.ends_before(b"cc", 50),
+        "at a boundary"
+    );
+    split.begin();
+    assert!(!split.ends_before(b"eh", 1), "400 bytes of grandparents");
+    assert!(!split.ends_before(b"gh", 1), "800");
+    let mut split = Split::new(&job, 100);
+    assert!(
+        !split.ends_before(b"a", 1) && split.ends_before(b"x", 1),
+        "1210"
+    );
+}
+
+#[test]
+fn equal_internal_keys_are_told_apart_from_versions() {
+    let snapshots = [seq(9)];
+    let mut rules = Survival::new(&snapshots);
+    let key = |user: &'static [u8], n| {
+        crate::types::KeyRef::new(user, Trailer::new(seq(n), EntryKind::Value))
+    };
+    let mut keep = |key| rules.keep(key, false, |_| true);
+    assert_eq!(keep(key(b"a", 5)), Verdict::Keep);
+    assert_eq!(keep(key(b"a", 5)), Verdict::Twin);
+    assert_eq!(keep(key(b"a", 4)), Verdict::Drop);
+    assert_eq!(keep(key(b"b", 4)), Verdict::Keep);
+}
