@@ -1,6 +1,6 @@
 //! Compaction: which tables to merge, which entries survive, where an output ends.
 //!
-//! All of it is pure: no files, no cache, no clock. The database picks a [`Job`] under its lock,
+//! All of it but `executor.rs` is pure: no files, no cache, no clock. The database picks a [`Job`] under its lock,
 //! the executor runs it and the database installs the result.
 //!
 //! Invariants:
@@ -10,6 +10,7 @@
 //! 3. Deeper is older: no job moves an entry below an older entry of its key, or drops a tombstone
 //!    above one.
 
+mod executor;
 mod leveled;
 mod picker;
 mod rules;
@@ -20,6 +21,7 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+pub use executor::{Outputs, TableFactory, run, write_survivors};
 pub use leveled::{Shape, compaction_debt};
 pub use picker::{Picker, RangePick};
 pub use rules::{KeyBelow, Survival, Verdict};

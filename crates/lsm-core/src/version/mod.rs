@@ -11,9 +11,11 @@
 mod apply;
 mod edit;
 mod level;
+mod level_iter;
 mod manifest;
 mod record;
 mod recover;
+mod set;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -24,9 +26,11 @@ use std::sync::Arc;
 pub use apply::{Builder, Refused, apply, snapshot_edit};
 pub use edit::{Change, EditFault, VersionEdit};
 pub use level::Level;
+pub use level_iter::LevelIter;
 pub use manifest::{Manifest, retire};
 pub use recover::{Recovered, recover};
-pub use table::{Bounds, SstMeta, Table, UserRange};
+pub use set::{FileNumbers, VersionSet};
+pub use table::{Bounds, SstMeta, Table, TableContext, UserRange};
 
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;

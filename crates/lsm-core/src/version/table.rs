@@ -1,14 +1,24 @@
 //! [`SstMeta`], what the manifest says of a table, and [`Table`], a live table of a Version.
 //!
-//! Made by flush and compaction, carried by edits, held by levels. It never touches a file.
+//! Made by flush and compaction, carried by edits, held by levels. It opens its file when it is
+//! first read, and writes none.
 //!
 //! Invariants:
 //! 1. `smallest <= largest` and `min_seq <= max_seq`; `apply` refuses anything else.
 //! 2. A live table is one [`Table`] object for its whole life: a move between levels keeps the
 //!    `Arc`, so that what was opened stays open.
 
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
-use crate::types::{Epoch, FileNo, InternalKey, SeqNo};
+use crate::sstable::{BlockCache, SstIdentity, SstReader, SstSummary};
+use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
 /// Whether the bounds of a table belong to it. One byte on disk: bit 0 smallest, bit 1 largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -72,6 +82,31 @@ pub struct SstMeta {
 }
 
 impl SstMeta {
+    /// The description of a table that was just written.
+    pub fn of(summary: SstSummary) -> SstMeta {
+        SstMeta {
+            file: summary.identity.file,
+            epoch: summary.identity.epoch,
+            bytes: summary.file_bytes,
+            hash: summary.file_hash,
+            smallest: summary.smallest,
+            largest: summary.largest,
+            bounds: Bounds::INCLUSIVE,
+            min_seq: summary.min_seq,
+            max_seq: summary.max_seq,
+            entries: summary.entries,
+            tombstones: summary.tombstones,
+            hidden: summary.hidden,
+            global_seq: None,
+        }
+    }
+
+    /// Whether the table may hold the user key.
+    #[inline]
+    pub fn covers(&self, user: &[u8]) -> bool {
+        !self.ends_before(user) && !self.starts_after(user)
+    }
+
     /// The newest sequence that a reader meets in the table.
     pub fn newest(&self) -> SeqNo {
         self.global_seq.unwrap_or(self.max_seq)
@@ -162,17 +197,80 @@ impl<'a> UserRange<'a> {
     }
 }
 
-/// A live table.
-#[derive(Debug)]
+/// How tables are opened.
+pub struct TableContext {
+    /// Where the files lie.
+    pub fs: Arc<dyn Fs>,
+    /// Their folder.
+    pub dir: PathBuf,
+    /// The database that each file must name.
+    pub db_id: DbId,
+    /// Where their blocks are kept; `None` keeps none.
+    pub cache: Option<Arc<dyn BlockCache>>,
+}
+
+/// A live table. Opened by its first reader, and then held open for as long as it lives.
 pub struct Table {
     /// What the manifest says of it.
     pub meta: SstMeta,
+    reader: OnceLock<Arc<SstReader>>,
 }
 
 impl Table {
     /// The table of a description.
     pub fn new(meta: SstMeta) -> Table {
-        Table { meta }
+        Table { meta, reader: OnceLock::new() }
+    }
+
+    /// The path of its file.
+    pub fn path(&self, context: &TableContext) -> PathBuf {
+        FileName::new(FileKind::Sst, self.meta.file, self.meta.epoch).path(&context.dir)
+    }
+
+    /// Its reader.
+    ///
+    /// # Errors
+    /// Corruption if the file is missing or not what the manifest says. It is tried again at the
+    /// next call.
+    ///
+    /// # Cost
+    /// The first call opens the file and reads filter and index.
+    #[inline]
+    pub fn reader(&self, context: &TableContext) -> Result<&Arc<SstReader>> {
+        match self.reader.get() {
+            Some(reader) => Ok(reader),
+            None => self.open(context),
+        }
+    }
+
+    #[cold]
+    fn open(&self, context: &TableContext) -> Result<&Arc<SstReader>> {
+        let path = self.path(context);
+        let file = context.fs.open_read(&path).map_err(|error| {
+            match error.io_source().map(io::Error::kind) {
+                Some(io::ErrorKind::NotFound) => {
+                    Error::corruption(&path, None, "the table is missing")
+                }
+                _ => error,
+            }
+        })?;
+        let (file_no, epoch) = (self.meta.file, self.meta.epoch);
+        let identity = SstIdentity { db_id: context.db_id, file: file_no, epoch };
+        let expected = Some((self.meta.bytes, self.meta.hash));
+        let reader = SstReader::open(file, path, identity, expected, context.cache.clone())?;
+        // Two first readers may open it at once; one of the two is kept.
+        Ok(self.reader.get_or_init(|| Arc::new(reader)))
+    }
+
+    /// Memory of its filter and index, in bytes, if it is open.
+    pub fn memory_bytes(&self) -> u64 {
+        self.reader.get().map_or(0, |reader| reader.memory_bytes())
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("meta", &self.meta).finish_non_exhaustive()
     }
 }
 

@@ -1,0 +1,327 @@
+//! Who runs background work, and when: real threads in production, single steps in tests.
+//!
+//! A thread looks for work when it is told that there may be some, and goes on until there is
+//! none. What the work is lies in `jobs.rs` and `log.rs`; none of it needs a foreground write to
+//! make progress.
+//!
+//! Invariants:
+//! 1. Threads have names and are joined by `stop`.
+//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::DbInner;
+use super::log::LogChore;
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+
+/// After a failure, work is tried again this much later at the latest.
+const RETRY: Duration = Duration::from_millis(250);
+/// An idle log is marked this long after its last sync.
+const MARK_AFTER: Duration = Duration::from_millis(10);
+/// Files that an iterator holds are looked at again this often.
+const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
+
+/// Who does background work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackgroundMode {
+    /// Threads of the database.
+    #[default]
+    Threads,
+    /// `Db::step`, one piece at a time, and writers that are stopped: for tests.
+    Stepped,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    Flush,
+    Compaction,
+    Log,
+}
+
+#[derive(Default)]
+struct State {
+    stop: bool,
+    /// Grows whenever there may be new work.
+    ticket: u64,
+    /// Threads that are looking for work or doing it.
+    active: usize,
+    flush_error: Option<Error>,
+    compaction_error: Option<Error>,
+    log_error: Option<Error>,
+}
+
+impl State {
+    fn error_of(&mut self, task: Task) -> &mut Option<Error> {
+        match task {
+            Task::Flush => &mut self.flush_error,
+            Task::Compaction => &mut self.compaction_error,
+            Task::Log => &mut self.log_error,
+        }
+    }
+
+    fn error(&self) -> Option<Error> {
+        let errors = [&self.flush_error, &self.compaction_error, &self.log_error];
+        errors.into_iter().flatten().next().cloned()
+    }
+}
+
+/// Since when the log thread has seen the same chore.
+#[derive(Default)]
+struct LogWatch(Option<(LogChore, Duration)>);
+
+impl LogWatch {
+    /// For how long `chore` has been due, at `now`.
+    fn age(&mut self, chore: LogChore, now: Duration) -> Duration {
+        match self.0 {
+            Some((same, since)) if same == chore => now.saturating_sub(since),
+            _ => {
+                self.0 = Some((chore, now));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Background {
+    mode: BackgroundMode,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Whether the log thread has been told; saves the wake-up per write.
+    log_told: AtomicBool,
+    log_watch: Mutex<LogWatch>,
+    stopping: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Background {
+    pub(super) fn new(mode: BackgroundMode, clock: Arc<dyn Clock>) -> Background {
+        Background {
+            mode,
+            clock,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            log_told: AtomicBool::new(false),
+            log_watch: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            threads: Mutex::default(),
+        }
+    }
+
+    pub(super) fn mode(&self) -> BackgroundMode {
+        self.mode
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// The failure that keeps work from being done at present, if one does.
+    pub(super) fn error(&self) -> Option<Error> {
+        self.state.lock().error()
+    }
+
+    /// Tells the threads that there may be something to flush or to compact.
+    pub(super) fn flush_due(&self) {
+        self.wake_all();
+    }
+
+    /// Tells the log thread that something was written. Cheap when it knows.
+    #[inline]
+    pub(super) fn log_active(&self) {
+        if !self.log_told.load(Ordering::Relaxed) && !self.log_told.swap(true, Ordering::AcqRel) {
+            self.wake_all();
+        }
+    }
+
+    /// Has every thread look for work, and every waiter look again.
+    pub(super) fn wake_all(&self) {
+        self.state.lock().ticket += 1;
+        self.changed.notify_all();
+    }
+
+    /// Whether running jobs should give up.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn tasks(&self, compaction_threads: usize) -> Vec<(Task, String)> {
+        if self.mode == BackgroundMode::Stepped {
+            return Vec::new();
+        }
+        let mut tasks = vec![
+            (Task::Flush, "siltstone-flush".to_owned()),
+            (Task::Log, "siltstone-log".to_owned()),
+        ];
+        let compaction = |number| (Task::Compaction, format!("siltstone-compact-{number}"));
+        tasks.extend((0..compaction_threads).map(compaction));
+        tasks
+    }
+
+    /// Ends all threads: jobs that run give up, and nothing new is begun.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has told so itself; there is nobody else to tell here.
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits for news or `timeout`; `false` when it is time to end.
+    fn wait(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        seen: &mut u64,
+        timeout: Option<Duration>,
+    ) -> bool {
+        while !state.stop && state.ticket == *seen {
+            match timeout {
+                None => self.changed.wait(state),
+                Some(timeout) => {
+                    if self.changed.wait_for(state, timeout).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        *seen = state.ticket;
+        !state.stop
+    }
+}
+
+impl DbInner {
+    /// Starts the threads.
+    #[expect(clippy::disallowed_methods, reason = "the one place where threads are made")]
+    pub(super) fn start_background(self: &Arc<Self>) -> Result<()> {
+        for (task, name) in self.background.tasks(self.options.compaction_threads) {
+            let db = self.clone();
+            let thread = std::thread::Builder::new().name(name.clone());
+            let thread = thread.spawn(move || db.work(task)).map_err(|error| {
+                Error::new(ErrorKind::Io, format!("cannot start thread {name}: {error}"))
+            })?;
+            self.background.threads.lock().push(thread);
+        }
+        Ok(())
+    }
+
+    fn work(&self, task: Task) {
+        let background = &self.background;
+        let mut seen = u64::MAX;
+        let mut timeout = Some(Duration::ZERO);
+        loop {
+            let mut state = background.state.lock();
+            if !background.wait(&mut state, &mut seen, timeout) {
+                return;
+            }
+            state.active += 1;
+            drop(state);
+            let outcome = match task {
+                Task::Flush => self.repeat(|| self.flush_one()),
+                Task::Compaction => self.repeat(|| self.compact_one()),
+                Task::Log => self.tend_log(),
+            };
+            let outcome = outcome.and_then(|next| self.remove_obsolete().map(|()| next));
+            let held = !self.obsolete.is_empty();
+            timeout = match &outcome {
+                Err(_) => Some(RETRY),
+                Ok(Some(next)) => Some(*next),
+                Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
+            };
+            let mut state = background.state.lock();
+            state.active -= 1;
+            *state.error_of(task) = outcome.err();
+            drop(state);
+            // Whoever waits for idleness, for a claim to be given back, or for an error.
+            background.changed.notify_all();
+            self.ease();
+        }
+    }
+
+    /// Does work until there is none.
+    fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
+        while !self.background.is_stopping() && once()? {}
+        Ok(None)
+    }
+
+    /// Syncs and marks the log as they fall due; says when to look again.
+    fn tend_log(&self) -> Result<Option<Duration>> {
+        self.ensure_reserve()?;
+        let chore = self.log_chore();
+        let age = self.background.log_watch.lock().age(chore, self.background.now());
+        match chore {
+            LogChore::Mark if age >= MARK_AFTER => self.mark_idle()?,
+            LogChore::Sync => {
+                // 0 leaves syncing to the operating system and to commits that ask for it.
+                let interval = Duration::from_millis(self.options.sync_interval_ms);
+                if !interval.is_zero() && age >= interval {
+                    self.sync_log()?;
+                    *self.background.log_watch.lock() = LogWatch::default();
+                }
+            }
+            LogChore::Mark => {}
+            LogChore::Rest => {
+                self.background.log_told.store(false, Ordering::Release);
+                // What was written before that store has told nobody.
+                if self.log_chore() == LogChore::Rest {
+                    return Ok(None);
+                }
+                self.background.log_told.store(true, Ordering::Release);
+            }
+        }
+        Ok(Some(MARK_AFTER))
+    }
+
+    /// Does one piece of background work on the calling thread; `false` if there was none.
+    pub(super) fn step(&self) -> Result<bool> {
+        self.check_not_closed()?;
+        if self.flush_one()? || self.compact_one()? {
+            return Ok(true);
+        }
+        self.remove_obsolete()?;
+        match self.log_chore() {
+            LogChore::Sync => self.sync_log().map(|()| true),
+            LogChore::Mark => self.mark_idle().map(|()| true),
+            LogChore::Rest => self.ensure_reserve().map(|()| false),
+        }
+    }
+
+    /// Waits until no work is left.
+    pub(super) fn wait_idle(&self) -> Result<()> {
+        self.check_not_closed()?;
+        if self.background.mode == BackgroundMode::Stepped {
+            while self.step()? {}
+            return Ok(());
+        }
+        self.background.wake_all();
+        let mut state = self.background.state.lock();
+        while !state.stop {
+            if let Some(error) = state.error() {
+                return Err(error);
+            }
+            if state.active == 0 && !self.has_work() {
+                drop(state);
+                return self.remove_obsolete();
+            }
+            // The timeout is for work that another thread's call does, which tells nobody.
+            self.background.changed.wait_for(&mut state, RETRY);
+        }
+        self.check_not_closed()
+    }
+
+    /// Waits for news from background work.
+    pub(super) fn wait_for_background(&self) {
+        let mut state = self.background.state.lock();
+        if !state.stop {
+            self.background.changed.wait_for(&mut state, RETRY);
+        }
+    }
+}

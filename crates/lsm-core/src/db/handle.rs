@@ -1,0 +1,340 @@
+//! The handles of the public face: [`Db`], [`Partition`], [`Snapshot`]. Thin: each call a few
+//! lines over the rooms that do the work.
+
+use std::any::Any;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::commit::Commit;
+use super::open::Builder;
+use super::write::{Batch, write_one};
+use super::DbInner;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::PartitionOptions;
+use crate::partition::PartitionState;
+use crate::read::{self, Cursor, KeyRange, Keys, Range, prefix_bounds};
+use crate::snapshot::RegisteredSnapshot;
+use crate::stats::Stats;
+use crate::types::{EntryKind, SeqNo, Slice};
+
+/// Closes the database when the last handle, snapshot and iterator is gone.
+pub(super) struct OpenHandle(Arc<DbInner>);
+
+impl Drop for OpenHandle {
+    fn drop(&mut self) {
+        // Nobody is left to tell; `Db::close` is there for those who want to know.
+        let _ = self.0.close();
+    }
+}
+
+/// An open database. Cheap to clone; all clones are the same database.
+///
+/// Dropping the last clone, partition, snapshot and iterator closes it, as [`Db::close`] does.
+#[derive(Clone)]
+pub struct Db(Arc<OpenHandle>);
+
+impl Db {
+    pub(super) fn new(inner: Arc<DbInner>) -> Db {
+        Db(Arc::new(OpenHandle(inner)))
+    }
+
+    /// Opens the database in the folder `path` with default options; creates both if there is
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process, or this one, has it
+    /// open; corruption if manifest or log are damaged.
+    ///
+    /// # Cost
+    /// Reads the manifest and the log since the last flushes, and writes what the log held to
+    /// tables.
+    pub fn open(path: impl AsRef<Path>) -> Result<Db> {
+        Db::builder(path).open()
+    }
+
+    /// Options for opening the database in the folder `path`.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref())
+    }
+
+    pub(super) fn inner(&self) -> &Arc<DbInner> {
+        &self.0.0
+    }
+
+    /// The partition `name`, made with default options if it does not exist.
+    pub fn partition(&self, name: &str) -> Result<Partition> {
+        let state = self.inner().open_partition(name, None)?;
+        Ok(Partition { db: self.clone(), state })
+    }
+
+    /// The partition `name` with these options: made if it does not exist, changed if it has
+    /// others. Options that are fixed at creation must agree.
+    pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
+        let state = self.inner().open_partition(name, Some(&options))?;
+        Ok(Partition { db: self.clone(), state })
+    }
+
+    /// The names of all partitions, in order.
+    pub fn partition_names(&self) -> Vec<String> {
+        self.inner().partition_names()
+    }
+
+    /// Drops the partition `name` with all that is in it. Handles to it refuse from then on;
+    /// iterators and snapshots that exist go on reading it.
+    ///
+    /// # Durability
+    /// Durable once this returns.
+    pub fn drop_partition(&self, name: &str) -> Result<()> {
+        self.inner().drop_partition(name)
+    }
+
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.clone())
+    }
+
+    /// The database as it is now, over all partitions.
+    pub fn snapshot(&self) -> Snapshot {
+        let inner = self.inner();
+        let registered = inner.snapshots.register(|| inner.visible_seq());
+        Snapshot { db: self.clone(), registered: Arc::new(registered) }
+    }
+
+    /// Waits until every logged operation up to `seq` is on the device, syncing if needed.
+    pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
+        self.inner().check_not_closed()?;
+        self.inner().sync_through_seq(seq)
+    }
+
+    /// The newest operation that is on the device, with every logged one before it.
+    pub fn durable_seq(&self) -> SeqNo {
+        self.inner().durable_seq()
+    }
+
+    /// The newest operation that readers see.
+    pub fn visible_seq(&self) -> SeqNo {
+        self.inner().visible_seq()
+    }
+
+    /// Writes all memtables to tables and waits for it.
+    pub fn flush(&self) -> Result<()> {
+        self.inner().flush_all()
+    }
+
+    /// Waits until no background work is left.
+    ///
+    /// # Errors
+    /// The failure of background work, if that is what keeps it from being done.
+    pub fn wait_idle(&self) -> Result<()> {
+        self.inner().wait_idle()
+    }
+
+    /// What the engine counts.
+    pub fn stats(&self) -> Stats {
+        self.inner().stats()
+    }
+
+    /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
+    /// work; `false` if there was none.
+    pub fn step(&self) -> Result<bool> {
+        self.inner().step()
+    }
+
+    /// Closes the database: background work ends, the log is synced and ended cleanly. Memtables
+    /// are not flushed; the next open replays them. Every other handle refuses from then on.
+    ///
+    /// # Errors
+    /// What dropping the handles could not tell.
+    pub fn close(self) -> Result<()> {
+        self.inner().close()
+    }
+}
+
+impl fmt::Debug for Db {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Db").field("path", &self.inner().dir).finish_non_exhaustive()
+    }
+}
+
+/// A handle to one partition: a key space with its own tables and options.
+#[derive(Clone)]
+pub struct Partition {
+    db: Db,
+    state: Arc<PartitionState>,
+}
+
+impl Partition {
+    pub(super) fn db(&self) -> &Arc<DbInner> {
+        self.db.inner()
+    }
+
+    pub(super) fn state(&self) -> &Arc<PartitionState> {
+        &self.state
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// Its stored options.
+    pub fn options(&self) -> PartitionOptions {
+        (*self.state.view().version.options).clone()
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// A limit (nothing is written), a dropped partition, a full disk, a closed or read-only
+    /// store.
+    ///
+    /// # Durability
+    /// [`Durability::Os`](crate::options::Durability::Os); for more see [`Batch::commit`] and [`Db::wait_durable`].
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
+        write_one(self, EntryKind::Value, key.as_ref(), value.as_ref())
+    }
+
+    /// Deletes `key`; fine if it does not exist. Errors and durability as [`Partition::put`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[])
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// Corruption that names file and key if the way to it is damaged; never an older value.
+    ///
+    /// # Cost
+    /// Allocates nothing on a miss. Reads at most one data block per level, if it is not cached.
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.db().check_not_closed()?;
+        self.state.check_live()?;
+        // The view first: what it holds is complete up to any sequence loaded later.
+        let view = self.state.view();
+        let seq = self.db().visible_seq();
+        read::get(&view, &self.db().tables, key.as_ref(), seq)
+            .map_err(|error| error.in_partition(&self.state.name))
+    }
+
+    /// Whether `key` exists. As [`Partition::get`].
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// All keys and values in `range`, as they are now. Double-ended.
+    pub fn range(&self, range: impl KeyRange) -> Range {
+        self.scan(range.bounds())
+    }
+
+    /// All keys and values. Double-ended.
+    pub fn iter(&self) -> Range {
+        self.range(..)
+    }
+
+    /// All keys that begin with `prefix`, and their values. Double-ended.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        self.scan(prefix_bounds(prefix.as_ref()))
+    }
+
+    /// All keys. Double-ended; values are never touched.
+    pub fn keys(&self) -> Keys {
+        self.iter().keys()
+    }
+
+    /// A cursor over the partition as it is now.
+    ///
+    /// # Panics
+    /// Never for the state of the store: an error is told by the first seek.
+    pub fn cursor(&self) -> Cursor {
+        Cursor::open(&(..).bounds(), self.reader(None))
+    }
+
+    fn scan(&self, bounds: read::Bounds) -> Range {
+        Range::new(bounds, self.reader(None))
+    }
+
+    /// What a scan needs: the present view and a sequence number, or the error that says why
+    /// there is none.
+    fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
+        self.db().check_not_closed()?;
+        if snapshot.is_none_or(|snapshot| !self.state.existed_at(snapshot.seq())) {
+            self.state.check_live()?;
+        }
+        if snapshot.is_some_and(|snapshot| !Arc::ptr_eq(snapshot.db.inner(), self.db())) {
+            let message = "the snapshot is of another database";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let view = self.state.pin();
+        let seq = snapshot.map_or_else(|| self.db().visible_seq(), Snapshot::seq);
+        let keep: Arc<dyn Any + Send + Sync> = match snapshot {
+            Some(snapshot) => Arc::new(snapshot.clone()),
+            None => self.db.0.clone(),
+        };
+        let (context, partition) = (self.db().tables.clone(), self.state.name.clone());
+        Ok(read::ReadPoint { view, seq, context, partition, keep })
+    }
+
+    /// Compacts `range` to the bottom level: deleted and overwritten data in it is gone
+    /// afterwards, unless a snapshot needs it. Flushes first.
+    pub fn compact(&self, range: impl KeyRange) -> Result<()> {
+        self.db().compact(&self.state, &range.bounds())
+    }
+}
+
+impl fmt::Debug for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Partition").field("name", &self.state.name).finish_non_exhaustive()
+    }
+}
+
+/// The database at one moment, over all partitions. Cheap to clone.
+///
+/// It pins no memory and no file, but compactions keep every version that it sees until its last
+/// clone is dropped.
+#[derive(Clone)]
+pub struct Snapshot {
+    db: Db,
+    registered: Arc<RegisteredSnapshot>,
+}
+
+impl Snapshot {
+    /// The sequence number up to which it sees.
+    pub fn seq(&self) -> SeqNo {
+        self.registered.seq()
+    }
+
+    /// The value that `key` had in `partition`. As [`Partition::get`].
+    pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        let point = partition.reader(Some(self))?;
+        read::get(&point.view, &point.context, key.as_ref(), point.seq)
+            .map_err(|error| error.in_partition(partition.name()))
+    }
+
+    /// Keys and values that were in `range` of `partition`. Double-ended.
+    pub fn range(&self, partition: &Partition, range: impl KeyRange) -> Range {
+        Range::new(range.bounds(), partition.reader(Some(self)))
+    }
+
+    /// All keys and values that were in `partition`. Double-ended.
+    pub fn iter(&self, partition: &Partition) -> Range {
+        self.range(partition, ..)
+    }
+
+    /// Keys that begin with `prefix`, and their values, that were in `partition`. Double-ended.
+    pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Range {
+        Range::new(prefix_bounds(prefix.as_ref()), partition.reader(Some(self)))
+    }
+
+    /// A cursor over `partition` as it was.
+    pub fn cursor(&self, partition: &Partition) -> Cursor {
+        Cursor::open(&(..).bounds(), partition.reader(Some(self)))
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("seq", &self.seq()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,369 @@
+//! Flushes and compactions: picking, running, installing. Called by `background.rs`, and by the
+//! calls that wait for their result.
+//!
+//! Invariants:
+//! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences.
+//! 2. Two compactions share no input and no output range: `Busy`, claimed and given back under
+//!    `Jobs::claims`. A version is looked at under that lock and a claim given back after the
+//!    view took the result in, so no job sees inputs that are gone.
+//! 3. A table that turned out damaged stays claimed: it is not compacted again until the next
+//!    open, and the rest of the partition goes on.
+
+use std::collections::HashMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{BackgroundMode, DbInner};
+use crate::compaction::{self, Busy, Cursors, Job, JobKind, Picker, RangePick, TableFactory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::flush::flush;
+use crate::partition::PartitionState;
+use crate::read::Bounds;
+use crate::types::{PartitionId, SeqNo};
+use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
+
+/// What the compactions of one partition have taken.
+#[derive(Default)]
+struct Claims {
+    busy: Busy,
+    cursors: Cursors,
+    running: usize,
+    /// Why some tables stay claimed.
+    damage: Option<Error>,
+}
+
+/// What background work has under way.
+#[derive(Default)]
+pub(super) struct Jobs {
+    /// Held while a flush runs.
+    flushing: Mutex<()>,
+    claims: Mutex<HashMap<PartitionId, Claims>>,
+}
+
+impl DbInner {
+    fn factory(&self) -> TableFactory {
+        TableFactory {
+            fs: self.fs.clone(),
+            dir: self.dir.clone(),
+            db_id: self.db_id,
+            epoch: self.epoch,
+            numbers: self.numbers.clone(),
+        }
+    }
+
+    fn snapshots_for_job(&self) -> Vec<SeqNo> {
+        self.snapshots.for_job(|| self.visible_seq())
+    }
+
+    /// Flushes the partition with the most sealed memory; `false` if there is none.
+    pub(super) fn flush_one(&self) -> Result<bool> {
+        let _one_at_a_time = self.jobs.flushing.lock();
+        let sealed_bytes = |partition: &Arc<PartitionState>| -> u64 {
+            partition.view().sealed.iter().map(|memtable| memtable.bytes()).sum()
+        };
+        let candidates = self.live_partitions();
+        let Some(partition) = candidates
+            .into_iter()
+            .filter(|partition| !partition.view().sealed.is_empty())
+            .max_by_key(sealed_bytes)
+        else {
+            return Ok(false);
+        };
+        self.flush_partition(&partition)?;
+        self.background.wake_all();
+        Ok(true)
+    }
+
+    fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
+        let view = partition.pin();
+        let newest = view.sealed.first().expect("it was picked for its sealed memtables");
+        let (through, last_seq) = (newest.id, newest.last_seq());
+        // Durability: no flush that covers a sequence enters the manifest before the log is
+        // durable through it; else a crash could keep half of a batch over two partitions.
+        if partition.logged {
+            self.sync_through_seq(last_seq)?;
+        }
+        let snapshots = self.snapshots_for_job();
+        let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
+        let bytes = table.as_ref().map_or(0, |meta| meta.bytes);
+        let (id, level) = (partition.id, 0);
+        let mut changes = Vec::new();
+        changes.extend(table.map(|meta| Change::TableAdded { partition: id, level, meta }));
+        changes.push(Change::FlushedThrough {
+            partition: id,
+            seq: last_seq,
+            memtables_through: through,
+        });
+        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))));
+        changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
+        changes.push(Change::LastSeq(self.visible_seq()));
+        if self.install_tables(partition, changes, Some(through), Vec::new())? {
+            self.counters.flush_bytes.add(bytes);
+            self.counters.flushes.add(1);
+            self.segments_removed(&segments)?;
+        }
+        Ok(())
+    }
+
+    /// Flushes everything that was written before the call.
+    pub(super) fn flush_all(&self) -> Result<()> {
+        self.check_not_closed()?;
+        let mut between = self.between_groups();
+        let partitions = self.live_partitions();
+        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
+        drop(between);
+        self.finish_flushes(&partitions)
+    }
+
+    /// Flushes what is sealed in these partitions, on the calling thread.
+    fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
+        let newest_sealed = |partition: &PartitionState| {
+            partition.view().sealed.first().map(|memtable| memtable.id)
+        };
+        let goals: Vec<_> = partitions.iter().filter_map(|p| Some((p, newest_sealed(p)?))).collect();
+        let is_waiting = |partition: &PartitionState, goal| {
+            !partition.is_dropped() && partition.view().sealed.iter().any(|m| m.id <= goal)
+        };
+        while goals.iter().any(|(partition, goal)| is_waiting(partition, *goal)) {
+            self.check_not_closed()?;
+            self.flush_one()?;
+        }
+        Ok(())
+    }
+
+    /// Picks, for any partition, and runs one compaction; `false` if none is due.
+    pub(super) fn compact_one(&self) -> Result<bool> {
+        let mut best: Option<(Arc<PartitionState>, Job, Arc<PartitionVersion>)> = None;
+        {
+            let mut claims = self.jobs.claims.lock();
+            for partition in self.live_partitions() {
+                let claim = claims.entry(partition.id).or_default();
+                let Some((job, version)) = self.pick(&partition, claim) else { continue };
+                if best.as_ref().is_none_or(|(_, other, _)| job.score > other.score) {
+                    best = Some((partition, job, version));
+                }
+            }
+            if let Some((partition, job, _)) = &best {
+                claims.entry(partition.id).or_default().claim(job);
+            }
+        }
+        let Some((partition, job, version)) = best else { return Ok(false) };
+        let result = self.run_claimed(&partition, &job, &version);
+        self.background.wake_all();
+        match result {
+            // The damaged inputs stay claimed; other work goes on.
+            Err(error) if error.is_corruption() => Ok(true),
+            result => result.map(|()| true),
+        }
+    }
+
+    fn pick(
+        &self,
+        partition: &PartitionState,
+        claim: &Claims,
+    ) -> Option<(Job, Arc<PartitionVersion>)> {
+        let version = partition.view().version.clone();
+        let job = self.with_picker(&version, claim, |picker| picker.pick())?;
+        Some((job, version))
+    }
+
+    fn with_picker<T>(
+        &self,
+        version: &PartitionVersion,
+        claim: &Claims,
+        use_it: impl FnOnce(&Picker<'_>) -> T,
+    ) -> T {
+        let oldest_snapshot = self.snapshots_for_job()[0];
+        let (busy, cursors) = (&claim.busy, &claim.cursors);
+        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined: &|_, _| false })
+    }
+
+    /// Runs a job whose inputs are claimed and installs its result; gives the claim back unless an
+    /// input is damaged.
+    fn run_claimed(
+        &self,
+        partition: &PartitionState,
+        job: &Job,
+        version: &PartitionVersion,
+    ) -> Result<()> {
+        let result = self.run_job(partition, job, version);
+        let mut claims = self.jobs.claims.lock();
+        let claim = claims.entry(partition.id).or_default();
+        claim.running -= 1;
+        match &result {
+            Ok(outputs) => {
+                claim.busy.release(job);
+                claim.cursors.finished(job, outputs.iter().map(|meta| meta.file));
+            }
+            Err(error) if error.is_corruption() => {
+                let error = error.clone().in_partition(&partition.name);
+                claim.damage.get_or_insert(error);
+            }
+            Err(_) => claim.busy.release(job),
+        }
+        result.map(|_| ())
+    }
+
+    fn run_job(
+        &self,
+        partition: &PartitionState,
+        job: &Job,
+        version: &PartitionVersion,
+    ) -> Result<Vec<SstMeta>> {
+        let (id, to) = (partition.id, job.level_to as u8);
+        let removed = job.tables().map(|(level, table)| Change::TableRemoved {
+            partition: id,
+            level: level as u8,
+            file: table.meta.file,
+        });
+        let mut changes: Vec<Change> = removed.collect();
+        let outputs = match job.kind {
+            JobKind::Move => job.tables().map(|(_, table)| table.meta.clone()).collect(),
+            JobKind::Merge => {
+                let snapshots = self.snapshots_for_job();
+                let stop = || self.background.is_stopping() || partition.is_dropped();
+                let factory = self.factory();
+                compaction::run(job, version, &snapshots, &factory, &self.tables, &stop)?
+            }
+        };
+        let written: u64 = outputs.iter().map(|meta| meta.bytes).sum();
+        changes.extend(outputs.iter().map(|meta| Change::TableAdded {
+            partition: id,
+            level: to,
+            meta: meta.clone(),
+        }));
+        let obsolete: Vec<Arc<Table>> = match job.kind {
+            JobKind::Move => Vec::new(),
+            JobKind::Merge => job.tables().map(|(_, table)| table.clone()).collect(),
+        };
+        if self.install_tables(partition, changes, None, obsolete)? {
+            self.counters.compactions.add(1);
+            match job.kind {
+                JobKind::Move => self.counters.trivial_moves.add(1),
+                JobKind::Merge => {
+                    self.counters.compaction_read_bytes.add(job.bytes());
+                    self.counters.compaction_written_bytes.add(written);
+                }
+            }
+        } else if job.kind == JobKind::Merge {
+            self.forget(&outputs)?;
+        }
+        Ok(outputs)
+    }
+
+    /// Removes tables that a job wrote for a partition that was dropped meanwhile.
+    fn forget(&self, tables: &[SstMeta]) -> Result<()> {
+        let tables: Vec<_> = tables.iter().map(|meta| Arc::new(Table::new(meta.clone()))).collect();
+        self.obsolete.add(tables.iter());
+        drop(tables);
+        self.remove_obsolete()
+    }
+
+    /// Compacts a range of a partition to the bottom, on the calling thread.
+    pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
+        self.check_not_closed()?;
+        partition.check_live()?;
+        let mut between = self.between_groups();
+        self.seal(&mut between, partition);
+        drop(between);
+        self.finish_flushes(std::slice::from_ref(partition))?;
+        let end = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+            Bound::Unbounded => None,
+        };
+        let (start, end) = (end(&bounds.0), end(&bounds.1));
+        if matches!((&start, &end), (Some(start), Some(end)) if start > end) {
+            return Ok(());
+        }
+        let range = UserRange { start: start.as_deref(), end: end.as_deref() };
+        loop {
+            self.check_open()?;
+            partition.check_live()?;
+            let mut claims = self.jobs.claims.lock();
+            let claim = claims.entry(partition.id).or_default();
+            let version = partition.view().version.clone();
+            match self.with_picker(&version, claim, |picker| picker.pick_range(range)) {
+                RangePick::Done => return Ok(()),
+                RangePick::Job(job) => {
+                    claim.claim(&job);
+                    drop(claims);
+                    self.run_claimed(partition, &job, &version)?;
+                    self.background.wake_all();
+                }
+                RangePick::Blocked if claim.running > 0 => {
+                    drop(claims);
+                    self.wait_for_background();
+                }
+                RangePick::Blocked => {
+                    let damage = claim.damage.clone();
+                    return Err(damage.unwrap_or_else(|| {
+                        Error::new(ErrorKind::Io, "the range cannot be compacted")
+                    }));
+                }
+            }
+        }
+    }
+
+    /// Whether there is something to flush, to compact or to remove.
+    pub(super) fn has_work(&self) -> bool {
+        let mut claims = self.jobs.claims.lock();
+        self.live_partitions().iter().any(|partition| {
+            let claim = claims.entry(partition.id).or_default();
+            !partition.view().sealed.is_empty()
+                || claim.running > 0
+                || self.pick(partition, claim).is_some()
+        })
+    }
+
+    /// The first damage that a compaction met since the open.
+    pub(super) fn compaction_damage(&self) -> Option<Error> {
+        self.jobs.claims.lock().values().find_map(|claim| claim.damage.clone())
+    }
+
+    /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
+    pub(super) fn close(&self) -> Result<()> {
+        use std::sync::atomic::Ordering;
+        let mut lock = self.lock.lock();
+        if lock.is_none() {
+            return Ok(());
+        }
+        let flushed = self.flush_unlogged();
+        let mut between = self.between_groups();
+        // Writers that come from here on are refused; those before were answered.
+        self.closed.store(true, Ordering::Release);
+        let ended = match &*self.failure.lock() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        };
+        let ended = ended.and_then(|()| self.close_log(&mut between));
+        drop(between);
+        self.background.stop();
+        self.ease();
+        let removed = self.remove_obsolete();
+        *lock = None;
+        flushed.and(ended).and(removed)
+    }
+
+    /// Partitions without a log have nothing else to make them last.
+    fn flush_unlogged(&self) -> Result<()> {
+        if self.background.mode() == BackgroundMode::Threads {
+            self.check_open()?;
+        }
+        let mut between = self.between_groups();
+        let mut unlogged = self.live_partitions();
+        unlogged.retain(|partition| !partition.logged);
+        unlogged.iter().for_each(|partition| self.seal(&mut between, partition));
+        drop(between);
+        self.finish_flushes(&unlogged)
+    }
+}
+
+impl Claims {
+    fn claim(&mut self, job: &Job) {
+        self.busy.claim(job);
+        self.cursors.advance(job);
+        self.running += 1;
+    }
+}

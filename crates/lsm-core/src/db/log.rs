@@ -1,0 +1,419 @@
+//! The log under the commit path: segments, syncs, markers, and which segments may go.
+//!
+//! Invariants:
+//! 1. A segment is registered in the manifest, and its name durable, before a frame goes into it;
+//!    a live segment that is missing at the next open is therefore `Corruption`.
+//! 2. Segments are synced in order: what is durable is always a prefix of the log.
+//! 3. After a failed append the segment is closed at its last good frame; the header of the next
+//!    one, durable before anything in it is acknowledged, names that end.
+//! 4. After a failed sync nothing is synced again: the store turns read-only.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::DbInner;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{AppendMode, File};
+use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
+use crate::version::{Change, LogCut};
+use crate::wal::{
+    Control, FramePlace, LogPlace, Lsn, Reserved, SegmentHeader, SegmentWriter, frame,
+};
+
+/// A buffer that grew beyond this for one large batch is given back.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
+
+/// What the leader of the commit path owns.
+pub(super) struct Pipeline {
+    /// The next sequence number.
+    pub(super) next_seq: SeqNo,
+    /// Frames that are encoded and not yet appended.
+    pub(super) buffer: Vec<u8>,
+    /// The last sequence number in a frame, appended or in the buffer.
+    pub(super) encoded_seq: SeqNo,
+    /// Where the frame encoded last begins.
+    pub(super) frame_lsn: Lsn,
+    /// Whether a segment was begun since this was last taken.
+    pub(super) segment_switched: bool,
+    /// The last sequence number in an appended frame.
+    logged_seq: SeqNo,
+    segment: Option<SegmentWriter>,
+    reserve: Option<(Reserved, FileNo)>,
+    /// Closed segments that are still live, with their ends.
+    closed: VecDeque<(FileNo, Lsn)>,
+    /// Memtable switches that the next frame is preceded by.
+    switches: Vec<Control>,
+}
+
+impl Pipeline {
+    pub(super) fn new(last_seq: SeqNo) -> Pipeline {
+        Pipeline {
+            next_seq: last_seq.plus(1),
+            buffer: Vec::new(),
+            encoded_seq: last_seq,
+            frame_lsn: Lsn(0),
+            segment_switched: false,
+            logged_seq: last_seq,
+            segment: None,
+            reserve: None,
+            closed: VecDeque::new(),
+            switches: Vec::new(),
+        }
+    }
+
+    /// Where the log ends, without the buffer.
+    pub(super) fn lsn(&self) -> Lsn {
+        self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
+    }
+
+    /// Whether a frame of `len` bytes fits behind the buffer.
+    pub(super) fn fits(&self, len: usize) -> bool {
+        self.segment
+            .as_ref()
+            .is_some_and(|segment| !segment.is_failed() && segment.fits(self.buffer.len() + len))
+    }
+
+    /// The place behind the buffer, for a frame that attests `durable`.
+    pub(super) fn place(&self, durable: Lsn) -> FramePlace {
+        let segment = self.segment.as_ref().expect("a frame that fits has a segment");
+        let header = segment.header();
+        let offset = segment.offset() + self.buffer.len() as u64;
+        let (salt, epoch, lsn) = (header.salt, header.epoch, header.lsn_at(offset));
+        FramePlace { salt, epoch, offset, lsn, durable: durable.min(lsn) }
+    }
+
+    pub(super) fn note_switch(&mut self, partition: PartitionId, memtable: MemtableId) {
+        self.switches.push(Control::MemtableSwitch { partition, memtable });
+    }
+
+    /// Where the log ends as a manifest edit names it.
+    fn cut(&self) -> Option<LogCut> {
+        let LogPlace { segment, offset } = self.segment.as_ref()?.end();
+        Some(LogCut { segment, offset, last_seq: self.logged_seq })
+    }
+}
+
+/// How far the log is in the kernel, and what has to be synced for that.
+#[derive(Default)]
+pub(super) struct Written {
+    lsn: Lsn,
+    seq: SeqNo,
+    /// The present segment's file, and closed ones before it that were not synced since.
+    files: Vec<Arc<dyn File>>,
+}
+
+/// How far the log is on the device.
+pub(super) struct SyncState {
+    lsn: Lsn,
+    seq: SeqNo,
+    running: bool,
+    failed: Option<Error>,
+    /// Whether a frame behind the last sync attests it.
+    marked: bool,
+}
+
+impl SyncState {
+    pub(super) fn new(last_seq: SeqNo) -> SyncState {
+        SyncState { lsn: Lsn(0), seq: last_seq, running: false, failed: None, marked: true }
+    }
+}
+
+/// What the log thread should do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogChore {
+    /// Nothing is unsynced or unattested.
+    Rest,
+    /// Frames wait for their sync.
+    Sync,
+    /// The last sync is not attested yet.
+    Mark,
+}
+
+impl DbInner {
+    /// How far the log is durable.
+    pub(super) fn durable_lsn(&self) -> Lsn {
+        self.commit.sync.lock().lsn
+    }
+
+    /// The newest sequence number that is durable, with every logged one before it.
+    pub(super) fn durable_seq(&self) -> SeqNo {
+        self.commit.sync.lock().seq
+    }
+
+    /// Appends the pipeline's buffer and says so to those who sync.
+    pub(super) fn append_buffer(&self, pipeline: &mut Pipeline) -> Result<()> {
+        if pipeline.buffer.is_empty() {
+            return Ok(());
+        }
+        let segment = pipeline.segment.as_mut().expect("a frame was encoded for it");
+        let appended = segment.append(&pipeline.buffer);
+        let len = pipeline.buffer.len();
+        pipeline.buffer.clear();
+        pipeline.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        if let Err(error) = appended {
+            pipeline.encoded_seq = pipeline.logged_seq;
+            return Err(error);
+        }
+        self.counters.wal_bytes.add(len as u64);
+        pipeline.logged_seq = pipeline.encoded_seq;
+        let mut written = self.commit.written.lock();
+        written.lsn = segment.lsn();
+        written.seq = pipeline.logged_seq;
+        drop(written);
+        self.background.log_active();
+        Ok(())
+    }
+
+    /// Begins the next segment, with room for a frame of `len` bytes. The buffer is empty.
+    pub(super) fn next_segment(&self, pipeline: &mut Pipeline, len: u64) -> Result<()> {
+        assert!(pipeline.buffer.is_empty(), "its frames belong to the present segment");
+        let bytes = self.options.wal_segment_bytes;
+        let (reserved, number) = match pipeline.reserve.take() {
+            Some(reserve) if len + crate::wal::SEGMENT_HEADER_BYTES <= bytes => reserve,
+            other => {
+                pipeline.reserve = other;
+                let room = len + crate::wal::SEGMENT_HEADER_BYTES;
+                self.reserve_segment(room.max(bytes))?
+            }
+        };
+        let old = pipeline.segment.as_ref();
+        let (sync_lsn, _) = { let sync = self.commit.sync.lock(); (sync.lsn, ()) };
+        let header = SegmentHeader {
+            db: self.db_id,
+            epoch: self.epoch,
+            number,
+            salt: self.random(),
+            base: pipeline.lsn(),
+            previous: old.map(SegmentWriter::end),
+            manifest_edit: self.durable_edit(),
+            durable: sync_lsn,
+            previous_seq: pipeline.logged_seq,
+        };
+        let replaces_failed = old.is_some_and(SegmentWriter::is_failed);
+        let segment = reserved.begin(header)?;
+        if replaces_failed && let Err(error) = segment.file().sync() {
+            return Err(self.latch_failure(error));
+        }
+        if let Some(old) = pipeline.segment.replace(segment) {
+            pipeline.closed.push_back((old.header().number, old.lsn()));
+        }
+        let segment = pipeline.segment.as_ref().expect("it was just begun");
+        let mut written = self.commit.written.lock();
+        written.files.push(segment.file().clone());
+        written.lsn = segment.lsn();
+        drop(written);
+        pipeline.segment_switched = true;
+        self.encode_switches(pipeline);
+        Ok(())
+    }
+
+    fn encode_switches(&self, pipeline: &mut Pipeline) {
+        for control in std::mem::take(&mut pipeline.switches) {
+            let place = pipeline.place(self.durable_lsn());
+            frame::encode_control(&mut pipeline.buffer, &place, pipeline.encoded_seq, control);
+        }
+    }
+
+    /// Makes, preallocates and registers a segment whose header is not written yet.
+    fn reserve_segment(&self, bytes: u64) -> Result<(Reserved, FileNo)> {
+        let number = self.numbers.allocate();
+        let path = FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir);
+        let file = self.fs.open_append(&path, AppendMode::IfAbsent)?;
+        let reserved = SegmentWriter::create_reserved(file, &path, bytes).and_then(|reserved| {
+            self.fs.sync_dir(&self.dir)?;
+            Ok(reserved)
+        });
+        let reserved = match reserved {
+            Ok(reserved) => reserved,
+            Err(error) => {
+                // Nothing names it; if this fails too, the next open removes it.
+                let _ = self.fs.delete(&path);
+                return Err(error);
+            }
+        };
+        let added = Change::SegmentAdded { file: number, epoch: self.epoch };
+        self.install(vec![added])?;
+        Ok((reserved, number))
+    }
+
+    /// Keeps one segment ready behind the present one.
+    pub(super) fn ensure_reserve(&self) -> Result<()> {
+        let wanted = |p: &Pipeline| p.reserve.is_none() && !p.closed.is_empty();
+        if !wanted(&self.between_groups()) {
+            return Ok(());
+        }
+        let reserve = self.reserve_segment(self.options.wal_segment_bytes)?;
+        let mut pipeline = self.between_groups();
+        if pipeline.reserve.is_none() {
+            pipeline.reserve = Some(reserve);
+        } else {
+            // Another thread was faster: its segment stays, this one is let go.
+            drop(pipeline);
+            let (reserved, number) = reserve;
+            self.install(vec![Change::SegmentRemoved { file: number }])?;
+            self.fs.delete(reserved.path())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the log is durable through `lsn`, syncing it if nobody does.
+    pub(super) fn sync_through(&self, lsn: Lsn) -> Result<()> {
+        let mut sync = self.commit.sync.lock();
+        loop {
+            if sync.lsn >= lsn {
+                return Ok(());
+            }
+            if let Some(error) = &sync.failed {
+                return Err(error.clone());
+            }
+            if !sync.running {
+                break;
+            }
+            self.commit.synced.wait(&mut sync);
+        }
+        sync.running = true;
+        drop(sync);
+        let (target, seq, files) = {
+            let written = self.commit.written.lock();
+            (written.lsn, written.seq, written.files.clone())
+        };
+        let result = files.iter().try_for_each(|file| file.sync());
+        self.counters.wal_syncs.add(files.len() as u64);
+        let result = result.map_err(|error| self.latch_failure(error));
+        let mut sync = self.commit.sync.lock();
+        sync.running = false;
+        match &result {
+            Ok(()) => {
+                (sync.lsn, sync.seq, sync.marked) = (target, seq, false);
+                // All but the present segment's file are closed and now durable.
+                let done = files.len() - 1;
+                self.commit.written.lock().files.drain(..done);
+            }
+            Err(error) => sync.failed = Some(error.clone()),
+        }
+        self.commit.synced.notify_all();
+        drop(sync);
+        self.background.log_active();
+        result
+    }
+
+    /// Waits until every logged operation through `seq` is durable.
+    pub(super) fn sync_through_seq(&self, seq: SeqNo) -> Result<()> {
+        if self.durable_seq() >= seq {
+            return Ok(());
+        }
+        let lsn = self.commit.written.lock().lsn;
+        self.sync_through(lsn)
+    }
+
+    /// What is left to do for the log.
+    pub(super) fn log_chore(&self) -> LogChore {
+        let written = self.commit.written.lock().lsn;
+        let sync = self.commit.sync.lock();
+        if sync.failed.is_some() {
+            LogChore::Rest
+        } else if sync.lsn < written {
+            LogChore::Sync
+        } else if !sync.marked {
+            LogChore::Mark
+        } else {
+            LogChore::Rest
+        }
+    }
+
+    /// Syncs what is written.
+    pub(super) fn sync_log(&self) -> Result<()> {
+        let lsn = self.commit.written.lock().lsn;
+        self.sync_through(lsn)
+    }
+
+    /// Appends and syncs a frame that attests the last sync and the manifest's last edit.
+    pub(super) fn mark_idle(&self) -> Result<()> {
+        let mut pipeline = self.between_groups();
+        self.check_open()?;
+        if self.log_chore() != LogChore::Mark {
+            return Ok(());
+        }
+        let manifest_edit = self.durable_edit();
+        self.append_control(&mut pipeline, Control::IdleMarker { manifest_edit })?;
+        let lsn = pipeline.lsn();
+        drop(pipeline);
+        self.sync_through(lsn)?;
+        self.commit.sync.lock().marked = true;
+        Ok(())
+    }
+
+    fn append_control(&self, pipeline: &mut Pipeline, control: Control) -> Result<()> {
+        const CONTROL_BYTES_MAX: usize = 128;
+        if !pipeline.fits(CONTROL_BYTES_MAX) {
+            self.next_segment(pipeline, CONTROL_BYTES_MAX as u64)?;
+        }
+        self.encode_switches(pipeline);
+        let place = pipeline.place(self.durable_lsn());
+        frame::encode_control(&mut pipeline.buffer, &place, pipeline.encoded_seq, control);
+        self.append_buffer(pipeline)
+    }
+
+    /// Ends the log cleanly: a last frame, then a durable edit that names the log's end.
+    pub(super) fn close_log(&self, pipeline: &mut Pipeline) -> Result<()> {
+        if pipeline.segment.is_none() {
+            return Ok(());
+        }
+        self.sync_log()?;
+        let manifest_edit = self.durable_edit();
+        self.append_control(pipeline, Control::CleanClose { manifest_edit })?;
+        self.sync_log()?;
+        let cut = pipeline.cut().expect("a frame was just appended");
+        self.install(vec![Change::LogClosed(cut)])
+    }
+
+    /// Removals of the segments that lie wholly below `low`, to go into a manifest edit. Call
+    /// [`DbInner::segments_removed`] when that edit is durable.
+    pub(super) fn obsolete_segments(&self, low: Lsn) -> Vec<FileNo> {
+        let pipeline = self.between_groups();
+        let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
+        obsolete.map(|(number, _)| *number).collect()
+    }
+
+    /// Deletes segments whose removal is durable.
+    pub(super) fn segments_removed(&self, numbers: &[FileNo]) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.between_groups().closed.retain(|(number, _)| !numbers.contains(number));
+        for number in numbers {
+            let name = FileName::new(FileKind::Wal, *number, self.epoch);
+            self.fs.delete(&name.path(&self.dir))?;
+        }
+        Ok(())
+    }
+
+    /// Everything in the log below the result is in tables, apart from memtables of `flushing`
+    /// through the given id, whose flush is about to be installed.
+    pub(super) fn log_low_water(&self, flushing: Option<(PartitionId, MemtableId)>) -> Lsn {
+        // Loaded first: whatever is applied later lies above it.
+        let applied = self.commit.applied_lsn();
+        let mut low = applied;
+        for partition in self.live_partitions() {
+            for memtable in partition.view().memtables() {
+                let covered = flushing.is_some_and(|(id, through)| {
+                    partition.id == id && memtable.id <= through
+                });
+                if let Some(first) = memtable.first_lsn().filter(|_| !covered) {
+                    low = low.min(Lsn(first));
+                }
+            }
+        }
+        low
+    }
+
+    /// Turns the store read-only for good.
+    pub(super) fn latch_failure(&self, error: Error) -> Error {
+        let message = "the store takes no more writes until it is opened again";
+        let latched = Error::because(ErrorKind::ReadOnly, message, error);
+        self.failure.lock().get_or_insert_with(|| latched.clone());
+        self.background.wake_all();
+        latched
+    }
+}

@@ -1,0 +1,126 @@
+//! The database: the only folder that knows everything below it.
+//!
+//! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
+//! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
+//! `obsolete.rs` lets files go.
+
+mod background;
+mod commit;
+mod handle;
+mod jobs;
+mod log;
+mod obsolete;
+mod open;
+mod partitions;
+mod stall;
+mod stats;
+mod write;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::cache::Blocks;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::{Fs, LockGuard};
+use crate::options::Options;
+use crate::partition::PartitionState;
+use crate::snapshot::Snapshots;
+use crate::stats::Counters;
+use crate::types::{DbId, Epoch, SeqNo};
+use crate::version::{Change, FileNumbers, TableContext, VersionSet};
+
+pub use background::BackgroundMode;
+pub use commit::Commit;
+pub use handle::{Db, Partition, Snapshot};
+pub use open::Builder;
+pub use write::Batch;
+
+use background::Background;
+use commit::CommitPath;
+use jobs::Jobs;
+use obsolete::ObsoleteFiles;
+use partitions::Partitions;
+use stall::Stall;
+
+/// Everything that the handles of one open database share.
+pub(crate) struct DbInner {
+    // Fixed after the open.
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    options: Options,
+    db_id: DbId,
+    epoch: Epoch,
+    tables: Arc<TableContext>,
+    cache: Arc<Blocks>,
+    numbers: Arc<FileNumbers>,
+    snapshots: Arc<Snapshots>,
+    counters: Counters,
+    random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
+
+    // Each with a lock of its own inside.
+    commit: CommitPath,
+    background: Background,
+    jobs: Jobs,
+    stall: Stall,
+    obsolete: ObsoleteFiles,
+
+    /// Held over the manifest's append and sync, and while views take a new version in.
+    versions: Mutex<VersionSet>,
+    partitions: RwLock<Partitions>,
+    /// Number of the last durable edit: written under `versions`, read anywhere.
+    edit_number: AtomicU64,
+
+    /// Set once: why no write is taken until the next open.
+    failure: Mutex<Option<Error>>,
+    closed: AtomicBool,
+    lock: Mutex<Option<Box<dyn LockGuard>>>,
+}
+
+impl DbInner {
+    /// An error if the database is closed or takes no writes.
+    pub(super) fn check_open(&self) -> Result<()> {
+        self.check_not_closed()?;
+        match &*self.failure.lock() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn check_not_closed(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+        }
+        Ok(())
+    }
+
+    /// Makes changes durable that concern no partition's view.
+    pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
+        let mut versions = self.versions.lock();
+        let number = versions.install(changes)?.edit_number;
+        self.edit_number.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    /// The last edit that is durable.
+    pub(super) fn durable_edit(&self) -> u64 {
+        self.edit_number.load(Ordering::Acquire)
+    }
+
+    /// All partitions that exist.
+    pub(super) fn live_partitions(&self) -> Vec<Arc<PartitionState>> {
+        self.partitions.read().all()
+    }
+
+    /// A random number, from the source that the opener named.
+    pub(super) fn random(&self) -> u64 {
+        (self.random.lock())()
+    }
+
+    /// The newest sequence number that readers see.
+    pub(super) fn visible_seq(&self) -> SeqNo {
+        self.commit.visible_seq()
+    }
+}

@@ -1,0 +1,164 @@
+//! Creating, finding and dropping partitions; installing what changes one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::DbInner;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{PARTITIONS_MAX, check_partition_name};
+use crate::options::PartitionOptions;
+use crate::partition::PartitionState;
+use crate::types::{MemtableId, PartitionId};
+use crate::version::{Change, Table};
+
+/// Name of the partition that always exists.
+pub(super) const DEFAULT: &str = "default";
+
+/// The partitions that exist, by id and by name.
+#[derive(Default)]
+pub(super) struct Partitions {
+    by_id: BTreeMap<PartitionId, Arc<PartitionState>>,
+    by_name: HashMap<String, PartitionId>,
+}
+
+impl Partitions {
+    pub(super) fn add(&mut self, partition: Arc<PartitionState>) {
+        self.by_name.insert(partition.name.to_string(), partition.id);
+        self.by_id.insert(partition.id, partition);
+    }
+
+    fn remove(&mut self, partition: &PartitionState) {
+        self.by_name.remove(&*partition.name);
+        self.by_id.remove(&partition.id);
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<PartitionState>> {
+        self.by_id.values().cloned().collect()
+    }
+
+    fn named(&self, name: &str) -> Option<Arc<PartitionState>> {
+        self.by_id.get(self.by_name.get(name)?).cloned()
+    }
+}
+
+impl DbInner {
+    /// The partition `name`; made with `options` (or the defaults) if there is none. `options`
+    /// for one that exists replace what it has stored.
+    pub(super) fn open_partition(
+        &self,
+        name: &str,
+        options: Option<&PartitionOptions>,
+    ) -> Result<Arc<PartitionState>> {
+        self.check_not_closed()?;
+        check_partition_name(name)?;
+        if let Some(options) = options {
+            options.check()?;
+        }
+        // The commit path's lock makes creating, changing and dropping one thing at a time.
+        let _between = self.between_groups();
+        if let Some(partition) = self.partitions.read().named(name) {
+            if let Some(options) = options {
+                self.change_options(&partition, options)?;
+            }
+            return Ok(partition);
+        }
+        self.check_open()?;
+        self.create_partition(name, options.cloned().unwrap_or_default())
+    }
+
+    fn create_partition(
+        &self,
+        name: &str,
+        options: PartitionOptions,
+    ) -> Result<Arc<PartitionState>> {
+        let mut versions = self.versions.lock();
+        let current = versions.current();
+        if current.partitions.len() >= PARTITIONS_MAX {
+            let count = current.partitions.len() as u64 + 1;
+            return Err(Error::limit("number of partitions", count, PARTITIONS_MAX as u64));
+        }
+        let id = current.next_partition;
+        let created_at_edit = current.edit_number + 1;
+        let (name, hooks) = (name.to_owned(), Vec::new());
+        let created = Change::PartitionCreated { id, name, options, hooks, created_at_edit };
+        let version = versions.install(vec![created])?;
+        self.edit_number.store(version.edit_number, Ordering::Release);
+        let partition = Arc::new(PartitionState::new(version.partitions[&id].clone()));
+        drop(versions);
+        self.partitions.write().add(partition.clone());
+        Ok(partition)
+    }
+
+    fn change_options(&self, partition: &PartitionState, options: &PartitionOptions) -> Result<()> {
+        let stored = partition.view().version.options.clone();
+        if *stored == *options {
+            return Ok(());
+        }
+        if stored.logged != options.logged {
+            let message = format!("partition {:?}: `logged` is fixed at creation", partition.name);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        self.check_open()?;
+        let hooks = partition.view().version.hooks.to_vec();
+        let (id, options) = (partition.id, options.clone());
+        let changed = Change::PartitionOptionsChanged { id, options, hooks };
+        self.install_tables(partition, vec![changed], None, Vec::new())?;
+        Ok(())
+    }
+
+    /// Drops the partition `name`: its handles refuse from then on, its files go when no iterator
+    /// reads them any more.
+    pub(super) fn drop_partition(&self, name: &str) -> Result<()> {
+        self.check_open()?;
+        if name == DEFAULT {
+            let message = "the partition \"default\" always exists";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let _between = self.between_groups();
+        let Some(partition) = self.partitions.read().named(name) else {
+            let message = format!("there is no partition {name:?}");
+            return Err(Error::new(ErrorKind::PartitionNotFound, message));
+        };
+        let mut versions = self.versions.lock();
+        let version = versions.install(vec![Change::PartitionDropped { id: partition.id }])?;
+        self.edit_number.store(version.edit_number, Ordering::Release);
+        partition.mark_dropped(self.visible_seq());
+        self.partitions.write().remove(&partition);
+        drop(versions);
+        let view = partition.pin();
+        self.obsolete.add(view.version.tables().map(|(_, table)| table));
+        self.background.wake_all();
+        Ok(())
+    }
+
+    /// The names of all partitions, in order.
+    pub(super) fn partition_names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.partitions.read().by_name.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Makes changes of a partition durable and lets its view take them in; `removed` tables
+    /// become obsolete, and memtables through `flushed` leave. `Ok(false)` if the partition was
+    /// dropped meanwhile: nothing is installed then.
+    pub(super) fn install_tables(
+        &self,
+        partition: &PartitionState,
+        changes: Vec<Change>,
+        flushed: Option<MemtableId>,
+        removed: Vec<Arc<Table>>,
+    ) -> Result<bool> {
+        let mut versions = self.versions.lock();
+        if !versions.current().partitions.contains_key(&partition.id) {
+            return Ok(false);
+        }
+        let version = versions.install(changes)?;
+        self.edit_number.store(version.edit_number, Ordering::Release);
+        partition.install(version.partitions[&partition.id].clone(), flushed);
+        drop(versions);
+        self.obsolete.add(removed.iter());
+        self.update_pressure(partition);
+        Ok(true)
+    }
+}

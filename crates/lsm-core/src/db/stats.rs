@@ -1,0 +1,75 @@
+//! `Db::stats`: a copy of what the rooms count.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::DbInner;
+use crate::compaction::compaction_debt;
+use crate::partition::PartitionState;
+use crate::stats::{LevelStats, PartitionStats, Stats};
+use crate::version::Level;
+
+fn level_stats(level: &Level) -> LevelStats {
+    let tables = level.tables();
+    LevelStats {
+        table_count: tables.len() as u64,
+        bytes: level.bytes(),
+        entry_count: tables.iter().map(|table| table.meta.entries).sum(),
+        tombstone_count: tables.iter().map(|table| table.meta.tombstones).sum(),
+    }
+}
+
+impl DbInner {
+    fn partition_stats(&self, partition: &Arc<PartitionState>) -> PartitionStats {
+        let view = partition.view();
+        let (pressure_permille, reason) = self.pressure(partition);
+        PartitionStats {
+            name: partition.name.to_string(),
+            memtable_bytes: view.memtable_bytes(),
+            sealed_memtable_count: view.sealed.len() as u64,
+            levels: view.version.levels.iter().map(level_stats).collect(),
+            compaction_debt_bytes: compaction_debt(&view.version),
+            pressure_permille,
+            pressure_reason: (pressure_permille > 0).then_some(reason),
+        }
+    }
+
+    /// See the module.
+    pub(super) fn stats(&self) -> Stats {
+        let partitions = self.live_partitions();
+        let tables = || partitions.iter().map(|partition| partition.pin());
+        let cache = self.cache.stats();
+        let counters = &self.counters;
+        let mut stats = Stats {
+            partitions: partitions.iter().map(|p| self.partition_stats(p)).collect(),
+            user_bytes: counters.user_bytes.get(),
+            batch_count: counters.batches.get(),
+            wal_bytes: counters.wal_bytes.get(),
+            wal_sync_count: counters.wal_syncs.get(),
+            flush_bytes: counters.flush_bytes.get(),
+            flush_count: counters.flushes.get(),
+            compaction_read_bytes: counters.compaction_read_bytes.get(),
+            compaction_written_bytes: counters.compaction_written_bytes.get(),
+            compaction_count: counters.compactions.get(),
+            trivial_move_count: counters.trivial_moves.get(),
+            stalled: Duration::from_nanos(counters.stall_nanos.get()),
+            wal_segment_count: self.versions.lock().current().log_segments.len() as u64,
+            table_bytes: tables().map(|view| view.version.bytes()).sum(),
+            cache_bytes: cache.bytes,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            open_table_bytes: tables()
+                .map(|view| view.version.tables().map(|(_, t)| t.memory_bytes()).sum::<u64>())
+                .sum(),
+            memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
+            read_only_because: self.failure.lock().as_ref().map(ToString::to_string),
+            background_error: self
+                .background
+                .error()
+                .or_else(|| self.compaction_damage())
+                .map(|error| error.to_string()),
+        };
+        stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
+        stats
+    }
+}

@@ -1,0 +1,194 @@
+//! From the public call to the commit path: limits, encoding, hashing; all of it without a lock.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::commit::{Commit, Prepared, PreparedSection, Sections};
+use super::handle::{Db, Partition};
+use crate::batch::SectionBuilder;
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::check_key;
+use crate::options::{Durability, Options};
+use crate::partition::PartitionState;
+use crate::types::EntryKind;
+use crate::wal::section_checksum;
+
+/// A buffer for single operations is kept by its thread up to this size.
+const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn check_value(options: &Options, value: &[u8]) -> Result<()> {
+    if value.len() as u64 > options.value_bytes_max {
+        return Err(Error::limit("value length", value.len() as u64, options.value_bytes_max));
+    }
+    Ok(())
+}
+
+fn check_durability(partition: &PartitionState, durability: Durability) -> Result<()> {
+    if durability == Durability::Sync && !partition.logged {
+        let message = format!(
+            "partition {:?} has no log to sync; flush it to make writes durable",
+            partition.name
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    Ok(())
+}
+
+fn prepare(partition: Arc<PartitionState>, section: &SectionBuilder) -> PreparedSection {
+    PreparedSection {
+        partition,
+        operations: section.operation_count(),
+        checksum: section_checksum(section.bytes()),
+        bytes: section.bytes().into(),
+    }
+}
+
+/// Writes one operation: what `put` and `delete` are made of.
+pub(super) fn write_one(
+    partition: &Partition,
+    kind: EntryKind,
+    key: &[u8],
+    value: &[u8],
+) -> Result<Commit> {
+    let db = partition.db();
+    let state = partition.state();
+    check_key(key)?;
+    check_value(&db.options, value)?;
+    let bytes = (key.len() + value.len()) as u64;
+    if bytes > db.options.batch_bytes_max {
+        return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
+    }
+    db.admit(std::iter::once(&**state), bytes)?;
+    let section = SCRATCH.with_borrow_mut(|scratch| {
+        let mut section = SectionBuilder::with_buffer(std::mem::take(scratch));
+        section.push(kind, key, value);
+        let prepared = prepare(state.clone(), &section);
+        *scratch = section.into_buffer();
+        scratch.shrink_to(SCRATCH_BYTES_KEPT);
+        prepared
+    });
+    let sections = Sections::One(section);
+    db.commit(Prepared { sections, durability: Durability::Os })
+}
+
+/// Operations on any partitions that become visible, and durable, together or not at all.
+///
+/// Operations on one key count in their order. A limit that an operation passes is reported by
+/// [`Batch::commit`], which then writes nothing.
+#[must_use = "a batch does nothing until it is committed"]
+pub struct Batch {
+    db: Db,
+    sections: Vec<(Arc<PartitionState>, SectionBuilder)>,
+    bytes: u64,
+    refused: Option<Error>,
+}
+
+impl Batch {
+    pub(super) fn new(db: Db) -> Batch {
+        Batch { db, sections: Vec::new(), bytes: 0, refused: None }
+    }
+
+    /// Sets `key` to `value` in `partition`.
+    pub fn put(
+        mut self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Batch {
+        self.push(partition, EntryKind::Value, key.as_ref(), value.as_ref());
+        self
+    }
+
+    /// Deletes `key` in `partition`; fine if it does not exist.
+    pub fn delete(mut self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
+        self.push(partition, EntryKind::Tombstone, key.as_ref(), &[]);
+        self
+    }
+
+    /// How many operations there are.
+    pub fn len(&self) -> usize {
+        self.sections.iter().map(|(_, section)| section.operation_count() as usize).sum()
+    }
+
+    /// Whether there is no operation.
+    pub fn is_empty(&self) -> bool {
+        self.sections.is_empty()
+    }
+
+    fn push(&mut self, partition: &Partition, kind: EntryKind, key: &[u8], value: &[u8]) {
+        if self.refused.is_some() {
+            return;
+        }
+        if let Err(error) = self.check(partition, key, value) {
+            self.refused = Some(error);
+            return;
+        }
+        self.bytes += (key.len() + value.len()) as u64;
+        let state = partition.state();
+        let at = self.sections.iter().position(|(other, _)| Arc::ptr_eq(other, state));
+        let at = at.unwrap_or_else(|| {
+            self.sections.push((state.clone(), SectionBuilder::default()));
+            self.sections.len() - 1
+        });
+        self.sections[at].1.push(kind, key, value);
+    }
+
+    fn check(&self, partition: &Partition, key: &[u8], value: &[u8]) -> Result<()> {
+        let db = self.db.inner();
+        if !std::ptr::eq(&**db, &**partition.db()) {
+            let message = "the partition belongs to another database";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        check_key(key)?;
+        check_value(&db.options, value)?;
+        let bytes = self.bytes + (key.len() + value.len()) as u64;
+        if bytes > db.options.batch_bytes_max {
+            return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
+        }
+        if self.sections.first().is_some_and(|(other, _)| other.logged != partition.state().logged) {
+            let message = "a batch cannot mix partitions with and without a log";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(())
+    }
+
+    /// Commits the operations. An empty batch is a no-op that returns the newest commit.
+    ///
+    /// # Errors
+    /// A limit, a dropped partition, a closed or read-only store: nothing is written then. After
+    /// an I/O error the batch is not visible and never comes back, unless the error came from
+    /// the sync that [`Durability::Sync`] asks for: then it is visible, and whether it is durable
+    /// is unknown.
+    ///
+    /// # Durability
+    /// As `durability` says.
+    ///
+    /// # Cost
+    /// One `write` for the group of batches that commit together, and with [`Durability::Sync`]
+    /// one sync for all that wait.
+    pub fn commit(self, durability: Durability) -> Result<Commit> {
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
+        let db = self.db.inner();
+        let states = || self.sections.iter().map(|(state, _)| &**state);
+        states().try_for_each(|state| check_durability(state, durability))?;
+        db.admit(states(), self.bytes)?;
+        let mut sections = self.sections.iter();
+        let sections = match (sections.next(), sections.len()) {
+            (None, _) => {
+                db.check_open()?;
+                return Ok(Commit { seq: db.visible_seq(), epoch: db.epoch });
+            }
+            (Some((state, section)), 0) => Sections::One(prepare(state.clone(), section)),
+            _ => Sections::Many(
+                self.sections.iter().map(|(state, s)| prepare(state.clone(), s)).collect(),
+            ),
+        };
+        db.commit(Prepared { sections, durability })
+    }
+}

@@ -1,0 +1,11 @@
+//! The read path: functions of a [`ReadView`](crate::partition::ReadView) and a sequence number,
+//! so that `Db`, snapshots and secondaries share them.
+
+mod cursor;
+mod get;
+mod range;
+mod source;
+
+pub use cursor::{Cursor, ReadPoint};
+pub use get::get;
+pub use range::{Bounds, KeyRange, Keys, Range, prefix_bounds};

@@ -1,0 +1,227 @@
+//! Iterators over ranges: thin wrappers of two cursors, one for each end.
+
+use std::ops::{Bound, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+use super::{Cursor, ReadPoint};
+use crate::error::Result;
+use crate::types::Slice;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Both ends of a range of keys.
+pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// A range of keys: any of the standard range types over anything that is bytes. A start above
+/// its end is an empty range.
+pub trait KeyRange: sealed::Sealed {
+    /// Its ends.
+    fn bounds(self) -> Bounds;
+}
+
+fn owned<K: AsRef<[u8]>>(key: K) -> Vec<u8> {
+    key.as_ref().to_vec()
+}
+
+macro_rules! key_range {
+    ($(($($generics:tt)*) $type:ty, $range:ident => $bounds:expr;)*) => {$(
+        impl $($generics)* sealed::Sealed for $type {}
+        impl $($generics)* KeyRange for $type {
+            fn bounds(self) -> Bounds {
+                let $range = self;
+                $bounds
+            }
+        }
+    )*};
+}
+
+key_range! {
+    () RangeFull, _range => (Bound::Unbounded, Bound::Unbounded);
+    (<K: AsRef<[u8]>>) std::ops::Range<K>, range =>
+        (Bound::Included(owned(range.start)), Bound::Excluded(owned(range.end)));
+    (<K: AsRef<[u8]>>) RangeFrom<K>, range => (Bound::Included(owned(range.start)), Bound::Unbounded);
+    (<K: AsRef<[u8]>>) RangeTo<K>, range => (Bound::Unbounded, Bound::Excluded(owned(range.end)));
+    (<K: AsRef<[u8]>>) RangeToInclusive<K>, range =>
+        (Bound::Unbounded, Bound::Included(owned(range.end)));
+    (<K: AsRef<[u8]>>) RangeInclusive<K>, range =>
+        (Bound::Included(owned(range.start())), Bound::Included(owned(range.end())));
+    (<K: AsRef<[u8]>>) (Bound<K>, Bound<K>), range => (range.0.map(owned), range.1.map(owned));
+}
+
+/// The range of all keys that begin with `prefix`.
+pub fn prefix_bounds(prefix: &[u8]) -> Bounds {
+    let Some(at) = prefix.iter().rposition(|byte| *byte != 0xff) else {
+        return (Bound::Included(prefix.to_vec()), Bound::Unbounded);
+    };
+    let mut end = prefix[..=at].to_vec();
+    end[at] += 1;
+    (Bound::Included(prefix.to_vec()), Bound::Excluded(end))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    NotStarted,
+    Inside,
+    Finished,
+}
+
+/// Keys and values of a range, from either end. Ends after an error; a new iterator may go on
+/// behind the damage.
+pub struct Range {
+    bounds: Bounds,
+    point: Result<ReadPoint>,
+    front: Option<Cursor>,
+    back: Option<Cursor>,
+    front_at: End,
+    back_at: End,
+}
+
+impl Range {
+    /// Iterates over the keys of `point` within `bounds`.
+    pub fn new(bounds: Bounds, point: Result<ReadPoint>) -> Range {
+        Range {
+            bounds,
+            point,
+            front: None,
+            back: None,
+            front_at: End::NotStarted,
+            back_at: End::NotStarted,
+        }
+    }
+
+    /// Only the keys: values are never touched.
+    pub fn keys(self) -> Keys {
+        Keys(self)
+    }
+
+    fn fail<T>(&mut self, error: crate::Error) -> Option<Result<T>> {
+        (self.front_at, self.back_at) = (End::Finished, End::Finished);
+        Some(Err(error))
+    }
+
+    fn step_front(&mut self) -> Result<bool> {
+        if self.front_at == End::Finished {
+            return Ok(false);
+        }
+        if self.front.is_none() {
+            self.front = Some(Cursor::open(&self.bounds, self.point.clone()));
+        }
+        let front = self.front.as_mut().expect("it was just opened");
+        if let Some(back) = self.back.as_ref() {
+            if self.back_at == End::Finished {
+                self.front_at = End::Finished;
+                return Ok(false);
+            }
+            front.set_upper_excluded(back.key());
+        }
+        match self.front_at {
+            End::NotStarted => front.seek_to_first()?,
+            _ => front.next()?,
+        }
+        self.front_at = if front.valid() { End::Inside } else { End::Finished };
+        Ok(front.valid())
+    }
+
+    fn step_back(&mut self) -> Result<bool> {
+        if self.back_at == End::Finished {
+            return Ok(false);
+        }
+        if self.back.is_none() {
+            self.back = Some(Cursor::open(&self.bounds, self.point.clone()));
+        }
+        let back = self.back.as_mut().expect("it was just opened");
+        if let Some(front) = self.front.as_ref() {
+            if self.front_at == End::Finished {
+                self.back_at = End::Finished;
+                return Ok(false);
+            }
+            back.set_lower_excluded(front.key());
+        }
+        match self.back_at {
+            End::NotStarted => back.seek_to_last()?,
+            _ => back.prev()?,
+        }
+        self.back_at = if back.valid() { End::Inside } else { End::Finished };
+        Ok(back.valid())
+    }
+
+    fn next_by<T>(&mut self, read: impl Fn(&Cursor) -> Result<T>) -> Option<Result<T>> {
+        match self.step_front() {
+            Ok(false) => None,
+            Ok(true) => match read(self.front.as_ref().expect("it is on a key")) {
+                Ok(item) => Some(Ok(item)),
+                Err(error) => self.fail(error),
+            },
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn next_back_by<T>(&mut self, read: impl Fn(&Cursor) -> Result<T>) -> Option<Result<T>> {
+        match self.step_back() {
+            Ok(false) => None,
+            Ok(true) => match read(self.back.as_ref().expect("it is on a key")) {
+                Ok(item) => Some(Ok(item)),
+                Err(error) => self.fail(error),
+            },
+            Err(error) => self.fail(error),
+        }
+    }
+}
+
+fn pair(cursor: &Cursor) -> Result<(Slice, Slice)> {
+    Ok((cursor.key_slice(), cursor.value_slice()?))
+}
+
+fn key(cursor: &Cursor) -> Result<Slice> {
+    Ok(cursor.key_slice())
+}
+
+impl Iterator for Range {
+    type Item = Result<(Slice, Slice)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_by(pair)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.next_back_by(pair)
+    }
+}
+
+impl std::iter::FusedIterator for Range {}
+
+/// Keys of a range, from either end.
+pub struct Keys(Range);
+
+impl Iterator for Keys {
+    type Item = Result<Slice>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next_by(key)
+    }
+}
+
+impl DoubleEndedIterator for Keys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.next_back_by(key)
+    }
+}
+
+impl std::iter::FusedIterator for Keys {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_its_successor_begins() {
+        let end = |prefix: &[u8]| prefix_bounds(prefix).1;
+        assert_eq!(end(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(end(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(end(b"\xff"), Bound::Unbounded);
+        assert_eq!(end(b""), Bound::Unbounded);
+    }
+}

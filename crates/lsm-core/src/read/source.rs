@@ -1,0 +1,98 @@
+//! The cursors that a scan merges, as one type, so that the merge calls no virtual function.
+
+use crate::error::Result;
+use crate::iter::InternalIter;
+use crate::memtable::MemtableIter;
+use crate::partition::ReadView;
+use crate::sstable::{ReadMode, SstIter};
+use crate::types::{KeyRef, Slice};
+use crate::version::{LevelIter, TableContext};
+use std::sync::Arc;
+
+/// One sorted input of a scan.
+#[expect(clippy::large_enum_variant, reason = "a handful live in one vector; a box would be a hop")]
+pub enum Source {
+    /// A memtable.
+    Memtable(MemtableIter),
+    /// A table of level 0.
+    Table(SstIter),
+    /// A whole deeper level.
+    Level(LevelIter),
+}
+
+macro_rules! each {
+    ($self:ident, $iter:ident => $call:expr) => {
+        match $self {
+            Source::Memtable($iter) => $call,
+            Source::Table($iter) => $call,
+            Source::Level($iter) => $call,
+        }
+    };
+}
+
+impl Source {
+    /// The sources of a view, newest first.
+    pub fn all(view: &ReadView, context: &Arc<TableContext>) -> Result<Vec<Source>> {
+        let level0 = view.version.levels[0].tables();
+        let mut sources = Vec::with_capacity(1 + view.sealed.len() + level0.len() + 6);
+        for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
+            sources.push(Source::Memtable(memtable.iter()));
+        }
+        for table in level0 {
+            sources.push(Source::Table(table.reader(context)?.iter(ReadMode::Cached)));
+        }
+        for level in view.version.levels[1..].iter().filter(|level| !level.is_empty()) {
+            let iter = LevelIter::new(level.clone(), context.clone(), ReadMode::Cached);
+            sources.push(Source::Level(iter));
+        }
+        Ok(sources)
+    }
+
+    /// The value, shared where that is worth it.
+    pub fn value_slice(&self) -> Slice {
+        each!(self, iter => iter.value_slice())
+    }
+}
+
+impl InternalIter for Source {
+    #[inline]
+    fn valid(&self) -> bool {
+        each!(self, iter => iter.valid())
+    }
+
+    #[inline]
+    fn key(&self) -> KeyRef<'_> {
+        each!(self, iter => iter.key())
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        each!(self, iter => iter.value())
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        each!(self, iter => iter.seek_to_first())
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        each!(self, iter => iter.seek_to_last())
+    }
+
+    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        each!(self, iter => iter.seek(target))
+    }
+
+    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        each!(self, iter => iter.seek_before(target))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        each!(self, iter => iter.next())
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        each!(self, iter => iter.prev())
+    }
+}

@@ -1,0 +1,85 @@
+//! From log records to memtables: recovery does it once, a follower for ever.
+//!
+//! Invariants:
+//! 1. An operation that the manifest says is flushed is passed over, so replaying is idempotent.
+//! 2. A section of a partition that was dropped is passed over; one of a partition that never
+//!    existed is `Corruption`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::batch::SectionReader;
+use crate::codec::Malformed;
+use crate::error::{Error, Result};
+use crate::memtable::Memtable;
+use crate::types::{MemtableId, PartitionId};
+use crate::version::DbVersion;
+use crate::wal::{FrameRef, Record, SectionRef};
+
+/// Memtables of replayed operations, by partition.
+#[derive(Default)]
+pub struct Replay {
+    memtables: BTreeMap<PartitionId, Arc<Memtable>>,
+    bytes: u64,
+}
+
+impl Replay {
+    /// Applies one record of the log that lies in `segment`.
+    pub fn apply(
+        &mut self,
+        version: &DbVersion,
+        frame: &FrameRef<'_>,
+        segment: &Path,
+    ) -> Result<()> {
+        let Record::Batch(batch) = &frame.record else { return Ok(()) };
+        let corruption = |what: String| Error::corruption(segment, frame.place.offset, what);
+        for section in batch.sections() {
+            let id = section.partition;
+            let Some(partition) = version.partitions.get(&id) else {
+                if id < version.next_partition {
+                    continue;
+                }
+                return Err(corruption(format!("the log names partition {id}, which never existed")));
+            };
+            let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
+            if last <= partition.flushed_through {
+                continue;
+            }
+            self.insert(frame.lsn.0, &section)
+                .map_err(|fault| corruption(fault.to_string()).in_partition(&partition.name))?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, lsn: u64, section: &SectionRef<'_>) -> Result<(), Malformed> {
+        let memtable = self
+            .memtables
+            .entry(section.partition)
+            .or_insert_with(|| Arc::new(Memtable::new(MemtableId(1))));
+        let bytes: Arc<[u8]> = section.bytes.into();
+        let mut operations = SectionReader::new(&bytes);
+        for number in 0..u64::from(section.operations) {
+            let operation = operations.next_operation()?;
+            let operation =
+                operation.ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
+            let seq = section.first_seq.plus(number);
+            self.bytes += memtable.insert(seq, lsn, &bytes, &operation);
+        }
+        match operations.next_operation()? {
+            None => Ok(()),
+            Some(_) => Err(Malformed { what: "a section has operations left over", at: 0 }),
+        }
+    }
+
+    /// Memory of the memtables, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes the memtables out, to be flushed.
+    pub fn take(&mut self) -> BTreeMap<PartitionId, Arc<Memtable>> {
+        self.bytes = 0;
+        std::mem::take(&mut self.memtables)
+    }
+}

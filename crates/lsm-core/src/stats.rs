@@ -1,0 +1,140 @@
+//! What the engine counts, and a copy of it for whoever asks.
+//!
+//! Counters are relaxed atomics that background work and the commit path add to; nothing decides
+//! by them. Readers of point gets touch none.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Everything that is counted since the open.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Bytes of keys and values that were written by the application.
+    pub user_bytes: Counter,
+    /// Batches committed.
+    pub batches: Counter,
+    /// Bytes appended to the WAL.
+    pub wal_bytes: Counter,
+    /// Syncs of the WAL.
+    pub wal_syncs: Counter,
+    /// Bytes of tables written by flushes.
+    pub flush_bytes: Counter,
+    /// Flushes done.
+    pub flushes: Counter,
+    /// Bytes of tables read by compactions.
+    pub compaction_read_bytes: Counter,
+    /// Bytes of tables written by compactions.
+    pub compaction_written_bytes: Counter,
+    /// Compactions done, trivial moves included.
+    pub compactions: Counter,
+    /// Trivial moves done.
+    pub trivial_moves: Counter,
+    /// Time that writers were held back, in nanoseconds.
+    pub stall_nanos: Counter,
+}
+
+/// One level of a partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LevelStats {
+    /// Tables in it.
+    pub table_count: u64,
+    /// Their bytes on disk.
+    pub bytes: u64,
+    /// Their entries, tombstones included.
+    pub entry_count: u64,
+    /// Their tombstones.
+    pub tombstone_count: u64,
+}
+
+/// One partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionStats {
+    /// Its name.
+    pub name: String,
+    /// Memory of its memtables in bytes.
+    pub memtable_bytes: u64,
+    /// Memtables that wait for their flush.
+    pub sealed_memtable_count: u64,
+    /// Its levels, level 0 first.
+    pub levels: Vec<LevelStats>,
+    /// Bytes that compactions have to move before every level is within its target.
+    pub compaction_debt_bytes: u64,
+    /// How far writes to it are held back, in thousandths: 0 not at all, 1000 stopped.
+    pub pressure_permille: u32,
+    /// What holds them back most, if anything does.
+    pub pressure_reason: Option<&'static str>,
+}
+
+/// A copy of all counts, from `Db::stats`.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The partitions in the order of their names.
+    pub partitions: Vec<PartitionStats>,
+    /// Bytes of keys and values that the application wrote since the open.
+    pub user_bytes: u64,
+    /// Batches committed since the open.
+    pub batch_count: u64,
+    /// Bytes appended to the WAL since the open.
+    pub wal_bytes: u64,
+    /// Syncs of the WAL since the open.
+    pub wal_sync_count: u64,
+    /// Bytes that flushes wrote since the open.
+    pub flush_bytes: u64,
+    /// Flushes since the open.
+    pub flush_count: u64,
+    /// Bytes that compactions read since the open.
+    pub compaction_read_bytes: u64,
+    /// Bytes that compactions wrote since the open.
+    pub compaction_written_bytes: u64,
+    /// Compactions since the open.
+    pub compaction_count: u64,
+    /// Those of them that only moved a table.
+    pub trivial_move_count: u64,
+    /// Time for which writers were held back since the open.
+    pub stalled: Duration,
+    /// Log segments on disk.
+    pub wal_segment_count: u64,
+    /// Bytes of all live tables.
+    pub table_bytes: u64,
+    /// Bytes in the block cache.
+    pub cache_bytes: u64,
+    /// Block cache lookups that found their block.
+    pub cache_hits: u64,
+    /// Block cache lookups that did not.
+    pub cache_misses: u64,
+    /// Memory of open tables' indexes and filters, in bytes.
+    pub open_table_bytes: u64,
+    /// Memory of all memtables, in bytes.
+    pub memtable_bytes: u64,
+    /// Why the store takes no writes, if it does not.
+    pub read_only_because: Option<String>,
+    /// The newest failure of background work that was not followed by a success.
+    pub background_error: Option<String>,
+}
+
+impl Stats {
+    /// Bytes written to the device per byte that the application wrote; 0 before the first.
+    pub fn write_amplification(&self) -> f64 {
+        let written = self.wal_bytes + self.flush_bytes + self.compaction_written_bytes;
+        if self.user_bytes == 0 { 0.0 } else { written as f64 / self.user_bytes as f64 }
+    }
+}

@@ -1,0 +1,146 @@
+//! [`LevelIter`]: a whole level below level 0 as one sorted source.
+//!
+//! Its tables are disjoint, so only the one under the cursor is open for reading.
+
+use std::sync::Arc;
+
+use super::{Level, Table, TableContext};
+use crate::error::Result;
+use crate::iter::InternalIter;
+use crate::sstable::{ReadMode, SstIter};
+use crate::types::{KeyRef, Slice};
+
+/// See the module.
+pub struct LevelIter {
+    level: Level,
+    context: Arc<TableContext>,
+    mode: ReadMode,
+    index: usize,
+    table: Option<SstIter>,
+}
+
+impl LevelIter {
+    /// A cursor over `level`, which is sorted and disjoint.
+    pub fn new(level: Level, context: Arc<TableContext>, mode: ReadMode) -> LevelIter {
+        LevelIter { level, context, mode, index: 0, table: None }
+    }
+
+    /// The value, shared where that is worth it. Only while valid.
+    pub fn value_slice(&self) -> Slice {
+        self.on_table().value_slice()
+    }
+
+    /// The table under the cursor. Only while valid.
+    pub fn current_table(&self) -> &Arc<Table> {
+        &self.level.tables()[self.index]
+    }
+
+    #[inline]
+    fn on_table(&self) -> &SstIter {
+        self.table.as_ref().expect("a valid cursor is on a table")
+    }
+
+    /// Goes to the table at `index` and places its cursor; past either end, to no table.
+    fn enter(
+        &mut self,
+        index: Option<usize>,
+        place: impl FnOnce(&mut SstIter) -> Result<()>,
+    ) -> Result<()> {
+        let Some(index) = index.filter(|index| *index < self.level.tables().len()) else {
+            self.table = None;
+            return Ok(());
+        };
+        if self.table.is_none() || self.index != index {
+            self.table = None;
+            let table = &self.level.tables()[index];
+            self.table = Some(table.reader(&self.context)?.iter(self.mode));
+            self.index = index;
+        }
+        let table = self.table.as_mut().expect("it was just entered");
+        let placed = place(table);
+        if placed.is_err() {
+            self.table = None;
+        }
+        placed
+    }
+
+    fn settle_forward(&mut self) -> Result<()> {
+        while self.table.as_ref().is_some_and(|table| !table.valid()) {
+            self.enter(Some(self.index + 1), SstIter::seek_to_first)?;
+        }
+        Ok(())
+    }
+
+    fn settle_backward(&mut self) -> Result<()> {
+        while self.table.as_ref().is_some_and(|table| !table.valid()) {
+            self.enter(self.index.checked_sub(1), SstIter::seek_to_last)?;
+        }
+        Ok(())
+    }
+}
+
+impl InternalIter for LevelIter {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.table.as_ref().is_some_and(SstIter::valid)
+    }
+
+    #[inline]
+    fn key(&self) -> KeyRef<'_> {
+        self.on_table().key()
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.on_table().value()
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.enter(Some(0), SstIter::seek_to_first)?;
+        self.settle_forward()
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.enter(self.level.tables().len().checked_sub(1), SstIter::seek_to_last)?;
+        self.settle_backward()
+    }
+
+    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        let index = self.level.index_of(target.user);
+        self.enter(Some(index), |table| table.seek(target))?;
+        self.settle_forward()
+    }
+
+    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        let count = self.level.tables().len();
+        let index = self.level.index_of(target.user).min(count.saturating_sub(1));
+        self.enter((count > 0).then_some(index), |table| table.seek_before(target))?;
+        self.settle_backward()
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        let table = self.table.as_mut().expect("a valid cursor is on a table");
+        if let Err(error) = table.next() {
+            self.table = None;
+            return Err(error);
+        }
+        if table.valid() {
+            return Ok(());
+        }
+        self.settle_forward()
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        let table = self.table.as_mut().expect("a valid cursor is on a table");
+        if let Err(error) = table.prev() {
+            self.table = None;
+            return Err(error);
+        }
+        if table.valid() {
+            return Ok(());
+        }
+        self.settle_backward()
+    }
+}

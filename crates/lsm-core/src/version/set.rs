@@ -1,0 +1,143 @@
+//! [`VersionSet`]: the current version of the database and the one path that replaces it.
+//!
+//! Held under one lock by `db`; that lock is taken by background work and by creating or dropping
+//! partitions, never by a write or a read, so it may cover the manifest's sync.
+//!
+//! Invariants:
+//! 1. The current version is what the manifest durably says, or one edit older.
+//! 2. Order, always: file bytes synced, folder synced, edit appended and synced; only then does a
+//!    caller let old files go.
+//! 3. After a failed append or sync nothing more goes into that generation. The next edit goes
+//!    into a new one, whose snapshot burns the number of the edit in doubt.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Change, DbVersion, Manifest, VersionEdit, apply, retire};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::types::{Epoch, FileNo};
+
+/// Gives out file numbers; never the same twice.
+#[derive(Debug)]
+pub struct FileNumbers(AtomicU64);
+
+impl FileNumbers {
+    /// Begins with `next`.
+    pub fn new(next: FileNo) -> FileNumbers {
+        FileNumbers(AtomicU64::new(next.0))
+    }
+
+    /// A number that was never given out.
+    pub fn allocate(&self) -> FileNo {
+        FileNo(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// See the module.
+pub struct VersionSet {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    epoch: Epoch,
+    numbers: Arc<FileNumbers>,
+    manifest_bytes_max: u64,
+    current: Arc<DbVersion>,
+    manifest: Manifest,
+    /// Number of the last edit that was tried.
+    last_number: u64,
+    /// Generations that were begun and never used.
+    garbage: Vec<FileName>,
+}
+
+impl VersionSet {
+    /// Goes on from `current`, which `manifest` durably holds.
+    pub fn new(
+        fs: Arc<dyn Fs>,
+        dir: PathBuf,
+        numbers: Arc<FileNumbers>,
+        manifest_bytes_max: u64,
+        current: DbVersion,
+        manifest: Manifest,
+    ) -> VersionSet {
+        VersionSet {
+            fs,
+            dir,
+            epoch: current.epoch,
+            numbers,
+            manifest_bytes_max,
+            last_number: current.edit_number,
+            current: Arc::new(current),
+            manifest,
+            garbage: Vec::new(),
+        }
+    }
+
+    /// The current version.
+    pub fn current(&self) -> &Arc<DbVersion> {
+        &self.current
+    }
+
+    /// Makes an edit of `changes` durable and current.
+    ///
+    /// # Errors
+    /// Those of the manifest. The edit is then not current, but may be on disk: the files that it
+    /// names must stay until the next open.
+    ///
+    /// # Cost
+    /// One append and one sync; now and then a new generation.
+    pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
+        if self.manifest.is_failed() {
+            self.begin_generation()?;
+        } else if self.manifest.bytes() > self.manifest_bytes_max {
+            // The present generation takes edits all the same if this fails.
+            if let Err(error) = self.begin_generation()
+                && self.manifest.is_failed()
+            {
+                return Err(error);
+            }
+        }
+        let edit = VersionEdit { number: self.last_number + 1, changes };
+        let next = apply(&self.current, &edit).map_err(|refused| {
+            let message = format!("an edit was refused: {}", refused.0);
+            Error::new(ErrorKind::InvalidArgument, message)
+        })?;
+        self.last_number = edit.number;
+        self.manifest.append(&edit)?;
+        self.current = Arc::new(next);
+        Ok(&self.current)
+    }
+
+    /// Goes over to a new generation and retires the old one.
+    fn begin_generation(&mut self) -> Result<()> {
+        let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), self.epoch);
+        let mut version = (*self.current).clone();
+        version.edit_number = self.last_number;
+        // Garbage from here on if anything fails: its name is used, its content is not.
+        self.garbage.push(name);
+        let new = Manifest::create(&*self.fs, &self.dir, name, &version)?;
+        let old = self.manifest.name();
+        let others: Vec<_> = self.garbage.iter().copied().filter(|other| *other != name).collect();
+        if self.manifest.is_failed() {
+            // The old one cannot name its successor any more, so it must be gone before the first
+            // edit: recovery then begins with the new one.
+            retire(&*self.fs, &self.dir, &others, &[old])?;
+        } else {
+            self.manifest.supersede(name)?;
+            // Named and durable: what is left of the old one is deleted now or at the next open.
+            if retire(&*self.fs, &self.dir, &others, &[old]).is_err() {
+                self.manifest_switched(new, version, others);
+                return Ok(());
+            }
+        }
+        self.manifest_switched(new, version, Vec::new());
+        Ok(())
+    }
+
+    fn manifest_switched(&mut self, new: Manifest, version: DbVersion, garbage: Vec<FileName>) {
+        self.manifest = new;
+        self.current = Arc::new(version);
+        self.garbage = garbage;
+    }
+}
