@@ -132,7 +132,8 @@ fn golden_control_frames() {
         partition: PartitionId(5),
         memtable: MemtableId(6),
     };
-    let cases: [(Control, u64, &[u8], &[u8], usize); 4] = [
+    type Case = (Control, u64, &'static [u8], &'static [u8], usize);
+    let cases: [Case; 4] = [
         (switch, 0x2406_5783_2b3d_195c, &[3, 15], &[5, 6], 7),
         (
             Control::IdleMarker { manifest_edit: 17 },

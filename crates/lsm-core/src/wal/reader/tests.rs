@@ -1,7 +1,10 @@
 //! A small log is written through [`SegmentWriter`], damaged in every way, and read again. The
 //! oracle knows where each frame begins and what it attests.
 
+use std::sync::Arc;
+
 use super::*;
+use crate::types::{DbId, Epoch, PartitionId};
 use crate::wal::frame::{encode_batch, encode_control};
 use crate::wal::testing::{MemFile, path};
 use crate::wal::{FramePlace, Section, SegmentWriter};
@@ -238,7 +241,11 @@ impl Log {
         match end {
             Ok(end) => {
                 assert!(!attested, "{context}");
-                let last = if bad == self.headers[0].base.0 { 0 } else { last_of(&got) };
+                let last = if bad == self.headers[0].base.0 {
+                    0
+                } else {
+                    last_of(&got)
+                };
                 assert_eq!(end.last_seq.get(), last, "{context}");
             }
             Err(e) => {
@@ -710,17 +717,17 @@ fn a_closed_log_must_reach_its_end_and_a_cut_one_is_read_no_further() {
     };
     assert!(read(log.sources(), options.clone()).1.unwrap().clean_close);
     let whole = log.bytes();
-    for idx in 0..3 {
+    for (idx, whole) in whole.iter().enumerate() {
         let end = log.frames.iter().rfind(|f| f.idx == idx).unwrap().end as usize;
         for len in 0..end {
-            log.files[idx].set_bytes(&whole[idx][..len]);
+            log.files[idx].set_bytes(&whole[..len]);
             let (_, verdict) = read(log.sources(), options.clone());
             assert!(
                 verdict.unwrap_err().is_corruption(),
                 "segment {idx} cut to {len}"
             );
         }
-        log.files[idx].set_bytes(&whole[idx]);
+        log.files[idx].set_bytes(whole);
     }
     for (n, frame) in log.frames.iter().enumerate() {
         let segment = FileNo(frame.idx as u64 + 1);
@@ -821,6 +828,36 @@ fn run(deeds: &[Deed], preallocate: u64) -> Log {
 }
 
 proptest! {
+    #[test]
+    fn no_damage_yields_anything_but_a_prefix(
+        deeds in prop::collection::vec(deed(), 1..30),
+        preallocate in prop_oneof![Just(0u64), 256u64..4096],
+        rot in prop::collection::vec((any::<(prop::sample::Index, prop::sample::Index, prop::sample::Index)>(), 0u8..4, 1usize..600), 1..6),
+    ) {
+        let log = run(&deeds, preallocate);
+        let mut bytes = log.bytes();
+        for ((file, from, to), kind, len) in rot {
+            let file = file.index(bytes.len());
+            let bytes = &mut bytes[file];
+            let (from, to) = (from.index(bytes.len()), to.index(bytes.len()));
+            let len = len.min(bytes.len() - from.max(to));
+            match kind {
+                0 => bytes[from..from + len].fill(0),
+                1 => bytes[from..from + len].fill(0xff),
+                // A misdirected write: the same bytes in another place.
+                2 => bytes.copy_within(from..from + len, to),
+                _ => bytes.extend(vec![3; len]),
+            }
+        }
+        for (file, bytes) in log.files.iter().zip(&bytes) {
+            file.set_bytes(bytes);
+        }
+        let (frames, end) = log.read();
+        prop_assert!(frames.len() <= log.frames.len());
+        prop_assert_eq!(&frames, &log.all()[..frames.len()]);
+        prop_assert!(end.map_or_else(|e| e.is_corruption(), |end| end.place <= log.writer.end()));
+    }
+
     #[test]
     fn random_logs_read_back_whole_and_damaged(
         deeds in prop::collection::vec(deed(), 1..40),
