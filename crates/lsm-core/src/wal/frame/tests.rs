@@ -208,7 +208,58 @@ fn a_frame_verifies_only_at_its_own_place() {
     assert!(!verifies(header, seed_of(salt, epoch, offset + 8)));
 }
 
+#[test]
+fn a_directory_whose_sums_differ_is_refused() {
+    let mut frame = Vec::new();
+    let sections = [section(5, 2, b"ab"), section(6, 1, b"cde")];
+    encode_batch(&mut frame, &place(), seq(10), seq(9), &sections);
+    let decode = |at: usize, byte: u8| {
+        let mut bad = frame.clone();
+        bad[at] = byte;
+        let prefix = Prefix::decode(&bad).unwrap();
+        decode_fields(&bad[..prefix.header_len], &prefix, &mut Vec::new()).is_ok()
+    };
+    // Body length, operations, gap, sections; then of the second: operations, length.
+    for (at, good, bad) in [
+        (10, 5, [4, 6, 0]),
+        (14, 3, [2, 4, 0]),
+        (15, 0, [10, 11, 127]),
+        (16, 2, [1, 3, 0]),
+        (29, 1, [2, 0, 127]),
+        (30, 3, [2, 4, 0]),
+    ] {
+        assert_eq!(frame[at], good);
+        assert!(decode(at, good));
+        bad.iter()
+            .for_each(|byte| assert!(!decode(at, *byte), "byte {at} = {byte}"));
+    }
+}
+
+#[test]
+fn sequences_beyond_56_bits_are_refused() {
+    let mut frame = Vec::new();
+    encode_batch(
+        &mut frame,
+        &place(),
+        SeqNo::MAX,
+        seq(SeqNo::MAX.get() - 1),
+        &[section(1, 1, b"x")],
+    );
+    let decode = |bytes: &[u8]| {
+        let prefix = Prefix::decode(bytes).unwrap();
+        decode_fields(&bytes[..prefix.header_len], &prefix, &mut Vec::new()).is_ok()
+    };
+    assert!(decode(&frame));
+    // The byte behind the checksum, kind, two lengths, the lag and the sequence: operations.
+    let at = 8 + 1 + 1 + 1 + 2 + 8;
+    assert_eq!(frame[at], 1);
+    frame[at] = 2;
+    assert!(!decode(&frame));
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn batches_read_back_and_no_flip_of_a_header_passes(
         first in 1u64..(1 << 50), back in 1u64..1000, lsn in any::<u32>(), lag in any::<u32>(),

@@ -773,6 +773,164 @@ fn a_reader_of_one_partition_does_not_touch_the_others() {
 }
 
 #[test]
+fn a_reader_of_one_partition_waits_for_the_whole_frame() {
+    let mut log = Log::new(0);
+    log.try_batch(&[(1, 1, b"wanted".to_vec()), (2, 1, b"of the other".to_vec())])
+        .unwrap();
+    let bytes = log.bytes()[0].clone();
+    log.files[0].set_bytes(&bytes[..bytes.len() - 8]);
+    let only = Some(PartitionId(1));
+    let (frames, end) = read(
+        log.sources(),
+        LogReaderOptions {
+            only,
+            ..LogReaderOptions::new(DB)
+        },
+    );
+    assert!(frames.is_empty() && end.unwrap().torn_bytes);
+}
+
+#[test]
+fn a_gap_in_the_sequence_is_a_bad_frame() {
+    for attested in [false, true] {
+        for step in [-1_i64, 1] {
+            let mut log = Log::new(0);
+            log.put(b"one");
+            log.put(b"two");
+            // A frame was lost, or came twice, with all checksums right.
+            log.last = log.last.checked_add_signed(step).unwrap();
+            log.put(b"three");
+            if attested {
+                log.sync();
+            }
+            log.control(Control::EpochStart);
+            let (frames, end) = log.read();
+            assert_eq!(frames, log.all()[..2]);
+            assert_eq!(end.is_err_and(|e| e.is_corruption()), attested);
+        }
+    }
+}
+
+#[test]
+fn a_control_frame_that_names_another_sequence_is_a_bad_frame() {
+    let mut log = Log::new(0);
+    log.put(b"one");
+    log.last += 1;
+    log.control(Control::IdleMarker { manifest_edit: 0 });
+    assert_eq!(log.read().0, log.all()[..1]);
+}
+
+#[test]
+fn unlogged_sequences_are_a_gap_that_the_frame_names() {
+    let mut log = Log::new(0);
+    log.put(b"one");
+    let place = log.place();
+    let sections = [Section {
+        partition: PartitionId(1),
+        operations: 1,
+        checksum: section_checksum(b"later"),
+        bytes: b"later",
+    }];
+    let mut out = Vec::new();
+    encode_batch(&mut out, &place, seq(500), seq(log.last), &sections);
+    let what = Owned::Batch(500, vec![(1, 500, 1, b"later".to_vec())]);
+    log.append(&out, what).unwrap();
+    log.last = 500;
+    log.put(b"after");
+    let (frames, end) = log.read();
+    assert_eq!((frames, end.unwrap().last_seq), (log.all(), seq(501)));
+}
+
+#[test]
+fn segments_that_do_not_continue_each_other_are_corruption() {
+    let break_at = |edit: fn(&mut SegmentHeader)| {
+        let mut log = Log::new(0);
+        log.put(b"one");
+        log.next_segment();
+        let mut header = log.headers[1];
+        edit(&mut header);
+        log.files[1].set_bytes(&header.encode());
+        let (frames, end) = log.read();
+        assert_eq!(frames, log.all()[..frames.len()]);
+        end.is_err_and(|e| e.is_corruption())
+    };
+    assert!(!break_at(|_| ()));
+    assert!(break_at(|header| header.previous_seq = seq(10)));
+    assert!(break_at(|header| header.base.0 += 8));
+    assert!(break_at(|header| header.previous = None));
+    assert!(break_at(|header| {
+        let previous = header.previous.as_mut().expect("it is the second");
+        previous.segment = FileNo(7);
+    }));
+    // An end inside the header of the one before.
+    assert!(break_at(|header| {
+        let previous = header.previous.as_mut().expect("it is the second");
+        header.base.0 -= previous.offset - 64;
+        previous.offset = 64;
+    }));
+}
+
+#[test]
+fn a_frame_cannot_call_durable_what_lies_before_the_log() {
+    let mut log = Log::new(0);
+    let claim = FramePlace {
+        lsn: Lsn(1 << 40),
+        durable: Lsn(0),
+        ..log.place()
+    };
+    let mut out = Vec::new();
+    encode_control(&mut out, &claim, seq(log.last), Control::EpochStart);
+    log.writer.append(&out).unwrap();
+    let (frames, end) = log.read();
+    assert!(frames.is_empty() && end.unwrap().torn_bytes);
+}
+
+#[test]
+fn a_position_to_resume_from_must_still_be_there() {
+    let mut log = Log::new(0);
+    log.put(b"one");
+    log.put(b"two");
+    let place = LogPlace {
+        segment: FileNo(1),
+        offset: log.frames[0].end,
+    };
+    let start = Some(Position {
+        place,
+        last_seq: seq(11),
+    });
+    let options = LogReaderOptions {
+        start,
+        ..LogReaderOptions::new(DB)
+    };
+    assert_eq!(read(log.sources(), options.clone()).0, log.all()[1..]);
+    // The segment that it was taken from lost its header, or is not listed.
+    let whole = log.bytes()[0].clone();
+    log.files[0].set_bytes(&[&[0; 128], &whole[128..]].concat());
+    let (frames, end) = read(log.sources(), options.clone());
+    assert!(frames.is_empty() && end.unwrap_err().is_corruption());
+    let unlisted = LogReader::new(Vec::new(), options).map(|_| ());
+    assert_eq!(unlisted.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn the_look_ahead_reaches_over_megabytes() {
+    let mut log = Log::new(0);
+    for n in 0..110_u8 {
+        log.put(&vec![n; 100_001]);
+    }
+    log.sync();
+    log.control(Control::IdleMarker { manifest_edit: 0 });
+    let mut bytes = log.bytes()[0].clone();
+    bytes[140] ^= 1;
+    log.files[0].set_bytes(&bytes);
+    assert!(log.read().1.unwrap_err().is_corruption());
+    bytes.truncate(bytes.len() - 24);
+    log.files[0].set_bytes(&bytes);
+    let (frames, end) = log.read();
+    assert!(frames.is_empty() && end.unwrap().torn_bytes);
+}
+
+#[test]
 fn an_empty_list_and_a_fresh_reserve_are_empty_logs() {
     let (frames, end) = read(Vec::new(), LogReaderOptions::new(DB));
     assert!(frames.is_empty() && !end.unwrap().torn_bytes);
@@ -828,6 +986,8 @@ fn run(deeds: &[Deed], preallocate: u64) -> Log {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn no_damage_yields_anything_but_a_prefix(
         deeds in prop::collection::vec(deed(), 1..30),
