@@ -212,7 +212,6 @@ impl LogReader {
     fn advance(&mut self) -> Result<Option<Verified>> {
         if self.stopped.is_some() {
             // The files may have grown, and the next header may be there now.
-            self.window.clear();
             self.current = None;
             self.stopped = None;
         }

@@ -233,6 +233,10 @@ fn a_directory_whose_sums_differ_is_refused() {
         bad.iter()
             .for_each(|byte| assert!(!decode(at, *byte), "byte {at} = {byte}"));
     }
+    // A section without operations, though the sums agree.
+    (frame[14], frame[29]) = (2, 0);
+    let prefix = Prefix::decode(&frame).unwrap();
+    assert!(decode_fields(&frame[..prefix.header_len], &prefix, &mut Vec::new()).is_err());
 }
 
 #[test]

@@ -365,6 +365,9 @@ fn a_log_reads_back_with_its_end() {
         durable: log.durable,
     };
     assert_eq!(end.unwrap(), expected);
+    // Nothing follows a clean close; what does makes it none.
+    log.next_segment();
+    assert!(!log.read().1.unwrap().clean_close);
 }
 
 #[test]
@@ -928,6 +931,26 @@ fn the_look_ahead_reaches_over_megabytes() {
     log.files[0].set_bytes(&bytes);
     let (frames, end) = log.read();
     assert!(frames.is_empty() && end.unwrap().torn_bytes);
+}
+
+#[test]
+fn the_look_ahead_misses_nothing_between_its_reads() {
+    // It begins at the first frame and reads in steps of 4 MiB: a frame across the step's end, one
+    // just behind it.
+    for end in [-16_i64, -8, 0, 8, 2048] {
+        let end = 128 + (4 << 20) + end;
+        let mut log = Log::new(0);
+        let filler = vec![1; usize::try_from(end).unwrap() - 128 - 30];
+        log.put(&filler);
+        assert_eq!(log.writer.offset(), u64::try_from(end).unwrap());
+        log.sync();
+        log.control(Control::IdleMarker { manifest_edit: 0 });
+        let mut bytes = log.bytes()[0].clone();
+        bytes[140] ^= 1;
+        bytes.extend(vec![0; 2 << 20]);
+        log.files[0].set_bytes(&bytes);
+        assert!(log.read().1.unwrap_err().is_corruption(), "marker at {end}");
+    }
 }
 
 #[test]
