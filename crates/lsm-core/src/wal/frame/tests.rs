@@ -267,7 +267,9 @@ proptest! {
     #[test]
     fn batches_read_back_and_no_flip_of_a_header_passes(
         first in 1u64..(1 << 50), back in 1u64..1000, lsn in any::<u32>(), lag in any::<u32>(),
-        parts in prop::collection::vec((any::<u32>(), 1u32.., prop::collection::vec(any::<u8>(), 0..90)), 1..6),
+        parts in prop::collection::vec(
+            (any::<u32>(), 1u32.., prop::collection::vec(any::<u8>(), 0..90)), 1..6,
+        ),
         bit in any::<prop::sample::Index>(),
     ) {
         let place = FramePlace {
@@ -283,7 +285,9 @@ proptest! {
         prop_assert_eq!(prefix.lag, place.lsn.0 - place.durable.0);
         let operations: u64 = sections.iter().map(|s| u64::from(s.operations)).sum();
         let last_seq = seq(first + operations - 1);
-        prop_assert_eq!(fields, Fields::Batch { first_seq: seq(first), last_seq, previous_seq: previous });
+        let expected =
+            Fields::Batch { first_seq: seq(first), last_seq, previous_seq: previous };
+        prop_assert_eq!(fields, expected);
         prop_assert_eq!(directory.len(), sections.len());
         for (entry, section) in directory.iter().zip(&sections) {
             let start = prefix.header_len + entry.start as usize;
@@ -303,11 +307,17 @@ proptest! {
     }
 
     #[test]
-    fn no_header_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..120), kind in 0u8..8, rest in 0u8..60) {
+    fn no_header_panics(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..120),
+        kind in 0u8..8,
+        rest in 0u8..60,
+    ) {
         if bytes.len() > 10 {
             (bytes[8], bytes[9]) = (kind, rest);
         }
-        if let Ok(prefix) = Prefix::decode(&bytes) && let Some(header) = bytes.get(..prefix.header_len) {
+        if let Ok(prefix) = Prefix::decode(&bytes)
+            && let Some(header) = bytes.get(..prefix.header_len)
+        {
             let _ = decode_fields(header, &prefix, &mut Vec::new());
         }
     }

@@ -58,7 +58,8 @@ pub struct SectionRef<'a> {
 }
 
 impl<'a> BatchRef<'a> {
-    /// The sections, in the order of their sequences; with [`LogReaderOptions::only`], those of
+    /// The sections, in the order of their sequences; with
+    /// [`LogReaderOptions::only`](super::LogReaderOptions::only), those of
     /// that partition.
     pub fn sections(&self) -> impl Iterator<Item = SectionRef<'a>> + use<'a> {
         let (body, body_start) = (self.body, self.body_start);
