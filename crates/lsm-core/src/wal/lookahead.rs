@@ -139,7 +139,7 @@ impl Witness {
     ) -> Result<bool> {
         let end = stretch.range.end;
         let body_at = offset + prefix.header_len as u64;
-        if prefix.body_len == 0 || end.saturating_sub(body_at) < prefix.body_len {
+        if end.saturating_sub(body_at) < prefix.body_len {
             return Ok(false);
         }
         for entry in &self.directory {

@@ -18,11 +18,18 @@
 //! 3. Bytes behind the end that the next segment's header names belong to refused writes and are
 //!    never replayed.
 //! 4. A failed read is an error; it never ends the log.
+//!
+//! What the caller must do, so that this holds: after a failed append the next segment's header is
+//! durable before the refused writers hear of it and before anything later is acknowledged; a
+//! place is called durable only when every byte of the log before it is, in each segment; a
+//! segment stands in the manifest before its header is written.
 
 pub mod frame;
 mod lookahead;
 mod reader;
 mod segment;
+#[cfg(test)]
+mod testing;
 mod window;
 mod writer;
 
@@ -63,7 +70,3 @@ pub struct LogPlace {
     /// Byte offset in it.
     pub offset: u64,
 }
-
-/// Makes an in-memory `File` for the tests of this folder.
-#[cfg(test)]
-mod testing;

@@ -19,157 +19,24 @@
 //! 3. The buffer is dropped at each stop, so that no stale byte is taken for a new one.
 //! 4. The chain goes by the names in verified headers, not by the order of the list alone.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+mod options;
+mod record;
+mod verdict;
+
+pub use options::{LogReaderOptions, Position, SegmentSource};
+use record::section_of;
+pub use record::{BatchRef, FrameRef, Record, SectionRef};
+pub use verdict::LogEnd;
 
 use super::frame::{
     Control, Entry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields,
     section_checksum, seed_of, verifies,
 };
-use super::lookahead::{Stretch, look_ahead};
 use super::segment::{HEADER_LEN, HeaderState};
 use super::window::Window;
 use super::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::File;
-use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
-
-/// A segment that the manifest lists as live.
-#[derive(Clone)]
-pub struct SegmentSource {
-    /// Its file number.
-    pub number: FileNo,
-    /// The epoch in its name.
-    pub epoch: Epoch,
-    /// Its path, for errors.
-    pub path: PathBuf,
-    /// The file, open for reading.
-    pub file: Arc<dyn File>,
-}
-
-/// Where reading begins or goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// End of the last frame read.
-    pub place: LogPlace,
-    /// Last logged sequence up to there.
-    pub last_seq: SeqNo,
-}
-
-/// What to read, and what must be there.
-#[derive(Clone, Debug)]
-pub struct LogReaderOptions {
-    /// The database that every segment must name.
-    pub db: DbId,
-    /// Where to begin; `None`: at the first listed segment.
-    pub start: Option<Position>,
-    /// Nothing at or behind this place may be read: an epoch that is over ends here.
-    pub cut: Option<LogPlace>,
-    /// The log is known to reach this place (a clean close recorded it): an earlier end is
-    /// `Corruption`.
-    pub must_reach: Option<LogPlace>,
-    /// Read and verify the sections of this partition alone; the others are left out.
-    pub only: Option<PartitionId>,
-}
-
-impl LogReaderOptions {
-    /// All of the log of `db`, with nothing known about its end.
-    pub fn new(db: DbId) -> LogReaderOptions {
-        LogReaderOptions {
-            db,
-            start: None,
-            cut: None,
-            must_reach: None,
-            only: None,
-        }
-    }
-}
-
-/// How the log ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEnd {
-    /// Where the last frame ends. Segment 0 if the list was empty.
-    pub place: LogPlace,
-    /// The same place in the log; 0 if no segment had a header.
-    pub lsn: Lsn,
-    /// The last logged sequence; 0 if no segment had a header and no start was given.
-    pub last_seq: SeqNo,
-    /// Whether the last frame is a clean close.
-    pub clean_close: bool,
-    /// Whether bytes other than zeros lie behind the end: a torn tail that is left out.
-    pub torn_bytes: bool,
-    /// The largest manifest edit that a header or frame calls durable.
-    pub manifest_edit: u64,
-    /// The furthest place that a header or frame calls durable.
-    pub durable: Lsn,
-}
-
-/// A frame of the log.
-#[derive(Clone, Copy, Debug)]
-pub struct FrameRef<'a> {
-    /// Where it begins.
-    pub place: LogPlace,
-    /// The same place in the log.
-    pub lsn: Lsn,
-    /// How far the log was known durable when it was built.
-    pub durable: Lsn,
-    /// What it holds.
-    pub record: Record<'a>,
-}
-
-/// What a frame holds.
-#[derive(Clone, Copy, Debug)]
-pub enum Record<'a> {
-    /// Operations.
-    Batch(BatchRef<'a>),
-    /// A control frame.
-    Control(Control),
-}
-
-/// A batch whose bytes lie in the reader's buffer.
-#[derive(Clone, Copy, Debug)]
-pub struct BatchRef<'a> {
-    /// Sequence of its first operation.
-    pub first_seq: SeqNo,
-    /// Sequence of its last operation.
-    pub last_seq: SeqNo,
-    directory: &'a [Entry],
-    /// The body, or the part of it that was asked for, from `body_start` of it on.
-    body: &'a [u8],
-    body_start: u64,
-}
-
-/// The operations of a batch on one partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SectionRef<'a> {
-    /// The partition.
-    pub partition: PartitionId,
-    /// Sequence of the section's first operation.
-    pub first_seq: SeqNo,
-    /// How many operations the bytes hold.
-    pub operations: u32,
-    /// The operations, encoded; their checksum was verified.
-    pub bytes: &'a [u8],
-}
-
-impl<'a> BatchRef<'a> {
-    /// The sections, in the order of their sequences; with [`LogReaderOptions::only`], those of
-    /// that partition.
-    pub fn sections(&self) -> impl Iterator<Item = SectionRef<'a>> + use<'a> {
-        let (body, body_start) = (self.body, self.body_start);
-        self.directory.iter().map(move |entry| SectionRef {
-            partition: entry.partition,
-            first_seq: entry.first_seq,
-            operations: entry.operations,
-            bytes: section_of(body, body_start, entry).expect("verified before it was yielded"),
-        })
-    }
-}
-
-fn section_of<'a>(body: &'a [u8], body_start: u64, entry: &Entry) -> Option<&'a [u8]> {
-    let skip = usize::try_from(entry.start.checked_sub(body_start)?).ok()?;
-    body.get(skip..skip.checked_add(entry.len)?)
-}
+use crate::types::{FileNo, SeqNo};
 
 /// The segment that is being read.
 struct Current {
@@ -345,7 +212,6 @@ impl LogReader {
     fn advance(&mut self) -> Result<Option<Verified>> {
         if self.stopped.is_some() {
             // The files may have grown, and the next header may be there now.
-            self.window.clear();
             self.current = None;
             self.stopped = None;
         }
@@ -597,158 +463,6 @@ impl LogReader {
             body_start: start,
             body_len: len,
         }))
-    }
-
-    /// The verdict on where reading stopped: the end of the log, or damage.
-    ///
-    /// # Errors
-    /// `Corruption` if something behind the end attests that the log was durable beyond it, or
-    /// the log does not reach what it is known to reach; errors of reading.
-    ///
-    /// # Panics
-    /// Unless [`LogReader::next_frame`] returned `None` last.
-    ///
-    /// # Cost
-    /// Reads all that lies behind the end, zeros included.
-    pub fn end(mut self) -> Result<LogEnd> {
-        let stop = self
-            .stopped
-            .expect("asked for the end before it was reached");
-        let place = self.position().place;
-        let torn_bytes = self.judge(stop)?;
-        if let Some(reach) = self.options.must_reach
-            && place < reach
-        {
-            let path = self
-                .sources
-                .get(self.idx)
-                .map_or(PathBuf::new(), |s| s.path.clone());
-            let what = format!(
-                "log ends here ({stop}), but was closed at offset {} of segment {}",
-                reach.offset, reach.segment
-            );
-            return Err(Error::corruption(path, place.offset, what));
-        }
-        Ok(LogEnd {
-            place,
-            lsn: self
-                .current
-                .map_or(Lsn(0), |current| current.header.lsn_at(self.offset)),
-            last_seq: self.last_seq,
-            clean_close: self.clean_close,
-            torn_bytes,
-            manifest_edit: self.manifest_edit,
-            durable: self.durable,
-        })
-    }
-
-    /// Looks for anything behind the end that attests it. Says whether there are bytes at all.
-    fn judge(&mut self, stop: Stop) -> Result<bool> {
-        let mut suspect = Suspect {
-            idx: self.idx,
-            offset: self.offset,
-            what: stop,
-            bad: self.current.as_ref().map(|current| current.header.lsn_at(self.offset)),
-            garbage: None,
-        };
-        let mut torn = false;
-        for idx in self.idx..self.sources.len() {
-            let header = match self.header_state(idx)? {
-                HeaderState::Valid(header) => Some(header),
-                HeaderState::Zero => None,
-                HeaderState::Garbage(what) => {
-                    suspect.garbage = Some((idx, what));
-                    None
-                }
-            };
-            let is_here = idx == self.idx;
-            if let Some(header) = header.filter(|_| !is_here || self.current.is_none()) {
-                self.check_header_behind(&header, &mut suspect)?;
-                torn = true;
-            }
-            torn |= suspect.garbage.is_some();
-            let first = if header.is_some() { SEGMENT_HEADER_BYTES } else { 0 };
-            let source = &self.sources[idx];
-            let stretch = Stretch {
-                file: &*source.file,
-                epoch: source.epoch,
-                known: header.as_ref().zip(suspect.bad),
-                range: if is_here { self.offset.max(first) } else { first }..self.readable(idx)?,
-            };
-            let findings = look_ahead(&mut self.window, &stretch)?;
-            torn |= findings.any_bytes;
-            if let Some(at) = findings.attested_at {
-                if header.is_none() {
-                    suspect.turn_to_header(idx);
-                }
-                let by = format!("offset {at} of {}", source.path.display());
-                return Err(self.damage(&suspect, &by));
-            }
-        }
-        Ok(torn)
-    }
-
-    /// A verified header behind the end: does it attest the bad place?
-    fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut Suspect) -> Result<()> {
-        let idx_of = |number| self.sources.iter().position(|source| source.number == number);
-        let named = header.previous.and_then(|previous| {
-            let base = Lsn(header.base.0.saturating_sub(previous.offset));
-            Some((idx_of(previous.segment)?, base))
-        });
-        if let Some((idx, what)) = suspect.garbage
-            && named.is_some_and(|(named, _)| named == idx)
-        {
-            // It was begun, filled and left behind: no torn write looks like that.
-            suspect.turn_to_header(idx);
-            suspect.what = what;
-            return Err(self.damage(suspect, &format!("segment {}", header.number)));
-        }
-        let bad = match (suspect.bad, named) {
-            (Some(bad), _) => bad,
-            // No header before this one: the log is bad from the first listed segment on, or
-            // from a later one that was lost as well.
-            (None, Some((_, base))) => base,
-            (None, None) => {
-                let path = &self.sources[idx_of(header.number).unwrap_or(self.idx)].path;
-                let what = "segment does not continue any that is listed";
-                return Err(Error::corruption(path, 0, what));
-            }
-        };
-        suspect.bad = Some(bad);
-        if let Some((idx, base)) = named
-            && idx > self.idx
-            && base == bad
-        {
-            // A segment begins just where the log stops, and its header is not there.
-            suspect.turn_to_header(idx);
-        }
-        if header.durable > bad {
-            return Err(self.damage(suspect, &format!("the header of segment {}", header.number)));
-        }
-        Ok(())
-    }
-
-    fn damage(&self, suspect: &Suspect, by: &str) -> Error {
-        let what = format!("{}, and {by} attests that the log was durable beyond", suspect.what);
-        Error::corruption(&self.sources[suspect.idx].path, suspect.offset, what)
-    }
-}
-
-/// The bad place while it is judged.
-struct Suspect {
-    /// Segment and offset to name in an error, and what is wrong there.
-    idx: usize,
-    offset: u64,
-    what: Stop,
-    /// The bad place in the log, once a header says it.
-    bad: Option<Lsn>,
-    /// The last segment met whose header is neither valid nor zeros.
-    garbage: Option<(usize, Stop)>,
-}
-
-impl Suspect {
-    fn turn_to_header(&mut self, idx: usize) {
-        (self.idx, self.offset, self.what) = (idx, 0, "segment header is lost");
     }
 }
 

@@ -86,7 +86,7 @@ impl SegmentHeader {
     /// The place in the log of the byte at `offset` of this segment.
     ///
     /// # Panics
-    /// Beyond 64 bits; [`SegmentHeader::decode`] refuses headers that come near.
+    /// Beyond 64 bits; decoding refuses headers that come near.
     pub fn lsn_at(&self, offset: u64) -> Lsn {
         self.base
             .checked_plus(offset)

@@ -132,7 +132,8 @@ fn golden_control_frames() {
         partition: PartitionId(5),
         memtable: MemtableId(6),
     };
-    let cases: [(Control, u64, &[u8], &[u8], usize); 4] = [
+    type Case = (Control, u64, &'static [u8], &'static [u8], usize);
+    let cases: [Case; 4] = [
         (switch, 0x2406_5783_2b3d_195c, &[3, 15], &[5, 6], 7),
         (
             Control::IdleMarker { manifest_edit: 17 },
@@ -207,11 +208,68 @@ fn a_frame_verifies_only_at_its_own_place() {
     assert!(!verifies(header, seed_of(salt, epoch, offset + 8)));
 }
 
+#[test]
+fn a_directory_whose_sums_differ_is_refused() {
+    let mut frame = Vec::new();
+    let sections = [section(5, 2, b"ab"), section(6, 1, b"cde")];
+    encode_batch(&mut frame, &place(), seq(10), seq(9), &sections);
+    let decode = |at: usize, byte: u8| {
+        let mut bad = frame.clone();
+        bad[at] = byte;
+        let prefix = Prefix::decode(&bad).unwrap();
+        decode_fields(&bad[..prefix.header_len], &prefix, &mut Vec::new()).is_ok()
+    };
+    // Body length, operations, gap, sections; then of the second: operations, length.
+    for (at, good, bad) in [
+        (10, 5, [4, 6, 0]),
+        (14, 3, [2, 4, 0]),
+        (15, 0, [10, 11, 127]),
+        (16, 2, [1, 3, 0]),
+        (29, 1, [2, 0, 127]),
+        (30, 3, [2, 4, 0]),
+    ] {
+        assert_eq!(frame[at], good);
+        assert!(decode(at, good));
+        bad.iter()
+            .for_each(|byte| assert!(!decode(at, *byte), "byte {at} = {byte}"));
+    }
+    // A section without operations, though the sums agree.
+    (frame[14], frame[29]) = (2, 0);
+    let prefix = Prefix::decode(&frame).unwrap();
+    assert!(decode_fields(&frame[..prefix.header_len], &prefix, &mut Vec::new()).is_err());
+}
+
+#[test]
+fn sequences_beyond_56_bits_are_refused() {
+    let mut frame = Vec::new();
+    encode_batch(
+        &mut frame,
+        &place(),
+        SeqNo::MAX,
+        seq(SeqNo::MAX.get() - 1),
+        &[section(1, 1, b"x")],
+    );
+    let decode = |bytes: &[u8]| {
+        let prefix = Prefix::decode(bytes).unwrap();
+        decode_fields(&bytes[..prefix.header_len], &prefix, &mut Vec::new()).is_ok()
+    };
+    assert!(decode(&frame));
+    // The byte behind the checksum, kind, two lengths, the lag and the sequence: operations.
+    let at = 8 + 1 + 1 + 1 + 2 + 8;
+    assert_eq!(frame[at], 1);
+    frame[at] = 2;
+    assert!(!decode(&frame));
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn batches_read_back_and_no_flip_of_a_header_passes(
         first in 1u64..(1 << 50), back in 1u64..1000, lsn in any::<u32>(), lag in any::<u32>(),
-        parts in prop::collection::vec((any::<u32>(), 1u32.., prop::collection::vec(any::<u8>(), 0..90)), 1..6),
+        parts in prop::collection::vec(
+            (any::<u32>(), 1u32.., prop::collection::vec(any::<u8>(), 0..90)), 1..6,
+        ),
         bit in any::<prop::sample::Index>(),
     ) {
         let place = FramePlace {
@@ -227,7 +285,9 @@ proptest! {
         prop_assert_eq!(prefix.lag, place.lsn.0 - place.durable.0);
         let operations: u64 = sections.iter().map(|s| u64::from(s.operations)).sum();
         let last_seq = seq(first + operations - 1);
-        prop_assert_eq!(fields, Fields::Batch { first_seq: seq(first), last_seq, previous_seq: previous });
+        let expected =
+            Fields::Batch { first_seq: seq(first), last_seq, previous_seq: previous };
+        prop_assert_eq!(fields, expected);
         prop_assert_eq!(directory.len(), sections.len());
         for (entry, section) in directory.iter().zip(&sections) {
             let start = prefix.header_len + entry.start as usize;
@@ -247,11 +307,17 @@ proptest! {
     }
 
     #[test]
-    fn no_header_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..120), kind in 0u8..8, rest in 0u8..60) {
+    fn no_header_panics(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..120),
+        kind in 0u8..8,
+        rest in 0u8..60,
+    ) {
         if bytes.len() > 10 {
             (bytes[8], bytes[9]) = (kind, rest);
         }
-        if let Ok(prefix) = Prefix::decode(&bytes) && let Some(header) = bytes.get(..prefix.header_len) {
+        if let Ok(prefix) = Prefix::decode(&bytes)
+            && let Some(header) = bytes.get(..prefix.header_len)
+        {
             let _ = decode_fields(header, &prefix, &mut Vec::new());
         }
     }

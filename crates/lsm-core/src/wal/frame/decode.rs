@@ -1,0 +1,230 @@
+//! Frames back from bytes, in three steps: the [`Prefix`] says how long, [`verifies`] whether to
+//! believe it, [`decode_fields`] what it says.
+//!
+//! Called by the reader and the look-ahead; the layout stands in `frame.rs`. It must never
+//! compare a length with anything but what is there: that is the caller's, who knows the file.
+//!
+//! Invariants:
+//! 1. No input panics, and the directory grows by no more entries than the header has room for.
+
+use super::{
+    CHECKSUM_LEN, Control, FRAME_ALIGNMENT, HEADER_BYTES_MAX, KIND_BATCH, KIND_BATCH_OF_SEVERAL,
+    KIND_CLEAN_CLOSE, KIND_EPOCH_START, KIND_IDLE_MARKER, KIND_MEMTABLE_SWITCH,
+    SHORT_HEADER_BYTES_MAX,
+};
+use crate::codec::{Malformed, Reader, checksum64_seeded};
+use crate::limits::FORMAT_BATCH_BYTES_MAX;
+use crate::types::{MemtableId, PartitionId, SeqNo};
+
+/// The front of a frame's header: enough to find its ends. Not verified.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::wal) struct Prefix {
+    pub(in crate::wal) kind: u8,
+    /// Length of the whole header, at most [`HEADER_BYTES_MAX`].
+    pub(in crate::wal) header_len: usize,
+    /// Length of the body, at most [`FORMAT_BATCH_BYTES_MAX`].
+    pub(in crate::wal) body_len: u64,
+    pub(in crate::wal) lag: u64,
+    fields_at: usize,
+}
+
+impl Prefix {
+    /// Reads the front of a frame from up to [`PREFIX_BYTES_MAX`] bytes.
+    pub(in crate::wal) fn decode(bytes: &[u8]) -> Result<Prefix, Malformed> {
+        let mut reader = Reader::new(bytes);
+        reader.u64()?;
+        let kind = reader.u8()?;
+        if !(KIND_BATCH..=KIND_EPOCH_START).contains(&kind) {
+            return Err(reader.malformed("unknown kind of frame"));
+        }
+        let rest = reader.varint_u32()? as usize;
+        let header_len = reader.position() + rest;
+        let body_len = reader.varint()?;
+        let lag = reader.varint()?;
+        let fields_at = reader.position();
+        let has_body = kind == KIND_BATCH || kind == KIND_BATCH_OF_SEVERAL;
+        let is_short = kind != KIND_BATCH_OF_SEVERAL;
+        if fields_at > header_len
+            || header_len
+                > if is_short {
+                    SHORT_HEADER_BYTES_MAX
+                } else {
+                    HEADER_BYTES_MAX
+                }
+            || body_len > FORMAT_BATCH_BYTES_MAX
+            || (body_len > 0 && !has_body)
+        {
+            return Err(reader.malformed("impossible length of a frame"));
+        }
+        Ok(Prefix {
+            kind,
+            header_len,
+            body_len,
+            lag,
+            fields_at,
+        })
+    }
+
+    /// Length of the whole frame.
+    pub(in crate::wal) fn frame_len(&self) -> u64 {
+        (self.header_len as u64 + self.body_len).next_multiple_of(FRAME_ALIGNMENT as u64)
+    }
+}
+
+/// Whether `header`, the whole header of a frame, carries its checksum under `seed`.
+pub(in crate::wal) fn verifies(header: &[u8], seed: u64) -> bool {
+    header
+        .split_first_chunk::<CHECKSUM_LEN>()
+        .is_some_and(|(sum, covered)| u64::from_le_bytes(*sum) == checksum64_seeded(covered, seed))
+}
+
+/// One section of a frame, as its directory describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::wal) struct Entry {
+    pub(in crate::wal) partition: PartitionId,
+    pub(in crate::wal) operations: u32,
+    pub(in crate::wal) first_seq: SeqNo,
+    /// Where the section lies in the body, in bytes.
+    pub(in crate::wal) start: u64,
+    pub(in crate::wal) len: usize,
+    pub(in crate::wal) checksum: u64,
+}
+
+/// What the header of a frame says behind its [`Prefix`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::wal) enum Fields {
+    /// A batch; its sections are in the directory.
+    Batch {
+        first_seq: SeqNo,
+        last_seq: SeqNo,
+        previous_seq: SeqNo,
+    },
+    /// A control frame.
+    Control {
+        last_seq: SeqNo,
+        salt: u64,
+        control: Control,
+    },
+}
+
+/// Decodes a whole header. The sections of a batch replace what is in `directory`.
+pub(in crate::wal) fn decode_fields(
+    header: &[u8],
+    prefix: &Prefix,
+    directory: &mut Vec<Entry>,
+) -> Result<Fields, Malformed> {
+    directory.clear();
+    let mut reader = Reader::new(header);
+    reader.take(prefix.fields_at)?;
+    let fields = match prefix.kind {
+        KIND_BATCH | KIND_BATCH_OF_SEVERAL => decode_batch(&mut reader, prefix, directory)?,
+        kind => decode_control(&mut reader, kind)?,
+    };
+    reader.finish()?;
+    Ok(fields)
+}
+
+fn sequence(reader: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
+    let n = reader.varint()?;
+    SeqNo::new(n).ok_or(reader.malformed("sequence beyond 56 bits"))
+}
+
+fn decode_batch(
+    reader: &mut Reader<'_>,
+    prefix: &Prefix,
+    directory: &mut Vec<Entry>,
+) -> Result<Fields, Malformed> {
+    let first_seq = sequence(reader)?;
+    let operations = reader.varint()?;
+    let gap = reader.varint()?;
+    let impossible = reader.malformed("impossible sequences");
+    let previous_seq = first_seq
+        .get()
+        .checked_sub(1)
+        .and_then(|n| n.checked_sub(gap))
+        .and_then(SeqNo::new)
+        .ok_or(impossible)?;
+    let last_seq = operations
+        .checked_sub(1)
+        .and_then(|n| first_seq.get().checked_add(n))
+        .and_then(SeqNo::new)
+        .ok_or(impossible)?;
+    if prefix.kind == KIND_BATCH {
+        let len = usize::try_from(prefix.body_len).map_err(|_| impossible)?;
+        directory.push(Entry {
+            partition: PartitionId(reader.varint_u32()?),
+            operations: u32::try_from(operations).map_err(|_| impossible)?,
+            first_seq,
+            start: 0,
+            len,
+            checksum: reader.u64()?,
+        });
+        return Ok(Fields::Batch {
+            first_seq,
+            last_seq,
+            previous_seq,
+        });
+    }
+
+    let count = reader.varint()?;
+    let (mut start, mut seen) = (0, 0);
+    for _ in 0..count {
+        let partition = PartitionId(reader.varint_u32()?);
+        let operations_here = reader.varint_u32()?;
+        let len = reader.varint_u32()?;
+        let checksum = reader.u64()?;
+        // Checked before the sum is used: each summand is below 2^32, so neither overflows before
+        // it passes its bound.
+        let first = first_seq
+            .get()
+            .checked_add(seen)
+            .and_then(SeqNo::new)
+            .ok_or(impossible)?;
+        let len_here = usize::try_from(len).map_err(|_| impossible)?;
+        directory.push(Entry {
+            partition,
+            operations: operations_here,
+            first_seq: first,
+            start,
+            len: len_here,
+            checksum,
+        });
+        start += u64::from(len);
+        seen += u64::from(operations_here);
+        if operations_here == 0 || start > prefix.body_len || seen > operations {
+            return Err(impossible);
+        }
+    }
+    if start != prefix.body_len || seen != operations {
+        return Err(impossible);
+    }
+    Ok(Fields::Batch {
+        first_seq,
+        last_seq,
+        previous_seq,
+    })
+}
+
+fn decode_control(reader: &mut Reader<'_>, kind: u8) -> Result<Fields, Malformed> {
+    let last_seq = sequence(reader)?;
+    let salt = reader.u64()?;
+    let control = match kind {
+        KIND_MEMTABLE_SWITCH => Control::MemtableSwitch {
+            partition: PartitionId(reader.varint_u32()?),
+            memtable: MemtableId(reader.varint()?),
+        },
+        KIND_IDLE_MARKER => Control::IdleMarker {
+            manifest_edit: reader.varint()?,
+        },
+        KIND_CLEAN_CLOSE => Control::CleanClose {
+            manifest_edit: reader.varint()?,
+        },
+        KIND_EPOCH_START => Control::EpochStart,
+        _ => return Err(reader.malformed("unknown kind of frame")),
+    };
+    Ok(Fields::Control {
+        last_seq,
+        salt,
+        control,
+    })
+}

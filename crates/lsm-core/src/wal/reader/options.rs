@@ -1,0 +1,61 @@
+//! What the caller knows of a log before it is read: its segments, where to begin, where to end.
+//!
+//! Filled in from the manifest by recovery and by followers; plain data.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::fs::File;
+use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
+use crate::wal::LogPlace;
+
+/// A segment that the manifest lists as live.
+#[derive(Clone)]
+pub struct SegmentSource {
+    /// Its file number.
+    pub number: FileNo,
+    /// The epoch in its name.
+    pub epoch: Epoch,
+    /// Its path, for errors.
+    pub path: PathBuf,
+    /// The file, open for reading.
+    pub file: Arc<dyn File>,
+}
+
+/// Where reading begins or goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// End of the last frame read.
+    pub place: LogPlace,
+    /// Last logged sequence up to there.
+    pub last_seq: SeqNo,
+}
+
+/// What to read, and what must be there.
+#[derive(Clone, Debug)]
+pub struct LogReaderOptions {
+    /// The database that every segment must name.
+    pub db: DbId,
+    /// Where to begin; `None`: at the first listed segment.
+    pub start: Option<Position>,
+    /// Nothing at or behind this place may be read: an epoch that is over ends here.
+    pub cut: Option<LogPlace>,
+    /// The log is known to reach this place (a clean close recorded it): an earlier end is
+    /// `Corruption`.
+    pub must_reach: Option<LogPlace>,
+    /// Read and verify the sections of this partition alone; the others are left out.
+    pub only: Option<PartitionId>,
+}
+
+impl LogReaderOptions {
+    /// All of the log of `db`, with nothing known about its end.
+    pub fn new(db: DbId) -> LogReaderOptions {
+        LogReaderOptions {
+            db,
+            start: None,
+            cut: None,
+            must_reach: None,
+            only: None,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What the reader yields: a frame whose bytes lie in the reader's buffer.
+//!
+//! Made by `reader.rs` alone. It must never give out bytes that were not verified.
+//!
+//! Invariants:
+//! 1. A section in a [`BatchRef`] carried its checksum when the frame was read.
+
+use crate::types::{PartitionId, SeqNo};
+use crate::wal::frame::{Control, Entry};
+use crate::wal::{LogPlace, Lsn};
+
+/// A frame of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRef<'a> {
+    /// Where it begins.
+    pub place: LogPlace,
+    /// The same place in the log.
+    pub lsn: Lsn,
+    /// How far the log was known durable when it was built.
+    pub durable: Lsn,
+    /// What it holds.
+    pub record: Record<'a>,
+}
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Record<'a> {
+    /// Operations.
+    Batch(BatchRef<'a>),
+    /// A control frame.
+    Control(Control),
+}
+
+/// A batch whose bytes lie in the reader's buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchRef<'a> {
+    /// Sequence of its first operation.
+    pub first_seq: SeqNo,
+    /// Sequence of its last operation.
+    pub last_seq: SeqNo,
+    pub(super) directory: &'a [Entry],
+    /// The body, or the part of it that was asked for, from `body_start` of it on.
+    pub(super) body: &'a [u8],
+    pub(super) body_start: u64,
+}
+
+/// The operations of a batch on one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionRef<'a> {
+    /// The partition.
+    pub partition: PartitionId,
+    /// Sequence of the section's first operation.
+    pub first_seq: SeqNo,
+    /// How many operations the bytes hold.
+    pub operations: u32,
+    /// The operations, encoded; their checksum was verified.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> BatchRef<'a> {
+    /// The sections, in the order of their sequences; with
+    /// [`LogReaderOptions::only`](super::LogReaderOptions::only), those of
+    /// that partition.
+    pub fn sections(&self) -> impl Iterator<Item = SectionRef<'a>> + use<'a> {
+        let (body, body_start) = (self.body, self.body_start);
+        self.directory.iter().map(move |entry| SectionRef {
+            partition: entry.partition,
+            first_seq: entry.first_seq,
+            operations: entry.operations,
+            bytes: section_of(body, body_start, entry).expect("verified before it was yielded"),
+        })
+    }
+}
+
+/// The bytes of a section in `body`, which holds the frame's body from `body_start` of it on.
+pub(super) fn section_of<'a>(body: &'a [u8], body_start: u64, entry: &Entry) -> Option<&'a [u8]> {
+    let skip = usize::try_from(entry.start.checked_sub(body_start)?).ok()?;
+    body.get(skip..skip.checked_add(entry.len)?)
+}

@@ -1,0 +1,209 @@
+//! The verdict on where the log stopped: a torn tail, or damage.
+//!
+//! Called by recovery through [`LogReader::end`], once reading found nothing more. It must never
+//! yield a frame, and never call a place durable that nothing attests.
+//!
+//! Invariants:
+//! 1. Everything from the stop to the end of the last listed segment is looked at, up to the cut.
+//! 2. A verified header or frame there that attests durability beyond the stop is `Corruption`;
+//!    so is a damaged header that is not zeros of a segment that a later one continues.
+
+use std::path::PathBuf;
+
+use super::{LogReader, Stop};
+use crate::error::{Error, Result};
+use crate::types::SeqNo;
+use crate::wal::lookahead::{Stretch, look_ahead};
+use crate::wal::segment::HeaderState;
+use crate::wal::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// How the log ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    /// Where the last frame ends. Segment 0 if the list was empty.
+    pub place: LogPlace,
+    /// The same place in the log; 0 if no segment had a header.
+    pub lsn: Lsn,
+    /// The last logged sequence; 0 if no segment had a header and no start was given.
+    pub last_seq: SeqNo,
+    /// Whether the last frame is a clean close.
+    pub clean_close: bool,
+    /// Whether bytes other than zeros lie behind the end: a torn tail that is left out.
+    pub torn_bytes: bool,
+    /// The largest manifest edit that a header or frame calls durable.
+    pub manifest_edit: u64,
+    /// The furthest place that a header or frame calls durable.
+    pub durable: Lsn,
+}
+
+impl LogReader {
+    /// The verdict on where reading stopped: the end of the log, or damage.
+    ///
+    /// # Errors
+    /// `Corruption` if something behind the end attests that the log was durable beyond it, or
+    /// the log does not reach what it is known to reach; errors of reading.
+    ///
+    /// # Panics
+    /// Unless [`LogReader::next_frame`] returned `None` last.
+    ///
+    /// # Cost
+    /// Reads all that lies behind the end, zeros included.
+    pub fn end(mut self) -> Result<LogEnd> {
+        let stop = self
+            .stopped
+            .expect("asked for the end before it was reached");
+        let place = self.position().place;
+        let torn_bytes = self.judge(stop)?;
+        if let Some(reach) = self.options.must_reach
+            && place < reach
+        {
+            let path = self
+                .sources
+                .get(self.idx)
+                .map_or(PathBuf::new(), |s| s.path.clone());
+            let what = format!(
+                "log ends here ({stop}), but was closed at offset {} of segment {}",
+                reach.offset, reach.segment
+            );
+            return Err(Error::corruption(path, place.offset, what));
+        }
+        Ok(LogEnd {
+            place,
+            lsn: self
+                .current
+                .map_or(Lsn(0), |current| current.header.lsn_at(self.offset)),
+            last_seq: self.last_seq,
+            clean_close: self.clean_close,
+            torn_bytes,
+            manifest_edit: self.manifest_edit,
+            durable: self.durable,
+        })
+    }
+
+    /// Looks for anything behind the end that attests it. Says whether there are bytes at all.
+    fn judge(&mut self, stop: Stop) -> Result<bool> {
+        let mut suspect = Suspect {
+            idx: self.idx,
+            offset: self.offset,
+            what: stop,
+            bad: self
+                .current
+                .as_ref()
+                .map(|current| current.header.lsn_at(self.offset)),
+            garbage: None,
+        };
+        let mut torn = false;
+        for idx in self.idx..self.sources.len() {
+            let header = match self.header_state(idx)? {
+                HeaderState::Valid(header) => Some(header),
+                HeaderState::Zero => None,
+                HeaderState::Garbage(what) => {
+                    suspect.garbage = Some((idx, what));
+                    None
+                }
+            };
+            let is_here = idx == self.idx;
+            if let Some(header) = header.filter(|_| !is_here || self.current.is_none()) {
+                self.check_header_behind(&header, &mut suspect)?;
+                torn = true;
+            }
+            torn |= suspect.garbage.is_some();
+            let first = if header.is_some() {
+                SEGMENT_HEADER_BYTES
+            } else {
+                0
+            };
+            let source = &self.sources[idx];
+            let stretch = Stretch {
+                file: &*source.file,
+                epoch: source.epoch,
+                known: header.as_ref().zip(suspect.bad),
+                range: if is_here {
+                    self.offset.max(first)
+                } else {
+                    first
+                }..self.readable(idx)?,
+            };
+            let findings = look_ahead(&mut self.window, &stretch)?;
+            torn |= findings.any_bytes;
+            if let Some(at) = findings.attested_at {
+                if header.is_none() {
+                    suspect.turn_to_header(idx);
+                }
+                let by = format!("offset {at} of {}", source.path.display());
+                return Err(self.damage(&suspect, &by));
+            }
+        }
+        Ok(torn)
+    }
+
+    /// A verified header behind the end: does it attest the bad place?
+    fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut Suspect) -> Result<()> {
+        let idx_of = |number| {
+            self.sources
+                .iter()
+                .position(|source| source.number == number)
+        };
+        let named = header.previous.and_then(|previous| {
+            let base = Lsn(header.base.0.saturating_sub(previous.offset));
+            Some((idx_of(previous.segment)?, base))
+        });
+        if let Some((idx, what)) = suspect.garbage
+            && named.is_some_and(|(named, _)| named == idx)
+        {
+            // It was begun, filled and left behind: no torn write looks like that.
+            suspect.turn_to_header(idx);
+            suspect.what = what;
+            return Err(self.damage(suspect, &format!("segment {}", header.number)));
+        }
+        let bad = match (suspect.bad, named) {
+            (Some(bad), _) => bad,
+            // No header before this one: the log is bad from the first listed segment on, or
+            // from a later one that was lost as well.
+            (None, Some((_, base))) => base,
+            (None, None) => {
+                let path = &self.sources[idx_of(header.number).unwrap_or(self.idx)].path;
+                let what = "segment does not continue any that is listed";
+                return Err(Error::corruption(path, 0, what));
+            }
+        };
+        suspect.bad = Some(bad);
+        if let Some((idx, base)) = named
+            && idx > self.idx
+            && base == bad
+        {
+            // A segment begins just where the log stops, and its header is not there.
+            suspect.turn_to_header(idx);
+        }
+        if header.durable > bad {
+            return Err(self.damage(suspect, &format!("the header of segment {}", header.number)));
+        }
+        Ok(())
+    }
+
+    fn damage(&self, suspect: &Suspect, by: &str) -> Error {
+        let what = format!(
+            "{}, and {by} attests that the log was durable beyond",
+            suspect.what
+        );
+        Error::corruption(&self.sources[suspect.idx].path, suspect.offset, what)
+    }
+}
+
+/// The bad place while it is judged.
+struct Suspect {
+    /// Segment and offset to name in an error, and what is wrong there.
+    idx: usize,
+    offset: u64,
+    what: Stop,
+    /// The bad place in the log, once a header says it.
+    bad: Option<Lsn>,
+    /// The last segment met whose header is neither valid nor zeros.
+    garbage: Option<(usize, Stop)>,
+}
+
+impl Suspect {
+    fn turn_to_header(&mut self, idx: usize) {
+        (self.idx, self.offset, self.what) = (idx, 0, "segment header is lost");
+    }
+}
