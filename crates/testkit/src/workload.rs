@@ -124,7 +124,7 @@ impl Values {
     const POOL_BYTES: usize = 1 << 20;
     const PIECE_BYTES: usize = 100;
 
-    /// Values of up to `bytes_max` bytes. Clones share the bytes and walk on their own.
+    /// Values of up to `bytes_max` bytes.
     pub fn new(seed: u64, bytes_max: usize) -> Values {
         let mut rng = Rng::new(seed);
         let mut pool = Vec::with_capacity(Self::POOL_BYTES.max(2 * bytes_max) + Self::PIECE_BYTES);
@@ -135,6 +135,11 @@ impl Values {
         }
         let at = rng.index(pool.len());
         Values { pool: pool.into(), at }
+    }
+
+    /// The same bytes from another place on, for instance for another thread.
+    pub fn fork(&self, seed: u64) -> Values {
+        Values { pool: self.pool.clone(), at: Rng::new(seed).index(self.pool.len()) }
     }
 
     /// A value of `len` bytes; costs no copy.
