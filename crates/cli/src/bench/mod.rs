@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Compact fully before the first workload that reads
+    /// Compact fully before each workload that reads what others wrote
     #[arg(long)]
     compact: bool,
 }
@@ -165,17 +165,21 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut report = Report::new(args, folder.path())?;
     let start = Usage::now();
 
-    let mut must_compact = args.compact;
+    // A database that was there before is not.
+    let mut is_compact = args.dir.is_none();
     for &kind in &args.workloads {
         if kind.needs_data() && !bench.is_loaded()? {
             report.add(&bench.run(Kind::FillRandom, "load", folder.path())?)?;
+            is_compact = false;
         }
-        if kind.needs_data() && must_compact {
-            must_compact = false;
+        if args.compact && kind.reads() && !is_compact {
             partition.compact(..)?;
             db.wait_idle()?;
+            is_compact = true;
         }
-        report.add(&bench.run(kind, kind.name(), folder.path())?)?;
+        let outcome = bench.run(kind, kind.name(), folder.path())?;
+        is_compact &= outcome.user_bytes_written() == 0;
+        report.add(&outcome)?;
     }
 
     db.wait_idle()?;

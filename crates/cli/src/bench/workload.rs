@@ -110,6 +110,12 @@ impl Kind {
         !self.fills() && self != Kind::FillSync
     }
 
+    /// Whether it reads, alone or among other things.
+    pub(crate) fn reads(self) -> bool {
+        let only_writes = matches!(self, Kind::Overwrite | Kind::DeleteRandom | Kind::YcsbW);
+        self.needs_data() && !only_writes
+    }
+
     fn mix(self) -> Option<Mix> {
         Mix::ycsb(self.name().strip_prefix("ycsb-")?.chars().next()?)
     }
