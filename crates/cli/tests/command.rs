@@ -58,6 +58,7 @@ fn reading_makes_neither_a_database_nor_a_partition() {
     check(at, &["count", "empty"], 1, "");
     check(at, &["put", "db", "k", "v"], 0, "");
     check(at, &["get", "db", "k", "--partition", "other"], 1, "");
+    check(at, &["count", "db", "--partition", "other"], 1, "");
     check(at, &["put", "db", "k", "v", "--partition", "third"], 0, "");
     check(at, &["partitions", "db"], 0, "default\nthird\n");
 }
