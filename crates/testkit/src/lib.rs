@@ -1,1 +1,17 @@
-//! What tests, benches and the command share; knows no engine type.
+//! What tests, benches and the command share: goldens, seeded randomness, a model to compare
+//! with, and workloads. It knows no engine type, so that it can judge any engine.
+//!
+//! - [`hexdump`] and [`golden`]: bytes and texts that a person can review.
+//! - [`rng`]: the only source of randomness in tests; a seed is a reproduction.
+//! - [`model`]: the oracle, an ordered map that keeps every version.
+//! - [`workload`]: YCSB mixes, key and value generators.
+
+pub mod golden;
+pub mod hexdump;
+pub mod model;
+pub mod rng;
+pub mod workload;
+
+pub use golden::assert_golden;
+pub use hexdump::annotate;
+pub use rng::Rng;

@@ -1,0 +1,84 @@
+//! `compact`, `stats` and `partitions`: a database as a whole.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use siltstone::Db;
+
+use crate::engine::{self, Existing, Target};
+use crate::output::{Failure, Output};
+
+/// Arguments of `compact`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Every partition
+    #[arg(long, conflicts_with = "partition")]
+    all: bool,
+}
+
+/// Merges everything down to the lowest level.
+pub(crate) fn compact(args: &CompactArgs) -> Result<(), Failure> {
+    let existing = Existing::open(&args.target.database)?;
+    let names = match args.all {
+        true => engine::partition_names(&existing.db),
+        false => vec![args.target.partition.clone()],
+    };
+    for name in &names {
+        existing.partition(name)?.compact(..)?;
+    }
+    existing.db.wait_idle()?;
+    let mut out = Output::new(args.target.json);
+    out.line(format_args!("compacted {}", names.join(", ")), &json!({ "compacted": names }))?;
+    out.finish()?;
+    Ok(existing.db.close()?)
+}
+
+/// Arguments of `stats`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StatsArgs {
+    /// Folder of the database
+    database: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what the engine says of itself.
+pub(crate) fn stats(args: &StatsArgs) -> Result<(), Failure> {
+    let existing = Existing::open(&args.database)?;
+    let (text, json) = stats_of(&existing.db);
+    let mut out = Output::new(args.json);
+    out.line(text, &json)?;
+    out.finish()?;
+    Ok(existing.db.close()?)
+}
+
+/// The only place that knows the fields of the engine's statistics.
+fn stats_of(db: &Db) -> (String, Value) {
+    let text = format!("{:#?}", db.stats());
+    let json = json!({ "stats": text });
+    (text, json)
+}
+
+/// Arguments of `partitions`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PartitionsArgs {
+    /// Folder of the database
+    database: PathBuf,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists the partitions.
+pub(crate) fn partitions(args: &PartitionsArgs) -> Result<(), Failure> {
+    let existing = Existing::open(&args.database)?;
+    let mut out = Output::new(args.json);
+    for name in engine::partition_names(&existing.db) {
+        out.line(&name, &json!({ "partition": name }))?;
+    }
+    out.finish()?;
+    Ok(existing.db.close()?)
+}

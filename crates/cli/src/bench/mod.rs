@@ -1,0 +1,213 @@
+//! `bench`: runs workloads one after another on one database and says what they cost.
+//!
+//! The data set is `--records` records whose keys are the same however they were filled in, so
+//! that any workload can follow any other. A workload that needs data and finds none is preceded
+//! by a random fill, reported as `load`.
+//!
+//! What is measured: see `measure.rs`. What each workload does: see `workload.rs`.
+
+mod measure;
+mod report;
+mod run;
+mod workload;
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use siltstone::{Compression, Db, Durability, Partition, PartitionOptions};
+
+use self::measure::{Usage, disk_bytes};
+use self::report::Report;
+use self::workload::Kind;
+use crate::engine;
+use crate::output::{Failure, note};
+
+/// Name of the partition that is measured.
+const PARTITION: &str = "bench";
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Workloads in order, separated by commas: fillseq, fillrandom, fillbatch, fillsync,
+    /// overwrite, readrandom, readmissing, seekrandom, scan, scan-reverse, deleterandom,
+    /// readwhilewriting, ycsb-a to ycsb-f, ycsb-w
+    #[arg(required = true, value_delimiter = ',', value_enum, hide_possible_values = true)]
+    workloads: Vec<Kind>,
+    /// Records of the data set
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    records: u64,
+    /// Operations of each workload that is no fill, over all threads [default: the records]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    ops: Option<u64>,
+    /// Bytes of a key, at least 8
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(8..))]
+    key_size: u16,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=64 << 20))]
+    value_size: u32,
+    /// Threads that work at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// When a write counts as done
+    #[arg(long, value_enum, default_value_t = When::Os)]
+    durability: When,
+    /// Block cache, such as 256MiB [default: the engine's]
+    #[arg(long, value_parser = parse_bytes)]
+    cache: Option<u64>,
+    /// Write buffer, such as 64MiB [default: the engine's]
+    #[arg(long, value_parser = parse_bytes)]
+    write_buffer: Option<u64>,
+    /// How blocks are compressed [default: the engine's]
+    #[arg(long, value_enum)]
+    compression: Option<Compress>,
+    /// Folder for the database [default: a fresh one in the system's temporary folder, removed
+    /// at the end]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Seed of every random choice
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Compact fully before each workload that reads what others wrote
+    #[arg(long)]
+    compact: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum When {
+    /// In the kernel: survives a killed process
+    Os,
+    /// On the device: survives a power cut
+    Sync,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Compress {
+    /// Not at all
+    None,
+    /// LZ4
+    Lz4,
+}
+
+impl Args {
+    fn durability(&self) -> Durability {
+        match self.durability {
+            When::Os => Durability::Os,
+            When::Sync => Durability::Sync,
+        }
+    }
+
+    fn open(&self, folder: &Path) -> Result<(Db, Partition), Failure> {
+        let mut builder = Db::builder(folder);
+        if let Some(bytes) = self.cache {
+            builder = builder.cache_bytes(bytes);
+        }
+        if let Some(bytes) = self.write_buffer {
+            builder = builder.write_buffer_bytes(bytes);
+        }
+        let db = builder.open()?;
+        let options = match self.compression {
+            None => PartitionOptions::new(),
+            Some(Compress::None) => PartitionOptions::new().compression(Compression::None),
+            Some(Compress::Lz4) => PartitionOptions::new().compression(Compression::Lz4),
+        };
+        let partition = db.partition_with(PARTITION, options)?;
+        Ok((db, partition))
+    }
+}
+
+/// A number of bytes with an optional unit: `4096`, `64KiB`, `256MiB`, `1GiB`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err(format!("unknown unit {unit:?}; use B, KiB, MiB or GiB")),
+    };
+    let number: u64 = number.parse().map_err(|_| "no number in front".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+/// The folder that is measured; a temporary one removes itself.
+enum Folder {
+    Temporary(tempfile::TempDir),
+    Given(PathBuf),
+}
+
+impl Folder {
+    fn new(given: Option<&Path>) -> Result<Folder, Failure> {
+        if let Some(path) = given {
+            return Ok(Folder::Given(path.to_owned()));
+        }
+        let made = tempfile::Builder::new().prefix("siltstone-bench-").tempdir();
+        made.map(Folder::Temporary)
+            .map_err(|e| Failure::Io(format!("cannot make a temporary folder: {e}")))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Folder::Temporary(folder) => folder.path(),
+            Folder::Given(path) => path,
+        }
+    }
+}
+
+/// Runs the workloads and reports.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let folder = Folder::new(args.dir.as_deref())?;
+    let (db, partition) = args.open(folder.path())?;
+    let mut bench = run::Bench::new(args, db.clone(), partition.clone());
+    let mut report = Report::new(args, folder.path())?;
+    let start = Usage::now();
+
+    // A database that was there before is not.
+    let mut is_compact = args.dir.is_none();
+    for &kind in &args.workloads {
+        if kind.needs_data() && !bench.is_loaded()? {
+            report.add(&bench.run(Kind::FillRandom, "load", folder.path())?)?;
+            is_compact = false;
+        }
+        if args.compact && kind.reads() && !is_compact {
+            partition.compact(..)?;
+            db.wait_idle()?;
+            is_compact = true;
+        }
+        let outcome = bench.run(kind, kind.name(), folder.path())?;
+        is_compact &= outcome.user_bytes_written() == 0;
+        report.add(&outcome)?;
+    }
+
+    db.wait_idle()?;
+    let spent = Usage::now().since(&start);
+    let live_bytes = engine::count(&partition)? * bench.record_bytes();
+    let disk_bytes = disk_bytes(folder.path())?;
+    report.finish(&spent, bench.user_bytes_written(), live_bytes, disk_bytes)?;
+    drop((bench, partition));
+    db.close()?;
+    if let Folder::Temporary(folder) = folder {
+        let path = folder.path().to_owned();
+        folder.close().map_err(|e| Failure::io("remove", &path, &e))?;
+    } else {
+        note(format_args!("the database stays in {}", folder.path().display()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_do_not_overflow() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("256MiB"), Ok(256 << 20));
+        for wrong in ["", "MiB", "1MB", "-1", "1.5GiB", "99999999999GiB"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

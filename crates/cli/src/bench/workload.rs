@@ -1,0 +1,321 @@
+//! The workloads by name, and what one thread does in each.
+//!
+//! A worker draws its operations from `testkit::workload` and tells each one's end to a
+//! [`Meter`]. It owns clones of the database's handles.
+//!
+//! Invariant: what a worker does depends on its seed and number alone, except where threads share
+//! the count of inserted records.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use clap::ValueEnum;
+use siltstone::{Db, Durability, Partition, Result};
+use testkit::Rng;
+use testkit::workload::{KeySpace, Mix, Operation, Permutation, Stream, Values};
+
+use super::run::Meter;
+use crate::engine;
+
+/// Entries of one batch of `fillbatch`.
+pub(crate) const BATCH_ENTRIES: u64 = 100;
+/// Entries that `seekrandom` reads behind each seek.
+const SEEK_NEXTS: u64 = 10;
+
+/// A workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub(crate) enum Kind {
+    /// Put every record in key order
+    FillSeq,
+    /// Put every record in random order
+    FillRandom,
+    /// Put every record in random order, 100 in a batch; the latency is a batch's
+    FillBatch,
+    /// Put records in random order, each synced; a thousandth of them unless --ops is given
+    FillSync,
+    /// Put new values over random records
+    Overwrite,
+    /// Get random records
+    ReadRandom,
+    /// Get keys that do not exist
+    ReadMissing,
+    /// Seek a random record and read it and the next 10 entries
+    SeekRandom,
+    /// Walk up through all entries; an operation is an entry
+    Scan,
+    /// Walk down through all entries
+    #[value(name = "scan-reverse")]
+    ScanReverse,
+    /// Delete random records
+    DeleteRandom,
+    /// Get random records while one more thread overwrites
+    ReadWhileWriting,
+    /// 50 % reads, 50 % updates, zipfian
+    #[value(name = "ycsb-a")]
+    YcsbA,
+    /// 95 % reads, 5 % updates, zipfian
+    #[value(name = "ycsb-b")]
+    YcsbB,
+    /// Reads, zipfian
+    #[value(name = "ycsb-c")]
+    YcsbC,
+    /// 95 % reads of the latest, 5 % inserts
+    #[value(name = "ycsb-d")]
+    YcsbD,
+    /// 95 % scans of up to 100 entries, 5 % inserts, zipfian
+    #[value(name = "ycsb-e")]
+    YcsbE,
+    /// 50 % reads, 50 % read-modify-writes, zipfian
+    #[value(name = "ycsb-f")]
+    YcsbF,
+    /// Updates, zipfian
+    #[value(name = "ycsb-w")]
+    YcsbW,
+}
+
+impl Kind {
+    /// As it is spelled on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::FillSeq => "fillseq",
+            Kind::FillRandom => "fillrandom",
+            Kind::FillBatch => "fillbatch",
+            Kind::FillSync => "fillsync",
+            Kind::Overwrite => "overwrite",
+            Kind::ReadRandom => "readrandom",
+            Kind::ReadMissing => "readmissing",
+            Kind::SeekRandom => "seekrandom",
+            Kind::Scan => "scan",
+            Kind::ScanReverse => "scan-reverse",
+            Kind::DeleteRandom => "deleterandom",
+            Kind::ReadWhileWriting => "readwhilewriting",
+            Kind::YcsbA => "ycsb-a",
+            Kind::YcsbB => "ycsb-b",
+            Kind::YcsbC => "ycsb-c",
+            Kind::YcsbD => "ycsb-d",
+            Kind::YcsbE => "ycsb-e",
+            Kind::YcsbF => "ycsb-f",
+            Kind::YcsbW => "ycsb-w",
+        }
+    }
+
+    /// Whether it puts every record.
+    pub(crate) fn fills(self) -> bool {
+        matches!(self, Kind::FillSeq | Kind::FillRandom | Kind::FillBatch)
+    }
+
+    /// Whether the records must be there before.
+    pub(crate) fn needs_data(self) -> bool {
+        !self.fills() && self != Kind::FillSync
+    }
+
+    /// Whether it reads, alone or among other things.
+    pub(crate) fn reads(self) -> bool {
+        let only_writes = matches!(self, Kind::Overwrite | Kind::DeleteRandom | Kind::YcsbW);
+        self.needs_data() && !only_writes
+    }
+
+    fn mix(self) -> Option<Mix> {
+        Mix::ycsb(self.name().strip_prefix("ycsb-")?.chars().next()?)
+    }
+}
+
+/// What one thread works with.
+pub(crate) struct Worker {
+    pub(crate) db: Db,
+    pub(crate) partition: Partition,
+    pub(crate) keys: KeySpace,
+    pub(crate) values: Values,
+    pub(crate) value_bytes: usize,
+    pub(crate) durability: Durability,
+    pub(crate) seed: u64,
+    /// Operations of this thread; in a fill also its share of the records.
+    pub(crate) ops: std::ops::Range<u64>,
+    pub(crate) inserted: Arc<AtomicU64>,
+}
+
+impl Worker {
+    /// Does this thread's share of `kind`.
+    pub(crate) fn work(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<()> {
+        match kind {
+            Kind::FillSeq | Kind::FillRandom | Kind::FillSync => self.fill(kind, meter),
+            Kind::FillBatch => self.fill_batches(meter),
+            Kind::Overwrite => self.overwrite(meter),
+            Kind::ReadRandom | Kind::ReadWhileWriting => self.read(meter),
+            Kind::ReadMissing => self.read_missing(meter),
+            Kind::SeekRandom => self.seek(meter),
+            Kind::Scan => self.scan(false, meter),
+            Kind::ScanReverse => self.scan(true, meter),
+            Kind::DeleteRandom => self.delete(meter),
+            _ => self.ycsb(kind.mix().expect("all others are of YCSB"), meter),
+        }
+    }
+
+    fn put(&mut self, key: &[u8], durability: Durability, meter: &mut Meter<'_>) -> Result<()> {
+        let value = self.values.next(self.value_bytes);
+        meter.wrote(key.len() + value.len());
+        engine::put(&self.db, &self.partition, key, value, durability)
+    }
+
+    fn fill(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<()> {
+        let durability = if kind == Kind::FillSync { Durability::Sync } else { self.durability };
+        let mut key = Vec::new();
+        for n in self.ops.clone() {
+            match kind {
+                Kind::FillSeq => self.keys.in_order(n, &mut key),
+                _ => self.keys.record(n, &mut key),
+            }
+            self.put(&key, durability, meter)?;
+            meter.tick();
+        }
+        Ok(())
+    }
+
+    fn fill_batches(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+        let mut start = self.ops.start;
+        while start < self.ops.end {
+            let end = self.ops.end.min(start + BATCH_ENTRIES);
+            let mut entries = Vec::with_capacity((end - start) as usize);
+            for n in start..end {
+                let mut key = Vec::new();
+                self.keys.record(n, &mut key);
+                meter.wrote(key.len() + self.value_bytes);
+                entries.push((key, self.values.next(self.value_bytes).to_vec()));
+            }
+            engine::put_all(&self.db, &self.partition, entries, self.durability)?;
+            meter.tick_many(end - start);
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn overwrite(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        for _ in self.ops.clone() {
+            self.keys.record(rng.below(self.keys.records()), &mut key);
+            self.put(&key, self.durability, meter)?;
+            meter.tick();
+        }
+        Ok(())
+    }
+
+    /// Overwrites until `meter` says that the readers are done.
+    pub(crate) fn overwrite_while_reading(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        while !meter.must_stop() {
+            self.keys.record(rng.below(self.keys.records()), &mut key);
+            self.put(&key, self.durability, meter)?;
+            meter.tick();
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        for _ in self.ops.clone() {
+            self.keys.record(rng.below(self.keys.records()), &mut key);
+            meter.found(self.partition.get(&key)?.is_some());
+            meter.tick();
+        }
+        Ok(())
+    }
+
+    fn read_missing(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        for _ in self.ops.clone() {
+            self.keys.missing(rng.below(self.keys.records()), &mut key);
+            meter.found(self.partition.get(&key)?.is_some());
+            meter.tick();
+        }
+        Ok(())
+    }
+
+    /// Reads up to `entries` entries from `key` on.
+    fn walk(&self, key: &[u8], entries: u64, meter: &mut Meter<'_>) -> Result<()> {
+        let mut cursor = self.partition.cursor();
+        cursor.seek(key)?;
+        for _ in 0..entries {
+            if !cursor.valid() {
+                break;
+            }
+            meter.read_bytes(cursor.key().len() + cursor.value()?.len());
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn seek(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        for _ in self.ops.clone() {
+            self.keys.record(rng.below(self.keys.records()), &mut key);
+            self.walk(&key, 1 + SEEK_NEXTS, meter)?;
+            meter.tick();
+        }
+        Ok(())
+    }
+
+    /// Walks through the partition, from its other end again when it is at one.
+    fn scan(&mut self, reverse: bool, meter: &mut Meter<'_>) -> Result<()> {
+        let mut left = self.ops.end - self.ops.start;
+        while left > 0 {
+            let before = left;
+            let mut entries = self.partition.iter();
+            while left > 0 {
+                let entry = if reverse { entries.next_back() } else { entries.next() };
+                let Some(entry) = entry else { break };
+                let (key, value) = entry?;
+                meter.read_bytes(key.len() + value.len());
+                meter.tick();
+                left -= 1;
+            }
+            if left == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Each record at most once, in an order that has nothing to do with the filling.
+    fn delete(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+        let records = self.keys.records();
+        let order = Permutation::new(records);
+        let mut key = Vec::new();
+        for n in self.ops.clone() {
+            self.keys.in_order(records - 1 - order.apply(n % records), &mut key);
+            meter.wrote(key.len());
+            engine::delete(&self.db, &self.partition, &key, self.durability)?;
+            meter.tick();
+        }
+        Ok(())
+    }
+
+    fn ycsb(&mut self, mix: Mix, meter: &mut Meter<'_>) -> Result<()> {
+        let inserted = self.inserted.clone();
+        let mut stream = Stream::new(mix, self.keys.records(), inserted, self.seed);
+        let mut key = Vec::new();
+        for _ in self.ops.clone() {
+            match stream.draw() {
+                Operation::Read(n) => {
+                    self.keys.record(n, &mut key);
+                    meter.found(self.partition.get(&key)?.is_some());
+                }
+                Operation::Update(n) | Operation::Insert(n) => {
+                    self.keys.record(n, &mut key);
+                    self.put(&key, self.durability, meter)?;
+                }
+                Operation::ReadModifyWrite(n) => {
+                    self.keys.record(n, &mut key);
+                    meter.found(self.partition.get(&key)?.is_some());
+                    self.put(&key, self.durability, meter)?;
+                }
+                Operation::Scan(n, entries) => {
+                    self.keys.record(n, &mut key);
+                    self.walk(&key, entries, meter)?;
+                }
+            }
+            meter.tick();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! The command's door to the engine: how a database, its partitions and its entries are had.
+//!
+//! Everything that several subcommands ask of the facade goes through here, so that they agree on
+//! what "not there" means.
+//!
+//! Invariant: [`Existing::open`] never creates a database, [`Existing::partition`] never creates
+//! a partition.
+
+use std::path::{Path, PathBuf};
+
+use siltstone::{Batch, Db, Durability, Partition, Result, Slice};
+
+use crate::output::Failure;
+
+/// Name of the partition that always exists.
+const DEFAULT_PARTITION: &str = "default";
+
+/// Which database, which partition, how to print: the same for every subcommand on one.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Folder of the database
+    pub(crate) database: PathBuf,
+    /// Partition to work on
+    #[arg(long, default_value = DEFAULT_PARTITION)]
+    pub(crate) partition: String,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A database that was there before.
+pub(crate) struct Existing {
+    pub(crate) db: Db,
+    path: PathBuf,
+}
+
+impl Existing {
+    /// Opens the database at `path`; refuses if there is none.
+    pub(crate) fn open(path: &Path) -> Result<Existing, Failure> {
+        if !path.is_dir() {
+            return Err(Failure::NotFound(format!("no database at {}", path.display())));
+        }
+        // An empty folder would be made a database by opening it.
+        if is_empty_folder(path)? {
+            return Err(Failure::NotFound(format!("{} is empty", path.display())));
+        }
+        Ok(Existing { db: Db::open(path)?, path: path.to_owned() })
+    }
+
+    /// The partition `name`; refuses if there is none.
+    pub(crate) fn partition(&self, name: &str) -> Result<Partition, Failure> {
+        if !partition_names(&self.db).iter().any(|known| known == name) {
+            let place = self.path.display();
+            return Err(Failure::NotFound(format!("no partition {name:?} in {place}")));
+        }
+        Ok(self.db.partition(name)?)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "looks before there is an engine")]
+fn is_empty_folder(path: &Path) -> Result<bool, Failure> {
+    let mut names = std::fs::read_dir(path).map_err(|e| Failure::io("list", path, &e))?;
+    Ok(names.next().is_none())
+}
+
+/// Names of all partitions, in order.
+pub(crate) fn partition_names(db: &Db) -> Vec<String> {
+    db.partition_names()
+}
+
+/// Entries of a partition from either end.
+pub(crate) type Entries = Box<dyn DoubleEndedIterator<Item = Result<(Slice, Slice)>>>;
+
+/// The entries from `from` on and below `to`.
+pub(crate) fn entries(
+    partition: &Partition,
+    from: Option<Vec<u8>>,
+    to: Option<Vec<u8>>,
+) -> Entries {
+    match (from, to) {
+        (None, None) => Box::new(partition.range(..)),
+        (Some(from), None) => Box::new(partition.range(from..)),
+        (None, Some(to)) => Box::new(partition.range(..to)),
+        (Some(from), Some(to)) => Box::new(partition.range(from..to)),
+    }
+}
+
+/// The entries whose keys begin with `prefix`.
+pub(crate) fn entries_with_prefix(partition: &Partition, prefix: &[u8]) -> Entries {
+    Box::new(partition.prefix(prefix))
+}
+
+/// How many entries there are; reads every key.
+pub(crate) fn count(partition: &Partition) -> Result<u64> {
+    let mut count = 0;
+    for key in partition.keys() {
+        key?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Writes one entry.
+#[inline]
+pub(crate) fn put(
+    db: &Db,
+    partition: &Partition,
+    key: &[u8],
+    value: &[u8],
+    durability: Durability,
+) -> Result<()> {
+    match durability {
+        Durability::Os => partition.put(key, value)?,
+        Durability::Sync => db.batch().put(partition, key, value).commit(durability)?,
+    };
+    Ok(())
+}
+
+/// Deletes one entry.
+#[inline]
+pub(crate) fn delete(
+    db: &Db,
+    partition: &Partition,
+    key: &[u8],
+    durability: Durability,
+) -> Result<()> {
+    match durability {
+        Durability::Os => partition.delete(key)?,
+        Durability::Sync => db.batch().delete(partition, key).commit(durability)?,
+    };
+    Ok(())
+}
+
+/// Writes several entries, all or nothing.
+pub(crate) fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    db: &Db,
+    partition: &Partition,
+    entries: impl IntoIterator<Item = (K, V)>,
+    durability: Durability,
+) -> Result<()> {
+    let add = |batch: Batch, (key, value): (K, V)| batch.put(partition, key, value);
+    entries.into_iter().fold(db.batch(), add).commit(durability)?;
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! `get`, `scan` and `count`: they read and change nothing.
+
+use std::ffi::OsString;
+
+use serde_json::json;
+
+use crate::engine::{self, Existing, Target};
+use crate::output::{Bytes, Failure, Output};
+
+/// Arguments of `get`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    target: Target,
+    /// The key
+    key: OsString,
+    /// The key is given, and the value printed, in hex
+    #[arg(long)]
+    hex: bool,
+    /// Write the value's bytes and nothing else
+    #[arg(long, conflicts_with_all = ["hex", "json"])]
+    raw: bool,
+}
+
+/// Prints the value of a key.
+pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
+    let bytes = Bytes::new(args.hex);
+    let key = bytes.argument(&args.key)?;
+    let existing = Existing::open(&args.target.database)?;
+    let value = existing.partition(&args.target.partition)?.get(&key)?;
+    let key = bytes.text(&key);
+    let value = value.ok_or_else(|| Failure::NotFound(format!("no key {key}")))?;
+
+    let mut out = Output::new(args.target.json);
+    if args.raw {
+        out.raw(&value)?;
+    } else {
+        let value = bytes.text(&value);
+        out.line(&value, &json!({ "key": key, "value": value }))?;
+    }
+    out.finish()?;
+    Ok(existing.db.close()?)
+}
+
+/// Arguments of `scan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Only keys that begin with this
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    prefix: Option<OsString>,
+    /// First key
+    #[arg(long)]
+    from: Option<OsString>,
+    /// Key before which to stop
+    #[arg(long)]
+    to: Option<OsString>,
+    /// Largest keys first
+    #[arg(long)]
+    reverse: bool,
+    /// At most so many entries
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Print keys only
+    #[arg(long)]
+    keys: bool,
+    /// Keys and values in hex, also in the arguments
+    #[arg(long)]
+    hex: bool,
+}
+
+/// Prints entries in key order.
+pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
+    let bytes = Bytes::new(args.hex);
+    let argument = |text: &Option<OsString>| -> Result<Option<Vec<u8>>, Failure> {
+        text.as_deref().map(|text| bytes.argument(text)).transpose()
+    };
+    let (prefix, from, to) = (argument(&args.prefix)?, argument(&args.from)?, argument(&args.to)?);
+
+    let existing = Existing::open(&args.target.database)?;
+    let partition = existing.partition(&args.target.partition)?;
+    let entries = match prefix {
+        Some(prefix) => engine::entries_with_prefix(&partition, &prefix),
+        None => engine::entries(&partition, from, to),
+    };
+    let entries = if args.reverse { Box::new(entries.rev()) } else { entries };
+
+    let mut out = Output::new(args.target.json);
+    for entry in entries.take(args.limit.unwrap_or(usize::MAX)) {
+        let (key, value) = entry?;
+        let key = bytes.text(&key);
+        if args.keys {
+            out.line(&key, &json!({ "key": key }))?;
+        } else {
+            let value = bytes.text(&value);
+            out.line(format_args!("{key}\t{value}"), &json!({ "key": key, "value": value }))?;
+        }
+    }
+    out.finish()?;
+    Ok(existing.db.close()?)
+}
+
+/// Arguments of `count`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CountArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Prints how many entries there are.
+pub(crate) fn count(args: &CountArgs) -> Result<(), Failure> {
+    let existing = Existing::open(&args.target.database)?;
+    let count = engine::count(&existing.partition(&args.target.partition)?)?;
+    let mut out = Output::new(args.target.json);
+    out.line(count, &json!({ "count": count }))?;
+    out.finish()?;
+    Ok(existing.db.close()?)
+}

@@ -1,0 +1,142 @@
+//! The command as its users see it: arguments in, text and exit code out.
+
+#![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn siltstone(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    command.current_dir(folder).args(args).output().expect("the command can be started")
+}
+
+/// Runs the command in `folder` and compares its exit code and standard output.
+#[track_caller]
+fn check(folder: &Path, args: &[&str], code: i32, expected: &str) {
+    let output = siltstone(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}: {errors}");
+    assert_eq!(code == 0, errors.is_empty(), "{args:?}: {errors}");
+}
+
+#[test]
+fn entries_are_put_read_scanned_and_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["put", "db", "a", "1"], 0, "");
+    check(at, &["put", "db", "b", "x\ty"], 0, "");
+    check(at, &["put", "--hex", "db", "00ff", "0a"], 0, "");
+    check(at, &["get", "db", "a"], 0, "1\n");
+    check(at, &["get", "db", "b", "--raw"], 0, "x\ty");
+    check(
+        at,
+        &["get", "db", "00ff", "--hex", "--json"],
+        0,
+        "{\"key\":\"00ff\",\"value\":\"0a\"}\n",
+    );
+    check(at, &["scan", "db"], 0, "\\x00\\xff\t\\n\na\t1\nb\tx\\ty\n");
+    check(at, &["scan", "db", "--keys", "--from", "a", "--to", "b"], 0, "a\n");
+    check(at, &["scan", "db", "--keys", "--prefix", "b"], 0, "b\n");
+    check(at, &["scan", "db", "--keys", "--reverse", "--limit", "2"], 0, "b\na\n");
+    check(at, &["scan", "db", "--from", "b", "--to", "a"], 0, "");
+    check(at, &["delete", "db", "a"], 0, "");
+    check(at, &["delete", "db", "a"], 1, "");
+    check(at, &["compact", "db", "--all"], 0, "compacted default\n");
+    check(at, &["count", "db", "--json"], 0, "{\"count\":2}\n");
+}
+
+#[test]
+fn reading_makes_neither_a_database_nor_a_partition() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for command in ["scan", "count", "stats", "partitions", "compact"] {
+        check(at, &[command, "db"], 1, "");
+    }
+    assert!(!at.join("db").exists());
+    std::fs::create_dir(at.join("empty")).unwrap();
+    check(at, &["count", "empty"], 1, "");
+    check(at, &["put", "db", "k", "v"], 0, "");
+    check(at, &["get", "db", "k", "--partition", "other"], 1, "");
+    check(at, &["count", "db", "--partition", "other"], 1, "");
+    check(at, &["put", "db", "k", "v", "--partition", "third"], 0, "");
+    check(at, &["partitions", "db"], 0, "default\nthird\n");
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["get", "db"], 2, "");
+    check(at, &["get", "--hex", "db", "0"], 2, "");
+    check(at, &["put", "db", "", "v"], 2, "");
+    check(at, &["bench", "nothing"], 2, "");
+    check(at, &["bench", "fillseq", "--cache", "1MB"], 2, "");
+}
+
+#[test]
+fn a_tree_of_files_is_loaded_and_differences_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::create_dir_all(at.join("tree/deep")).unwrap();
+    std::fs::write(at.join("tree/a"), "one").unwrap();
+    std::fs::write(at.join("tree/deep/b"), [0, 255]).unwrap();
+    std::fs::write(at.join("tree/empty"), "").unwrap();
+    let load = ["load", "db", "tree", "--format", "files"];
+    check(at, &load, 0, "loaded 3 entries, 17 bytes; skipped 0\n");
+    check(at, &["get", "db", "deep/b", "--hex"], 2, "");
+    check(at, &["get", "db", "deep/b"], 0, "\\x00\\xff\n");
+    let compare = ["load", "db", "tree", "--format", "files", "--check"];
+    let equal = "equal 3 entries, 17 bytes; missing 0, different 0, skipped 0\n";
+    check(at, &compare, 0, equal);
+    std::fs::write(at.join("tree/a"), "two").unwrap();
+    std::fs::write(at.join("tree/new"), "3").unwrap();
+    let other = "equal 2 entries, 13 bytes; missing 1, different 1, skipped 0\n";
+    check(at, &compare, 1, other);
+}
+
+#[test]
+fn the_last_line_of_a_key_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(at.join("lines"), "a\t1\nb\t2\t2\na\t3\n").unwrap();
+    let load = ["load", "db", "lines", "--format", "lines", "--json"];
+    check(at, &load, 0, "{\"bytes\":8,\"loaded\":3,\"skipped\":0}\n");
+    check(at, &["scan", "db"], 0, "a\t3\nb\t2\\t2\n");
+    check(
+        at,
+        &["load", "db", "lines", "--format", "lines", "--check"],
+        0,
+        "equal 2 entries, 6 bytes; missing 0, different 0, skipped 0\n",
+    );
+    std::fs::write(at.join("lines"), "a\t1\nb").unwrap();
+    check(at, &load, 2, "");
+}
+
+#[test]
+fn every_workload_runs_and_reads_find_what_was_filled() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = "fillseq,readrandom,fillrandom,fillbatch,fillsync,overwrite,seekrandom,scan,\
+                 scan-reverse,readwhilewriting,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f,ycsb-w";
+    let sizes = ["--records", "500", "--threads", "2", "--json", "--compact"];
+    let bench: Vec<&str> = ["bench", names].into_iter().chain(sizes).collect();
+    let output = siltstone(folder.path(), &bench);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["workloads"].as_array().unwrap();
+    assert_eq!(rows.len(), 17);
+    for row in rows {
+        let name = row["workload"].as_str().unwrap();
+        assert_eq!(row["ops"], if name == "fillsync" { 1 } else { 500 }, "{name}");
+        // In ycsb-d a thread may read what another one is about to insert.
+        assert!(row["missed"] == 0 || name == "ycsb-d", "{row}");
+    }
+    assert!(report["total"]["live_bytes"].as_u64() >= Some(500 * 116));
+
+    let gone = ["bench", "deleterandom,readmissing,scan", "--records", "100", "--json"];
+    let output = siltstone(folder.path(), &gone);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ops = |at: usize| report["workloads"][at]["ops"].as_u64().unwrap();
+    assert_eq!([ops(0), ops(1), ops(2), ops(3)], [100, 100, 100, 0]);
+    assert_eq!(report["workloads"][2]["found"], 0);
+}

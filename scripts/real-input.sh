@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Loads a real tree of files (the Rust toolchain's own folder, or the one given) into a fresh
+# database, opens it again and compares every file byte by byte. Prints totals; fails on any
+# difference. The command may be given in SILTSTONE, else it is built in release mode.
+set -euo pipefail
+
+source="$(realpath "${1:-$(rustc --print sysroot)}")"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+if [[ -z "${SILTSTONE:-}" ]]; then
+    cargo build --release --quiet -p siltstone-cli
+    SILTSTONE="${CARGO_TARGET_DIR:-target}/release/siltstone"
+fi
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+echo "source: $source"
+time "$SILTSTONE" load "$work/db" "$source" --format files
+# A second process: what it compares came back from the files.
+time "$SILTSTONE" load "$work/db" "$source" --format files --check
+echo "entries: $("$SILTSTONE" count "$work/db")"
+time "$SILTSTONE" compact "$work/db"
+"$SILTSTONE" load "$work/db" "$source" --format files --check
+echo "bytes on disk: $(du -sb "$work/db" | cut -f1)"
