@@ -113,6 +113,43 @@ fn blocks_that_change_places_do_not_verify() {
 }
 
 #[test]
+fn a_cursor_ends_at_damage_and_goes_on_behind_it_after_a_seek() {
+    let all = small_table();
+    let (mut bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
+    let middle = open(&bytes, None).unwrap().approximate_offset(b"key0012");
+    bytes[middle as usize + 20] ^= 1;
+    let reader = open(&bytes, None).unwrap();
+    for mode in [ReadMode::Cached, ReadMode::Streaming] {
+        let mut iter = reader.iter(mode);
+        iter.seek_to_first().unwrap();
+        let mut count = 0;
+        let error = loop {
+            assert_eq!((iter.key(), iter.value()), (all[count].0.as_ref(), &all[count].1[..]));
+            assert!(iter.place().0 < middle);
+            count += 1;
+            if let Err(error) = iter.next() {
+                break error;
+            }
+        };
+        assert_eq!(error.damage().unwrap().offset, Some(middle));
+        assert!(!iter.valid() && count > 2);
+        assert!(iter.seek(KeyRef::seek(b"key0012", SeqNo::MAX)).is_err() && !iter.valid());
+        iter.seek(KeyRef::seek(b"key0020", SeqNo::MAX)).unwrap();
+        assert_eq!(iter.key().user, b"key0020");
+        while iter.place().0 > middle {
+            if iter.prev().is_err() {
+                break;
+            }
+        }
+        assert!(!iter.valid());
+        iter.seek_to_last().unwrap();
+        assert_eq!(iter.key(), all.last().unwrap().0.as_ref());
+        iter.seek_before(all[1].0.as_ref()).unwrap();
+        assert_eq!(iter.key(), all[0].0.as_ref());
+    }
+}
+
+#[test]
 fn footers_of_other_versions_and_features_are_unsupported() {
     let all = small_table();
     let (bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
