@@ -23,7 +23,9 @@ use stats::Counters;
 const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
 /// What the cache itself needs for a block.
 const PLACE_BYTES: u64 = 64;
-const SHARDS: usize = 64;
+const SHARDS_MAX: u64 = 64;
+/// A shard is not smaller than this: it keeps no block that is larger than itself.
+const SHARD_BYTES_MIN: u64 = 4 << 20;
 
 type Key = (FileNo, u64);
 
@@ -39,10 +41,11 @@ impl Blocks {
     pub fn new(capacity: u64) -> Blocks {
         let cache = (capacity > 0).then(|| {
             let places = usize::try_from(capacity / BLOCK_BYTES_TYPICAL).unwrap_or(usize::MAX);
+            let shards = (capacity / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
             let options = OptionsBuilder::new()
                 .weight_capacity(capacity)
                 .estimated_items_capacity(places.max(1))
-                .shards(SHARDS)
+                .shards(shards as usize)
                 .build()
                 .expect("capacity and estimate are given");
             Cache::with_options(options, Weight, Mix, DefaultLifecycle::default())

@@ -14,9 +14,7 @@
 //! The upper half of the hash chooses the line, the lower half the bits. Both are on disk: they
 //! never change for an extractor.
 
-use xxhash_rust::xxh3;
-
-use crate::codec::{Malformed, Reader, put_u64};
+use crate::codec::{Malformed, Reader, checksum64, put_u64};
 
 /// Extractor: the whole user key.
 const WHOLE_KEY: u8 = 1;
@@ -28,7 +26,7 @@ const PROBES_MAX: u8 = 24;
 /// The hash of a user key that all tables share.
 #[inline]
 pub fn bloom_hash(user_key: &[u8]) -> u64 {
-    xxh3::xxh3_64(user_key)
+    checksum64(user_key)
 }
 
 /// 512 bits that lie in one cache line.

@@ -70,6 +70,13 @@ impl SstIter {
         self.present().slice(self.value.start, self.value.len())
     }
 
+    /// Where the entry lies: offset of its block in the file, and its index in the block. Only
+    /// while [`InternalIter::valid`].
+    pub fn place(&self) -> (u64, usize) {
+        debug_assert!(self.is_valid, "the cursor is on an entry");
+        (self.block.as_ref().expect("a valid cursor has a block").0.offset, self.at)
+    }
+
     fn present(&self) -> &Block {
         debug_assert!(self.is_valid, "the cursor is on an entry");
         &self.block.as_ref().expect("a valid cursor has a block").1

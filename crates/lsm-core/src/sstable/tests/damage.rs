@@ -11,7 +11,7 @@ use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::properties::Properties;
-use crate::sstable::stored::{Payload, Source};
+use crate::sstable::stored::{Payload, Sealer, Source};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
@@ -113,6 +113,43 @@ fn blocks_that_change_places_do_not_verify() {
 }
 
 #[test]
+fn a_cursor_ends_at_damage_and_goes_on_behind_it_after_a_seek() {
+    let all = small_table();
+    let (mut bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
+    let middle = open(&bytes, None).unwrap().approximate_offset(b"key0012");
+    bytes[middle as usize + 20] ^= 1;
+    let reader = open(&bytes, None).unwrap();
+    for mode in [ReadMode::Cached, ReadMode::Streaming] {
+        let mut iter = reader.iter(mode);
+        iter.seek_to_first().unwrap();
+        let mut count = 0;
+        let error = loop {
+            assert_eq!((iter.key(), iter.value()), (all[count].0.as_ref(), &all[count].1[..]));
+            assert!(iter.place().0 < middle);
+            count += 1;
+            if let Err(error) = iter.next() {
+                break error;
+            }
+        };
+        assert_eq!(error.damage().unwrap().offset, Some(middle));
+        assert!(!iter.valid() && count > 2);
+        assert!(iter.seek(KeyRef::seek(b"key0012", SeqNo::MAX)).is_err() && !iter.valid());
+        iter.seek(KeyRef::seek(b"key0020", SeqNo::MAX)).unwrap();
+        assert_eq!(iter.key().user, b"key0020");
+        while iter.place().0 > middle {
+            if iter.prev().is_err() {
+                break;
+            }
+        }
+        assert!(!iter.valid());
+        iter.seek_to_last().unwrap();
+        assert_eq!(iter.key(), all.last().unwrap().0.as_ref());
+        iter.seek_before(all[1].0.as_ref()).unwrap();
+        assert_eq!(iter.key(), all[0].0.as_ref());
+    }
+}
+
+#[test]
 fn footers_of_other_versions_and_features_are_unsupported() {
     let all = small_table();
     let (bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
@@ -196,6 +233,57 @@ proptest! {
         let source = Source { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
         let _ = Properties::decode(&source, 0, &payload);
     }
+}
+
+#[test]
+fn numbers_have_one_form_and_counts_are_held_against_the_bytes() {
+    let tail = |count: u32| {
+        let mut tail = vec![0; 4 * count.div_ceil(16).min(16) as usize + 12];
+        tail.extend_from_slice(&count.to_le_bytes());
+        tail
+    };
+    let what = |payload: Vec<u8>| {
+        let bytes = [&payload[..], &[0xee; 9]].concat().into();
+        Block::parse(Payload { bytes, len: payload.len() }).err().map(|e| e.what)
+    };
+    let block = |entry: &[u8], count| what([entry, &tail(count)].concat());
+    assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 1), None);
+    assert_eq!(block(&[1, 0, 1, 0, 0x85, 0x01, b'k'], 1), None);
+    // 5 in two bytes, 5 in five, a shared length of 0 in two.
+    assert_eq!(block(&[1, 0, 1, 0, 0x85, 0x00, b'k'], 1), Some("bad entry"));
+    assert_eq!(block(&[1, 0, 1, 0, 0x85, 0x80, 0x80, 0x80, 0, b'k'], 1), Some("bad entry"));
+    assert_eq!(block(&[1, 0x80, 0, 1, 0, 0, b'k'], 1), Some("bad entry"));
+    assert_eq!(block(&[0x11, 0, 1, 0, 0, b'k'], 1).map(|what| &what[..6]), Some("hidden"));
+    assert_eq!(block(&[0x21, 0, 1, 0, 0, b'k'], 1), Some("unknown header bits"));
+    assert_eq!(block(&[3, 0, 1, 0, 0, b'k'], 1), Some("unknown entry kind"));
+    assert_eq!(block(&[1, 0, 0, 0, 0], 1), Some("key length out of range"));
+    let too_many = Some("entry count does not fit the block");
+    assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 2), too_many);
+    assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 0), too_many);
+    assert!(block(&[1, 0, 1, 0, 0, b'k'], u32::MAX).is_some());
+}
+
+#[test]
+fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
+    let file = TestFile::holding(&[]);
+    let path: Arc<std::path::Path> = std::path::Path::new("t").into();
+    let source = Source { file, path, unique_id: 1, file_bytes: 0 };
+    let stored = |payload: &[u8]| {
+        let mut block = Vec::new();
+        Sealer::new(1).seal(&mut block, 0, payload, Compression::None);
+        // Now it says that it is LZ4, and its checksum agrees.
+        let end = block.len() - 8;
+        block[end - 1] = 1;
+        let seed = 1;
+        let checksum = crate::codec::checksum64_seeded(&block[..end], seed);
+        block[end..].copy_from_slice(&checksum.to_le_bytes());
+        source.open(0, &block).err().map(|e| e.damage().unwrap().what.clone())
+    };
+    // 1 GiB in six bytes.
+    let claim = [0x80, 0x80, 0x80, 0x80, 0x04, 0];
+    assert_eq!(stored(&claim).as_deref(), Some("LZ4 block claims too many bytes"));
+    assert_eq!(stored(&[3, 0x10, 7]).as_deref(), Some("LZ4 block does not decode"));
+    assert_eq!(stored(&[]).as_deref(), Some("LZ4 block does not decode"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Entries, entry, open, options, write};
+use crate::codec::checksum64;
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::index::INDEX_BYTES_MAX;
@@ -158,6 +159,8 @@ fn versions_of_one_key_may_span_many_blocks_and_index_partitions() {
         let (bytes, _) = write(&all, options(128, Compression::None), index_bytes_max);
         let reader = open(&bytes, None).unwrap();
         assert!(reader.properties().data_blocks > 100);
+        let lines = reader.memory_bytes() - reader.index().memory_bytes();
+        assert!(lines < 1024, "three user keys need one line of the bloom structure");
         assert_eq!(reader.index().levels(), if index_bytes_max == 200 { 2 } else { 1 });
         for seq in 0..2000 {
             let found = reader.get(b"hot", bloom_hash(b"hot"), SeqNo::new(seq).unwrap());
@@ -190,6 +193,12 @@ fn equal_input_makes_equal_files_and_compression_is_dropped_where_it_does_not_pa
         .map(|compression| write(&plain, options(4096, compression), INDEX_BYTES_MAX).0.len())
         .into();
     assert!(sizes[1] + 900 < sizes[0], "{sizes:?}");
+    let noise: Vec<u8> = (0..1000_u64).map(|n| checksum64(&n.to_le_bytes()) as u8).collect();
+    let noise = [entry(b"k", 1, EntryKind::Value, &noise)].to_vec();
+    let (plain_noise, _) = write(&noise, options(4096, Compression::None), INDEX_BYTES_MAX);
+    let (kept_noise, _) = write(&noise, options(4096, Compression::Lz4), INDEX_BYTES_MAX);
+    assert_eq!(plain_noise[..1000], kept_noise[..1000]);
+    assert_eq!(plain_noise.len(), kept_noise.len());
     let (a, _) = write(&plain, options(4096, Compression::Lz4), INDEX_BYTES_MAX);
     let (b, _) = write(&plain, options(4096, Compression::Lz4), INDEX_BYTES_MAX);
     assert_eq!(a, b);
