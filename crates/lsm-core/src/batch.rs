@@ -114,7 +114,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn decode(bytes: &[u8]) -> Result<Vec<(EntryKind, Vec<u8>, Vec<u8>)>, Malformed> {
+    type Decoded = Vec<(EntryKind, Vec<u8>, Vec<u8>)>;
+
+    fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         let mut reader = SectionReader::new(bytes);
         let mut all = Vec::new();
         while let Some(op) = reader.next_operation()? {

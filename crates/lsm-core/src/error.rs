@@ -108,10 +108,8 @@ impl Error {
 
     /// A failed file operation: `deed` is the verb ("append to", "sync"), `path` its object.
     pub fn io(deed: &str, path: &Path, source: io::Error) -> Self {
-        let full = matches!(
-            source.kind(),
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-        );
+        let full =
+            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Io };
         let message = format!("cannot {deed} {}: {source}", path.display());
         Self::build(kind, message, None, Some(Source::Io(source)))

@@ -156,6 +156,51 @@ impl Default for PartitionOptions {
     }
 }
 
+macro_rules! setters {
+    ($($name:ident: $type:ty),* $(,)?) => {
+        /// The defaults.
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        $(
+            #[doc = concat!("Sets [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+            #[must_use]
+            pub fn $name(mut self, $name: $type) -> Self {
+                self.$name = $name;
+                self
+            }
+        )*
+    };
+}
+
+impl Options {
+    setters! {
+        cache_bytes: u64,
+        write_buffer_bytes: u64,
+        wal_segment_bytes: u64,
+        wal_bytes_max: u64,
+        sync_interval_ms: u64,
+        value_bytes_max: u64,
+        batch_bytes_max: u64,
+        compaction_threads: usize,
+        manifest_bytes_max: u64,
+    }
+}
+
+impl PartitionOptions {
+    setters! {
+        logged: bool,
+        compression: Compression,
+        block_bytes: u32,
+        bloom_bits_per_key: u32,
+        table_bytes: u64,
+        level0_tables: u32,
+        level_base_bytes: u64,
+        level_multiplier: u32,
+    }
+}
+
 impl PartitionOptions {
     /// Checks every range.
     pub fn check(&self) -> Result<()> {

@@ -40,7 +40,9 @@ impl Replay {
                 if id < version.next_partition {
                     continue;
                 }
-                return Err(corruption(format!("the log names partition {id}, which never existed")));
+                return Err(corruption(format!(
+                    "the log names partition {id}, which never existed"
+                )));
             };
             let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
             if last <= partition.flushed_through {
@@ -61,8 +63,8 @@ impl Replay {
         let mut operations = SectionReader::new(&bytes);
         for number in 0..u64::from(section.operations) {
             let operation = operations.next_operation()?;
-            let operation =
-                operation.ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
+            let operation = operation
+                .ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
             let seq = section.first_seq.plus(number);
             self.bytes += memtable.insert(seq, lsn, &bytes, &operation);
         }

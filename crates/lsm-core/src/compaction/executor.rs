@@ -19,9 +19,7 @@ use crate::iter::{InternalIter, MergeIter};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{ReadMode, SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, Epoch, InternalKey, KeyRef, SeqNo};
-use crate::version::{
-    FileNumbers, Level, LevelIter, PartitionVersion, SstMeta, TableContext,
-};
+use crate::version::{FileNumbers, Level, LevelIter, PartitionVersion, SstMeta, TableContext};
 
 /// How often a running job looks whether it should stop, in entries.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
@@ -175,7 +173,12 @@ pub fn write_survivors(
 }
 
 /// Keeps the entry for the comparison with a twin, reusing what it was kept in.
-fn remember(last: &mut Option<InternalKey>, last_value: &mut Vec<u8>, key: KeyRef<'_>, value: &[u8]) {
+fn remember(
+    last: &mut Option<InternalKey>,
+    last_value: &mut Vec<u8>,
+    key: KeyRef<'_>,
+    value: &[u8],
+) {
     match last {
         Some(last) if last.user.len() == key.user.len() => {
             last.user.copy_from_slice(key.user);

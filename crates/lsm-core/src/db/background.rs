@@ -200,7 +200,6 @@ impl Background {
 
 impl DbInner {
     /// Starts the threads.
-    #[expect(clippy::disallowed_methods, reason = "the one place where threads are made")]
     pub(super) fn start_background(self: &Arc<Self>) -> Result<()> {
         for (task, name) in self.background.tasks(self.options.compaction_threads) {
             let db = self.clone();

@@ -6,10 +6,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::DbInner;
 use super::commit::Commit;
 use super::open::Builder;
 use super::write::{Batch, write_one};
-use super::DbInner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;

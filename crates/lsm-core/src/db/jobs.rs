@@ -122,7 +122,8 @@ impl DbInner {
         let newest_sealed = |partition: &PartitionState| {
             partition.view().sealed.first().map(|memtable| memtable.id)
         };
-        let goals: Vec<_> = partitions.iter().filter_map(|p| Some((p, newest_sealed(p)?))).collect();
+        let goals: Vec<_> =
+            partitions.iter().filter_map(|p| Some((p, newest_sealed(p)?))).collect();
         let is_waiting = |partition: &PartitionState, goal| {
             !partition.is_dropped() && partition.view().sealed.iter().any(|m| m.id <= goal)
         };

@@ -153,6 +153,10 @@ impl DbInner {
         pipeline.buffer.shrink_to(BUFFER_BYTES_KEPT);
         if let Err(error) = appended {
             pipeline.encoded_seq = pipeline.logged_seq;
+            // Any part of the buffer may have reached the file. The next segment's header, which
+            // says that none of it counts, is durable before the writers hear of the failure. If
+            // no segment can be begun now, the next write tries again.
+            let _ = self.next_segment(pipeline, 0);
             return Err(error);
         }
         self.counters.wal_bytes.add(len as u64);
@@ -178,7 +182,6 @@ impl DbInner {
             }
         };
         let old = pipeline.segment.as_ref();
-        let (sync_lsn, _) = { let sync = self.commit.sync.lock(); (sync.lsn, ()) };
         let header = SegmentHeader {
             db: self.db_id,
             epoch: self.epoch,
@@ -187,7 +190,7 @@ impl DbInner {
             base: pipeline.lsn(),
             previous: old.map(SegmentWriter::end),
             manifest_edit: self.durable_edit(),
-            durable: sync_lsn,
+            durable: self.durable_lsn(),
             previous_seq: pipeline.logged_seq,
         };
         let replaces_failed = old.is_some_and(SegmentWriter::is_failed);
@@ -397,9 +400,8 @@ impl DbInner {
         let mut low = applied;
         for partition in self.live_partitions() {
             for memtable in partition.view().memtables() {
-                let covered = flushing.is_some_and(|(id, through)| {
-                    partition.id == id && memtable.id <= through
-                });
+                let covered = flushing
+                    .is_some_and(|(id, through)| partition.id == id && memtable.id <= through);
                 if let Some(first) = memtable.first_lsn().filter(|_| !covered) {
                     low = low.min(Lsn(first));
                 }

@@ -17,11 +17,11 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::DbInner;
 use super::background::{Background, BackgroundMode};
 use super::commit::CommitPath;
 use super::handle::Db;
 use super::partitions::{DEFAULT, Partitions};
-use super::DbInner;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;

@@ -72,7 +72,10 @@ impl DbInner {
                 ),
                 "compaction debt",
             ),
-            (share(sealed, half * SEALED_SOFT, half * SEALED_HARD), "memtables that wait for a flush"),
+            (
+                share(sealed, half * SEALED_SOFT, half * SEALED_HARD),
+                "memtables that wait for a flush",
+            ),
         ]
         .into_iter()
         .max_by_key(|(pressure, _)| *pressure)

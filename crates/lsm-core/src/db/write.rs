@@ -149,7 +149,8 @@ impl Batch {
         if bytes > db.options.batch_bytes_max {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
         }
-        if self.sections.first().is_some_and(|(other, _)| other.logged != partition.state().logged) {
+        if self.sections.first().is_some_and(|(other, _)| other.logged != partition.state().logged)
+        {
             let message = "a batch cannot mix partitions with and without a log";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }

@@ -34,6 +34,7 @@ pub struct VisibleIter<I> {
     value: Vec<u8>,
 }
 
+#[expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")]
 impl<I: InternalIter> VisibleIter<I> {
     /// The entries of `inner` as a reader at `seq` sees them.
     pub fn new(inner: I, seq: SeqNo) -> VisibleIter<I> {

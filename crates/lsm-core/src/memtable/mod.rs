@@ -166,13 +166,7 @@ impl Memtable {
 
     /// Inserts one operation of `section`, whose frame lies at `lsn` in the WAL (`u64::MAX` for an
     /// unlogged one). Returns the memory that it took, in bytes.
-    pub fn insert(
-        &self,
-        seq: SeqNo,
-        lsn: u64,
-        section: &Arc<[u8]>,
-        operation: &Operation,
-    ) -> u64 {
+    pub fn insert(&self, seq: SeqNo, lsn: u64, section: &Arc<[u8]>, operation: &Operation) -> u64 {
         let key = &section[operation.key.clone()];
         let offset = |at: usize| u32::try_from(at).expect("a section is at most 2 GiB");
         let entry = Entry {

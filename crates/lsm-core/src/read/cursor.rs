@@ -47,6 +47,7 @@ pub struct Cursor {
     broken: Option<Error>,
 }
 
+#[expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")]
 impl Cursor {
     /// A cursor over `point` for keys within `bounds`. If there is no point to read, or a table
     /// cannot be opened, every seek says why.
@@ -215,17 +216,15 @@ impl Cursor {
 
     #[inline]
     fn settle_forward(&mut self, moved: Result<()>) -> Result<()> {
-        self.within = moved.is_ok()
-            && self.entries.valid()
-            && before_upper(&self.upper, self.entries.key());
+        self.within =
+            moved.is_ok() && self.entries.valid() && before_upper(&self.upper, self.entries.key());
         self.told(moved)
     }
 
     #[inline]
     fn settle_backward(&mut self, moved: Result<()>) -> Result<()> {
-        self.within = moved.is_ok()
-            && self.entries.valid()
-            && after_lower(&self.lower, self.entries.key());
+        self.within =
+            moved.is_ok() && self.entries.valid() && after_lower(&self.lower, self.entries.key());
         self.told(moved)
     }
 }

@@ -10,7 +10,6 @@ use crate::version::{LevelIter, TableContext};
 use std::sync::Arc;
 
 /// One sorted input of a scan.
-#[expect(clippy::large_enum_variant, reason = "a handful live in one vector; a box would be a hop")]
 pub enum Source {
     /// A memtable.
     Memtable(MemtableIter),

@@ -47,8 +47,10 @@ pub struct VersionSet {
     manifest: Manifest,
     /// Number of the last edit that was tried.
     last_number: u64,
-    /// Generations that were begun and never used.
+    /// Generations that were begun, that nothing names, and that were never used.
     garbage: Vec<FileName>,
+    /// Generations before the present one that could not be deleted yet.
+    older: Vec<FileName>,
 }
 
 impl VersionSet {
@@ -71,6 +73,7 @@ impl VersionSet {
             current: Arc::new(current),
             manifest,
             garbage: Vec::new(),
+            older: Vec::new(),
         }
     }
 
@@ -114,30 +117,28 @@ impl VersionSet {
         let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), self.epoch);
         let mut version = (*self.current).clone();
         version.edit_number = self.last_number;
-        // Garbage from here on if anything fails: its name is used, its content is not.
-        self.garbage.push(name);
-        let new = Manifest::create(&*self.fs, &self.dir, name, &version)?;
-        let old = self.manifest.name();
-        let others: Vec<_> = self.garbage.iter().copied().filter(|other| *other != name).collect();
-        if self.manifest.is_failed() {
-            // The old one cannot name its successor any more, so it must be gone before the first
-            // edit: recovery then begins with the new one.
-            retire(&*self.fs, &self.dir, &others, &[old])?;
-        } else {
-            self.manifest.supersede(name)?;
-            // Named and durable: what is left of the old one is deleted now or at the next open.
-            if retire(&*self.fs, &self.dir, &others, &[old]).is_err() {
-                self.manifest_switched(new, version, others);
-                return Ok(());
+        let new = Manifest::create(&*self.fs, &self.dir, name, &version).inspect_err(|_| {
+            // Its name is used; whether it is there is unknown.
+            self.garbage.push(name);
+        })?;
+        let is_named = !self.manifest.is_failed() && self.manifest.supersede(name).is_ok();
+        self.older.push(self.manifest.name());
+        match retire(&*self.fs, &self.dir, &self.garbage, &self.older) {
+            Ok(()) => {
+                self.garbage.clear();
+                self.older.clear();
+            }
+            // Durably named: what is left of the old ones goes next time or at the next open.
+            Err(_) if is_named => {}
+            // Recovery may still begin with the old one, so the new one must not be used. It may
+            // be named all the same: it is deleted after the old one, never before.
+            Err(error) => {
+                self.older.push(name);
+                return Err(error);
             }
         }
-        self.manifest_switched(new, version, Vec::new());
-        Ok(())
-    }
-
-    fn manifest_switched(&mut self, new: Manifest, version: DbVersion, garbage: Vec<FileName>) {
         self.manifest = new;
         self.current = Arc::new(version);
-        self.garbage = garbage;
+        Ok(())
     }
 }

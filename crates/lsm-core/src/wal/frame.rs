@@ -131,11 +131,7 @@ pub fn section_checksum(bytes: &[u8]) -> u64 {
 /// An upper bound for the length of the frame of these sections, in bytes, wherever it stands.
 pub fn batch_frame_len_max(sections: &[Section<'_>]) -> usize {
     let body: usize = sections.iter().map(|s| s.bytes.len()).sum();
-    let directory = if sections.len() > 1 {
-        sections.len() * ENTRY_BYTES_MAX
-    } else {
-        0
-    };
+    let directory = if sections.len() > 1 { sections.len() * ENTRY_BYTES_MAX } else { 0 };
     (SHORT_HEADER_BYTES_MAX + directory + body).next_multiple_of(FRAME_ALIGNMENT)
 }
 
@@ -190,27 +186,11 @@ fn encode_several(
     let body: u64 = sections.iter().map(|s| s.bytes.len() as u64).sum();
     assert!(body <= FORMAT_BATCH_BYTES_MAX);
     let operations = sections.iter().map(|s| u64::from(s.operations)).sum();
-    let before = [
-        body,
-        lag(place),
-        first_seq.get(),
-        operations,
-        gap,
-        sections.len() as u64,
-    ];
-    let entry = |s: &Section<'_>| {
-        [
-            u64::from(s.partition.0),
-            u64::from(s.operations),
-            s.bytes.len() as u64,
-        ]
-    };
+    let before = [body, lag(place), first_seq.get(), operations, gap, sections.len() as u64];
+    let entry =
+        |s: &Section<'_>| [u64::from(s.partition.0), u64::from(s.operations), s.bytes.len() as u64];
     let lengths = |numbers: &[u64]| numbers.iter().map(|n| varint_len(*n)).sum::<usize>();
-    let rest = lengths(&before)
-        + sections
-            .iter()
-            .map(|s| lengths(&entry(s)) + 8)
-            .sum::<usize>();
+    let rest = lengths(&before) + sections.iter().map(|s| lengths(&entry(s)) + 8).sum::<usize>();
 
     out.reserve(batch_frame_len_max(sections));
     let start = out.len();
@@ -240,10 +220,9 @@ pub fn encode_control(
     control: Control,
 ) -> usize {
     let (kind, fields): (u8, &[u64]) = match control {
-        Control::MemtableSwitch {
-            partition,
-            memtable,
-        } => (KIND_MEMTABLE_SWITCH, &[u64::from(partition.0), memtable.0]),
+        Control::MemtableSwitch { partition, memtable } => {
+            (KIND_MEMTABLE_SWITCH, &[u64::from(partition.0), memtable.0])
+        }
         Control::IdleMarker { manifest_edit } => (KIND_IDLE_MARKER, &[manifest_edit]),
         Control::CleanClose { manifest_edit } => (KIND_CLEAN_CLOSE, &[manifest_edit]),
         Control::EpochStart => (KIND_EPOCH_START, &[]),
@@ -264,11 +243,7 @@ fn pad(out: &mut Vec<u8>, start: usize) -> usize {
 }
 
 fn lag(place: &FramePlace) -> u64 {
-    place
-        .lsn
-        .0
-        .checked_sub(place.durable.0)
-        .expect("what is durable was written before")
+    place.lsn.0.checked_sub(place.durable.0).expect("what is durable was written before")
 }
 
 fn seed(place: &FramePlace) -> u64 {
@@ -294,10 +269,7 @@ const _: () = assert!(SHORT_HEADER_BYTES_MAX - SHORT_REST_AT < 128);
 impl ShortHeader {
     #[inline]
     fn new(kind: u8, body: u64, place: &FramePlace) -> ShortHeader {
-        let mut header = ShortHeader {
-            bytes: [0; SHORT_HEADER_BYTES_MAX],
-            len: SHORT_REST_AT,
-        };
+        let mut header = ShortHeader { bytes: [0; SHORT_HEADER_BYTES_MAX], len: SHORT_REST_AT };
         header.bytes[CHECKSUM_LEN] = kind;
         header.varint(body);
         header.varint(lag(place));

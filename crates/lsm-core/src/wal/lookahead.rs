@@ -147,9 +147,7 @@ impl Witness {
                 return Ok(false);
             };
             self.budget = budget;
-            let bytes = self
-                .body
-                .load(stretch.file, body_at + entry.start, entry.len, end)?;
+            let bytes = self.body.load(stretch.file, body_at + entry.start, entry.len, end)?;
             if bytes.len() != entry.len || section_checksum(bytes) != entry.checksum {
                 return Ok(false);
             }

@@ -88,19 +88,14 @@ impl LogReader {
     /// `InvalidArgument` if the segment to start in is not listed; that one and those before it
     /// are then not what the position was taken from.
     pub fn new(mut sources: Vec<SegmentSource>, options: LogReaderOptions) -> Result<LogReader> {
-        assert!(
-            sources.is_sorted_by(|a, b| a.number < b.number),
-            "segments in order"
-        );
+        assert!(sources.is_sorted_by(|a, b| a.number < b.number), "segments in order");
         if let Some(cut) = options.cut {
             sources.retain(|source| source.number <= cut.segment);
         }
         let (mut offset, mut last_seq) = (0, SeqNo::ZERO);
         if let Some(start) = options.start {
             sources.retain(|source| source.number >= start.place.segment);
-            let listed = sources
-                .first()
-                .is_some_and(|s| s.number == start.place.segment);
+            let listed = sources.first().is_some_and(|s| s.number == start.place.segment);
             if !listed || !start.place.offset.is_multiple_of(FRAME_ALIGNMENT as u64) {
                 let message = format!("no place to begin: {:?} of the log", start.place);
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -125,34 +120,17 @@ impl LogReader {
 
     /// Lists one more segment, for a follower whose manifest names it now.
     pub fn add_segment(&mut self, source: SegmentSource) {
-        assert!(
-            self.sources
-                .last()
-                .is_none_or(|last| last.number < source.number)
-        );
-        if self
-            .options
-            .cut
-            .is_none_or(|cut| source.number <= cut.segment)
-        {
+        assert!(self.sources.last().is_none_or(|last| last.number < source.number));
+        if self.options.cut.is_none_or(|cut| source.number <= cut.segment) {
             self.sources.push(source);
         }
     }
 
     /// Where reading goes on: the end of the last frame.
     pub fn position(&self) -> Position {
-        let segment = self
-            .sources
-            .get(self.idx)
-            .map_or(FileNo(0), |source| source.number);
-        let place = LogPlace {
-            segment,
-            offset: self.offset,
-        };
-        Position {
-            place,
-            last_seq: self.last_seq,
-        }
+        let segment = self.sources.get(self.idx).map_or(FileNo(0), |source| source.number);
+        let place = LogPlace { segment, offset: self.offset };
+        Position { place, last_seq: self.last_seq }
     }
 
     /// The next frame; `None` if nothing whole stands where the last one ended. Called again, it
@@ -165,10 +143,7 @@ impl LogReader {
         let Some(frame) = self.advance()? else {
             return Ok(None);
         };
-        let place = LogPlace {
-            segment: self.sources[self.idx].number,
-            offset: self.offset,
-        };
+        let place = LogPlace { segment: self.sources[self.idx].number, offset: self.offset };
         let current = self.current.as_ref().expect("a frame was read from it");
         let lsn = current.header.lsn_at(self.offset);
         let durable = Lsn(lsn.0 - frame.lag);
@@ -176,11 +151,7 @@ impl LogReader {
         self.durable = self.durable.max(durable);
         self.clean_close = false;
         let record = match frame.fields {
-            Fields::Batch {
-                first_seq,
-                last_seq,
-                ..
-            } => {
+            Fields::Batch { first_seq, last_seq, .. } => {
                 self.last_seq = last_seq;
                 Record::Batch(BatchRef {
                     first_seq,
@@ -200,12 +171,7 @@ impl LogReader {
                 Record::Control(control)
             }
         };
-        Ok(Some(FrameRef {
-            place,
-            lsn,
-            durable,
-            record,
-        }))
+        Ok(Some(FrameRef { place, lsn, durable, record }))
     }
 
     /// Finds the next frame and verifies it; moves over the ends of segments.
@@ -270,10 +236,7 @@ impl LogReader {
     /// The end of what may be read of a segment, as far as the file and the cut say.
     fn readable(&self, idx: usize) -> Result<u64> {
         let len = self.sources[idx].file.len()?;
-        let cut = self
-            .options
-            .cut
-            .filter(|cut| cut.segment == self.sources[idx].number);
+        let cut = self.options.cut.filter(|cut| cut.segment == self.sources[idx].number);
         Ok(cut.map_or(len, |cut| len.min(cut.offset)))
     }
 
@@ -312,11 +275,7 @@ impl LogReader {
         }
         let next = next.filter(|(_, next)| next.base == header.lsn_at(limit));
         self.durable = self.durable.max(header.durable);
-        self.current = Some(Current {
-            header,
-            limit,
-            next,
-        });
+        self.current = Some(Current { header, limit, next });
         Ok(None)
     }
 
@@ -365,14 +324,7 @@ impl LogReader {
 
     /// Reads and verifies the frame at `offset`.
     fn read_frame(&mut self) -> Result<Result<Verified, Stop>> {
-        let LogReader {
-            sources,
-            window,
-            directory,
-            current,
-            offset,
-            ..
-        } = self;
+        let LogReader { sources, window, directory, current, offset, .. } = self;
         let current = current.as_ref().expect("a segment is open");
         let source = &sources[self.idx];
         let (file, at, limit) = (&*source.file, *offset, current.limit);
@@ -397,13 +349,8 @@ impl LogReader {
             Ok(fields) => fields,
             Err(bad) => return Ok(Err(bad.what)),
         };
-        let (Fields::Batch {
-            previous_seq: before,
-            ..
-        }
-        | Fields::Control {
-            last_seq: before, ..
-        }) = fields;
+        let (Fields::Batch { previous_seq: before, .. } | Fields::Control { last_seq: before, .. }) =
+            fields;
         if before != self.last_seq {
             return Ok(Err("frame does not continue the sequence"));
         }
@@ -415,15 +362,7 @@ impl LogReader {
 
     /// Loads and verifies the sections that are asked for.
     fn read_body(&mut self, prefix: &Prefix, fields: Fields) -> Result<Result<Verified, Stop>> {
-        let LogReader {
-            sources,
-            window,
-            directory,
-            current,
-            offset,
-            options,
-            ..
-        } = self;
+        let LogReader { sources, window, directory, current, offset, options, .. } = self;
         let limit = current.as_ref().expect("a segment is open").limit;
         let file = &*sources[self.idx].file;
         let body = *offset + prefix.header_len as u64;
@@ -433,9 +372,7 @@ impl LogReader {
         if let Some(only) = options.only {
             directory.retain(|entry| entry.partition == only);
             start = directory.first().map_or(0, |entry| entry.start);
-            end = directory
-                .last()
-                .map_or(0, |entry| entry.start + entry.len as u64);
+            end = directory.last().map_or(0, |entry| entry.start + entry.len as u64);
         }
         let Ok(len) = usize::try_from(end - start) else {
             return Ok(Err("frame is too long"));
@@ -448,9 +385,7 @@ impl LogReader {
             }
         }
         if options.only.is_none() {
-            let padding = usize::try_from(prefix.body_len)
-                .ok()
-                .and_then(|at| bytes.get(at..));
+            let padding = usize::try_from(prefix.body_len).ok().and_then(|at| bytes.get(at..));
             if bytes.len() != len || padding.is_none_or(|p| p.iter().any(|byte| *byte != 0)) {
                 return Ok(Err("padding is not zero"));
             }

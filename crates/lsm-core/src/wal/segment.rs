@@ -88,18 +88,13 @@ impl SegmentHeader {
     /// # Panics
     /// Beyond 64 bits; decoding refuses headers that come near.
     pub fn lsn_at(&self, offset: u64) -> Lsn {
-        self.base
-            .checked_plus(offset)
-            .expect("a log has less than 2^64 bytes")
+        self.base.checked_plus(offset).expect("a log has less than 2^64 bytes")
     }
 
     /// The bytes of the header.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         assert!(self.number.0 != 0 && self.durable <= self.base);
-        let previous = self.previous.unwrap_or(LogPlace {
-            segment: FileNo(0),
-            offset: 0,
-        });
+        let previous = self.previous.unwrap_or(LogPlace { segment: FileNo(0), offset: 0 });
         let mut out = [0; HEADER_LEN];
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -135,9 +130,8 @@ impl SegmentHeader {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(HeaderState::Zero);
         }
-        let Some((covered, sum)) = bytes
-            .first_chunk::<HEADER_LEN>()
-            .and_then(|bytes| bytes.split_last_chunk::<8>())
+        let Some((covered, sum)) =
+            bytes.first_chunk::<HEADER_LEN>().and_then(|bytes| bytes.split_last_chunk::<8>())
         else {
             return Ok(HeaderState::Garbage("segment header ends too soon"));
         };
@@ -145,9 +139,7 @@ impl SegmentHeader {
             return Ok(HeaderState::Garbage("segment has no magic"));
         }
         if checksum64(covered) != u64::from_le_bytes(*sum) {
-            return Ok(HeaderState::Garbage(
-                "segment header checksum does not match",
-            ));
+            return Ok(HeaderState::Garbage("segment header checksum does not match"));
         }
         let mut reader = Reader::new(&covered[8..]);
         let unsupported =
@@ -163,9 +155,7 @@ impl SegmentHeader {
         if reader.u32().map_err(malformed)? != 0 {
             return Err(unsupported("has unknown incompatible features"));
         }
-        Self::fields(&mut reader)
-            .map(HeaderState::Valid)
-            .map_err(malformed)
+        Self::fields(&mut reader).map(HeaderState::Valid).map_err(malformed)
     }
 
     fn fields(reader: &mut Reader<'_>) -> Result<SegmentHeader, Malformed> {
@@ -174,10 +164,7 @@ impl SegmentHeader {
         let number = FileNo(reader.u64()?);
         let salt = reader.u64()?;
         let base = Lsn(reader.u64()?);
-        let previous = LogPlace {
-            segment: FileNo(reader.u64()?),
-            offset: reader.u64()?,
-        };
+        let previous = LogPlace { segment: FileNo(reader.u64()?), offset: reader.u64()? };
         let manifest_edit = reader.u64()?;
         let durable = Lsn(reader.u64()?);
         let previous_seq =
@@ -212,10 +199,7 @@ mod tests {
             number: FileNo(0x2a),
             salt: 0x1122_3344_5566_7788,
             base: Lsn(0x1_0000),
-            previous: Some(LogPlace {
-                segment: FileNo(0x29),
-                offset: 0xff80,
-            }),
+            previous: Some(LogPlace { segment: FileNo(0x29), offset: 0xff80 }),
             manifest_edit: 17,
             durable: Lsn(0xff00),
             previous_seq: SeqNo::new(1000).unwrap(),
@@ -253,16 +237,10 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(
-                matches!(decode(&bad).unwrap(), HeaderState::Garbage(_)),
-                "bit {bit}"
-            );
+            assert!(matches!(decode(&bad).unwrap(), HeaderState::Garbage(_)), "bit {bit}");
         }
         for len in 1..bytes.len() {
-            assert!(matches!(
-                decode(&bytes[..len]).unwrap(),
-                HeaderState::Garbage(_)
-            ));
+            assert!(matches!(decode(&bytes[..len]).unwrap(), HeaderState::Garbage(_)));
         }
         assert_eq!(decode(&[]).unwrap(), HeaderState::Zero);
         assert_eq!(decode(&[0; 500]).unwrap(), HeaderState::Zero);

@@ -29,14 +29,8 @@ struct Inner {
 
 impl MemFile {
     pub(super) fn new(bytes: &[u8]) -> Arc<MemFile> {
-        let inner = Inner {
-            bytes: bytes.to_vec(),
-            appended: bytes.len(),
-            ..Inner::default()
-        };
-        Arc::new(MemFile {
-            inner: Mutex::new(inner),
-        })
+        let inner = Inner { bytes: bytes.to_vec(), appended: bytes.len(), ..Inner::default() };
+        Arc::new(MemFile { inner: Mutex::new(inner) })
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -78,19 +72,14 @@ impl File for MemFile {
         inner.bytes.resize(len, 0);
         inner.bytes[from..to].copy_from_slice(&bytes[..written]);
         inner.appended = to;
-        if short.is_some() {
-            Err(failed("append to"))
-        } else {
-            Ok(())
-        }
+        if short.is_some() { Err(failed("append to")) } else { Ok(()) }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let mut inner = self.inner.lock();
         inner.largest_read = inner.largest_read.max(buf.len());
-        let bad = inner
-            .bad_read
-            .is_some_and(|bad| (offset..offset + buf.len() as u64).contains(&bad));
+        let bad =
+            inner.bad_read.is_some_and(|bad| (offset..offset + buf.len() as u64).contains(&bad));
         if bad {
             return Err(failed("read"));
         }

@@ -31,20 +31,9 @@ impl Reserved {
     /// Those of the append. The file is then of no use and the next segment needs another one.
     pub fn begin(self, header: SegmentHeader) -> Result<SegmentWriter> {
         self.file.append(&header.encode())?;
-        let Reserved {
-            file,
-            path,
-            capacity,
-        } = self;
+        let Reserved { file, path, capacity } = self;
         let offset = SEGMENT_HEADER_BYTES;
-        Ok(SegmentWriter {
-            file,
-            path,
-            header,
-            capacity,
-            offset,
-            failed: false,
-        })
+        Ok(SegmentWriter { file, path, header, capacity, offset, failed: false })
     }
 
     /// The file.
@@ -96,16 +85,8 @@ impl SegmentWriter {
         if preallocate_to > 0 {
             file.preallocate(preallocate_to)?;
         }
-        let capacity = if preallocate_to > 0 {
-            preallocate_to
-        } else {
-            u64::MAX
-        };
-        Ok(Reserved {
-            file,
-            path: path.to_owned(),
-            capacity,
-        })
+        let capacity = if preallocate_to > 0 { preallocate_to } else { u64::MAX };
+        Ok(Reserved { file, path: path.to_owned(), capacity })
     }
 
     /// Appends whole frames, encoded for [`SegmentWriter::offset`] and this segment's salt.
@@ -117,10 +98,7 @@ impl SegmentWriter {
     /// # Durability
     /// In the kernel only.
     pub fn append(&mut self, encoded: &[u8]) -> Result<()> {
-        assert!(
-            encoded.len().is_multiple_of(8),
-            "frames are padded to 8 bytes"
-        );
+        assert!(encoded.len().is_multiple_of(8), "frames are padded to 8 bytes");
         if self.failed {
             let message = format!("{} took no more after a failed append", self.path.display());
             return Err(Error::new(ErrorKind::Io, message));
@@ -171,10 +149,7 @@ impl SegmentWriter {
 
     /// The end of this segment, for the header of the next one.
     pub fn end(&self) -> LogPlace {
-        LogPlace {
-            segment: self.header.number,
-            offset: self.offset,
-        }
+        LogPlace { segment: self.header.number, offset: self.offset }
     }
 
     /// Where the next frame goes in the log; the `base` of the next segment.

@@ -45,24 +45,13 @@ impl Prefix {
         let has_body = kind == KIND_BATCH || kind == KIND_BATCH_OF_SEVERAL;
         let is_short = kind != KIND_BATCH_OF_SEVERAL;
         if fields_at > header_len
-            || header_len
-                > if is_short {
-                    SHORT_HEADER_BYTES_MAX
-                } else {
-                    HEADER_BYTES_MAX
-                }
+            || header_len > if is_short { SHORT_HEADER_BYTES_MAX } else { HEADER_BYTES_MAX }
             || body_len > FORMAT_BATCH_BYTES_MAX
             || (body_len > 0 && !has_body)
         {
             return Err(reader.malformed("impossible length of a frame"));
         }
-        Ok(Prefix {
-            kind,
-            header_len,
-            body_len,
-            lag,
-            fields_at,
-        })
+        Ok(Prefix { kind, header_len, body_len, lag, fields_at })
     }
 
     /// Length of the whole frame.
@@ -94,17 +83,9 @@ pub(in crate::wal) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wal) enum Fields {
     /// A batch; its sections are in the directory.
-    Batch {
-        first_seq: SeqNo,
-        last_seq: SeqNo,
-        previous_seq: SeqNo,
-    },
+    Batch { first_seq: SeqNo, last_seq: SeqNo, previous_seq: SeqNo },
     /// A control frame.
-    Control {
-        last_seq: SeqNo,
-        salt: u64,
-        control: Control,
-    },
+    Control { last_seq: SeqNo, salt: u64, control: Control },
 }
 
 /// Decodes a whole header. The sections of a batch replace what is in `directory`.
@@ -159,11 +140,7 @@ fn decode_batch(
             len,
             checksum: reader.u64()?,
         });
-        return Ok(Fields::Batch {
-            first_seq,
-            last_seq,
-            previous_seq,
-        });
+        return Ok(Fields::Batch { first_seq, last_seq, previous_seq });
     }
 
     let count = reader.varint()?;
@@ -175,11 +152,7 @@ fn decode_batch(
         let checksum = reader.u64()?;
         // Checked before the sum is used: each summand is below 2^32, so neither overflows before
         // it passes its bound.
-        let first = first_seq
-            .get()
-            .checked_add(seen)
-            .and_then(SeqNo::new)
-            .ok_or(impossible)?;
+        let first = first_seq.get().checked_add(seen).and_then(SeqNo::new).ok_or(impossible)?;
         let len_here = usize::try_from(len).map_err(|_| impossible)?;
         directory.push(Entry {
             partition,
@@ -198,11 +171,7 @@ fn decode_batch(
     if start != prefix.body_len || seen != operations {
         return Err(impossible);
     }
-    Ok(Fields::Batch {
-        first_seq,
-        last_seq,
-        previous_seq,
-    })
+    Ok(Fields::Batch { first_seq, last_seq, previous_seq })
 }
 
 fn decode_control(reader: &mut Reader<'_>, kind: u8) -> Result<Fields, Malformed> {
@@ -213,18 +182,10 @@ fn decode_control(reader: &mut Reader<'_>, kind: u8) -> Result<Fields, Malformed
             partition: PartitionId(reader.varint_u32()?),
             memtable: MemtableId(reader.varint()?),
         },
-        KIND_IDLE_MARKER => Control::IdleMarker {
-            manifest_edit: reader.varint()?,
-        },
-        KIND_CLEAN_CLOSE => Control::CleanClose {
-            manifest_edit: reader.varint()?,
-        },
+        KIND_IDLE_MARKER => Control::IdleMarker { manifest_edit: reader.varint()? },
+        KIND_CLEAN_CLOSE => Control::CleanClose { manifest_edit: reader.varint()? },
         KIND_EPOCH_START => Control::EpochStart,
         _ => return Err(reader.malformed("unknown kind of frame")),
     };
-    Ok(Fields::Control {
-        last_seq,
-        salt,
-        control,
-    })
+    Ok(Fields::Control { last_seq, salt, control })
 }

@@ -17,12 +17,7 @@ fn place() -> FramePlace {
 
 fn section(partition: u32, operations: u32, bytes: &[u8]) -> Section<'_> {
     let checksum = section_checksum(bytes);
-    Section {
-        partition: PartitionId(partition),
-        operations,
-        checksum,
-        bytes,
-    }
+    Section { partition: PartitionId(partition), operations, checksum, bytes }
 }
 
 /// Encodes behind something else, decodes, and returns the frame's own bytes.
@@ -37,10 +32,7 @@ fn check(
     let prefix = Prefix::decode(&frame[..frame.len().min(PREFIX_BYTES_MAX)]).unwrap();
     assert_eq!(prefix.frame_len(), len as u64);
     let header = &frame[..prefix.header_len];
-    assert!(verifies(
-        header,
-        seed_of(place.salt, place.epoch, place.offset)
-    ));
+    assert!(verifies(header, seed_of(place.salt, place.epoch, place.offset)));
     let mut directory = Vec::new();
     let fields = decode_fields(header, &prefix, &mut directory).unwrap();
     (frame, prefix, fields, directory)
@@ -48,10 +40,7 @@ fn check(
 
 /// What stands behind the checksum, which is checked by `check`.
 fn golden(frame: &[u8], checksum: u64, parts: &[&[u8]]) {
-    let shown: Vec<String> = frame[8..]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let shown: Vec<String> = frame[8..].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(&frame[8..], parts.concat(), "{}", shown.join(" "));
     let got = u64::from_le_bytes(*frame.first_chunk().unwrap());
     assert_eq!(got, checksum, "checksum {got:#018x}");
@@ -82,14 +71,7 @@ fn golden_batch_of_one_partition() {
         ],
     );
     let (first_seq, previous_seq) = (seq(1000), seq(997));
-    assert_eq!(
-        fields,
-        Fields::Batch {
-            first_seq,
-            last_seq: seq(1000),
-            previous_seq
-        }
-    );
+    assert_eq!(fields, Fields::Batch { first_seq, last_seq: seq(1000), previous_seq });
     assert_eq!(directory.len(), 1);
 }
 
@@ -118,57 +100,28 @@ fn golden_batch_of_two_partitions() {
             &[0; 3], // padding
         ],
     );
-    let at: Vec<_> = directory
-        .iter()
-        .map(|e| (e.start, e.len, e.first_seq.get()))
-        .collect();
+    let at: Vec<_> = directory.iter().map(|e| (e.start, e.len, e.first_seq.get())).collect();
     assert_eq!(at, [(0, 2, 10), (2, 3, 12)]);
 }
 
 #[test]
 fn golden_control_frames() {
     let salt = &place().salt.to_le_bytes();
-    let switch = Control::MemtableSwitch {
-        partition: PartitionId(5),
-        memtable: MemtableId(6),
-    };
+    let switch = Control::MemtableSwitch { partition: PartitionId(5), memtable: MemtableId(6) };
     type Case = (Control, u64, &'static [u8], &'static [u8], usize);
     let cases: [Case; 4] = [
         (switch, 0x2406_5783_2b3d_195c, &[3, 15], &[5, 6], 7),
-        (
-            Control::IdleMarker { manifest_edit: 17 },
-            0x3680_46bd_b5d7_30f1,
-            &[4, 14],
-            &[17],
-            0,
-        ),
-        (
-            Control::CleanClose { manifest_edit: 17 },
-            0xc66c_a009_93c7_2dcd,
-            &[5, 14],
-            &[17],
-            0,
-        ),
+        (Control::IdleMarker { manifest_edit: 17 }, 0x3680_46bd_b5d7_30f1, &[4, 14], &[17], 0),
+        (Control::CleanClose { manifest_edit: 17 }, 0xc66c_a009_93c7_2dcd, &[5, 14], &[17], 0),
         (Control::EpochStart, 0xbbf8_96fc_839b_24c3, &[6, 13], &[], 1),
     ];
     for (control, checksum, head, fields, padding) in cases {
         let encode = |out: &mut Vec<u8>| encode_control(out, &place(), seq(1000), control);
         let (frame, _, decoded, _) = check(&place(), encode);
         let rest: &[u8] = &[0, 0x80, 0x01, 0xe8, 0x07]; // no body, durable lag, last sequence
-        golden(
-            &frame,
-            checksum,
-            &[head, rest, salt, fields, &[0; 8][..padding]],
-        );
+        golden(&frame, checksum, &[head, rest, salt, fields, &[0; 8][..padding]]);
         let (last_seq, salt) = (seq(1000), place().salt);
-        assert_eq!(
-            decoded,
-            Fields::Control {
-                last_seq,
-                salt,
-                control
-            }
-        );
+        assert_eq!(decoded, Fields::Control { last_seq, salt, control });
     }
 }
 
@@ -177,11 +130,8 @@ fn a_usual_frame_puts_at_most_40_bytes_around_the_operations() {
     // Sequences to 4 * 10^12, bodies to 16 KiB, a lag to 256 MiB, the first 128 partitions.
     let bytes = [7; 16_383];
     for len in [1, 100, 116, 127, 128, 16_383] {
-        let far = FramePlace {
-            lsn: Lsn(1 << 40),
-            durable: Lsn((1 << 40) - (1 << 28) + 1),
-            ..place()
-        };
+        let far =
+            FramePlace { lsn: Lsn(1 << 40), durable: Lsn((1 << 40) - (1 << 28) + 1), ..place() };
         let mut out = Vec::new();
         let sections = [section(127, 100, &bytes[..len])];
         let last = seq((1 << 42) - 1);
@@ -196,12 +146,7 @@ fn a_frame_verifies_only_at_its_own_place() {
     let mut out = Vec::new();
     encode_batch(&mut out, &place(), seq(1), seq(0), &[section(1, 1, b"x")]);
     let header = &out[..Prefix::decode(&out).unwrap().header_len];
-    let FramePlace {
-        salt,
-        epoch,
-        offset,
-        ..
-    } = place();
+    let FramePlace { salt, epoch, offset, .. } = place();
     assert!(verifies(header, seed_of(salt, epoch, offset)));
     assert!(!verifies(header, seed_of(salt ^ 1, epoch, offset)));
     assert!(!verifies(header, seed_of(salt, Epoch(4), offset)));
@@ -230,8 +175,7 @@ fn a_directory_whose_sums_differ_is_refused() {
     ] {
         assert_eq!(frame[at], good);
         assert!(decode(at, good));
-        bad.iter()
-            .for_each(|byte| assert!(!decode(at, *byte), "byte {at} = {byte}"));
+        bad.iter().for_each(|byte| assert!(!decode(at, *byte), "byte {at} = {byte}"));
     }
     // A section without operations, though the sums agree.
     (frame[14], frame[29]) = (2, 0);

@@ -50,12 +50,6 @@ pub struct LogReaderOptions {
 impl LogReaderOptions {
     /// All of the log of `db`, with nothing known about its end.
     pub fn new(db: DbId) -> LogReaderOptions {
-        LogReaderOptions {
-            db,
-            start: None,
-            cut: None,
-            must_reach: None,
-            only: None,
-        }
+        LogReaderOptions { db, start: None, cut: None, must_reach: None, only: None }
     }
 }

@@ -64,10 +64,7 @@ fn header(number: u64, previous: Option<&SegmentWriter>) -> SegmentHeader {
 impl Log {
     fn new(preallocate: u64) -> Log {
         let file = MemFile::new(&[]);
-        let header = SegmentHeader {
-            previous_seq: seq(10),
-            ..header(1, None)
-        };
+        let header = SegmentHeader { previous_seq: seq(10), ..header(1, None) };
         let writer = SegmentWriter::create(file.clone(), &path(1), header, preallocate).unwrap();
         Log {
             files: vec![file],
@@ -113,14 +110,7 @@ impl Log {
         self.writer.append(bytes)?;
         let (idx, end) = (self.files.len() - 1, self.writer.offset());
         let (lsn, durable) = (place.lsn.0, place.durable.0);
-        self.frames.push(Written {
-            idx,
-            start,
-            end,
-            lsn,
-            durable,
-            what,
-        });
+        self.frames.push(Written { idx, start, end, lsn, durable, what });
         Ok(())
     }
 
@@ -142,13 +132,7 @@ impl Log {
             })
             .collect();
         let mut out = Vec::new();
-        encode_batch(
-            &mut out,
-            &self.place(),
-            seq(self.last + 1),
-            seq(self.last),
-            &sections,
-        );
+        encode_batch(&mut out, &self.place(), seq(self.last + 1), seq(self.last), &sections);
         (out, what)
     }
 
@@ -159,10 +143,7 @@ impl Log {
             return self.try_batch(sections);
         }
         self.append(&bytes, what)?;
-        self.last += sections
-            .iter()
-            .map(|(_, operations, _)| u64::from(*operations))
-            .sum::<u64>();
+        self.last += sections.iter().map(|(_, operations, _)| u64::from(*operations)).sum::<u64>();
         Ok(())
     }
 
@@ -213,10 +194,7 @@ impl Log {
         // A header that is damaged takes its frames along.
         let header_gone = offset < SEGMENT_HEADER_BYTES;
         let is_bad = |f: &Written| is_gone(f) || (header_gone && f.idx == idx);
-        let whole = self
-            .frames
-            .iter()
-            .take_while(|f| f.idx < idx || !is_bad(f) && f.idx == idx);
+        let whole = self.frames.iter().take_while(|f| f.idx < idx || !is_bad(f) && f.idx == idx);
         let mut expected = whole.count();
         let bad = if header_gone {
             Some(self.headers[idx].base.0)
@@ -226,11 +204,7 @@ impl Log {
         let Some(bad) = bad else {
             // Behind the last frame of the segment: padding of the file, or refused bytes.
             expected = self.frames.len();
-            assert_eq!(
-                (got, end.is_ok()),
-                (self.all()[..expected].to_vec(), true),
-                "{context}"
-            );
+            assert_eq!((got, end.is_ok()), (self.all()[..expected].to_vec(), true), "{context}");
             return;
         };
         let attested = self.frames.iter().filter(|f| !is_gone(f)).any(|f| f.durable > bad)
@@ -241,11 +215,7 @@ impl Log {
         match end {
             Ok(end) => {
                 assert!(!attested, "{context}");
-                let last = if bad == self.headers[0].base.0 {
-                    0
-                } else {
-                    last_of(&got)
-                };
+                let last = if bad == self.headers[0].base.0 { 0 } else { last_of(&got) };
                 assert_eq!(end.last_seq.get(), last, "{context}");
             }
             Err(e) => {
@@ -281,17 +251,9 @@ fn own(frame: &FrameRef<'_>) -> Owned {
         Record::Control(control) => Owned::Control(control),
         Record::Batch(batch) => {
             let section = |s: SectionRef<'_>| {
-                (
-                    s.partition.0,
-                    s.first_seq.get(),
-                    s.operations,
-                    s.bytes.to_vec(),
-                )
+                (s.partition.0, s.first_seq.get(), s.operations, s.bytes.to_vec())
             };
-            Owned::Batch(
-                batch.first_seq.get(),
-                batch.sections().map(section).collect(),
-            )
+            Owned::Batch(batch.first_seq.get(), batch.sections().map(section).collect())
         }
     }
 }
@@ -329,11 +291,7 @@ fn sample(synced: bool, preallocate: u64) -> Log {
         if synced {
             log.sync();
         }
-        log.try_batch(&[
-            (2, 2, b"two operations".to_vec()),
-            (9, 1, b"and one".to_vec()),
-        ])
-        .unwrap();
+        log.try_batch(&[(2, 2, b"two operations".to_vec()), (9, 1, b"and one".to_vec())]).unwrap();
         log.control(Control::MemtableSwitch {
             partition: PartitionId(2),
             memtable: crate::types::MemtableId(round),
@@ -420,10 +378,7 @@ fn lost_sectors_are_a_hole_and_not_the_end() {
     // Attested by frame 31 and later ones, which are still there.
     let (frames, end) = zeroed(start(3)..start(9));
     assert_eq!(frames, log.all()[..3]);
-    assert_eq!(
-        end.unwrap_err().damage().unwrap().offset,
-        Some(log.frames[3].start)
-    );
+    assert_eq!(end.unwrap_err().damage().unwrap().offset, Some(log.frames[3].start));
     // Not attested: the hole is the end, though whole frames follow.
     let (frames, end) = zeroed(start(33)..start(35));
     assert_eq!(frames, log.all()[..33]);
@@ -468,16 +423,9 @@ fn a_value_that_holds_frames_is_never_replayed() {
             let mut frame = genuine.clone();
             if let Some(salt) = salt {
                 let offset = log.writer.offset() + 8 * n;
-                let place = FramePlace {
-                    salt,
-                    offset,
-                    ..log.place()
-                };
+                let place = FramePlace { salt, offset, ..log.place() };
                 frame.clear();
-                let claim = FramePlace {
-                    durable: place.lsn,
-                    ..place
-                };
+                let claim = FramePlace { durable: place.lsn, ..place };
                 let idle = Control::IdleMarker { manifest_edit: 99 };
                 encode_control(&mut frame, &claim, seq(log.last), idle);
             }
@@ -522,11 +470,7 @@ fn what_a_failed_append_left_is_never_replayed() {
             log.sync();
             log.control(Control::IdleMarker { manifest_edit: 1 });
             let (frames, end) = log.read();
-            assert_eq!(
-                (frames, end.is_ok()),
-                (log.all(), true),
-                "{written} bytes were written"
-            );
+            assert_eq!((frames, end.is_ok()), (log.all(), true), "{written} bytes were written");
         }
     }
 }
@@ -548,11 +492,7 @@ fn a_segment_that_could_not_be_begun_is_passed_over() {
         log.sync();
         log.put(b"three");
         let (frames, end) = log.read();
-        assert_eq!(
-            (frames, end.is_ok()),
-            (log.all(), true),
-            "{written} bytes were written"
-        );
+        assert_eq!((frames, end.is_ok()), (log.all(), true), "{written} bytes were written");
     }
 }
 
@@ -581,20 +521,11 @@ fn a_reserved_segment_ends_the_log_quietly_and_a_follower_goes_on_in_it() {
     log.writer = reserved.begin(next).unwrap();
     assert_eq!(drain(&mut follower).unwrap(), []);
     let position = follower.position();
-    assert_eq!(
-        position.place,
-        LogPlace {
-            segment: FileNo(2),
-            offset: 128
-        }
-    );
+    assert_eq!(position.place, LogPlace { segment: FileNo(2), offset: 128 });
     log.put(b"two");
     assert_eq!(drain(&mut follower).unwrap(), log.all()[2..]);
     // Another reader goes on where that one stood.
-    let options = LogReaderOptions {
-        start: Some(position),
-        ..LogReaderOptions::new(DB)
-    };
+    let options = LogReaderOptions { start: Some(position), ..LogReaderOptions::new(DB) };
     assert_eq!(read(log.sources(), options).0, log.all()[2..]);
     log.next_segment();
     log.put(b"three");
@@ -714,10 +645,7 @@ fn a_closed_log_must_reach_its_end_and_a_cut_one_is_read_no_further() {
     log.sync();
     log.control(Control::CleanClose { manifest_edit: 3 });
     let reach = log.writer.end();
-    let options = LogReaderOptions {
-        must_reach: Some(reach),
-        ..LogReaderOptions::new(DB)
-    };
+    let options = LogReaderOptions { must_reach: Some(reach), ..LogReaderOptions::new(DB) };
     assert!(read(log.sources(), options.clone()).1.unwrap().clean_close);
     let whole = log.bytes();
     for (idx, whole) in whole.iter().enumerate() {
@@ -725,26 +653,15 @@ fn a_closed_log_must_reach_its_end_and_a_cut_one_is_read_no_further() {
         for len in 0..end {
             log.files[idx].set_bytes(&whole[..len]);
             let (_, verdict) = read(log.sources(), options.clone());
-            assert!(
-                verdict.unwrap_err().is_corruption(),
-                "segment {idx} cut to {len}"
-            );
+            assert!(verdict.unwrap_err().is_corruption(), "segment {idx} cut to {len}");
         }
         log.files[idx].set_bytes(whole);
     }
     for (n, frame) in log.frames.iter().enumerate() {
         let segment = FileNo(frame.idx as u64 + 1);
-        let cut = Some(LogPlace {
-            segment,
-            offset: frame.end,
-        });
-        let (frames, end) = read(
-            log.sources(),
-            LogReaderOptions {
-                cut,
-                ..LogReaderOptions::new(DB)
-            },
-        );
+        let cut = Some(LogPlace { segment, offset: frame.end });
+        let (frames, end) =
+            read(log.sources(), LogReaderOptions { cut, ..LogReaderOptions::new(DB) });
         assert_eq!(frames, log.all()[..=n]);
         assert_eq!(Some(end.unwrap().place), cut);
     }
@@ -754,8 +671,7 @@ fn a_closed_log_must_reach_its_end_and_a_cut_one_is_read_no_further() {
 fn a_reader_of_one_partition_does_not_touch_the_others() {
     let mut log = Log::new(0);
     let big = vec![5; 3 << 20];
-    log.try_batch(&[(1, 1, big.clone()), (2, 2, b"wanted".to_vec()), (3, 1, big)])
-        .unwrap();
+    log.try_batch(&[(1, 1, big.clone()), (2, 2, b"wanted".to_vec()), (3, 1, big)]).unwrap();
     log.put(b"of partition 1");
     // Rot in the first section, and a sector of the last one that cannot be read.
     let mut bytes = log.bytes()[0].clone();
@@ -763,13 +679,7 @@ fn a_reader_of_one_partition_does_not_touch_the_others() {
     log.files[0].set_bytes(&bytes);
     log.files[0].fail_reads_at(Some(5 << 20));
     let only = Some(PartitionId(2));
-    let (frames, end) = read(
-        log.sources(),
-        LogReaderOptions {
-            only,
-            ..LogReaderOptions::new(DB)
-        },
-    );
+    let (frames, end) = read(log.sources(), LogReaderOptions { only, ..LogReaderOptions::new(DB) });
     assert_eq!(end.unwrap().last_seq, seq(log.last));
     let wanted = Owned::Batch(11, vec![(2, 12, 2, b"wanted".to_vec())]);
     assert_eq!(frames, [wanted, Owned::Batch(15, vec![])]);
@@ -778,18 +688,11 @@ fn a_reader_of_one_partition_does_not_touch_the_others() {
 #[test]
 fn a_reader_of_one_partition_waits_for_the_whole_frame() {
     let mut log = Log::new(0);
-    log.try_batch(&[(1, 1, b"wanted".to_vec()), (2, 1, b"of the other".to_vec())])
-        .unwrap();
+    log.try_batch(&[(1, 1, b"wanted".to_vec()), (2, 1, b"of the other".to_vec())]).unwrap();
     let bytes = log.bytes()[0].clone();
     log.files[0].set_bytes(&bytes[..bytes.len() - 8]);
     let only = Some(PartitionId(1));
-    let (frames, end) = read(
-        log.sources(),
-        LogReaderOptions {
-            only,
-            ..LogReaderOptions::new(DB)
-        },
-    );
+    let (frames, end) = read(log.sources(), LogReaderOptions { only, ..LogReaderOptions::new(DB) });
     assert!(frames.is_empty() && end.unwrap().torn_bytes);
 }
 
@@ -876,11 +779,7 @@ fn segments_that_do_not_continue_each_other_are_corruption() {
 #[test]
 fn a_frame_cannot_call_durable_what_lies_before_the_log() {
     let mut log = Log::new(0);
-    let claim = FramePlace {
-        lsn: Lsn(1 << 40),
-        durable: Lsn(0),
-        ..log.place()
-    };
+    let claim = FramePlace { lsn: Lsn(1 << 40), durable: Lsn(0), ..log.place() };
     let mut out = Vec::new();
     encode_control(&mut out, &claim, seq(log.last), Control::EpochStart);
     log.writer.append(&out).unwrap();
@@ -893,18 +792,9 @@ fn a_position_to_resume_from_must_still_be_there() {
     let mut log = Log::new(0);
     log.put(b"one");
     log.put(b"two");
-    let place = LogPlace {
-        segment: FileNo(1),
-        offset: log.frames[0].end,
-    };
-    let start = Some(Position {
-        place,
-        last_seq: seq(11),
-    });
-    let options = LogReaderOptions {
-        start,
-        ..LogReaderOptions::new(DB)
-    };
+    let place = LogPlace { segment: FileNo(1), offset: log.frames[0].end };
+    let start = Some(Position { place, last_seq: seq(11) });
+    let options = LogReaderOptions { start, ..LogReaderOptions::new(DB) };
     assert_eq!(read(log.sources(), options.clone()).0, log.all()[1..]);
     // The segment that it was taken from lost its header, or is not listed.
     let whole = log.bytes()[0].clone();

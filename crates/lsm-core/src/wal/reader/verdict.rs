@@ -49,18 +49,13 @@ impl LogReader {
     /// # Cost
     /// Reads all that lies behind the end, zeros included.
     pub fn end(mut self) -> Result<LogEnd> {
-        let stop = self
-            .stopped
-            .expect("asked for the end before it was reached");
+        let stop = self.stopped.expect("asked for the end before it was reached");
         let place = self.position().place;
         let torn_bytes = self.judge(stop)?;
         if let Some(reach) = self.options.must_reach
             && place < reach
         {
-            let path = self
-                .sources
-                .get(self.idx)
-                .map_or(PathBuf::new(), |s| s.path.clone());
+            let path = self.sources.get(self.idx).map_or(PathBuf::new(), |s| s.path.clone());
             let what = format!(
                 "log ends here ({stop}), but was closed at offset {} of segment {}",
                 reach.offset, reach.segment
@@ -69,9 +64,7 @@ impl LogReader {
         }
         Ok(LogEnd {
             place,
-            lsn: self
-                .current
-                .map_or(Lsn(0), |current| current.header.lsn_at(self.offset)),
+            lsn: self.current.map_or(Lsn(0), |current| current.header.lsn_at(self.offset)),
             last_seq: self.last_seq,
             clean_close: self.clean_close,
             torn_bytes,
@@ -86,10 +79,7 @@ impl LogReader {
             idx: self.idx,
             offset: self.offset,
             what: stop,
-            bad: self
-                .current
-                .as_ref()
-                .map(|current| current.header.lsn_at(self.offset)),
+            bad: self.current.as_ref().map(|current| current.header.lsn_at(self.offset)),
             garbage: None,
         };
         let mut torn = false;
@@ -108,21 +98,13 @@ impl LogReader {
                 torn = true;
             }
             torn |= suspect.garbage.is_some();
-            let first = if header.is_some() {
-                SEGMENT_HEADER_BYTES
-            } else {
-                0
-            };
+            let first = if header.is_some() { SEGMENT_HEADER_BYTES } else { 0 };
             let source = &self.sources[idx];
             let stretch = Stretch {
                 file: &*source.file,
                 epoch: source.epoch,
                 known: header.as_ref().zip(suspect.bad),
-                range: if is_here {
-                    self.offset.max(first)
-                } else {
-                    first
-                }..self.readable(idx)?,
+                range: if is_here { self.offset.max(first) } else { first }..self.readable(idx)?,
             };
             let findings = look_ahead(&mut self.window, &stretch)?;
             torn |= findings.any_bytes;
@@ -139,11 +121,7 @@ impl LogReader {
 
     /// A verified header behind the end: does it attest the bad place?
     fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut Suspect) -> Result<()> {
-        let idx_of = |number| {
-            self.sources
-                .iter()
-                .position(|source| source.number == number)
-        };
+        let idx_of = |number| self.sources.iter().position(|source| source.number == number);
         let named = header.previous.and_then(|previous| {
             let base = Lsn(header.base.0.saturating_sub(previous.offset));
             Some((idx_of(previous.segment)?, base))
@@ -182,10 +160,7 @@ impl LogReader {
     }
 
     fn damage(&self, suspect: &Suspect, by: &str) -> Error {
-        let what = format!(
-            "{}, and {by} attests that the log was durable beyond",
-            suspect.what
-        );
+        let what = format!("{}, and {by} attests that the log was durable beyond", suspect.what);
         Error::corruption(&self.sources[suspect.idx].path, suspect.offset, what)
     }
 }

@@ -1,0 +1,5 @@
+//! Whole-store tests of the facade, in one binary.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+
+mod api;
