@@ -45,16 +45,11 @@ impl Shape {
         }
         // Tables above (the data shrank, or options changed): the levels stay in use while they
         // are small and drain when they are not.
-        let first = (1..base)
-            .find(|level| !version.levels[*level].is_empty())
-            .unwrap_or(base);
+        let first = (1..base).find(|level| !version.levels[*level].is_empty()).unwrap_or(base);
         for target in &mut targets[first..base] {
             *target = (options.level_base_bytes / multiplier).max(1);
         }
-        Shape {
-            base: first,
-            targets,
-        }
+        Shape { base: first, targets }
     }
 
     /// How overdue the compaction of a level is: from 1 on it should run. What running jobs take
@@ -82,10 +77,7 @@ pub fn compaction_debt(version: &PartitionVersion) -> u64 {
     if level0.tables().len() >= version.options.level0_tables as usize {
         carried = level0.bytes();
         // The tables of the base level are rewritten with them, as far as they overlap.
-        debt += carried
-            + version.levels[shape.base]
-                .bytes()
-                .min(carried.saturating_mul(2));
+        debt += carried + version.levels[shape.base].bytes().min(carried.saturating_mul(2));
     }
     for level in shape.base..LAST {
         let bytes = version.levels[level].bytes() + carried;

@@ -77,26 +77,20 @@ impl Picker<'_> {
             let job = if level == 0 {
                 self.level0(shape.base, UserRange::ALL, Reason::Level0)
             } else {
-                self.in_turn(level)
-                    .find_map(|table| self.one(level, table, Reason::Size))
+                self.in_turn(level).find_map(|table| self.one(level, table, Reason::Size))
             };
             if let Some(job) = job {
                 return Some(Job { score, ..job });
             }
         }
-        self.laden()
-            .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
+        self.laden().or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
     }
 
     /// The next job that brings the range nearer to the last level, where its tombstones go.
     pub fn pick_range(&self, range: UserRange<'_>) -> RangePick {
         let base = Shape::of(self.version).base;
         let mut waits = false;
-        if self.version.levels[0]
-            .tables()
-            .iter()
-            .any(|table| table.meta.overlaps(range))
-        {
+        if self.version.levels[0].tables().iter().any(|table| table.meta.overlaps(range)) {
             match self.level0(base, range, Reason::Range) {
                 Some(job) => return RangePick::Job(job),
                 None => waits = true,
@@ -131,11 +125,7 @@ impl Picker<'_> {
 
     /// How many of the tables, from the first on, make one job.
     fn run_length(&self, tables: &[Arc<Table>]) -> usize {
-        let mut room = self
-            .version
-            .options
-            .table_bytes
-            .saturating_mul(GROWN_TABLES_MAX);
+        let mut room = self.version.options.table_bytes.saturating_mul(GROWN_TABLES_MAX);
         let fitting = tables.iter().take_while(|table| {
             let fits = !self.busy.has(table.meta.file) && table.meta.bytes <= room;
             room = room.saturating_sub(table.meta.bytes);
@@ -150,17 +140,10 @@ impl Picker<'_> {
         let turn = self.cursors.after.get(&level).map_or(0, |after| {
             tables.partition_point(|table| *table.meta.smallest.user <= **after)
         });
-        let heavy = tables
-            .iter()
-            .filter(|table| is_tombstone_heavy(&table.meta));
+        let heavy = tables.iter().filter(|table| is_tombstone_heavy(&table.meta));
         let (before, after) = tables.split_at(turn);
-        let light = after
-            .iter()
-            .chain(before)
-            .filter(|table| !is_tombstone_heavy(&table.meta));
-        heavy
-            .chain(light)
-            .filter(|table| !self.busy.has(table.meta.file))
+        let light = after.iter().chain(before).filter(|table| !is_tombstone_heavy(&table.meta));
+        heavy.chain(light).filter(|table| !self.busy.has(table.meta.file))
     }
 
     fn one(&self, level: usize, table: &Arc<Table>, reason: Reason) -> Option<Job> {
@@ -171,9 +154,7 @@ impl Picker<'_> {
     /// takes space below.
     fn laden(&self) -> Option<Job> {
         (1..LAST).find_map(|level| {
-            let laden = self
-                .in_turn(level)
-                .filter(|table| is_tombstone_laden(&table.meta));
+            let laden = self.in_turn(level).filter(|table| is_tombstone_laden(&table.meta));
             let mut above = laden.filter(|table| !self.nothing_below(level, table.meta.range()));
             above.find_map(|table| self.one(level, table, Reason::Tombstones))
         })
@@ -203,9 +184,7 @@ impl Picker<'_> {
 
     /// Whether no level under `level` has tables in the range.
     fn nothing_below(&self, level: usize, range: UserRange<'_>) -> bool {
-        self.version.levels[level + 1..]
-            .iter()
-            .all(|level| level.overlapping(range).is_empty())
+        self.version.levels[level + 1..].iter().all(|level| level.overlapping(range).is_empty())
     }
 
     /// Level 0 into the base level: from the oldest table in the range, with all that overlap.
@@ -213,21 +192,19 @@ impl Picker<'_> {
         let all = self.version.levels[0].tables();
         let target = &self.version.levels[base];
         let seeds = all.iter().rev().filter(|table| table.meta.overlaps(range));
-        seeds
-            .filter(|seed| !self.busy.has(seed.meta.file))
-            .find_map(|seed| {
-                let run = overlapping_group(all, seed.meta.range());
-                let below = self.extend(base, target.overlapping(hull(run.iter())));
-                if !below.is_empty() {
-                    // Whatever else of level 0 goes into these tables: rewrite them once.
-                    let grown = overlapping_group(all, hull(run.iter().chain(&below)));
-                    let grown_below = self.extend(base, target.overlapping(hull(grown.iter())));
-                    if let Some(job) = self.job((0, grown), (base, &grown_below), reason) {
-                        return Some(job);
-                    }
+        seeds.filter(|seed| !self.busy.has(seed.meta.file)).find_map(|seed| {
+            let run = overlapping_group(all, seed.meta.range());
+            let below = self.extend(base, target.overlapping(hull(run.iter())));
+            if !below.is_empty() {
+                // Whatever else of level 0 goes into these tables: rewrite them once.
+                let grown = overlapping_group(all, hull(run.iter().chain(&below)));
+                let grown_below = self.extend(base, target.overlapping(hull(grown.iter())));
+                if let Some(job) = self.job((0, grown), (base, &grown_below), reason) {
+                    return Some(job);
                 }
-                self.job((0, run), (base, &below), reason)
-            })
+            }
+            self.job((0, run), (base, &below), reason)
+        })
     }
 
     /// A run of a level into the next one.
@@ -238,16 +215,8 @@ impl Picker<'_> {
         // Tables of this level that overlap no more of the next one come along for nothing.
         let grown = self.extend(level, here.overlapping(hull(run.iter().chain(&below))));
         let grown_below = self.extend(level + 1, next.overlapping(hull(grown.iter())));
-        let bytes: u64 = grown
-            .iter()
-            .chain(&below)
-            .map(|table| table.meta.bytes)
-            .sum();
-        let most = self
-            .version
-            .options
-            .table_bytes
-            .saturating_mul(GROWN_TABLES_MAX);
+        let bytes: u64 = grown.iter().chain(&below).map(|table| table.meta.bytes).sum();
+        let most = self.version.options.table_bytes.saturating_mul(GROWN_TABLES_MAX);
         if grown.len() > run.len() && grown_below.len() == below.len() && bytes <= most {
             let job = self.job((level, grown), (level + 1, &below), reason);
             if job.is_some() {
@@ -264,9 +233,7 @@ impl Picker<'_> {
         };
         let tables = self.version.levels[level].tables();
         let position = |of: &Arc<Table>| {
-            let found = tables
-                .iter()
-                .position(|table| table.meta.file == of.meta.file);
+            let found = tables.iter().position(|table| table.meta.file == of.meta.file);
             found.expect("a run is a piece of its level")
         };
         let (mut start, mut end) = (position(first), position(last));
@@ -299,11 +266,7 @@ impl Picker<'_> {
         let under = self.version.levels.get(level_to + 1);
         let grandparents = under.map_or(&[][..], |level| level.overlapping(range));
         let overlap: u64 = grandparents.iter().map(|table| table.meta.bytes).sum();
-        let overlap_max = self
-            .version
-            .options
-            .table_bytes
-            .saturating_mul(GRANDPARENT_TABLES_MAX);
+        let overlap_max = self.version.options.table_bytes.saturating_mul(GRANDPARENT_TABLES_MAX);
         let bottom = self.nothing_below(level_to, range);
         // A move may bring a table under another compression than its level's: each block says
         // how it is compressed, and the next merge evens it out; a rewrite now would cost what
@@ -335,11 +298,8 @@ impl Picker<'_> {
 
 /// The tables of level 0 that overlap the range, directly or through others, in the level's order.
 fn overlapping_group<'a>(tables: &'a [Arc<Table>], mut range: UserRange<'a>) -> Vec<Arc<Table>> {
-    let group = |range: UserRange<'a>| {
-        tables
-            .iter()
-            .filter(move |table| table.meta.overlaps(range))
-    };
+    let group =
+        |range: UserRange<'a>| tables.iter().filter(move |table| table.meta.overlaps(range));
     let mut count = 0;
     loop {
         let grown = group(range).count();
@@ -348,9 +308,6 @@ fn overlapping_group<'a>(tables: &'a [Arc<Table>], mut range: UserRange<'a>) -> 
         }
         count = grown;
         let reach = hull(group(range));
-        range = UserRange {
-            start: range.start.min(reach.start),
-            end: range.end.max(reach.end),
-        };
+        range = UserRange { start: range.start.min(reach.start), end: range.end.max(reach.end) };
     }
 }

@@ -44,16 +44,9 @@ impl<'a> Survival<'a> {
     /// # Panics
     /// If there is no snapshot, or they do not ascend.
     pub fn new(snapshots: &'a [SeqNo]) -> Survival<'a> {
-        assert!(
-            !snapshots.is_empty(),
-            "the visible sequence is always a snapshot"
-        );
+        assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
-        Survival {
-            snapshots,
-            user: Vec::new(),
-            last: None,
-        }
+        Survival { snapshots, user: Vec::new(), last: None }
     }
 
     /// Judges the next entry. `has_payload` says whether a tombstone carries one: such a one stays
@@ -113,38 +106,24 @@ impl KeyBelow {
     pub fn new(version: &PartitionVersion, level_to: usize) -> KeyBelow {
         let under = (level_to + 1).min(LEVEL_COUNT);
         let levels = version.levels[under..].iter();
-        let levels = levels
-            .filter(|level| !level.is_empty())
-            .map(|level| (level.clone(), 0));
-        KeyBelow {
-            levels: levels.collect(),
-            beside: Vec::new(),
-        }
+        let levels = levels.filter(|level| !level.is_empty()).map(|level| (level.clone(), 0));
+        KeyBelow { levels: levels.collect(), beside: Vec::new() }
     }
 
     /// For a flush: every table of the partition is older than the memtable.
     pub fn for_flush(version: &PartitionVersion) -> KeyBelow {
         let beside = version.levels[0].tables().to_vec();
-        KeyBelow {
-            beside,
-            ..KeyBelow::new(version, 0)
-        }
+        KeyBelow { beside, ..KeyBelow::new(version, 0) }
     }
 
     /// Whether the key may lie below.
     pub fn may_lie_below(&mut self, user: &[u8]) -> bool {
         for (level, at) in &mut self.levels {
             let tables = level.tables();
-            while tables
-                .get(*at)
-                .is_some_and(|table| table.meta.ends_before(user))
-            {
+            while tables.get(*at).is_some_and(|table| table.meta.ends_before(user)) {
                 *at += 1;
             }
-            if tables
-                .get(*at)
-                .is_some_and(|table| !table.meta.starts_after(user))
-            {
+            if tables.get(*at).is_some_and(|table| !table.meta.starts_after(user)) {
                 return true;
             }
         }

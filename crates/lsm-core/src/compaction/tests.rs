@@ -33,10 +33,7 @@ fn empty() -> DbVersion {
         hooks: Vec::new(),
         created_at_edit: 1,
     };
-    let edit = VersionEdit {
-        number: 1,
-        changes: vec![created],
-    };
+    let edit = VersionEdit { number: 1, changes: vec![created] };
     apply(&DbVersion::empty(DbId(1)), &edit).unwrap()
 }
 
@@ -84,11 +81,7 @@ fn draw(text: &str) -> PartitionVersion {
 }
 
 fn files(tables: &[Arc<Table>]) -> String {
-    tables
-        .iter()
-        .map(|table| table.meta.file.to_string())
-        .collect::<Vec<_>>()
-        .join(",")
+    tables.iter().map(|table| table.meta.file.to_string()).collect::<Vec<_>>().join(",")
 }
 
 fn print(job: &Job) -> String {
@@ -120,13 +113,7 @@ fn check(drawing: &str, expected: &[&str]) {
 }
 
 fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursors) -> Picker<'a> {
-    Picker {
-        version,
-        busy,
-        cursors,
-        oldest_snapshot: SeqNo::MAX,
-        joined: &|_, _| false,
-    }
+    Picker { version, busy, cursors, oldest_snapshot: SeqNo::MAX, joined: &|_, _| false }
 }
 
 #[test]
@@ -144,21 +131,12 @@ fn a_young_tree_compacts_level_0_into_the_last_level() {
 fn level_0_tables_that_overlap_through_others_go_together() {
     check(
         "L0: 9:a-c 8:c-e 7:e-g 6:x-z",
-        &[
-            "L0[6] -> L6 Move Level0 bottom",
-            "L0[9,8,7] -> L6 Merge Level0 bottom",
-        ],
+        &["L0[6] -> L6 Move Level0 bottom", "L0[9,8,7] -> L6 Merge Level0 bottom"],
     );
     // Two groups, one table that both go into.
-    check(
-        "L0: 9:a-b 8:c-d\nL6: 1:a-d",
-        &["L0[9,8] L6[1] -> L6 Merge Level0 bottom"],
-    );
+    check("L0: 9:a-b 8:c-d\nL6: 1:a-d", &["L0[9,8] L6[1] -> L6 Merge Level0 bottom"]);
     // Disjoint tables, as sequential loading makes them, move.
-    check(
-        "L0: 9:m-n 8:k-l\nL6: 1:a-d",
-        &["L0[8] -> L6 Move Level0 bottom"],
-    );
+    check("L0: 9:m-n 8:k-l\nL6: 1:a-d", &["L0[8] -> L6 Move Level0 bottom"]);
 }
 
 #[test]
@@ -169,11 +147,7 @@ fn the_base_level_rises_as_the_last_one_grows() {
         assert_eq!((shape.base, shape.targets[5]), (base, target), "{bytes}");
     }
     assert_eq!(Shape::of(&tables(10_010)).base, 4);
-    assert_eq!(
-        Shape::of(&tables(u64::MAX / 2)).base,
-        1,
-        "there is no level above"
-    );
+    assert_eq!(Shape::of(&tables(u64::MAX / 2)).base, 1, "there is no level above");
     // Level 0 never passes a table that lies higher than it should.
     let high = "L0: 5:a-z 4:a-z\nL3: 3:b-c*5\nL6: 1:a-z";
     check(high, &["L0[5,4] L3[3] -> L3 Merge Level0"]);
@@ -187,10 +161,7 @@ fn the_fullest_level_goes_first_and_running_jobs_are_kept_clear_of() {
         L6: 31:a-m*9000 32:n-z*9000";
     check(
         drawing,
-        &[
-            "L4[11,12] L5[21] -> L5 Merge Size above [31]",
-            "L5[22] L6[31] -> L6 Merge Size bottom",
-        ],
+        &["L4[11,12] L5[21] -> L5 Merge Size above [31]", "L5[22] L6[31] -> L6 Merge Size bottom"],
     );
     // Table 2 would need table 4 as well: it waits.
     let gap = "L5: 1:a-z*600 2:zz-zzz*600\nL6: 3:a-b*3000 4:z-zzz*3000";
@@ -204,12 +175,7 @@ fn each_part_of_a_level_has_its_turn() {
          L6: 11:a-b*500 12:c-d*500 13:e-f*500",
     );
     let (busy, mut cursors) = (Busy::default(), Cursors::default());
-    for expected in [
-        "L5[1] L6[11]",
-        "L5[2] L6[12]",
-        "L5[3] L6[13]",
-        "L5[1] L6[11]",
-    ] {
+    for expected in ["L5[1] L6[11]", "L5[2] L6[12]", "L5[3] L6[13]", "L5[1] L6[11]"] {
         let job = picker(&version, &busy, &cursors).pick().unwrap();
         assert_eq!(print(&job), format!("{expected} -> L6 Merge Size bottom"));
         cursors.advance(&job);
@@ -218,19 +184,13 @@ fn each_part_of_a_level_has_its_turn() {
 
 #[test]
 fn tombstone_heavy_tables_go_first_and_vanish_at_the_bottom() {
-    check(
-        "L6: 1:a-c 2:d-f!24 3:g-i!25",
-        &["L6[3] -> L6 Merge Elision bottom"],
-    );
+    check("L6: 1:a-c 2:d-f!24 3:g-i!25", &["L6[3] -> L6 Merge Elision bottom"]);
     check(
         "L5: 4:a-b*40 5:c-d*40!60\nL6: 1:a-z*500",
         &["L5[4,5] L6[1] -> L6 Merge Tombstones bottom"],
     );
     // Nothing below: rewritten where it is, not moved.
-    check(
-        "L4: 5:c-d*40!60\nL6: 1:x-z",
-        &["L4[5] -> L4 Merge Elision bottom"],
-    );
+    check("L4: 5:c-d*40!60\nL6: 1:x-z", &["L4[5] -> L4 Merge Elision bottom"]);
 }
 
 #[test]
@@ -238,16 +198,9 @@ fn an_elision_waits_for_snapshots_and_never_runs_twice() {
     let version = draw("L6: 1:a-c!90");
     let (busy, mut cursors) = (Busy::default(), Cursors::default());
     let pick = |oldest, cursors: &Cursors| {
-        Picker {
-            oldest_snapshot: seq(oldest),
-            ..picker(&version, &busy, cursors)
-        }
-        .pick()
+        Picker { oldest_snapshot: seq(oldest), ..picker(&version, &busy, cursors) }.pick()
     };
-    assert!(
-        pick(9, &cursors).is_none(),
-        "a snapshot is older than the tombstones"
-    );
+    assert!(pick(9, &cursors).is_none(), "a snapshot is older than the tombstones");
     let job = pick(10, &cursors).expect("nobody needs them");
     cursors.finished(&job, [FileNo(1)]);
     assert!(pick(10, &cursors).is_none(), "what is left cannot go");
@@ -258,13 +211,25 @@ fn neighbours_that_a_filter_joins_share_a_job() {
     let version = draw("L5: 4:a-b*3000 5:c-d 6:e-f\nL6: 1:a-b*500 2:c-d*600");
     let (busy, cursors) = (Busy::default(), Cursors::default());
     let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"c");
-    let job = Picker {
-        joined: &joined,
-        ..picker(&version, &busy, &cursors)
-    }
-    .pick()
-    .unwrap();
+    let job = Picker { joined: &joined, ..picker(&version, &busy, &cursors) }.pick().unwrap();
     assert_eq!(print(&job), "L5[4,5] L6[1,2] -> L6 Merge Size bottom");
+}
+
+#[test]
+fn nobody_writes_where_a_running_job_may_put_a_table() {
+    let before = draw("L0: 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
+    let (mut busy, cursors) = (Busy::default(), Cursors::default());
+    let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"m");
+    let job = Picker { joined: &joined, ..picker(&before, &busy, &cursors) }.pick().unwrap();
+    assert_eq!(print(&job), "L0[9,8] L6[1,2] -> L6 Merge Level0 bottom");
+    busy.claim(&job);
+    // Between the two tables of level 6 there is none, but a new one may span the gap.
+    let after = draw("L0: 11:f-g 10:f-g 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
+    assert!(picker(&after, &busy, &cursors).pick().is_none());
+    let waits = picker(&after, &busy, &cursors).pick_range(UserRange::ALL);
+    assert!(matches!(waits, RangePick::Blocked));
+    busy.release(&job);
+    assert!(picker(&after, &busy, &cursors).pick().is_some() && busy.is_empty());
 }
 
 #[test]
@@ -291,10 +256,7 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     };
     assert_eq!(print(&job), "L6[2] -> L6 Merge Elision bottom");
     let outside = UserRange::new(b"a", b"b");
-    assert!(matches!(
-        picker(&version, &nobody, &cursors).pick_range(outside),
-        RangePick::Done
-    ));
+    assert!(matches!(picker(&version, &nobody, &cursors).pick_range(outside), RangePick::Done));
 }
 
 #[test]
@@ -308,15 +270,9 @@ fn a_table_over_many_grandparents_is_merged_not_moved() {
 #[test]
 fn debt_is_zero_when_every_level_has_its_size() {
     assert_eq!(compaction_debt(&draw("L0: 9:a-c\nL6: 1:a-z*900")), 0);
-    assert_eq!(
-        compaction_debt(&draw("L0: 9:a-c 8:a-c\nL6: 1:a-z*900")),
-        200 + 400
-    );
+    assert_eq!(compaction_debt(&draw("L0: 9:a-c 8:a-c\nL6: 1:a-z*900")), 200 + 400);
     assert_eq!(compaction_debt(&draw("L5: 5:a-c*300\nL6: 1:a-z*3000")), 0);
-    assert_eq!(
-        compaction_debt(&draw("L5: 5:a-c*600\nL6: 1:a-z*3000")),
-        300 + 1500
-    );
+    assert_eq!(compaction_debt(&draw("L5: 5:a-c*600\nL6: 1:a-z*3000")), 300 + 1500);
 }
 
 #[test]
@@ -326,26 +282,17 @@ fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     let RangePick::Job(job) = picker(&version, &busy, &cursors).pick_range(UserRange::ALL) else {
         panic!("level 5 is not the last")
     };
-    let job = Job {
-        grandparents: version.levels[6].tables().to_vec(),
-        ..job
-    };
+    let job = Job { grandparents: version.levels[6].tables().to_vec(), ..job };
     let mut split = Split::new(&job, 100);
     assert!(!split.ends_before(b"a", 0) && !split.ends_before(b"b", 99));
     assert!(split.ends_before(b"b", 100), "large enough");
     split.begin();
-    assert!(
-        !split.ends_before(b"c", 50) && split.ends_before(b"cc", 50),
-        "at a boundary"
-    );
+    assert!(!split.ends_before(b"c", 50) && split.ends_before(b"cc", 50), "at a boundary");
     split.begin();
     assert!(!split.ends_before(b"eh", 1), "400 bytes of grandparents");
     assert!(!split.ends_before(b"gh", 1), "800");
     let mut split = Split::new(&job, 100);
-    assert!(
-        !split.ends_before(b"a", 1) && split.ends_before(b"x", 1),
-        "1210"
-    );
+    assert!(!split.ends_before(b"a", 1) && split.ends_before(b"x", 1), "1210");
 }
 
 #[test]

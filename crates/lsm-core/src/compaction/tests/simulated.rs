@@ -45,20 +45,12 @@ impl Tree {
     fn write(&mut self, key: u8, value: bool) {
         self.last += 1;
         self.memtable.push((key, self.last, value));
-        self.history
-            .entry(key)
-            .or_default()
-            .push((self.last, value));
+        self.history.entry(key).or_default().push((self.last, value));
     }
 
     /// The snapshots of a job that starts now.
     fn list(&self) -> Vec<SeqNo> {
-        self.snapshots
-            .iter()
-            .copied()
-            .chain([self.last])
-            .map(seq)
-            .collect()
+        self.snapshots.iter().copied().chain([self.last]).map(seq).collect()
     }
 
     fn edit(&mut self, changes: Vec<Change>) {
@@ -69,11 +61,7 @@ impl Tree {
     fn table(&mut self, entries: &[Entry]) -> SstMeta {
         let file = self.version.next_file;
         let kind = |value| {
-            if value {
-                EntryKind::Value
-            } else {
-                EntryKind::Tombstone
-            }
+            if value { EntryKind::Value } else { EntryKind::Tombstone }
         };
         let key = |entry: &Entry| InternalKey {
             user: [entry.0].into(),
@@ -102,20 +90,14 @@ impl Tree {
         let kept = survive(&entries, &self.list(), |user| below.may_lie_below(user));
         if !kept.is_empty() {
             let meta = self.table(&kept);
-            self.edit(vec![Change::TableAdded {
-                partition: PartitionId(0),
-                level: 0,
-                meta,
-            }]);
+            self.edit(vec![Change::TableAdded { partition: PartitionId(0), level: 0, meta }]);
         }
     }
 
     fn start(&mut self, range: Option<(u8, u8)>) {
         let oldest_snapshot = self.list()[0];
-        let picker = Picker {
-            oldest_snapshot,
-            ..picker(self.partition(), &self.busy, &self.cursors)
-        };
+        let picker =
+            Picker { oldest_snapshot, ..picker(self.partition(), &self.busy, &self.cursors) };
         let job = match range {
             None => picker.pick(),
             Some((start, end)) => match picker.pick_range(UserRange::new(&[start], &[end])) {
@@ -126,8 +108,7 @@ impl Tree {
         let Some(job) = job else { return };
         self.busy.claim(&job);
         self.cursors.advance(&job);
-        self.running
-            .push((job, self.partition().clone(), self.list()));
+        self.running.push((job, self.partition().clone(), self.list()));
     }
 
     fn finish(&mut self, which: usize) {
@@ -148,8 +129,7 @@ impl Tree {
             JobKind::Merge => self.merge(&job, &version, &snapshots),
         };
         self.busy.release(&job);
-        self.cursors
-            .finished(&job, outputs.iter().map(|meta| meta.file));
+        self.cursors.finished(&job, outputs.iter().map(|meta| meta.file));
         changes.extend(outputs.into_iter().map(|meta| Change::TableAdded {
             partition: PartitionId(0),
             level: job.level_to as u8,
@@ -159,9 +139,7 @@ impl Tree {
     }
 
     fn merge(&mut self, job: &Job, version: &PartitionVersion, list: &[SeqNo]) -> Vec<SstMeta> {
-        let tables = job
-            .tables()
-            .flat_map(|(_, table)| &self.content[&table.meta.file]);
+        let tables = job.tables().flat_map(|(_, table)| &self.content[&table.meta.file]);
         let mut entries: Vec<_> = tables.copied().collect();
         entries.sort_by_key(|(key, n, _)| (*key, std::cmp::Reverse(*n)));
         let mut below = KeyBelow::new(version, job.level_to);
@@ -188,23 +166,14 @@ impl Tree {
 
     fn read(&self, key: u8, at: u64) -> bool {
         let newest = |entries: &[Entry]| {
-            let seen = entries
-                .iter()
-                .filter(|entry| entry.0 == key && entry.1 <= at);
+            let seen = entries.iter().filter(|entry| entry.0 == key && entry.1 <= at);
             seen.max_by_key(|entry| entry.1).map(|entry| entry.2)
         };
         let partition = self.partition();
         let level0 = partition.levels[0].tables().iter();
-        let deeper = partition.levels[1..]
-            .iter()
-            .filter_map(|level| level.find(&[key]));
-        let tables = level0
-            .chain(deeper)
-            .map(|table| &self.content[&table.meta.file][..]);
-        std::iter::once(&self.memtable[..])
-            .chain(tables)
-            .find_map(newest)
-            .unwrap_or(false)
+        let deeper = partition.levels[1..].iter().filter_map(|level| level.find(&[key]));
+        let tables = level0.chain(deeper).map(|table| &self.content[&table.meta.file][..]);
+        std::iter::once(&self.memtable[..]).chain(tables).find_map(newest).unwrap_or(false)
     }
 
     fn check(&self) {
@@ -225,11 +194,7 @@ fn survive(
 ) -> Vec<Entry> {
     let mut rules = Survival::new(snapshots);
     let kept = entries.iter().filter(|(key, n, value)| {
-        let kind = if *value {
-            EntryKind::Value
-        } else {
-            EntryKind::Tombstone
-        };
+        let kind = if *value { EntryKind::Value } else { EntryKind::Tombstone };
         let user = [*key];
         let key = KeyRef::new(&user, Trailer::new(seq(*n), kind));
         match rules.keep(key, false, &mut below) {
