@@ -50,10 +50,7 @@ pub fn apply(version: &DbVersion, edit: &VersionEdit) -> Result<DbVersion, Refus
 /// The edit that makes this very version out of an empty one; its number is the version's.
 pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
     let mut changes = vec![
-        Change::EpochBegan {
-            epoch: version.epoch,
-            cut: version.log_cut,
-        },
+        Change::EpochBegan { epoch: version.epoch, cut: version.log_cut },
         Change::NextFile(version.next_file),
         Change::LastSeq(version.last_seq),
     ];
@@ -81,10 +78,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
         }));
     }
     changes.push(Change::NextPartition(version.next_partition));
-    VersionEdit {
-        number: version.edit_number,
-        changes,
-    }
+    VersionEdit { number: version.edit_number, changes }
 }
 
 /// Applies edits one after another.
@@ -99,11 +93,7 @@ pub struct Builder {
 impl Builder {
     /// Begins at `version`.
     pub fn new(version: DbVersion) -> Builder {
-        Builder {
-            version,
-            drafts: BTreeMap::new(),
-            names: None,
-        }
+        Builder { version, drafts: BTreeMap::new(), names: None }
     }
 
     /// Begins at the snapshot of a generation.
@@ -136,9 +126,7 @@ impl Builder {
             return refuse(format!("edit {} does not follow edit {last}", edit.number));
         }
         self.version.edit_number = edit.number;
-        edit.changes
-            .iter()
-            .try_for_each(|change| self.change(change))
+        edit.changes.iter().try_for_each(|change| self.change(change))
     }
 
     /// The version after all edits.
@@ -148,55 +136,37 @@ impl Builder {
     /// overlap.
     pub fn finish(mut self) -> Result<DbVersion, Refused> {
         for (id, draft) in self.drafts {
-            self.version
-                .partitions
-                .insert(id, Arc::new(draft.finish()?));
+            self.version.partitions.insert(id, Arc::new(draft.finish()?));
         }
         Ok(self.version)
     }
 
     fn change(&mut self, change: &Change) -> Result<(), Refused> {
         match change {
-            Change::PartitionCreated {
-                id,
-                name,
-                options,
-                hooks,
-                created_at_edit,
-            } => self.create(*id, name, options, hooks, *created_at_edit),
+            Change::PartitionCreated { id, name, options, hooks, created_at_edit } => {
+                self.create(*id, name, options, hooks, *created_at_edit)
+            }
             Change::PartitionOptionsChanged { id, options, hooks } => {
                 let partition = &mut self.draft(*id)?.partition;
                 if partition.options.logged != options.logged {
-                    return refuse(format!(
-                        "partition {id} changes an option fixed at creation"
-                    ));
+                    return refuse(format!("partition {id} changes an option fixed at creation"));
                 }
                 partition.options = Arc::new(options.clone());
                 partition.hooks = hooks.as_slice().into();
                 Ok(())
             }
             Change::PartitionDropped { id } => self.drop_partition(*id),
-            Change::TableAdded {
-                partition,
-                level,
-                meta,
-            } => {
+            Change::TableAdded { partition, level, meta } => {
                 self.used(meta.file);
                 if self.version.log_segments.contains_key(&meta.file) {
                     return refuse(format!("file {} is a table and a log segment", meta.file));
                 }
                 self.draft(*partition)?.add(usize::from(*level), meta)
             }
-            Change::TableRemoved {
-                partition,
-                level,
-                file,
-            } => self.draft(*partition)?.remove(usize::from(*level), *file),
-            Change::FlushedThrough {
-                partition,
-                seq,
-                memtables_through: _,
-            } => {
+            Change::TableRemoved { partition, level, file } => {
+                self.draft(*partition)?.remove(usize::from(*level), *file)
+            }
+            Change::FlushedThrough { partition, seq, memtables_through: _ } => {
                 self.known(*seq);
                 let through = &mut self.draft(*partition)?.partition.flushed_through;
                 if *seq < *through {
@@ -267,9 +237,8 @@ impl Builder {
             return refuse(format!("more than {PARTITIONS_MAX} partitions"));
         }
         let partitions = &self.version.partitions;
-        let names = self
-            .names
-            .get_or_insert_with(|| partitions.values().map(|p| p.name.clone()).collect());
+        let names =
+            self.names.get_or_insert_with(|| partitions.values().map(|p| p.name.clone()).collect());
         let name: Arc<str> = name.into();
         if !names.insert(name.clone()) {
             return refuse(format!("two partitions are named {name:?}"));
@@ -306,10 +275,7 @@ impl Builder {
         let Some(partition) = self.version.partitions.get(&id) else {
             return refuse(format!("partition {id} is unknown"));
         };
-        Ok(self
-            .drafts
-            .entry(id)
-            .or_insert_with(|| Draft::new(partition)))
+        Ok(self.drafts.entry(id).or_insert_with(|| Draft::new(partition)))
     }
 
     fn used(&mut self, file: FileNo) {
@@ -338,11 +304,7 @@ struct LevelDraft {
 
 impl Draft {
     fn new(partition: &PartitionVersion) -> Draft {
-        Draft {
-            partition: partition.clone(),
-            levels: Default::default(),
-            fresh: HashSet::new(),
-        }
+        Draft { partition: partition.clone(), levels: Default::default(), fresh: HashSet::new() }
     }
 
     fn level(&mut self, level: usize) -> Result<&mut LevelDraft, Refused> {
@@ -356,9 +318,7 @@ impl Draft {
         if let Some(fault) = meta.fault() {
             return refuse(format!("table {} is impossible: {fault}", meta.file));
         }
-        self.level(level)?
-            .added
-            .insert(meta.file, Arc::new(Table::new(meta.clone())));
+        self.level(level)?.added.insert(meta.file, Arc::new(Table::new(meta.clone())));
         if !self.fresh.insert(meta.file) {
             return refuse(format!("table {} is added twice", meta.file));
         }
@@ -381,10 +341,8 @@ impl Draft {
         for (number, draft) in self.levels.iter().enumerate() {
             let tables = self.partition.levels[number].tables();
             if !draft.removed.is_empty() || !draft.added.is_empty() {
-                let (out, stay): (Vec<_>, Vec<_>) = tables
-                    .iter()
-                    .cloned()
-                    .partition(|t| draft.removed.contains(&t.meta.file));
+                let (out, stay): (Vec<_>, Vec<_>) =
+                    tables.iter().cloned().partition(|t| draft.removed.contains(&t.meta.file));
                 if out.len() != draft.removed.len() {
                     return refuse(format!("a table of level {number} is removed but absent"));
                 }
@@ -411,9 +369,7 @@ impl Draft {
             } else {
                 Level::sorted(tables).map_err(|(left, right)| {
                     let (left, right) = (left.meta.file, right.meta.file);
-                    Refused(format!(
-                        "tables {left} and {right} overlap on level {number}"
-                    ))
+                    Refused(format!("tables {left} and {right} overlap on level {number}"))
                 })?
             };
         }

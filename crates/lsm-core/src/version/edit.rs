@@ -214,13 +214,7 @@ impl VersionEdit {
 /// Appends the body and returns the tag's number.
 fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
     match change {
-        Change::PartitionCreated {
-            id,
-            name,
-            options,
-            hooks,
-            created_at_edit,
-        } => {
+        Change::PartitionCreated { id, name, options, hooks, created_at_edit } => {
             put_varint(out, id.0.into());
             put_bytes(out, name.as_bytes());
             put_varint(out, *created_at_edit);
@@ -238,28 +232,16 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_varint(out, id.0.into());
             3
         }
-        Change::TableAdded {
-            partition,
-            level,
-            meta,
-        } => {
+        Change::TableAdded { partition, level, meta } => {
             put_all(out, &[partition.0.into(), (*level).into()]);
             put_meta(out, meta);
             4
         }
-        Change::TableRemoved {
-            partition,
-            level,
-            file,
-        } => {
+        Change::TableRemoved { partition, level, file } => {
             put_all(out, &[partition.0.into(), (*level).into(), file.0]);
             5
         }
-        Change::FlushedThrough {
-            partition,
-            seq,
-            memtables_through,
-        } => {
+        Change::FlushedThrough { partition, seq, memtables_through } => {
             put_all(out, &[partition.0.into(), seq.get(), memtables_through.0]);
             6
         }
@@ -308,71 +290,35 @@ fn read_change(tag: u64, r: &mut Reader<'_>) -> Result<Option<Change>, EditFault
             let created_at_edit = r.varint()?;
             let hooks = read_hooks(r)?;
             let options = read_options(r)?;
-            Change::PartitionCreated {
-                id,
-                name,
-                options,
-                hooks,
-                created_at_edit,
-            }
+            Change::PartitionCreated { id, name, options, hooks, created_at_edit }
         }
         2 => {
             let (id, hooks) = (read_partition(r)?, read_hooks(r)?);
-            Change::PartitionOptionsChanged {
-                id,
-                hooks,
-                options: read_options(r)?,
-            }
+            Change::PartitionOptionsChanged { id, hooks, options: read_options(r)? }
         }
-        3 => Change::PartitionDropped {
-            id: read_partition(r)?,
-        },
+        3 => Change::PartitionDropped { id: read_partition(r)? },
         4 => {
             let (partition, level) = (read_partition(r)?, read_level(r)?);
-            Change::TableAdded {
-                partition,
-                level,
-                meta: read_meta(r)?,
-            }
+            Change::TableAdded { partition, level, meta: read_meta(r)? }
         }
         5 => {
             let (partition, level) = (read_partition(r)?, read_level(r)?);
-            Change::TableRemoved {
-                partition,
-                level,
-                file: FileNo(r.varint()?),
-            }
+            Change::TableRemoved { partition, level, file: FileNo(r.varint()?) }
         }
         6 => {
             let (partition, seq) = (read_partition(r)?, read_seq(r)?);
             let memtables_through = MemtableId(r.varint()?);
-            Change::FlushedThrough {
-                partition,
-                seq,
-                memtables_through,
-            }
+            Change::FlushedThrough { partition, seq, memtables_through }
         }
-        7 => Change::SegmentAdded {
-            file: FileNo(r.varint()?),
-            epoch: Epoch(r.varint_u32()?),
-        },
-        8 => Change::SegmentRemoved {
-            file: FileNo(r.varint()?),
-        },
+        7 => Change::SegmentAdded { file: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) },
+        8 => Change::SegmentRemoved { file: FileNo(r.varint()?) },
         9 => {
             let epoch = Epoch(r.varint_u32()?);
-            let cut = if r.is_empty() {
-                None
-            } else {
-                Some(read_cut(r)?)
-            };
+            let cut = if r.is_empty() { None } else { Some(read_cut(r)?) };
             Change::EpochBegan { epoch, cut }
         }
         10 => Change::LogClosed(read_cut(r)?),
-        11 => Change::Superseded {
-            by: FileNo(r.varint()?),
-            epoch: Epoch(r.varint_u32()?),
-        },
+        11 => Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) },
         12 => Change::NextFile(FileNo(r.varint()?)),
         13 => Change::LastSeq(read_seq(r)?),
         14 => Change::NextPartition(read_partition(r)?),

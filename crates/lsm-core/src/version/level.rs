@@ -28,12 +28,7 @@ pub struct Level {
 
 impl Default for Level {
     fn default() -> Level {
-        Level {
-            tables: Arc::new([]),
-            fences: Arc::new([]),
-            shared: 0,
-            bytes: 0,
-        }
+        Level { tables: Arc::new([]), fences: Arc::new([]), shared: 0, bytes: 0 }
     }
 }
 
@@ -50,12 +45,7 @@ impl Level {
     pub fn newest_first(mut tables: Vec<Arc<Table>>) -> Level {
         tables.sort_by_key(|table| Reverse((table.meta.newest(), table.meta.file)));
         let bytes = tables.iter().map(|table| table.meta.bytes).sum();
-        Level {
-            tables: tables.into(),
-            fences: Arc::new([]),
-            shared: 0,
-            bytes,
-        }
+        Level { tables: tables.into(), fences: Arc::new([]), shared: 0, bytes }
     }
 
     /// A deeper level of these tables, in any order.
@@ -76,17 +66,10 @@ impl Level {
             }
             _ => 0,
         };
-        let fences = tables
-            .iter()
-            .map(|table| prefix8(&table.meta.largest.user[shared..]));
+        let fences = tables.iter().map(|table| prefix8(&table.meta.largest.user[shared..]));
         let fences = fences.collect();
         let bytes = tables.iter().map(|table| table.meta.bytes).sum();
-        Ok(Level {
-            tables: tables.into(),
-            fences,
-            shared,
-            bytes,
-        })
+        Ok(Level { tables: tables.into(), fences, shared, bytes })
     }
 
     /// The tables in the level's order.
@@ -111,11 +94,7 @@ impl Level {
         let Some(first) = self.tables.first() else {
             return 0;
         };
-        debug_assert_eq!(
-            self.fences.len(),
-            self.tables.len(),
-            "level 0 has no fences"
-        );
+        debug_assert_eq!(self.fences.len(), self.tables.len(), "level 0 has no fences");
         let shared = &first.meta.largest.user[..self.shared];
         let head = &user[..user.len().min(self.shared)];
         match head.cmp(shared) {
@@ -126,10 +105,7 @@ impl Level {
         let word = prefix8(&user[self.shared..]);
         let low = lower_bound(&self.fences, word);
         // Equal words decide nothing: compare whole keys among those, usually none or one.
-        let equal = self.fences[low..]
-            .iter()
-            .take_while(|fence| **fence == word)
-            .count();
+        let equal = self.fences[low..].iter().take_while(|fence| **fence == word).count();
         let run = &self.tables[low..low + equal];
         low + run.partition_point(|table| table.meta.ends_before(user))
     }
@@ -145,9 +121,9 @@ impl Level {
     pub fn overlapping(&self, range: UserRange<'_>) -> &[Arc<Table>] {
         let from = range.start.map_or(0, |start| self.index_of(start));
         let rest = &self.tables[from..];
-        let count = range.end.map_or(rest.len(), |end| {
-            rest.partition_point(|table| !table.meta.starts_after(end))
-        });
+        let count = range
+            .end
+            .map_or(rest.len(), |end| rest.partition_point(|table| !table.meta.starts_after(end)));
         &rest[..count]
     }
 }
@@ -164,11 +140,7 @@ fn lower_bound(words: &[u64], word: u64) -> usize {
     let mut size = words.len();
     while size > 1 {
         let half = size / 2;
-        base += if words[base + half - 1] < word {
-            half
-        } else {
-            0
-        };
+        base += if words[base + half - 1] < word { half } else { 0 };
         size -= half;
     }
     base + usize::from(size == 1 && words[base] < word)

@@ -162,21 +162,14 @@ pub(super) fn read_header(bytes: &[u8], name: FileName, path: &Path) -> Result<(
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
     if generation != name.number || epoch != name.epoch {
-        return Err(bad(
-            56,
-            "the manifest is another generation than its name says",
-        ));
+        return Err(bad(56, "the manifest is another generation than its name says"));
     }
     Ok((Place { db_id, generation }, read_compatible == 0))
 }
 
 impl fmt::Debug for Manifest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {:?} at edit {}",
-            self.name, self.state, self.last_number
-        )
+        write!(f, "{} {:?} at edit {}", self.name, self.state, self.last_number)
     }
 }
 
@@ -196,14 +189,8 @@ impl Manifest {
         name: FileName,
         version: &DbVersion,
     ) -> Result<Manifest> {
-        assert!(
-            name.kind == FileKind::Manifest,
-            "{name} is no name of a manifest"
-        );
-        let place = Place {
-            db_id: version.db_id,
-            generation: name.number,
-        };
+        assert!(name.kind == FileKind::Manifest, "{name} is no name of a manifest");
+        let place = Place { db_id: version.db_id, generation: name.number };
         let mut bytes = Vec::new();
         put_header(&mut bytes, place, name.epoch);
         place.put_frame(&mut bytes, 0, &snapshot_edit(version))?;
@@ -212,14 +199,7 @@ impl Manifest {
             let what = format!("the name {} is taken", path.display());
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        Manifest::open_at(
-            fs,
-            path,
-            name,
-            place,
-            version.edit_number,
-            Some(bytes.len() as u64),
-        )
+        Manifest::open_at(fs, path, name, place, version.edit_number, Some(bytes.len() as u64))
     }
 
     /// Opens a generation that was recovered, for nothing but [`Manifest::supersede`]: a new
@@ -230,10 +210,7 @@ impl Manifest {
         name: FileName,
         version: &DbVersion,
     ) -> Result<Manifest> {
-        let place = Place {
-            db_id: version.db_id,
-            generation: name.number,
-        };
+        let place = Place { db_id: version.db_id, generation: name.number };
         Manifest::open_at(fs, name.path(dir), name, place, version.edit_number, None)
     }
 
@@ -248,21 +225,9 @@ impl Manifest {
         let file = fs.open_append(&path, AppendMode::Existing)?;
         let bytes = file.len()?;
         if expected.is_some_and(|expected| expected != bytes) {
-            return Err(Error::corruption(
-                path,
-                bytes,
-                "a published manifest changed its length",
-            ));
+            return Err(Error::corruption(path, bytes, "a published manifest changed its length"));
         }
-        Ok(Manifest {
-            file,
-            path,
-            name,
-            place,
-            bytes,
-            last_number,
-            state: State::Open,
-        })
+        Ok(Manifest { file, path, name, place, bytes, last_number, state: State::Open })
     }
 
     /// The generation's name.
@@ -296,11 +261,7 @@ impl Manifest {
     /// # Panics
     /// If the edit's number is not the next one.
     pub fn append(&mut self, edit: &VersionEdit) -> Result<()> {
-        assert_eq!(
-            Some(edit.number),
-            self.last_number.checked_add(1),
-            "edits are in order"
-        );
+        assert_eq!(Some(edit.number), self.last_number.checked_add(1), "edits are in order");
         self.write(edit)?;
         self.last_number = edit.number;
         Ok(())
@@ -313,30 +274,16 @@ impl Manifest {
     /// As [`Manifest::append`]. Whether this one names the new generation is then unknown: the
     /// new one must take no edit before this one is [`retire`]d, and must not be deleted before it.
     pub fn supersede(&mut self, new: FileName) -> Result<()> {
-        assert!(
-            new.number > self.name.number,
-            "{new} is no successor of {}",
-            self.name
-        );
-        let change = Change::Superseded {
-            by: new.number,
-            epoch: new.epoch,
-        };
-        self.write(&VersionEdit {
-            number: self.last_number,
-            changes: vec![change],
-        })?;
+        assert!(new.number > self.name.number, "{new} is no successor of {}", self.name);
+        let change = Change::Superseded { by: new.number, epoch: new.epoch };
+        self.write(&VersionEdit { number: self.last_number, changes: vec![change] })?;
         self.state = State::Superseded;
         Ok(())
     }
 
     /// The one path that makes an edit durable.
     fn write(&mut self, edit: &VersionEdit) -> Result<()> {
-        assert!(
-            self.state != State::Superseded,
-            "{} is superseded",
-            self.name
-        );
+        assert!(self.state != State::Superseded, "{} is superseded", self.name);
         if self.state == State::Failed {
             let what = format!("{} had a failed write", self.path.display());
             return Err(Error::new(ErrorKind::ReadOnly, what));

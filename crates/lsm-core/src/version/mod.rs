@@ -131,8 +131,6 @@ impl DbVersion {
     /// # Cost
     /// Looks at every partition; a handle keeps the id.
     pub fn partition_named(&self, name: &str) -> Option<&Arc<PartitionVersion>> {
-        self.partitions
-            .values()
-            .find(|partition| &*partition.name == name)
+        self.partitions.values().find(|partition| &*partition.name == name)
     }
 }

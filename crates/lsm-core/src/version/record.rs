@@ -40,11 +40,7 @@ pub(super) fn put_cut(out: &mut Vec<u8>, cut: &LogCut) {
 
 pub(super) fn read_cut(r: &mut Reader<'_>) -> Result<LogCut, Malformed> {
     let (segment, offset) = (FileNo(r.varint()?), r.varint()?);
-    Ok(LogCut {
-        segment,
-        offset,
-        last_seq: read_seq(r)?,
-    })
+    Ok(LogCut { segment, offset, last_seq: read_seq(r)? })
 }
 
 pub(super) fn put_hooks(out: &mut Vec<u8>, hooks: &[HookRecord]) {
@@ -63,10 +59,7 @@ pub(super) fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malforme
     }
     let mut hooks = Vec::new();
     for _ in 0..count {
-        hooks.push(HookRecord {
-            name: read_text(r)?,
-            params: r.bytes()?.to_vec(),
-        });
+        hooks.push(HookRecord { name: read_text(r)?, params: r.bytes()?.to_vec() });
     }
     Ok(hooks)
 }
@@ -82,10 +75,7 @@ fn read_key(r: &mut Reader<'_>) -> Result<InternalKey, EditFault> {
     let Some(kind) = EntryKind::from_u8(kind) else {
         return Err(EditFault::Unsupported(format!("entry kind {kind}")));
     };
-    Ok(InternalKey {
-        user: user.into(),
-        trailer: Trailer::new(seq, kind),
-    })
+    Ok(InternalKey { user: user.into(), trailer: Trailer::new(seq, kind) })
 }
 
 pub(super) fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
@@ -96,9 +86,7 @@ pub(super) fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
     out.push(meta.bounds.to_u8());
     put_all(out, &[meta.min_seq.get(), meta.max_seq.get()]);
     put_all(out, &[meta.entries, meta.tombstones, meta.hidden]);
-    meta.global_seq
-        .iter()
-        .for_each(|seq| put_field(out, 1, seq.get()));
+    meta.global_seq.iter().for_each(|seq| put_field(out, 1, seq.get()));
 }
 
 pub(super) fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
@@ -165,10 +153,7 @@ fn read_fields(
             _ => false,
         };
         if !known && tag & 1 == 0 {
-            return Err(EditFault::Unsupported(format!(
-                "field {} of a {of}",
-                tag >> 1
-            )));
+            return Err(EditFault::Unsupported(format!("field {} of a {of}", tag >> 1)));
         }
     }
     Ok(())
@@ -219,8 +204,6 @@ pub(super) fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditF
             known.ok_or_else(|| EditFault::Unsupported(format!("compression {n}")))?;
     }
     // Behind this door the options are trusted: no division by what a file says.
-    options
-        .check()
-        .map_err(|_| r.malformed("options out of range"))?;
+    options.check().map_err(|_| r.malformed("options out of range"))?;
     Ok(options)
 }

@@ -52,11 +52,8 @@ pub struct Recovered {
 /// [`ErrorKind::Corruption`] if an edit is damaged that others follow, or a named generation is
 /// missing or damaged; [`ErrorKind::Unsupported`] if newer code wrote the files.
 pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Recovered>> {
-    let mut present: Vec<_> = names
-        .iter()
-        .copied()
-        .filter(|name| name.kind == FileKind::Manifest)
-        .collect();
+    let mut present: Vec<_> =
+        names.iter().copied().filter(|name| name.kind == FileKind::Manifest).collect();
     present.sort_unstable();
     let Some(&oldest) = present.first() else {
         return Ok(None);
@@ -68,11 +65,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
     while let Some((next, number)) = last.superseded {
         let path = name.path(dir);
         if next <= name {
-            return Err(Error::corruption(
-                path,
-                last.end,
-                "a manifest names an older successor",
-            ));
+            return Err(Error::corruption(path, last.end, "a manifest names an older successor"));
         }
         if !present.contains(&next) {
             let what = format!("the manifest generation that {name} names is missing");
@@ -81,11 +74,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         let successor = read_generation(fs, dir, next)?;
         let path = next.path(dir);
         if successor.place.db_id != last.place.db_id {
-            return Err(Error::corruption(
-                path,
-                40,
-                "the manifest is of another database",
-            ));
+            return Err(Error::corruption(path, 40, "the manifest is of another database"));
         }
         if successor.snapshot_number < number {
             return Err(Error::corruption(
@@ -109,13 +98,9 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         let next = FileNo(used.number.0.saturating_add(1));
         version.next_file = version.next_file.max(next);
     }
-    let garbage: Vec<_> = present
-        .into_iter()
-        .filter(|n| *n != name && !older.contains(n))
-        .collect();
-    garbage
-        .iter()
-        .try_for_each(|unnamed| check_unused(fs, dir, *unnamed))?;
+    let garbage: Vec<_> =
+        present.into_iter().filter(|n| *n != name && !older.contains(n)).collect();
+    garbage.iter().try_for_each(|unnamed| check_unused(fs, dir, *unnamed))?;
     Ok(Some(Recovered {
         version,
         generation: name,
@@ -129,10 +114,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
 
 /// No file number is live twice: edits of one partition do not see the tables of another.
 fn check_files(version: &DbVersion) -> Result<(), Refused> {
-    let tables = version
-        .partitions
-        .values()
-        .flat_map(|partition| partition.tables());
+    let tables = version.partitions.values().flat_map(|partition| partition.tables());
     let mut files: Vec<_> = tables.map(|(_, table)| table.meta.file).collect();
     files.extend(version.log_segments.keys());
     files.sort_unstable();
@@ -254,11 +236,7 @@ impl Generation {
         }
         let place = self.place;
         if (end..bytes.len()).any(|at| place.frame_at(bytes, at).is_some()) {
-            return Err(Error::corruption(
-                path,
-                end as u64,
-                "edits follow the end of a manifest",
-            ));
+            return Err(Error::corruption(path, end as u64, "edits follow the end of a manifest"));
         }
         self.superseded = Some((new, number));
         self.end = end as u64;

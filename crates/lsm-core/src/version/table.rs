@@ -21,10 +21,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// Both bounds are entries of the table: what this version writes.
-    pub const INCLUSIVE: Bounds = Bounds {
-        smallest_excluded: false,
-        largest_excluded: false,
-    };
+    pub const INCLUSIVE: Bounds = Bounds { smallest_excluded: false, largest_excluded: false };
 
     /// The byte on disk.
     pub fn to_u8(self) -> u8 {
@@ -33,10 +30,8 @@ impl Bounds {
 
     /// The flags of a byte on disk; `None` if it has bits that this version does not know.
     pub fn from_u8(byte: u8) -> Option<Bounds> {
-        (byte < 4).then_some(Bounds {
-            smallest_excluded: byte & 1 != 0,
-            largest_excluded: byte & 2 != 0,
-        })
+        (byte < 4)
+            .then_some(Bounds { smallest_excluded: byte & 1 != 0, largest_excluded: byte & 2 != 0 })
     }
 }
 
@@ -105,10 +100,7 @@ impl SstMeta {
 
     /// The user keys that the table may hold.
     pub fn range(&self) -> UserRange<'_> {
-        UserRange {
-            start: Some(&self.smallest.user),
-            end: Some(&self.largest.user),
-        }
+        UserRange { start: Some(&self.smallest.user), end: Some(&self.largest.user) }
     }
 
     /// What makes the description impossible, if anything does.
@@ -139,17 +131,11 @@ pub struct UserRange<'a> {
 
 impl<'a> UserRange<'a> {
     /// Every key.
-    pub const ALL: UserRange<'static> = UserRange {
-        start: None,
-        end: None,
-    };
+    pub const ALL: UserRange<'static> = UserRange { start: None, end: None };
 
     /// From `start` to `end`, both included.
     pub fn new(start: &'a [u8], end: &'a [u8]) -> UserRange<'a> {
-        UserRange {
-            start: Some(start),
-            end: Some(end),
-        }
+        UserRange { start: Some(start), end: Some(end) }
     }
 
     /// Whether the two ranges have a key in common.

@@ -27,11 +27,7 @@ struct Open(Shelf, PathBuf);
 
 impl Fs for Shelf {
     fn caps(&self) -> Caps {
-        Caps {
-            link: false,
-            punch: false,
-            process_lock: false,
-        }
+        Caps { link: false, punch: false, process_lock: false }
     }
     fn create_dir(&self, _: &Path) -> Result<()> {
         Ok(())
@@ -76,12 +72,7 @@ impl Fs for Shelf {
 
 impl File for Open {
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        self.0
-            .files
-            .lock()
-            .get_mut(&self.1)
-            .unwrap()
-            .extend_from_slice(bytes);
+        self.0.files.lock().get_mut(&self.1).unwrap().extend_from_slice(bytes);
         Ok(())
     }
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -146,19 +137,11 @@ fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
 }
 
 fn added(level: u8, meta: SstMeta) -> Change {
-    Change::TableAdded {
-        partition: PartitionId(0),
-        level,
-        meta,
-    }
+    Change::TableAdded { partition: PartitionId(0), level, meta }
 }
 
 fn removed(level: u8, file: u64) -> Change {
-    Change::TableRemoved {
-        partition: PartitionId(0),
-        level,
-        file: FileNo(file),
-    }
+    Change::TableRemoved { partition: PartitionId(0), level, file: FileNo(file) }
 }
 
 fn created(id: u32, name: &str, edit: u64) -> Change {
@@ -172,10 +155,7 @@ fn created(id: u32, name: &str, edit: u64) -> Change {
 }
 
 fn next(version: &DbVersion, changes: Vec<Change>) -> VersionEdit {
-    VersionEdit {
-        number: version.edit_number + 1,
-        changes,
-    }
+    VersionEdit { number: version.edit_number + 1, changes }
 }
 
 fn with(version: &DbVersion, changes: Vec<Change>) -> DbVersion {
@@ -188,59 +168,30 @@ fn base() -> DbVersion {
         created(0, "default", 1),
         added(1, meta(4, "d", "f")),
         added(1, meta(3, "a", "c")),
-        Change::SegmentAdded {
-            file: FileNo(9),
-            epoch: Epoch(1),
-        },
+        Change::SegmentAdded { file: FileNo(9), epoch: Epoch(1) },
     ];
     with(&DbVersion::empty(DB), changes)
 }
 
 fn refusal(changes: Vec<Change>) -> String {
     let version = base();
-    apply(&version, &next(&version, changes))
-        .expect_err("the edit breaks a rule")
-        .0
+    apply(&version, &next(&version, changes)).expect_err("the edit breaks a rule").0
 }
 
 #[test]
 fn an_edit_that_breaks_a_rule_is_refused_with_the_rule() {
-    assert_eq!(
-        refusal(vec![added(2, meta(3, "x", "y"))]),
-        "table 3 is added twice"
-    );
+    assert_eq!(refusal(vec![added(2, meta(3, "x", "y"))]), "table 3 is added twice");
     let twice = vec![added(0, meta(5, "x", "y")), added(2, meta(5, "x", "y"))];
     assert_eq!(refusal(twice), "table 5 is added twice");
-    assert_eq!(
-        refusal(vec![removed(2, 3)]),
-        "a table of level 2 is removed but absent"
-    );
-    assert_eq!(
-        refusal(vec![removed(1, 3), removed(1, 3)]),
-        "table 3 is removed twice"
-    );
-    assert_eq!(
-        refusal(vec![added(1, meta(5, "c", "cc"))]),
-        "tables 3 and 5 overlap on level 1"
-    );
-    assert_eq!(
-        refusal(vec![added(7, meta(5, "x", "y"))]),
-        "there is no level 7"
-    );
-    assert_eq!(
-        refusal(vec![added(0, meta(9, "x", "y"))]),
-        "file 9 is a table and a log segment"
-    );
+    assert_eq!(refusal(vec![removed(2, 3)]), "a table of level 2 is removed but absent");
+    assert_eq!(refusal(vec![removed(1, 3), removed(1, 3)]), "table 3 is removed twice");
+    assert_eq!(refusal(vec![added(1, meta(5, "c", "cc"))]), "tables 3 and 5 overlap on level 1");
+    assert_eq!(refusal(vec![added(7, meta(5, "x", "y"))]), "there is no level 7");
+    assert_eq!(refusal(vec![added(0, meta(9, "x", "y"))]), "file 9 is a table and a log segment");
     let turned = "table 5 is impossible: its smallest key is after its largest";
     assert_eq!(refusal(vec![added(0, meta(5, "y", "x"))]), turned);
-    assert_eq!(
-        refusal(vec![created(0, "other", 2)]),
-        "partition id 0 is used again"
-    );
-    assert_eq!(
-        refusal(vec![created(1, "default", 2)]),
-        "two partitions are named \"default\""
-    );
+    assert_eq!(refusal(vec![created(0, "other", 2)]), "partition id 0 is used again");
+    assert_eq!(refusal(vec![created(1, "default", 2)]), "two partitions are named \"default\"");
     assert!(refusal(vec![created(1, "", 2)]).contains("name has 0 bytes"));
     let id = PartitionId(5);
     assert_eq!(
@@ -252,29 +203,17 @@ fn an_edit_that_breaks_a_rule_is_refused_with_the_rule() {
         seq: seq(n),
         memtables_through: MemtableId(1),
     };
-    assert_eq!(
-        refusal(vec![through(9), through(8)]),
-        "partition 0 is flushed back to 8"
-    );
+    assert_eq!(refusal(vec![through(9), through(8)]), "partition 0 is flushed back to 8");
     let mut edit = next(&base(), Vec::new());
     edit.number += 1;
-    assert_eq!(
-        apply(&base(), &edit).unwrap_err().0,
-        "edit 3 does not follow edit 1"
-    );
+    assert_eq!(apply(&base(), &edit).unwrap_err().0, "edit 3 does not follow edit 1");
 }
 
 #[test]
 fn a_dropped_partition_frees_its_name_but_not_its_id() {
-    let version = with(
-        &base(),
-        vec![Change::PartitionDropped { id: PartitionId(0) }],
-    );
+    let version = with(&base(), vec![Change::PartitionDropped { id: PartitionId(0) }]);
     let again = with(&version, vec![created(1, "default", 3)]);
-    assert_eq!(
-        again.partition_named("default").map(|p| p.id),
-        Some(PartitionId(1))
-    );
+    assert_eq!(again.partition_named("default").map(|p| p.id), Some(PartitionId(1)));
     assert!(apply(&again, &next(&again, vec![created(0, "x", 4)])).is_err());
 }
 
@@ -283,28 +222,15 @@ fn an_edit_shares_what_it_does_not_touch() {
     let before = with(&base(), vec![created(1, "other", 2)]);
     let after = with(&before, vec![removed(1, 3), added(2, meta(3, "a", "c"))]);
     let (one, zero) = (PartitionId(1), PartitionId(0));
-    assert!(Arc::ptr_eq(
-        &before.partitions[&one],
-        &after.partitions[&one]
-    ));
+    assert!(Arc::ptr_eq(&before.partitions[&one], &after.partitions[&one]));
     let table = |v: &DbVersion, level: usize| v.partitions[&zero].levels[level].tables()[0].clone();
-    assert!(
-        Arc::ptr_eq(&table(&before, 1), &table(&after, 2)),
-        "a moved table stays open"
-    );
+    assert!(Arc::ptr_eq(&table(&before, 1), &table(&after, 2)), "a moved table stays open");
 }
 
 #[test]
 fn level_0_is_newest_first_and_an_ingested_table_counts_by_its_global_sequence() {
-    let ingested = SstMeta {
-        global_seq: Some(seq(62)),
-        ..meta(8, "a", "z")
-    };
-    let tables = vec![
-        added(0, meta(5, "a", "z")),
-        added(0, meta(6, "a", "z")),
-        added(0, ingested),
-    ];
+    let ingested = SstMeta { global_seq: Some(seq(62)), ..meta(8, "a", "z") };
+    let tables = vec![added(0, meta(5, "a", "z")), added(0, meta(6, "a", "z")), added(0, ingested)];
     let version = with(&base(), tables);
     let level = &version.partitions[&PartitionId(0)].levels[0];
     let files: Vec<_> = level.tables().iter().map(|t| t.meta.file.0).collect();
@@ -378,49 +304,26 @@ proptest! {
 }
 
 fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> Option<Vec<Change>> {
-    let partition = v
-        .partitions
-        .values()
-        .nth(pick as usize % v.partitions.len().max(1));
+    let partition = v.partitions.values().nth(pick as usize % v.partitions.len().max(1));
     let file = v.next_file.0;
-    let cut = LogCut {
-        segment: FileNo(pick),
-        offset: word.into(),
-        last_seq: v.last_seq,
-    };
+    let cut = LogCut { segment: FileNo(pick), offset: word.into(), last_seq: v.last_seq };
     Some(match deed {
-        0 => vec![created(
-            v.next_partition.0,
-            &format!("p{word}"),
-            v.edit_number + 1,
-        )],
+        0 => vec![created(v.next_partition.0, &format!("p{word}"), v.edit_number + 1)],
         1 => vec![Change::PartitionDropped { id: partition?.id }],
         2 | 3 => {
             let start = format!("{:04x}", word & 0xffff);
             let mut meta = meta(file, &start, &format!("{start}z"));
             meta.global_seq = (word >> 16 & 1 == 1).then(|| seq(word.into()));
             meta.bounds.largest_excluded = word >> 17 & 1 == 1;
-            vec![Change::TableAdded {
-                partition: partition?.id,
-                level,
-                meta,
-            }]
+            vec![Change::TableAdded { partition: partition?.id, level, meta }]
         }
         4 => {
             let partition = partition?;
             let (from, table) = partition.tables().nth(pick as usize)?;
             let (id, meta) = (partition.id, table.meta.clone());
             vec![
-                Change::TableRemoved {
-                    partition: id,
-                    level: from as u8,
-                    file: meta.file,
-                },
-                Change::TableAdded {
-                    partition: id,
-                    level,
-                    meta,
-                },
+                Change::TableRemoved { partition: id, level: from as u8, file: meta.file },
+                Change::TableAdded { partition: id, level, meta },
             ]
         }
         5 => vec![Change::FlushedThrough {
@@ -429,10 +332,7 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             memtables_through: MemtableId(pick),
         }],
         6 => vec![
-            Change::SegmentAdded {
-                file: FileNo(file),
-                epoch: v.epoch,
-            },
+            Change::SegmentAdded { file: FileNo(file), epoch: v.epoch },
             Change::LogClosed(cut),
         ],
         7 => vec![Change::EpochBegan {
@@ -446,15 +346,8 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 table_bytes: 1024 + u64::from(word),
                 ..PartitionOptions::default()
             };
-            let hooks = vec![HookRecord {
-                name: "seal".into(),
-                params: vec![1, 2],
-            }];
-            vec![Change::PartitionOptionsChanged {
-                id: partition?.id,
-                options,
-                hooks,
-            }]
+            let hooks = vec![HookRecord { name: "seal".into(), params: vec![1, 2] }];
+            vec![Change::PartitionOptionsChanged { id: partition?.id, options, hooks }]
         }
     })
 }
@@ -467,13 +360,7 @@ fn bytes_of_an_edit_are_these() {
             seq: seq(300),
             memtables_through: MemtableId(2),
         },
-        added(
-            2,
-            SstMeta {
-                hash: 1,
-                ..meta(5, "a", "b")
-            },
-        ),
+        added(2, SstMeta { hash: 1, ..meta(5, "a", "b") }),
         Change::PartitionOptionsChanged {
             id: PartitionId(3),
             options: PartitionOptions::default(),
@@ -496,10 +383,7 @@ fn an_unknown_change_is_refused_unless_it_says_that_it_may_be_skipped() {
     let number = [0xc7, 0x01, 2, 7, 7]; // tag 99 with the skip bit
     assert_eq!(VersionEdit::decode(1, &number).unwrap().changes, []);
     let refused = VersionEdit::decode(1, &[0xc6, 0x01, 0]).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "change 99 is not known to this version"
-    );
+    assert_eq!(refused.to_string(), "change 99 is not known to this version");
 }
 
 /// A manifest with three edits behind its snapshot, and the version after each of them.
@@ -507,10 +391,7 @@ fn small_manifest(shelf: &Shelf) -> (Manifest, Vec<DbVersion>) {
     let mut versions = vec![base()];
     let mut manifest = Manifest::create(shelf, dir(), generation(100), &versions[0]).unwrap();
     for file in 5..8 {
-        let edit = next(
-            &versions[file - 5],
-            vec![added(0, meta(file as u64, "a", "z"))],
-        );
+        let edit = next(&versions[file - 5], vec![added(0, meta(file as u64, "a", "z"))]);
         manifest.append(&edit).unwrap();
         versions.push(apply(&versions[file - 5], &edit).unwrap());
     }
@@ -522,19 +403,13 @@ fn small_manifest(shelf: &Shelf) -> (Manifest, Vec<DbVersion>) {
 
 fn recover_bytes(bytes: Vec<u8>) -> Result<Recovered> {
     let shelf = Shelf::default();
-    shelf
-        .files
-        .lock()
-        .insert(generation(100).path(dir()), bytes);
+    shelf.files.lock().insert(generation(100).path(dir()), bytes);
     recover(&shelf, dir(), &[generation(100)]).map(Option::unwrap)
 }
 
 fn frame_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = vec![80];
-    while let Some(length) = bytes
-        .get(ends[ends.len() - 1] + 8..)
-        .and_then(|b| b.first_chunk())
-    {
+    while let Some(length) = bytes.get(ends[ends.len() - 1] + 8..).and_then(|b| b.first_chunk()) {
         ends.push(ends[ends.len() - 1] + 20 + u32::from_le_bytes(*length) as usize);
     }
     ends
@@ -574,10 +449,7 @@ fn every_truncation_and_bit_flip_is_corruption_or_costs_the_last_edit_alone() {
         }
     }
     let zeros = recover_bytes([&bytes[..], &[0; 4096]].concat()).unwrap();
-    assert!(
-        zeros.torn && zeros.version == versions[3],
-        "a zero tail is no edit"
-    );
+    assert!(zeros.torn && zeros.version == versions[3], "a zero tail is no edit");
 }
 
 #[test]
@@ -588,16 +460,9 @@ fn a_frame_in_another_place_or_file_does_not_verify() {
     let ends = frame_ends(&bytes);
     let repeated = [&bytes[..], &bytes[ends[3]..]].concat();
     assert!(recover_bytes(repeated).unwrap().torn);
-    shelf
-        .files
-        .lock()
-        .insert(generation(101).path(dir()), bytes);
+    shelf.files.lock().insert(generation(101).path(dir()), bytes);
     let e = recover(&shelf, dir(), &[generation(101)]).unwrap_err();
-    assert!(
-        e.to_string()
-            .contains("another generation than its name says"),
-        "{e}"
-    );
+    assert!(e.to_string().contains("another generation than its name says"), "{e}");
 }
 
 #[test]
@@ -609,44 +474,21 @@ fn recovery_follows_the_chain_and_calls_the_unnamed_garbage() {
     Manifest::create(&shelf, dir(), generation(110), &version).unwrap();
     let names = [generation(120), generation(100), generation(110)];
     let found = recover(&shelf, dir(), &names[1..]).unwrap().unwrap();
-    assert_eq!(
-        (found.generation, found.garbage),
-        (generation(100), vec![generation(110)])
-    );
+    assert_eq!((found.generation, found.garbage), (generation(100), vec![generation(110)]));
     let mut new = Manifest::create(&shelf, dir(), generation(120), &version).unwrap();
     old.supersede(generation(120)).unwrap();
     let edit = next(&version, vec![created(1, "late", version.edit_number + 1)]);
     new.append(&edit).unwrap();
     let found = recover(&shelf, dir(), &names).unwrap().unwrap();
     assert_eq!(found.version, apply(&version, &edit).unwrap());
-    assert_eq!(
-        (found.generation, found.end),
-        (generation(120), new.bytes())
-    );
-    assert_eq!(
-        (found.older.clone(), found.garbage.clone()),
-        (vec![names[1]], vec![names[2]])
-    );
+    assert_eq!((found.generation, found.end), (generation(120), new.bytes()));
+    assert_eq!((found.older.clone(), found.garbage.clone()), (vec![names[1]], vec![names[2]]));
     let e = recover(&shelf, dir(), &names[1..]).unwrap_err();
-    assert!(
-        e.to_string().contains("missing") && e.is_corruption(),
-        "{e}"
-    );
+    assert!(e.to_string().contains("missing") && e.is_corruption(), "{e}");
     // Damage of the name would make acknowledged edits look like garbage.
     let path = generation(100).path(dir());
-    *shelf
-        .files
-        .lock()
-        .get_mut(&path)
-        .unwrap()
-        .last_mut()
-        .unwrap() ^= 1;
-    assert!(
-        recover(&shelf, dir(), &names)
-            .unwrap_err()
-            .to_string()
-            .contains("no other one names")
-    );
+    *shelf.files.lock().get_mut(&path).unwrap().last_mut().unwrap() ^= 1;
+    assert!(recover(&shelf, dir(), &names).unwrap_err().to_string().contains("no other one names"));
     retire(&shelf, dir(), &found.garbage, &found.older).unwrap();
     let found = recover(&shelf, dir(), &names[..1]).unwrap().unwrap();
     assert_eq!(found.version.edit_number, edit.number);
@@ -659,12 +501,7 @@ fn a_successor_named_behind_a_torn_tail_is_followed() {
     let shelf = Shelf::default();
     let (_, versions) = small_manifest(&shelf);
     let path = generation(100).path(dir());
-    shelf
-        .files
-        .lock()
-        .get_mut(&path)
-        .unwrap()
-        .extend_from_slice(b"torn");
+    shelf.files.lock().get_mut(&path).unwrap().extend_from_slice(b"torn");
     let found = recover(&shelf, dir(), &[generation(100)]).unwrap().unwrap();
     assert!(found.torn);
     Manifest::create(&shelf, dir(), generation(110), &found.version).unwrap();
@@ -689,16 +526,7 @@ fn a_failed_sync_fails_the_generation_for_good() {
     assert_eq!(manifest.append(&edit).unwrap_err().kind(), ErrorKind::Io);
     *shelf.fail_sync.lock() = false;
     let before = length(&shelf);
-    assert_eq!(
-        manifest.append(&edit).unwrap_err().kind(),
-        ErrorKind::ReadOnly
-    );
-    assert_eq!(
-        manifest.supersede(generation(110)).unwrap_err().kind(),
-        ErrorKind::ReadOnly
-    );
-    assert!(
-        manifest.is_failed() && length(&shelf) == before,
-        "nothing was appended"
-    );
+    assert_eq!(manifest.append(&edit).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(manifest.supersede(generation(110)).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert!(manifest.is_failed() && length(&shelf) == before, "nothing was appended");
 }
