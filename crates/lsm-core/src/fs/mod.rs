@@ -10,13 +10,21 @@
 //! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
 //!    it holds beyond the last successful sync is never trusted.
 
+mod fault;
+mod mem;
 pub mod names;
+mod os;
+#[cfg(test)]
+mod tests;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Result;
 
+pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
+pub use mem::{CrashOutcome, MemFs, SyncLoss};
+pub use os::OsFs;
 
 /// How [`Fs::open_append`] treats the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +102,7 @@ pub trait Fs: Send + Sync + 'static {
 }
 
 /// An open file. All calls take `&self`: a sync must not stop an append.
+#[expect(clippy::len_without_is_empty, reason = "nobody asks, and it would cost a system call")]
 pub trait File: Send + Sync + 'static {
     /// Appends all of `bytes` behind what was appended before. After an error any part of them,
     /// from the front, may have reached the file, and the place of a further append is undefined.

@@ -6,10 +6,14 @@
 //! Error rule: a move that fails leaves the cursor invalid; it stays so until the next seek. An
 //! error is never taken for an end.
 
+mod merge;
+mod visible;
 
 use crate::error::Result;
 use crate::types::KeyRef;
 
+pub use merge::MergeIter;
+pub use visible::VisibleIter;
 
 /// A cursor over entries in internal order.
 pub trait InternalIter {

@@ -1,0 +1,161 @@
+//! The operations of one batch in one partition: the payload of a WAL section.
+//!
+//! Built without any lock by `db/write.rs`, copied into the WAL as it is, and then referred to by
+//! the memtable: an operation's key and value are encoded once and never moved again.
+//!
+//! ```text
+//! operation := kind (1 byte, types::EntryKind)
+//!              key length (varint) | key
+//!              value length (varint) | value        0 for a tombstone
+//! section   := operation*
+//! ```
+//!
+//! Operations carry no sequence number: the n-th operation of a section has the section's first
+//! sequence number plus n.
+
+use std::ops::Range;
+
+use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes};
+use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
+use crate::types::EntryKind;
+
+/// Encodes operations of one partition.
+#[derive(Clone, Debug, Default)]
+pub struct SectionBuilder {
+    bytes: Vec<u8>,
+    operation_count: u32,
+}
+
+impl SectionBuilder {
+    /// An empty section that keeps its operations in `buffer`, whose content is thrown away.
+    pub fn with_buffer(mut buffer: Vec<u8>) -> SectionBuilder {
+        buffer.clear();
+        SectionBuilder { bytes: buffer, operation_count: 0 }
+    }
+
+    /// Appends an operation. The caller has checked every limit.
+    pub fn push(&mut self, kind: EntryKind, key: &[u8], value: &[u8]) {
+        self.bytes.reserve(1 + 2 * VARINT_BYTES_MAX + key.len() + value.len());
+        self.bytes.push(kind as u8);
+        put_bytes(&mut self.bytes, key);
+        put_bytes(&mut self.bytes, value);
+        self.operation_count += 1;
+    }
+
+    /// How many operations there are.
+    pub fn operation_count(&self) -> u32 {
+        self.operation_count
+    }
+
+    /// The encoded operations.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Gives the buffer back.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// One operation: where its key and value lie in the section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// What it does.
+    pub kind: EntryKind,
+    /// Place of the key.
+    pub key: Range<usize>,
+    /// Place of the value.
+    pub value: Range<usize>,
+}
+
+/// Walks the operations of a section, checking everything.
+#[derive(Debug)]
+pub struct SectionReader<'a> {
+    reader: Reader<'a>,
+}
+
+impl<'a> SectionReader<'a> {
+    /// The operations in `section`.
+    pub fn new(section: &'a [u8]) -> SectionReader<'a> {
+        SectionReader { reader: Reader::new(section) }
+    }
+
+    /// The next operation, `None` at the end.
+    #[inline]
+    pub fn next_operation(&mut self) -> Result<Option<Operation>, Malformed> {
+        if self.reader.is_empty() {
+            return Ok(None);
+        }
+        let at = self.reader.position();
+        let kind = EntryKind::from_u8(self.reader.u8()?)
+            .ok_or(Malformed { what: "unknown kind of operation", at })?;
+        let key = self.field(INTERNAL_KEY_BYTES_MAX as u64, "key beyond its limit")?;
+        if key.is_empty() {
+            return Err(Malformed { what: "empty key", at });
+        }
+        let value = self.field(FORMAT_VALUE_BYTES_MAX, "value beyond its limit")?;
+        Ok(Some(Operation { kind, key, value }))
+    }
+
+    fn field(&mut self, limit: u64, what: &'static str) -> Result<Range<usize>, Malformed> {
+        let len = self.reader.length()?;
+        if len as u64 > limit {
+            return Err(self.reader.malformed(what));
+        }
+        let start = self.reader.position();
+        self.reader.take(len)?;
+        Ok(start..start + len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode(bytes: &[u8]) -> Result<Vec<(EntryKind, Vec<u8>, Vec<u8>)>, Malformed> {
+        let mut reader = SectionReader::new(bytes);
+        let mut all = Vec::new();
+        while let Some(op) = reader.next_operation()? {
+            all.push((op.kind, bytes[op.key].to_vec(), bytes[op.value].to_vec()));
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn the_bytes_of_a_section_are_as_described() {
+        let mut section = SectionBuilder::default();
+        section.push(EntryKind::Value, b"key", b"value");
+        section.push(EntryKind::Tombstone, b"k", b"");
+        assert_eq!(section.bytes(), b"\x01\x03key\x05value\x00\x01k\x00");
+        assert_eq!(section.operation_count(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn operations_read_back_and_every_truncation_is_seen(
+            ops in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 1..40),
+                prop::collection::vec(any::<u8>(), 0..200)), 1..20)
+        ) {
+            let mut section = SectionBuilder::default();
+            let mut ends = vec![0];
+            for (put, key, value) in &ops {
+                let (kind, value) =
+                    if *put { (EntryKind::Value, &value[..]) } else { (EntryKind::Tombstone, &[][..]) };
+                section.push(kind, key, value);
+                ends.push(section.bytes().len());
+            }
+            let all = decode(section.bytes()).unwrap();
+            prop_assert_eq!(all.len(), ops.len());
+            for ((kind, key, value), op) in all.iter().zip(&ops) {
+                prop_assert_eq!(key, &op.1);
+                prop_assert_eq!(*kind == EntryKind::Value, op.0);
+                prop_assert_eq!(value.is_empty(), !op.0 || op.2.is_empty());
+            }
+            for cut in 0..section.bytes().len() {
+                prop_assert_eq!(decode(&section.bytes()[..cut]).is_ok(), ends.contains(&cut));
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! [`Blocks`]: the block cache, one for all tables of a database.
+//!
+//! Sharded and scan-resistant: a block must be asked for twice to crowd out one that is in use.
+//! Weighed by the memory that parsed blocks take.
+//!
+//! Invariant: readers on different threads share no counter that both write.
+
+mod stats;
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+
+use crate::sstable::{Block, BlockCache};
+use crate::types::FileNo;
+
+pub use stats::CacheStats;
+use stats::Counters;
+
+/// What a block weighs in memory, about, for the number of places that the cache prepares.
+const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
+/// What the cache itself needs for a block.
+const PLACE_BYTES: u64 = 64;
+const SHARDS: usize = 64;
+
+type Key = (FileNo, u64);
+
+/// The block cache.
+pub struct Blocks {
+    /// `None` with capacity 0.
+    cache: Option<Cache<Key, Arc<Block>, Weight, Mix>>,
+    counters: Counters,
+}
+
+impl Blocks {
+    /// A cache of about `capacity` bytes; 0 keeps nothing.
+    pub fn new(capacity: u64) -> Blocks {
+        let cache = (capacity > 0).then(|| {
+            let places = usize::try_from(capacity / BLOCK_BYTES_TYPICAL).unwrap_or(usize::MAX);
+            let options = OptionsBuilder::new()
+                .weight_capacity(capacity)
+                .estimated_items_capacity(places.max(1))
+                .shards(SHARDS)
+                .build()
+                .expect("capacity and estimate are given");
+            Cache::with_options(options, Weight, Mix, DefaultLifecycle::default())
+        });
+        Blocks { cache, counters: Counters::new() }
+    }
+
+    /// Hits and misses since the start, and what is kept now.
+    pub fn stats(&self) -> CacheStats {
+        let (hits, misses) = self.counters.totals();
+        let (bytes, capacity, blocks) = self
+            .cache
+            .as_ref()
+            .map_or((0, 0, 0), |cache| (cache.weight(), cache.capacity(), cache.len() as u64));
+        CacheStats { hits, misses, bytes, capacity, blocks }
+    }
+}
+
+impl BlockCache for Blocks {
+    #[inline]
+    fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
+        let found = self.cache.as_ref().and_then(|cache| cache.get(&(file, offset)));
+        self.counters.count(found.is_some());
+        found
+    }
+
+    fn insert(&self, file: FileNo, offset: u64, block: &Arc<Block>) {
+        if let Some(cache) = &self.cache {
+            cache.insert((file, offset), block.clone());
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<Key, Arc<Block>> for Weight {
+    fn weight(&self, _: &Key, block: &Arc<Block>) -> u64 {
+        block.memory_bytes() + PLACE_BYTES
+    }
+}
+
+/// Hashes file numbers and offsets, which no stranger chooses: two multiplications.
+#[derive(Clone)]
+struct Mix;
+
+impl BuildHasher for Mix {
+    type Hasher = MixHasher;
+
+    fn build_hasher(&self) -> MixHasher {
+        MixHasher(0)
+    }
+}
+
+struct MixHasher(u64);
+
+impl Hasher for MixHasher {
+    fn finish(&self) -> u64 {
+        // The cache chooses shards by the high bits and places by the low ones.
+        self.0 ^ self.0 >> 32
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0.rotate_left(29) ^ n).wrapping_mul(0x9fb2_1c65_1e98_df25);
+        self.0 = mixed ^ mixed >> 29;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! The cache by itself, with blocks of real tables.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::*;
+use crate::options::Compression;
+use crate::sstable::test_file::TestFile;
+use crate::sstable::{SstIdentity, SstOptions, SstReader, SstWriter, bloom_hash};
+use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
+
+/// A table of 100 blocks of one entry each, read through `cache`.
+fn table(file: FileNo, cache: &Arc<Blocks>) -> SstReader {
+    let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
+    let stored = Arc::new(TestFile::default());
+    let options =
+        SstOptions { block_bytes: 64, compression: Compression::None, bloom_bits_per_key: 0 };
+    let path = PathBuf::from("t.sst");
+    let mut writer = SstWriter::new(stored.clone(), path.clone(), identity, SeqNo::ZERO, options);
+    for n in 0..100_u8 {
+        let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);
+        writer.add(KeyRef::new(&[n], trailer), &[file.0 as u8; 900]).unwrap();
+    }
+    writer.finish().unwrap();
+    SstReader::open(stored, path, identity, None, Some(cache.clone())).unwrap()
+}
+
+fn read(reader: &SstReader, n: u8) {
+    let (_, value) = reader.get(&[n], bloom_hash(&[n]), SeqNo::MAX).unwrap().unwrap();
+    assert_eq!(value, [reader.identity().file.0 as u8; 900]);
+}
+
+#[test]
+fn blocks_are_read_once_and_told_apart_by_file() {
+    let cache = Arc::new(Blocks::new(1 << 20));
+    let tables = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
+    for _ in 0..3 {
+        tables.iter().for_each(|reader| (0..100).for_each(|n| read(reader, n)));
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses, stats.blocks), (400, 200, 200));
+    assert!(stats.bytes > 200 * 900 && stats.bytes <= stats.capacity);
+}
+
+#[test]
+fn capacity_bounds_the_bytes_and_zero_keeps_nothing() {
+    let small = Arc::new(Blocks::new(20_000));
+    let reader = table(FileNo(1), &small);
+    (0..5).for_each(|_| (0..100).for_each(|n| read(&reader, n)));
+    let stats = small.stats();
+    assert!(stats.bytes <= 20_000 && stats.blocks > 5, "{stats:?}");
+    let off = Arc::new(Blocks::new(0));
+    let reader = table(FileNo(1), &off);
+    (0..2).for_each(|_| (0..100).for_each(|n| read(&reader, n)));
+    let stats = off.stats();
+    assert_eq!((stats.hits, stats.misses, stats.blocks, stats.bytes), (0, 200, 0, 0));
+}

@@ -1,0 +1,240 @@
+//! The vocabulary of [`FaultFs`](super::FaultFs): operations, and rules about which of them break
+//! and how.
+//!
+//! Plain data, made by tests and judged by `fault/mod.rs`.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+#[expect(unused_imports, reason = "the documentation links to them")]
+use crate::fs::{File, Fs};
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// [`Fs::create_dir`].
+    CreateDir,
+    /// [`Fs::open_append`] of a new name.
+    Create,
+    /// [`Fs::open_append`] of an existing file.
+    OpenExisting,
+    /// [`Fs::open_read`].
+    OpenRead,
+    /// [`Fs::put_if_absent`].
+    PutIfAbsent,
+    /// [`Fs::list`].
+    List,
+    /// [`Fs::delete`].
+    Delete,
+    /// [`Fs::link`]; the path is the new name.
+    Link,
+    /// [`Fs::sync_dir`].
+    SyncDir,
+    /// [`Fs::try_lock`].
+    Lock,
+    /// [`File::append`].
+    Append,
+    /// [`File::read_at`] and [`File::read_at_uncached`].
+    Read,
+    /// [`File::sync`].
+    Sync,
+    /// [`File::len`].
+    Len,
+    /// [`File::preallocate`].
+    Preallocate,
+    /// [`File::punch`].
+    Punch,
+    /// [`Fs::free_bytes`].
+    FreeBytes,
+}
+
+impl OpKind {
+    /// Every kind, for tests that count what they covered.
+    pub const ALL: [OpKind; 17] = [
+        OpKind::CreateDir,
+        OpKind::Create,
+        OpKind::OpenExisting,
+        OpKind::OpenRead,
+        OpKind::PutIfAbsent,
+        OpKind::List,
+        OpKind::Delete,
+        OpKind::Link,
+        OpKind::SyncDir,
+        OpKind::Lock,
+        OpKind::Append,
+        OpKind::Read,
+        OpKind::Sync,
+        OpKind::Len,
+        OpKind::Preallocate,
+        OpKind::Punch,
+        OpKind::FreeBytes,
+    ];
+
+    /// Whether it can change what a crash leaves. (The first lock makes the name of its file.)
+    pub fn mutates(self) -> bool {
+        !matches!(
+            self,
+            OpKind::OpenExisting
+                | OpKind::OpenRead
+                | OpKind::List
+                | OpKind::Read
+                | OpKind::Len
+                | OpKind::FreeBytes
+        )
+    }
+
+    fn takes_space(self) -> bool {
+        matches!(
+            self,
+            OpKind::CreateDir
+                | OpKind::Create
+                | OpKind::PutIfAbsent
+                | OpKind::Link
+                | OpKind::SyncDir
+                | OpKind::Append
+                | OpKind::Sync
+                | OpKind::Preallocate
+        )
+    }
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FsOp {
+    /// Its number among all operations, from 0.
+    pub index: u64,
+    /// How many operations that mutate came before it.
+    pub mutation: u64,
+    /// What it does.
+    pub kind: OpKind,
+    /// To which file or folder.
+    pub path: Arc<Path>,
+    /// Bytes to append, read, publish or punch, or the length to preallocate; else 0.
+    pub len: u64,
+}
+
+impl FsOp {
+    /// Whether it can change what a crash leaves.
+    pub fn mutates(&self) -> bool {
+        self.kind.mutates()
+    }
+}
+
+/// Which operation a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FaultAt {
+    /// The one with this index; a sticky rule: every one from it on.
+    Op(u64),
+    /// The mutating one with this number among those that mutate; sticky: every mutating one from
+    /// it on.
+    Mutation(u64),
+    /// The `nth` (from 0, counted since the rule was added) of `kind` on a path that ends in
+    /// `suffix`; sticky: every such one from it on.
+    Nth {
+        /// What it does.
+        kind: OpKind,
+        /// End of the path as text; empty for any.
+        suffix: String,
+        /// How many such operations go through first.
+        nth: u64,
+    },
+}
+
+/// What happens to the operation. A rule does not apply to an operation that its action cannot
+/// happen to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultAction {
+    /// It fails with an I/O error and does nothing. Any operation.
+    Eio,
+    /// It fails with [`io::ErrorKind::StorageFull`] and does nothing. Operations that can take
+    /// space; those are creations, growth and syncs (of space that was promised and not there).
+    Enospc,
+    /// So many bytes are appended, at most all, then it fails with an I/O error. Appends.
+    ShortWrite(u64),
+    /// As [`FaultAction::ShortWrite`], with [`io::ErrorKind::StorageFull`]. Appends.
+    ShortWriteNoSpace(u64),
+    /// It fails with an I/O error, and what it should have made durable never will be, though it
+    /// stays readable and a later sync succeeds (as on ext4). Syncs of files and folders, and
+    /// `put_if_absent`, whose content is then visible under a name that only a later sync of the
+    /// folder can save.
+    SyncLost,
+    /// As [`FaultAction::SyncLost`], but unsynced bytes are gone from reads too (as on Btrfs).
+    SyncReverted,
+    /// It succeeds and makes nothing durable; an honest sync later does. The same operations.
+    SyncLie,
+}
+
+impl FaultAction {
+    fn can_happen_to(self, kind: OpKind) -> bool {
+        match self {
+            FaultAction::Eio => true,
+            FaultAction::Enospc => kind.takes_space(),
+            FaultAction::ShortWrite(_) | FaultAction::ShortWriteNoSpace(_) => {
+                kind == OpKind::Append
+            }
+            FaultAction::SyncLost | FaultAction::SyncReverted | FaultAction::SyncLie => {
+                matches!(kind, OpKind::Sync | OpKind::SyncDir | OpKind::PutIfAbsent)
+            }
+        }
+    }
+
+    pub(super) fn error(self) -> io::Error {
+        match self {
+            FaultAction::Enospc | FaultAction::ShortWriteNoSpace(_) => {
+                io::ErrorKind::StorageFull.into()
+            }
+            _ => io::Error::other("injected input/output error"),
+        }
+    }
+}
+
+/// What to break.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultRule {
+    /// Which operation.
+    pub at: FaultAt,
+    /// How.
+    pub action: FaultAction,
+    /// Not only this one but all later ones too, until [`FaultFs::heal`](super::FaultFs::heal).
+    pub sticky: bool,
+}
+
+impl FaultRule {
+    /// Breaks one operation.
+    pub fn once(at: FaultAt, action: FaultAction) -> FaultRule {
+        FaultRule { at, action, sticky: false }
+    }
+
+    /// Breaks an operation and the later ones.
+    pub fn sticky(at: FaultAt, action: FaultAction) -> FaultRule {
+        FaultRule { at, action, sticky: true }
+    }
+}
+
+/// A rule and how many operations that it could mean went by.
+pub(super) struct ArmedRule {
+    pub(super) rule: FaultRule,
+    pub(super) passed: u64,
+}
+
+impl ArmedRule {
+    /// Whether the rule breaks `op`.
+    pub(super) fn hits(&mut self, op: &FsOp) -> bool {
+        let FaultRule { at, action, sticky } = &self.rule;
+        let (number, wanted) = match at {
+            FaultAt::Op(index) => (op.index, *index),
+            FaultAt::Mutation(number) if op.mutates() => (op.mutation, *number),
+            FaultAt::Mutation(_) => return false,
+            FaultAt::Nth { kind, suffix, nth } => {
+                if op.kind != *kind || !op.path.to_string_lossy().ends_with(suffix.as_str()) {
+                    return false;
+                }
+                self.passed += 1;
+                (self.passed - 1, *nth)
+            }
+        };
+        let is_due = if *sticky { number >= wanted } else { number == wanted };
+        is_due && action.can_happen_to(op.kind)
+    }
+}

@@ -1,0 +1,117 @@
+//! An open file of [`MemFs`](super::MemFs).
+//!
+//! Every change takes the state's lock first, so that it has its place in the order of all changes;
+//! reads take the inode's lock alone.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Shared;
+use super::inode::{Cell, Change, Inode, SyncLoss};
+use crate::error::{Error, Result};
+use crate::fs::File;
+
+/// An open file; goes on working after its name is gone.
+pub(in crate::fs) struct MemFile {
+    // Fixed after construction.
+    shared: Arc<Shared>,
+    path: PathBuf,
+    cell: Arc<Cell>,
+    is_writable: bool,
+    // Where the next append goes; changed under the state's lock, which orders it.
+    position: AtomicU64,
+}
+
+impl MemFile {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        path: &Path,
+        cell: Arc<Cell>,
+        is_writable: bool,
+    ) -> MemFile {
+        let position = AtomicU64::new(cell.inode.read().cache.len());
+        MemFile { shared, path: path.to_owned(), cell, is_writable, position }
+    }
+
+    /// As `MemFs::lose_unsynced`, for a file that may have lost its name.
+    pub(in crate::fs) fn lose_unsynced(&self, loss: SyncLoss) {
+        let _state = self.shared.state.write();
+        self.cell.edit(|inode| inode.lose_pending(loss));
+    }
+
+    fn failed(&self, deed: &str, kind: io::ErrorKind) -> Error {
+        Error::io(deed, &self.path, kind.into())
+    }
+
+    fn check_writable(&self, deed: &str) -> Result<()> {
+        if self.is_writable { Ok(()) } else { Err(self.failed(deed, io::ErrorKind::Unsupported)) }
+    }
+}
+
+impl File for MemFile {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.check_writable("append to")?;
+        let mut state = self.shared.state.write();
+        let free = state.free();
+        let seq = state.next_seq();
+        let offset = self.position.load(Ordering::Relaxed);
+        let taken = self.cell.edit(|inode| {
+            let room = (inode.cache.len() + free).saturating_sub(offset);
+            let taken = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
+            if taken > 0 {
+                inode.change(seq, Change::Write { offset, bytes: Arc::from(&bytes[..taken]) });
+            }
+            taken
+        });
+        self.position.store(offset + taken as u64, Ordering::Relaxed);
+        if taken < bytes.len() {
+            return Err(self.failed("append to", io::ErrorKind::StorageFull));
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.cell.inode.read().cache.read(offset, buf))
+    }
+
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_at(offset, buf)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let _state = self.shared.state.write();
+        if !self.cell.inode.read().pending.is_empty() {
+            self.cell.edit(Inode::sync);
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.cell.inode.read().cache.len())
+    }
+
+    fn preallocate(&self, len: u64) -> Result<()> {
+        self.check_writable("preallocate")?;
+        let mut state = self.shared.state.write();
+        let more = len.saturating_sub(self.cell.inode.read().cache.len());
+        if more == 0 {
+            return Ok(());
+        }
+        if more > state.free() {
+            return Err(self.failed("preallocate", io::ErrorKind::StorageFull));
+        }
+        let seq = state.next_seq();
+        self.cell.edit(|inode| inode.change(seq, Change::Grow { len }));
+        Ok(())
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_writable("punch a hole in")?;
+        let mut state = self.shared.state.write();
+        let seq = state.next_seq();
+        self.cell.edit(|inode| inode.change(seq, Change::Punch { offset, len }));
+        Ok(())
+    }
+}

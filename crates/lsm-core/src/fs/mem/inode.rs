@@ -1,0 +1,119 @@
+//! A file of [`MemFs`](super::MemFs): what reads see, what is durable, and what lies between.
+//!
+//! Used by `mem/mod.rs` (operations) and `mem/crash.rs` (what is left of it).
+//!
+//! Invariants:
+//! 1. Unless `is_stale`, applying `pending` in order to `durable` gives `cache`.
+//! 2. `pending` is ordered by `seq`, which counts over all files and folders of the file system.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::content::Content;
+
+/// How a failed sync leaves what it should have made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncLoss {
+    /// Marked clean and still readable, though the device never gets it (as on ext4 and XFS).
+    Kept,
+    /// Gone from reads too (as on Btrfs).
+    Reverted,
+}
+
+#[derive(Clone)]
+pub(super) enum Change {
+    Write { offset: u64, bytes: Arc<[u8]> },
+    Grow { len: u64 },
+    Punch { offset: u64, len: u64 },
+}
+
+impl Change {
+    pub(super) fn apply(&self, content: &mut Content) {
+        match self {
+            Change::Write { offset, bytes } => content.write(*offset, bytes),
+            Change::Grow { len } => content.grow(*len),
+            Change::Punch { offset, len } => content.punch(*offset, *len),
+        }
+    }
+
+    /// The length that the file has at least once this is done.
+    pub(super) fn end(&self) -> u64 {
+        match self {
+            Change::Write { offset, bytes } => offset + bytes.len() as u64,
+            Change::Grow { len } => *len,
+            Change::Punch { .. } => 0,
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct PendingChange {
+    pub(super) seq: u64,
+    pub(super) change: Change,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Inode {
+    pub(super) cache: Content,
+    pub(super) durable: Content,
+    pub(super) pending: Vec<PendingChange>,
+    /// A sync lost changes that reads still see.
+    is_stale: bool,
+}
+
+impl Inode {
+    /// A file whose bytes are durable.
+    pub(super) fn durable(content: Content) -> Inode {
+        Inode { cache: content.clone(), durable: content, pending: Vec::new(), is_stale: false }
+    }
+
+    /// Whether a power cut leaves exactly what reads see.
+    pub(super) fn is_clean(&self) -> bool {
+        self.pending.is_empty() && !self.is_stale
+    }
+
+    pub(super) fn change(&mut self, seq: u64, change: Change) {
+        change.apply(&mut self.cache);
+        self.pending.push(PendingChange { seq, change });
+    }
+
+    pub(super) fn sync(&mut self) {
+        for pending in self.pending.drain(..) {
+            pending.change.apply(&mut self.durable);
+        }
+    }
+
+    pub(super) fn lose_pending(&mut self, loss: SyncLoss) {
+        self.pending.clear();
+        match loss {
+            SyncLoss::Kept => self.is_stale = true,
+            SyncLoss::Reverted => *self = Inode::durable(self.durable.clone()),
+        }
+    }
+
+    /// Changes what is stored behind everybody's back.
+    pub(super) fn tamper(&mut self, edit: impl Fn(&mut Content)) {
+        edit(&mut self.cache);
+        edit(&mut self.durable);
+    }
+}
+
+/// An inode as names and open files hold it; shared between them as hard links are.
+///
+/// The inode itself is shared between a file system and its crash clones until one changes it.
+pub(super) struct Cell {
+    pub(super) id: u64,
+    pub(super) inode: RwLock<Arc<Inode>>,
+}
+
+impl Cell {
+    pub(super) fn new(id: u64, inode: Arc<Inode>) -> Arc<Cell> {
+        Arc::new(Cell { id, inode: RwLock::new(inode) })
+    }
+
+    /// Runs `edit` on the inode, which is copied first if a crash clone shares it.
+    pub(super) fn edit<T>(&self, edit: impl FnOnce(&mut Inode) -> T) -> T {
+        edit(Arc::make_mut(&mut self.inode.write()))
+    }
+}

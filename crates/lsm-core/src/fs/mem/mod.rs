@@ -1,0 +1,283 @@
+//! A file system in memory that knows what a power cut can do: [`MemFs`].
+//!
+//! Used by tests of every floor and for databases that need not outlive their process. It models
+//! the weakest medium that [`Fs`] allows: bytes and names become durable apart, and only when
+//! their own sync says so; [`MemFs::crash_clone`] then gives one of the states that could be found
+//! after the cut.
+//!
+//! Invariants:
+//! 1. Every change of bytes or names takes the state's lock exclusively and a sequence number, the
+//!    back door in `mem/raw.rs` apart; so a crash clone sees one moment of the whole file system.
+//! 2. Lock order: state, then inode. Reads of bytes take the inode's lock alone.
+//! 3. [`File::sync`] moves bytes and length, never a name; [`Fs::sync_dir`] names, never bytes.
+
+mod content;
+mod crash;
+mod file;
+mod inode;
+mod raw;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use self::content::Content;
+use self::crash::Fate;
+use self::inode::{Cell, Inode};
+use self::state::{Dir, NameFate, State};
+use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use crate::error::{Error, Result};
+
+pub(super) use self::file::MemFile;
+
+pub use self::crash::CrashOutcome;
+pub use self::inode::SyncLoss;
+
+/// A file system in memory. Clones share its state.
+#[derive(Clone)]
+pub struct MemFs {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: RwLock<State>,
+    /// Paths of the locks that are held. A crash clone starts with none.
+    locks: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+impl Default for MemFs {
+    fn default() -> MemFs {
+        MemFs::new()
+    }
+}
+
+impl MemFs {
+    /// An empty file system without a capacity limit. The folders `/` and `` (for bare names)
+    /// exist.
+    pub fn new() -> MemFs {
+        let dirs = ["/", ""].map(|root| (PathBuf::from(root), Dir::default()));
+        MemFs::with(State { dirs: dirs.into(), next_seq: 0, next_id: 0, capacity: None })
+    }
+
+    fn with(state: State) -> MemFs {
+        MemFs { shared: Arc::new(Shared { state: RwLock::new(state), locks: Arc::default() }) }
+    }
+
+    /// What a power cut at this moment could leave: a new file system with nothing pending and no
+    /// lock held, which shares untouched bytes with this one. This one goes on undisturbed. The
+    /// result depends on nothing but the state, `outcome` and the numbers from `random`, which
+    /// should use all 64 bits.
+    #[must_use]
+    pub fn crash_clone(&self, outcome: CrashOutcome, random: &mut dyn FnMut() -> u64) -> MemFs {
+        let state = self.shared.state.write();
+        let pending = match outcome {
+            CrashOutcome::Prefix => state.pending_seqs(),
+            _ => Vec::new(),
+        };
+        let mut fate = Fate::new(outcome, &pending, random);
+        let mut cells: HashMap<u64, Arc<Cell>> = HashMap::new();
+        let mut dirs = BTreeMap::new();
+        for (path, dir) in &state.dirs {
+            let mut names = dir.durable.clone();
+            for change in &dir.pending {
+                if fate.keeps_name(change.seq) {
+                    change.apply(&mut names);
+                }
+            }
+            for cell in names.values_mut() {
+                let left = cells
+                    .entry(cell.id)
+                    .or_insert_with(|| Cell::new(cell.id, fate.inode(&cell.inode.read())));
+                *cell = Arc::clone(left);
+            }
+            let dir = Dir { durable: names.clone(), names, pending: Vec::new() };
+            dirs.insert(path.clone(), dir);
+        }
+        let State { next_seq, next_id, capacity, .. } = *state;
+        MemFs::with(State { dirs, next_seq, next_id, capacity })
+    }
+
+    /// Limits the bytes that all named files may take together; `None` lifts the limit. Beyond it
+    /// creation, growth and preallocation fail with [`io::ErrorKind::StorageFull`]; an append
+    /// writes what fits first.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.shared.state.write().capacity = bytes;
+    }
+
+    /// What a failed sync of `path` does to the changes that it should have made durable: they
+    /// count as clean from now on, so that a later sync succeeds and does not save them.
+    ///
+    /// # Errors
+    /// `Io` if there is no such file.
+    pub fn lose_unsynced(&self, path: &Path, loss: SyncLoss) -> Result<()> {
+        let state = self.shared.state.write();
+        let cell = state.find(path).map_err(|e| Error::io("open", path, e))?;
+        cell.edit(|inode| inode.lose_pending(loss));
+        Ok(())
+    }
+
+    /// What a failed sync of the folder `dir` does: changes of names stay visible, but will never
+    /// be durable.
+    ///
+    /// # Errors
+    /// `Io` if there is no such folder.
+    pub fn lose_unsynced_names(&self, dir: &Path) -> Result<()> {
+        let mut state = self.shared.state.write();
+        let dir = state.dir(dir).map_err(|e| Error::io("open", dir, e))?;
+        dir.pending.clear();
+        Ok(())
+    }
+
+    /// As [`Fs::put_if_absent`], but the name still needs [`Fs::sync_dir`]: what is there if the
+    /// last of its steps failed.
+    pub(super) fn put_with_pending_name(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        self.put(path, content, NameFate::Pending)
+    }
+
+    fn put(&self, path: &Path, content: &[u8], fate: NameFate) -> Result<bool> {
+        let inode = Inode::durable(Content::from_bytes(content));
+        match self.shared.state.write().create(path, inode, fate) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(Error::io("publish", path, e)),
+        }
+    }
+
+    pub(super) fn open_append_mem(&self, path: &Path, mode: AppendMode) -> Result<Arc<MemFile>> {
+        let mut state = self.shared.state.write();
+        let (deed, cell) = match mode {
+            AppendMode::IfAbsent => {
+                ("create", state.create(path, Inode::default(), NameFate::Pending))
+            }
+            AppendMode::Existing => ("open", state.find(path).cloned()),
+        };
+        let cell = cell.map_err(|e| Error::io(deed, path, e))?;
+        Ok(self.open(path, cell, true))
+    }
+
+    pub(super) fn open_read_mem(&self, path: &Path) -> Result<Arc<MemFile>> {
+        let cell = self.shared.state.read().find(path).cloned();
+        Ok(self.open(path, cell.map_err(|e| Error::io("open", path, e))?, false))
+    }
+
+    fn open(&self, path: &Path, cell: Arc<Cell>, is_writable: bool) -> Arc<MemFile> {
+        Arc::new(MemFile::new(Arc::clone(&self.shared), path, cell, is_writable))
+    }
+}
+
+impl Fs for MemFs {
+    fn caps(&self) -> Caps {
+        Caps { link: true, punch: true, process_lock: false }
+    }
+
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        let mut state = self.shared.state.write();
+        for folder in dir.ancestors() {
+            if state.find(folder).is_ok() {
+                let e = io::ErrorKind::AlreadyExists.into();
+                return Err(Error::io("create the folder", folder, e));
+            }
+        }
+        for folder in dir.ancestors() {
+            state.dirs.entry(folder.to_owned()).or_default();
+        }
+        Ok(())
+    }
+
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        Ok(self.open_append_mem(path, mode)?)
+    }
+
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        Ok(self.open_read_mem(path)?)
+    }
+
+    /// Nothing but this one file becomes durable by it, although a real folder's sync would take
+    /// the other names along.
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        self.put(path, content, NameFate::Durable)
+    }
+
+    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
+        let state = self.shared.state.read();
+        let Some(found) = state.dirs.get(dir) else {
+            return Err(Error::io("list", dir, io::ErrorKind::NotFound.into()));
+        };
+        let from_prefix = found.names.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        Ok(from_prefix
+            .take_while(|(name, _)| name.starts_with(prefix))
+            .map(|(name, cell)| DirEntry {
+                name: name.to_string(),
+                len: cell.inode.read().cache.len(),
+            })
+            .collect())
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        let mut state = self.shared.state.write();
+        if state.find(path).is_err() {
+            return Ok(());
+        }
+        state.set(path, None, NameFate::Pending).map_err(|e| Error::io("delete", path, e))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut state = self.shared.state.write();
+        let linked = state.find(from).cloned().and_then(|cell| {
+            if state.find(to).is_ok() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            state.set(to, Some(cell), NameFate::Pending)
+        });
+        linked.map_err(|e| Error::io("link", to, e))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        let mut state = self.shared.state.write();
+        let found = state.dir(dir).map_err(|e| Error::io("sync the folder", dir, e))?;
+        for change in found.pending.drain(..) {
+            change.apply(&mut found.durable);
+        }
+        Ok(())
+    }
+
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        let mut state = self.shared.state.write();
+        if state.find(path).is_err() {
+            // As a real lock file: it stays behind when the lock is released.
+            let created = state.create(path, Inode::default(), NameFate::Pending);
+            created.map_err(|e| Error::io("open", path, e))?;
+        }
+        if !self.shared.locks.lock().insert(path.to_owned()) {
+            return Ok(None);
+        }
+        let locks = Arc::clone(&self.shared.locks);
+        Ok(Some(Box::new(MemLock { locks, path: path.to_owned() })))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        let mut state = self.shared.state.write();
+        state.dir(dir).map_err(|e| Error::io("get the free space of", dir, e))?;
+        Ok(state.free())
+    }
+}
+
+struct MemLock {
+    locks: Arc<Mutex<BTreeSet<PathBuf>>>,
+    path: PathBuf,
+}
+
+impl LockGuard for MemLock {}
+
+impl Drop for MemLock {
+    fn drop(&mut self) {
+        self.locks.lock().remove(&self.path);
+    }
+}

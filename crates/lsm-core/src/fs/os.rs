@@ -1,0 +1,480 @@
+//! The real file system: [`OsFs`], the only place that names `std::fs`.
+//!
+//! Called through [`Fs`] and [`File`] alone. It must never retry a failed sync, and never move an
+//! append position backwards.
+//!
+//! Invariants:
+//! 1. All I/O is positional: no call depends on, or moves, a cursor that another call shares.
+//! 2. An append reserves its range before it writes, so concurrent appends never overlap.
+//! 3. An interrupted call is repeated, a short one is continued; any other error is passed on with
+//!    deed and path.
+
+#![expect(clippy::disallowed_methods, reason = "the one file that may name std::fs")]
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::names::TEMPORARY_SUFFIX;
+use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use crate::error::{Error, Result};
+
+/// Pages are at most this large on the machines we know (64 KiB on some ARM and POWER kernels).
+/// The kernel keeps a page that a DONTNEED range covers only in part, so ranges are widened to it.
+#[cfg(target_os = "linux")]
+const PAGE_BYTES_MAX: u64 = 64 << 10;
+
+/// Tells unfinished files of concurrent [`Fs::put_if_absent`] calls of this process apart.
+static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
+
+/// The file system of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsFs;
+
+/// An open file and the place of its next append.
+struct OsFile {
+    // Fixed after construction.
+    file: fs::File,
+    path: PathBuf,
+    // Where the next append goes. Relaxed: the read-modify-write alone keeps ranges apart, and
+    // no other memory is published by it.
+    position: AtomicU64,
+}
+
+/// Holds the lock as long as the file is open.
+struct OsLock {
+    _file: fs::File,
+}
+
+impl LockGuard for OsLock {}
+
+impl Fs for OsFs {
+    fn caps(&self) -> Caps {
+        Caps { link: true, punch: cfg!(target_os = "linux"), process_lock: true }
+    }
+
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        create_dir_durably(dir)
+    }
+
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let deed = match mode {
+            AppendMode::IfAbsent => {
+                options.create_new(true);
+                "create"
+            }
+            AppendMode::Existing => "open",
+        };
+        let file = options.open(path).map_err(|e| Error::io(deed, path, e))?;
+        let len = file.metadata().map_err(|e| Error::io("get the length of", path, e))?.len();
+        Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(len) }))
+    }
+
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        let file = fs::File::open(path).map_err(|e| Error::io("open", path, e))?;
+        // The handle cannot append, so its position is never used.
+        Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(0) }))
+    }
+
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        if path.symlink_metadata().is_ok() {
+            return Ok(false);
+        }
+        let temporary = write_temporary(path, content)?;
+        let linked = fs::hard_link(&temporary, path);
+        // What is left behind here is garbage that the next open clears away, and the name's fate
+        // is settled already: an error of this removal would tell the caller nothing.
+        let _ = fs::remove_file(&temporary);
+        match linked {
+            Ok(()) => {
+                // Durability: the name; the bytes were synced under their temporary name.
+                self.sync_dir(parent(path))?;
+                Ok(true)
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(Error::io("publish", path, e)),
+        }
+    }
+
+    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
+        let failed = |e| Error::io("list", dir, e);
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // A name that is not UTF-8 is none of ours.
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
+            if !name.starts_with(prefix) {
+                continue;
+            }
+            let metadata = match entry.metadata() {
+                Ok(metadata) => metadata,
+                // Deleted since the folder was read.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                Err(e) => return Err(Error::io("get the length of", &entry.path(), e)),
+            };
+            if metadata.is_file() {
+                entries.push(DirEntry { name, len: metadata.len() });
+            }
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("delete", path, e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::hard_link(from, to).map_err(|e| Error::io("link", to, e))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        fs::File::open(dir)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|e| Error::io("sync the folder", dir, e))
+    }
+
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(|e| Error::io("open", path, e))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
+        }
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        let stat = rustix::io::retry_on_intr(|| rustix::fs::statvfs(dir))
+            .map_err(|e| Error::io("get the free space of", dir, e.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+impl OsFile {
+    fn failed(&self, deed: &str, e: io::Error) -> Error {
+        Error::io(deed, &self.path, e)
+    }
+}
+
+impl File for OsFile {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        append(&self.position, bytes, |part, at| self.file.write_at(part, at))
+            .map_err(|e| self.failed("append to", e))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        read_full(buf, offset, |part, at| self.file.read_at(part, at))
+            .map_err(|e| self.failed("read", e))
+    }
+
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        drop_from_cache(&self.file, offset, buf.len() as u64);
+        self.read_at(offset, buf)
+    }
+
+    fn sync(&self) -> Result<()> {
+        // Durability: fdatasync carries a changed length too; on macOS std asks for F_FULLFSYNC.
+        self.file.sync_data().map_err(|e| self.failed("sync", e))
+    }
+
+    fn len(&self) -> Result<u64> {
+        let metadata = self.file.metadata().map_err(|e| self.failed("get the length of", e))?;
+        Ok(metadata.len())
+    }
+
+    fn preallocate(&self, len: u64) -> Result<()> {
+        let old = self.len()?;
+        if len <= old {
+            return Ok(());
+        }
+        reserve(&self.file, old, len).map_err(|e| self.failed("preallocate", e))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        punch_hole(&self.file, offset, len).map_err(|e| self.failed("punch a hole in", e))
+    }
+}
+
+/// The folder that holds `path`; a bare name lies in the current one.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+fn create_dir_durably(dir: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in dir.ancestors() {
+        if ancestor.as_os_str().is_empty() || ancestor.is_dir() {
+            break;
+        }
+        missing.push(ancestor);
+    }
+    if missing.is_empty() {
+        return sync_parent_of_existing(dir);
+    }
+    for folder in missing.into_iter().rev() {
+        match fs::create_dir(folder) {
+            Err(e) if !(e.kind() == io::ErrorKind::AlreadyExists && folder.is_dir()) => {
+                return Err(Error::io("create the folder", folder, e));
+            }
+            // Somebody else's creation is not durable yet either.
+            _ => OsFs.sync_dir(parent(folder))?,
+        }
+    }
+    Ok(())
+}
+
+/// The folder may stem from a process that was killed between its creation and the sync of its
+/// name; a power cut would then take everything in it away.
+fn sync_parent_of_existing(dir: &Path) -> Result<()> {
+    match OsFs.sync_dir(parent(dir)) {
+        // Who may not read the parent did not create `dir` in it.
+        Err(e) if e.io_source().is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) => {
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// Writes and syncs `content` under a fresh name beside `path`.
+fn write_temporary(path: &Path, content: &[u8]) -> Result<PathBuf> {
+    loop {
+        let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
+        let mut name = OsString::from(path);
+        name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", std::process::id()));
+        let temporary = PathBuf::from(name);
+        let file = match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+            Ok(file) => file,
+            // A leftover of an earlier process with this id: the next number is free, or the one
+            // after it.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(e) => return Err(Error::io("create", &temporary, e)),
+        };
+        let written = write_all(content, 0, |part, at| file.write_at(part, at))
+            .map_err(|e| Error::io("write", &temporary, e))
+            .and_then(|()| file.sync_data().map_err(|e| Error::io("sync", &temporary, e)));
+        return match written {
+            Ok(()) => Ok(temporary),
+            Err(e) => {
+                // The first error is the one that explains.
+                let _ = fs::remove_file(&temporary);
+                Err(e)
+            }
+        };
+    }
+}
+
+/// Takes the next range for `bytes` and writes them there.
+fn append(
+    position: &AtomicU64,
+    bytes: &[u8],
+    write: impl FnMut(&[u8], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    let offset = position.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    write_all(bytes, offset, write)
+}
+
+/// Calls `write(part, offset)` until all of `bytes` is written.
+fn write_all(
+    mut bytes: &[u8],
+    mut offset: u64,
+    mut write: impl FnMut(&[u8], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match write(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                offset += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Calls `read(part, offset)` until `buf` is full or the file ends.
+fn read_full(
+    buf: &mut [u8],
+    offset: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buf.len() {
+        // The kernel refuses offsets beyond i64 with EINVAL: past any end, there is nothing.
+        let Some(at) = offset.checked_add(filled as u64).filter(|at| *at <= i64::MAX as u64) else {
+            break;
+        };
+        match read(&mut buf[filled..], at) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}
+
+/// Asks the kernel to forget its clean pages of the range. Advice: where it is not taken, the read
+/// that follows is an ordinary one.
+#[cfg(target_os = "linux")]
+fn drop_from_cache(file: &fs::File, offset: u64, len: u64) {
+    let start = offset - offset % PAGE_BYTES_MAX;
+    let end = offset.saturating_add(len).checked_next_multiple_of(PAGE_BYTES_MAX);
+    // Length 0 means up to the end of the file.
+    let len = std::num::NonZeroU64::new(end.unwrap_or(start) - start);
+    let _ = rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn drop_from_cache(_file: &fs::File, _offset: u64, _len: u64) {}
+
+#[cfg(target_os = "linux")]
+fn reserve(file: &fs::File, old: u64, len: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let reserved =
+        rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), old, len - old));
+    match reserved {
+        // A medium that cannot reserve still gets the length; lack of space shows at the append.
+        // Unlike fallocate this could cut off an append that runs meanwhile and passes `len`; the
+        // engine preallocates before it appends.
+        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(len),
+        done => done.map_err(io::Error::from),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn reserve(file: &fs::File, _old: u64, len: u64) -> io::Result<()> {
+    file.set_len(len)
+}
+
+#[cfg(target_os = "linux")]
+fn punch_hole(file: &fs::File, offset: u64, len: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::io::retry_on_intr(|| fallocate(file, flags, offset, len)).map_err(io::Error::from)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn punch_hole(_file: &fs::File, _offset: u64, _len: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that takes at most 3 bytes a call and is interrupted before every one.
+    fn stubborn() -> impl FnMut(usize) -> io::Result<usize> {
+        let mut calls = 0;
+        move |len| {
+            calls += 1;
+            if calls % 2 == 1 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(len.min(3)) }
+        }
+    }
+
+    #[test]
+    fn interrupted_and_short_writes_are_continued() {
+        let (mut device, mut out) = (stubborn(), vec![0; 14]);
+        write_all(b"0123456789", 4, |part, at| {
+            let n = device(part.len())?;
+            let at = usize::try_from(at).unwrap();
+            out[at..at + n].copy_from_slice(&part[..n]);
+            Ok(n)
+        })
+        .unwrap();
+        assert_eq!(out, b"\0\0\0\x000123456789");
+    }
+
+    #[test]
+    fn interrupted_and_short_reads_are_continued_to_the_end_of_the_file() {
+        let (mut device, text) = (stubborn(), b"0123456789");
+        let mut buf = [b'.'; 9];
+        let n = read_full(&mut buf, 3, |part, at| {
+            let rest = &text[usize::try_from(at).unwrap()..];
+            let n = device(part.len().min(rest.len()))?;
+            part[..n].copy_from_slice(&rest[..n]);
+            Ok(n)
+        });
+        assert_eq!((n.unwrap(), &buf), (7, b"3456789.."));
+    }
+
+    #[test]
+    fn a_device_that_takes_nothing_is_an_error_and_an_error_stops() {
+        let e = write_all(b"x", 0, |_, _| Ok(0)).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::WriteZero);
+        let mut calls = 0;
+        let e = write_all(b"x", 0, |_, _| {
+            calls += 1;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert_eq!((e.unwrap_err().kind(), calls), (io::ErrorKind::StorageFull, 1));
+    }
+
+    #[test]
+    fn publishing_leaves_no_temporary_and_steps_over_leftovers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m");
+        let next = NEXT_TEMPORARY.load(Ordering::Relaxed);
+        for n in next..next + 50 {
+            let leftover = format!("m.{}-{n}{TEMPORARY_SUFFIX}", std::process::id());
+            fs::write(dir.path().join(leftover), "half").unwrap();
+        }
+        assert!(OsFs.put_if_absent(&path, b"whole").unwrap());
+        assert!(!OsFs.put_if_absent(&path, b"other").unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        assert_eq!(OsFs.list(dir.path(), "").unwrap().len(), 51);
+    }
+
+    #[test]
+    fn an_append_during_another_one_goes_behind_it() {
+        let (position, mut places) = (AtomicU64::new(10), Vec::new());
+        append(&position, b"123", |part, at| {
+            places.push(at);
+            append(&position, b"45", |part, at| {
+                places.push(at);
+                Ok(part.len())
+            })?;
+            Ok(part.len())
+        })
+        .unwrap();
+        assert_eq!((places, position.into_inner()), (vec![10, 13], 15));
+    }
+
+    #[test]
+    fn uncached_reads_agree_at_every_alignment() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsFs.open_append(&dir.path().join("a"), AppendMode::IfAbsent).unwrap();
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        file.append(&bytes).unwrap();
+        file.sync().unwrap();
+        for (offset, len) in [(0, 0), (0, 1), (4095, 2), (65_535, 4097), (99_999, 10), (100_001, 3)]
+        {
+            let mut buf = vec![0; len];
+            let n = file.read_at_uncached(offset as u64, &mut buf).unwrap();
+            let expected = bytes.get(offset..).unwrap_or_default();
+            let expected = &expected[..len.min(expected.len())];
+            assert_eq!(&buf[..n], expected, "{offset} {len}");
+        }
+        assert_eq!(file.read_at_uncached(u64::MAX, &mut [0; 4]).unwrap(), 0);
+    }
+}

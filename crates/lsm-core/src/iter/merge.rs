@@ -1,0 +1,307 @@
+//! Merging cursors into one: a binary heap over the sources that compares 8-byte prefixes first.
+//!
+//! The source on top of the heap holds the current entry. After a move only the new head of that
+//! source is compared with the better of its two children, so a long run from one source costs
+//! two comparisons an entry however many sources there are.
+//!
+//! Invariants:
+//! 1. `heap` holds exactly the valid sources, ordered for the present direction.
+//! 2. `prefixes[i]` is `prefix8` of the user key under source `i`, while that source is valid.
+//! 3. After an error nothing is valid until the next seek.
+
+use std::cmp::Ordering;
+
+use super::InternalIter;
+use crate::error::Result;
+use crate::types::{KeyRef, prefix8};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// Several cursors as one. Equal internal keys come out in the order of the sources.
+pub struct MergeIter<I> {
+    sources: Vec<I>,
+    prefixes: Vec<u64>,
+    heap: Vec<usize>,
+    direction: Direction,
+}
+
+impl<I: InternalIter> MergeIter<I> {
+    /// Merges `sources`; before the first seek nothing is valid.
+    pub fn new(sources: Vec<I>) -> MergeIter<I> {
+        let count = sources.len();
+        MergeIter {
+            sources,
+            prefixes: vec![0; count],
+            heap: Vec::with_capacity(count),
+            direction: Direction::Forward,
+        }
+    }
+
+    /// The source that holds the current entry. Only while valid.
+    pub fn current(&self) -> &I {
+        &self.sources[self.heap[0]]
+    }
+
+    /// The position of [`MergeIter::current`] among the sources. Only while valid.
+    pub fn current_index(&self) -> usize {
+        self.heap[0]
+    }
+
+    fn precedes(&self, a: usize, b: usize) -> bool {
+        let order = self.prefixes[a]
+            .cmp(&self.prefixes[b])
+            .then_with(|| self.sources[a].key().cmp(&self.sources[b].key()));
+        match (order, self.direction) {
+            (Ordering::Equal, Direction::Forward) => a < b,
+            (Ordering::Equal, Direction::Backward) => a > b,
+            (order, Direction::Forward) => order == Ordering::Less,
+            (order, Direction::Backward) => order == Ordering::Greater,
+        }
+    }
+
+    fn sift_down(&mut self, mut parent: usize) {
+        loop {
+            let mut best = 2 * parent + 1;
+            if best >= self.heap.len() {
+                return;
+            }
+            if best + 1 < self.heap.len() && self.precedes(self.heap[best + 1], self.heap[best]) {
+                best += 1;
+            }
+            if !self.precedes(self.heap[best], self.heap[parent]) {
+                return;
+            }
+            self.heap.swap(best, parent);
+            parent = best;
+        }
+    }
+
+    /// Moves every source by `place` and builds the heap anew.
+    fn place_all(
+        &mut self,
+        direction: Direction,
+        mut place: impl FnMut(usize, &mut I) -> Result<()>,
+    ) -> Result<()> {
+        self.heap.clear();
+        self.direction = direction;
+        for (index, source) in self.sources.iter_mut().enumerate() {
+            if let Err(error) = place(index, source) {
+                self.heap.clear();
+                return Err(error);
+            }
+            if source.valid() {
+                self.prefixes[index] = prefix8(source.key().user);
+                self.heap.push(index);
+            }
+        }
+        for parent in (0..self.heap.len() / 2).rev() {
+            self.sift_down(parent);
+        }
+        Ok(())
+    }
+
+    fn top_moved(&mut self, moved: Result<()>) -> Result<()> {
+        if moved.is_err() {
+            self.heap.clear();
+            return moved;
+        }
+        let top = self.heap[0];
+        if self.sources[top].valid() {
+            self.prefixes[top] = prefix8(self.sources[top].key().user);
+        } else {
+            self.heap.swap_remove(0);
+        }
+        if self.heap.len() > 1 {
+            self.sift_down(0);
+        }
+        Ok(())
+    }
+
+    /// Turns around: every other source moves to its first entry beyond the current one in the
+    /// new direction.
+    fn turn(&mut self, direction: Direction) -> Result<()> {
+        let top = self.heap[0];
+        let here = self.sources[top].key().to_owned();
+        self.place_all(direction, |index, source| {
+            if index == top {
+                return Ok(());
+            }
+            match direction {
+                Direction::Forward => {
+                    source.seek(here.as_ref())?;
+                    // An equal entry of an earlier source was passed already.
+                    if index < top && source.valid() && source.key() == here.as_ref() {
+                        source.next()?;
+                    }
+                    Ok(())
+                }
+                Direction::Backward => {
+                    source.seek(here.as_ref())?;
+                    let equal = source.valid() && source.key() == here.as_ref();
+                    if equal && index < top { Ok(()) } else { source.seek_before(here.as_ref()) }
+                }
+            }
+        })
+    }
+}
+
+impl<I: InternalIter> InternalIter for MergeIter<I> {
+    #[inline]
+    fn valid(&self) -> bool {
+        !self.heap.is_empty()
+    }
+
+    #[inline]
+    fn key(&self) -> KeyRef<'_> {
+        self.current().key()
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.current().value()
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.place_all(Direction::Forward, |_, source| source.seek_to_first())
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.place_all(Direction::Backward, |_, source| source.seek_to_last())
+    }
+
+    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.place_all(Direction::Forward, |_, source| source.seek(target))
+    }
+
+    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.place_all(Direction::Backward, |_, source| source.seek_before(target))
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        if self.direction == Direction::Backward {
+            self.turn(Direction::Forward)?;
+        }
+        let moved = self.sources[self.heap[0]].next();
+        self.top_moved(moved)
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        if self.direction == Direction::Forward {
+            self.turn(Direction::Backward)?;
+        }
+        let moved = self.sources[self.heap[0]].prev();
+        self.top_moved(moved)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
+    use proptest::prelude::*;
+
+    /// A cursor over a sorted list.
+    pub(crate) struct ListIter {
+        list: Vec<(InternalKey, Vec<u8>)>,
+        at: Option<usize>,
+    }
+
+    impl ListIter {
+        pub(crate) fn new(mut list: Vec<(InternalKey, Vec<u8>)>) -> ListIter {
+            list.sort();
+            ListIter { list, at: None }
+        }
+
+        fn place(&mut self, at: Option<usize>) -> Result<()> {
+            self.at = at.filter(|at| *at < self.list.len());
+            Ok(())
+        }
+    }
+
+    impl InternalIter for ListIter {
+        fn valid(&self) -> bool {
+            self.at.is_some()
+        }
+
+        fn key(&self) -> KeyRef<'_> {
+            self.list[self.at.unwrap()].0.as_ref()
+        }
+
+        fn value(&self) -> &[u8] {
+            &self.list[self.at.unwrap()].1
+        }
+
+        fn seek_to_first(&mut self) -> Result<()> {
+            self.place(Some(0))
+        }
+
+        fn seek_to_last(&mut self) -> Result<()> {
+            self.place(self.list.len().checked_sub(1))
+        }
+
+        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+            self.place(Some(self.list.partition_point(|(k, _)| k.as_ref() < target)))
+        }
+
+        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+            self.place(self.list.partition_point(|(k, _)| k.as_ref() < target).checked_sub(1))
+        }
+
+        fn next(&mut self) -> Result<()> {
+            self.place(self.at.map(|at| at + 1))
+        }
+
+        fn prev(&mut self) -> Result<()> {
+            self.place(self.at.and_then(|at| at.checked_sub(1)))
+        }
+    }
+
+    pub(crate) fn key(user: &[u8], seq: u64, kind: EntryKind) -> InternalKey {
+        KeyRef::new(user, Trailer::new(SeqNo::new(seq).unwrap(), kind)).to_owned()
+    }
+
+    proptest! {
+        #[test]
+        fn any_walk_agrees_with_one_sorted_list(
+            lists in prop::collection::vec(
+                prop::collection::btree_set((0u8..6, 1u64..12), 0..20), 1..5),
+            moves in prop::collection::vec((0u8..7, 0u8..6, 0u64..12), 1..60),
+        ) {
+            let mut all = Vec::new();
+            let mut sources = Vec::new();
+            for (index, list) in lists.iter().enumerate() {
+                let list: Vec<_> = list.iter()
+                    .map(|(k, seq)| (key(&[*k], *seq, EntryKind::Value), vec![index as u8]))
+                    .collect();
+                all.extend(list.clone());
+                sources.push(ListIter::new(list));
+            }
+            let mut merged = MergeIter::new(sources);
+            let mut model = ListIter::new(all);
+            for (what, k, seq) in moves {
+                let target = [k];
+                let target = KeyRef::seek(&target, SeqNo::new(seq).unwrap());
+                match what {
+                    0 => { merged.seek_to_first().unwrap(); model.seek_to_first().unwrap() }
+                    1 => { merged.seek_to_last().unwrap(); model.seek_to_last().unwrap() }
+                    2 => { merged.seek(target).unwrap(); model.seek(target).unwrap() }
+                    3 => { merged.seek_before(target).unwrap(); model.seek_before(target).unwrap() }
+                    _ if !model.valid() => {}
+                    4 => { merged.prev().unwrap(); model.prev().unwrap() }
+                    _ => { merged.next().unwrap(); model.next().unwrap() }
+                }
+                prop_assert_eq!(merged.valid(), model.valid());
+                if model.valid() {
+                    prop_assert_eq!(merged.key(), model.key());
+                    prop_assert_eq!(merged.value(), model.value());
+                }
+            }
+        }
+    }
+}

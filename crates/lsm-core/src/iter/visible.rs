@@ -1,0 +1,289 @@
+//! What a reader at one sequence number sees: the newest version of each key, tombstones left out.
+//!
+//! Forwards the underlying cursor stays on the current entry, so nothing is copied but the user
+//! key. Backwards the versions of a key come oldest first, so the last one seen that is visible
+//! is kept aside.
+//!
+//! Invariants:
+//! 1. Forward and valid: the inner cursor is on the current entry.
+//! 2. Backward and valid: the inner cursor is on the newest entry of an earlier key, or invalid;
+//!    the current entry is in `key`, `trailer` and `value`.
+//! 3. After this many versions of one key the cursor seeks past the rest instead of stepping.
+
+use super::InternalIter;
+use crate::error::Result;
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+
+/// Steps over versions of one key before a seek is cheaper.
+const STEPS_BEFORE_SEEK: usize = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Invalid,
+    Forward,
+    Backward,
+}
+
+/// See the module.
+pub struct VisibleIter<I> {
+    inner: I,
+    seq: SeqNo,
+    state: State,
+    key: Vec<u8>,
+    trailer: Trailer,
+    value: Vec<u8>,
+}
+
+impl<I: InternalIter> VisibleIter<I> {
+    /// The entries of `inner` as a reader at `seq` sees them.
+    pub fn new(inner: I, seq: SeqNo) -> VisibleIter<I> {
+        let (key, value) = (Vec::new(), Vec::new());
+        VisibleIter { inner, seq, state: State::Invalid, key, trailer: Trailer::LAST, value }
+    }
+
+    /// Whether the cursor is on an entry.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.state != State::Invalid
+    }
+
+    /// The user key. Only while valid.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        match self.state {
+            State::Forward => self.inner.key().user,
+            _ => &self.key,
+        }
+    }
+
+    /// Kind and sequence number of the entry. Only while valid.
+    #[inline]
+    pub fn trailer(&self) -> Trailer {
+        match self.state {
+            State::Forward => self.inner.key().trailer,
+            _ => self.trailer,
+        }
+    }
+
+    /// The stored bytes of the entry. Only while valid.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        match self.state {
+            State::Forward => self.inner.value(),
+            _ => &self.value,
+        }
+    }
+
+    /// The inner cursor, if it is on the current entry.
+    pub fn on_current(&self) -> Option<&I> {
+        (self.state == State::Forward).then_some(&self.inner)
+    }
+
+    /// Moves to the first visible entry.
+    pub fn seek_to_first(&mut self) -> Result<()> {
+        self.state = State::Invalid;
+        self.inner.seek_to_first()?;
+        self.find_forward()
+    }
+
+    /// Moves to the last visible entry.
+    pub fn seek_to_last(&mut self) -> Result<()> {
+        self.state = State::Invalid;
+        self.inner.seek_to_last()?;
+        self.find_backward()
+    }
+
+    /// Moves to the first visible entry whose key is at or after `key`.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.state = State::Invalid;
+        self.inner.seek(KeyRef::seek(key, self.seq))?;
+        self.find_forward()
+    }
+
+    /// Moves to the last visible entry whose key is before `key`.
+    pub fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        self.state = State::Invalid;
+        self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?;
+        self.find_backward()
+    }
+
+    /// Moves forward. Only while valid.
+    #[inline]
+    pub fn next(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Invalid) {
+            State::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
+            _ => {
+                self.key.clear();
+                self.key.extend_from_slice(self.inner.key().user);
+                self.inner.next()?;
+                self.pass_versions()?;
+            }
+        }
+        self.find_forward()
+    }
+
+    /// Moves back. Only while valid.
+    #[inline]
+    pub fn prev(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.state, State::Invalid) != State::Backward {
+            self.key.clear();
+            self.key.extend_from_slice(self.inner.key().user);
+            self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))?;
+        }
+        self.find_backward()
+    }
+
+    /// From anywhere among the versions of `self.key` to the first entry of another key.
+    #[inline]
+    fn pass_versions(&mut self) -> Result<()> {
+        for _ in 0..STEPS_BEFORE_SEEK {
+            if !self.inner.valid() || self.inner.key().user != &self.key[..] {
+                return Ok(());
+            }
+            self.inner.next()?;
+        }
+        if self.inner.valid() && self.inner.key().user == &self.key[..] {
+            // Trailer::LAST sorts behind every version that can exist.
+            self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?;
+            if self.inner.valid() && self.inner.key().user == &self.key[..] {
+                self.inner.next()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// From the newest entry of a key on: to the first entry that is visible and no tombstone.
+    fn find_forward(&mut self) -> Result<()> {
+        let mut steps = 0;
+        while self.inner.valid() {
+            let KeyRef { user, trailer } = self.inner.key();
+            if trailer.seq() > self.seq {
+                steps += 1;
+                if steps < STEPS_BEFORE_SEEK {
+                    self.inner.next()?;
+                } else {
+                    steps = 0;
+                    self.key.clear();
+                    self.key.extend_from_slice(user);
+                    self.inner.seek(KeyRef::seek(&self.key, self.seq))?;
+                }
+                continue;
+            }
+            steps = 0;
+            if trailer.kind() != Some(EntryKind::Tombstone) {
+                self.state = State::Forward;
+                return Ok(());
+            }
+            self.key.clear();
+            self.key.extend_from_slice(user);
+            self.inner.next()?;
+            self.pass_versions()?;
+        }
+        Ok(())
+    }
+
+    /// From the oldest version of a key on, backwards: to a key whose newest visible version is
+    /// no tombstone.
+    fn find_backward(&mut self) -> Result<()> {
+        while self.inner.valid() {
+            self.key.clear();
+            self.key.extend_from_slice(self.inner.key().user);
+            let mut found = false;
+            let mut steps = 0;
+            while self.inner.valid() && self.inner.key().user == &self.key[..] {
+                let trailer = self.inner.key().trailer;
+                if trailer.seq() > self.seq {
+                    // Only newer versions follow: none of them is visible.
+                    self.pass_versions_backward(&mut steps)?;
+                    continue;
+                }
+                steps += 1;
+                if steps == STEPS_BEFORE_SEEK {
+                    // The newest visible version lies at the seek point; what is before it is
+                    // too new or another key.
+                    self.inner.seek(KeyRef::seek(&self.key, self.seq))?;
+                }
+                found = true;
+                self.trailer = self.inner.key().trailer;
+                self.value.clear();
+                if self.trailer.kind() != Some(EntryKind::Tombstone) {
+                    self.value.extend_from_slice(self.inner.value());
+                }
+                self.inner.prev()?;
+            }
+            if found && self.trailer.kind() != Some(EntryKind::Tombstone) {
+                self.state = State::Backward;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_versions_backward(&mut self, steps: &mut usize) -> Result<()> {
+        *steps += 1;
+        if *steps <= STEPS_BEFORE_SEEK {
+            return self.inner.prev();
+        }
+        self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::merge::tests::{ListIter, key};
+    use super::*;
+    use proptest::prelude::*;
+
+    type Versions = Vec<(u8, u64, bool)>;
+
+    fn visible_at(versions: &Versions, seq: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut newest = BTreeMap::new();
+        for (k, s, put) in versions.iter().filter(|(_, s, _)| *s <= seq) {
+            let slot = newest.entry(*k).or_insert((0, false));
+            if *s > slot.0 {
+                *slot = (*s, *put);
+            }
+        }
+        let live = newest.into_iter().filter(|(_, (_, put))| *put);
+        live.map(|(k, (s, _))| (vec![k], vec![s as u8])).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn any_walk_sees_one_version_per_key(
+            keys in prop::collection::vec((0u8..5, any::<bool>()), 1..80),
+            seq in 0u64..90,
+            moves in prop::collection::vec((0u8..8, 0u8..6), 1..60),
+        ) {
+            let versions: Versions =
+                keys.iter().enumerate().map(|(n, (k, put))| (*k, n as u64 + 1, *put)).collect();
+            let entries = versions.iter().map(|(k, s, put)| {
+                let kind = if *put { EntryKind::Value } else { EntryKind::Tombstone };
+                (key(&[*k], *s, kind), vec![*s as u8])
+            });
+            let list = visible_at(&versions, seq);
+            let inner = ListIter::new(entries.collect());
+            let mut iter = VisibleIter::new(inner, SeqNo::new(seq).unwrap());
+            let mut at: Option<usize> = None;
+            for (what, k) in moves {
+                let below = list.partition_point(|(key, _)| key[..] < [k][..]);
+                at = match what {
+                    0 => { iter.seek_to_first().unwrap(); Some(0) }
+                    1 => { iter.seek_to_last().unwrap(); list.len().checked_sub(1) }
+                    2 => { iter.seek(&[k]).unwrap(); Some(below) }
+                    3 => { iter.seek_before(&[k]).unwrap(); below.checked_sub(1) }
+                    _ if at.is_none() => None,
+                    4 | 5 => { iter.prev().unwrap(); at.and_then(|at| at.checked_sub(1)) }
+                    _ => { iter.next().unwrap(); at.map(|at| at + 1) }
+                }.filter(|at| *at < list.len());
+                prop_assert_eq!(iter.valid(), at.is_some());
+                if let Some(at) = at {
+                    prop_assert_eq!(iter.key(), &list[at].0[..]);
+                    prop_assert_eq!(iter.value(), &list[at].1[..]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! [`BlockBuilder`]: fills the payload of a data or index block. Used by the table writer alone;
+//! `block.rs` describes the bytes.
+//!
+//! Invariant: keys arrive in strictly ascending internal order; the caller has checked it.
+
+use crate::codec::{put_u32, put_u64, put_varint};
+use crate::types::{KeyRef, SeqNo};
+
+use super::block::{RESTART_ENTRIES, TAIL_BYTES};
+use super::block_search::common_len;
+
+/// A block under construction.
+pub(super) struct BlockBuilder {
+    base_seq: SeqNo,
+    payload: Vec<u8>,
+    /// Offset of each restart entry.
+    restarts: Vec<u32>,
+    /// Where the present restart key lies in the payload.
+    restart_key: std::ops::Range<usize>,
+    /// Where the first key lies in the payload.
+    first_key: std::ops::Range<usize>,
+    count: u32,
+}
+
+impl BlockBuilder {
+    /// An empty block. No entry is older than `base_seq`.
+    pub(super) fn new(base_seq: SeqNo) -> BlockBuilder {
+        BlockBuilder {
+            base_seq,
+            payload: Vec::new(),
+            restarts: Vec::new(),
+            restart_key: 0..0,
+            first_key: 0..0,
+            count: 0,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of the payload if it were finished now.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.payload.len() + 4 * self.restarts.len() + TAIL_BYTES
+    }
+
+    /// The most that an entry adds to the payload.
+    pub(super) fn entry_bytes_max(key: KeyRef<'_>, value_len: usize) -> usize {
+        // Header, three lengths of at most 5 bytes, a sequence of at most 8, a restart offset.
+        1 + 15 + 8 + 4 + key.user.len() + value_len
+    }
+
+    /// Appends an entry whose value is the pieces of `value` one after the other.
+    pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) {
+        let kind = key.trailer.kind().expect("a written entry has a kind");
+        let delta = key.trailer.seq().get().checked_sub(self.base_seq.get());
+        let delta = delta.expect("no entry is older than the base sequence");
+        let is_restart = self.count.is_multiple_of(RESTART_ENTRIES);
+        let shared = if is_restart {
+            let at = u32::try_from(self.payload.len()).expect("blocks are far below 4 GiB");
+            self.restarts.push(at);
+            0
+        } else {
+            common_len(&self.payload[self.restart_key.clone()], key.user)
+        };
+        let suffix = &key.user[shared..];
+        self.payload.push(kind as u8);
+        put_varint(&mut self.payload, shared as u64);
+        put_varint(&mut self.payload, suffix.len() as u64);
+        put_varint(&mut self.payload, value.len() as u64);
+        put_varint(&mut self.payload, delta);
+        let start = self.payload.len();
+        self.payload.extend_from_slice(suffix);
+        if is_restart {
+            self.restart_key = start..self.payload.len();
+            if self.count == 0 {
+                self.first_key = self.restart_key.clone();
+            }
+        }
+        self.payload.extend_from_slice(value);
+        self.count += 1;
+    }
+
+    /// Completes the payload. `last_key` is the user key added last.
+    pub(super) fn finish(&mut self, last_key: &[u8]) -> &[u8] {
+        assert!(self.count > 0, "a block has an entry");
+        let common = common_len(&self.payload[self.first_key.clone()], last_key);
+        for restart in &self.restarts {
+            put_u32(&mut self.payload, *restart);
+        }
+        put_u64(&mut self.payload, self.base_seq.get());
+        put_u32(&mut self.payload, u32::try_from(common).expect("keys are at most 64 KiB"));
+        put_u32(&mut self.payload, self.count);
+        &self.payload
+    }
+
+    /// Empties the builder for the next block.
+    pub(super) fn clear(&mut self) {
+        self.payload.clear();
+        // One huge value must not stay allocated for the rest of the file.
+        if self.payload.capacity() > 4 << 20 {
+            self.payload.shrink_to(1 << 20);
+        }
+        self.restarts.clear();
+        self.restart_key = 0..0;
+        self.first_key = 0..0;
+        self.count = 0;
+    }
+}

@@ -1,0 +1,157 @@
+//! The footer: the last bytes of a table, from which all else is found.
+//!
+//! ```text
+//! offset  size  name           meaning
+//! 0       8     compatible     feature bits that any reader may ignore
+//! 8       8     read           feature bits that a mere reader may ignore
+//! 16      8     incompatible   feature bits that every reader must know
+//! 24      1     checksum       1 = XXH3-64
+//! 25      1     trailer        bytes behind the payload of each block: 9
+//! 26      1     index levels   1 or 2
+//! 27      5     reserved       0
+//! 32      16    db id
+//! 48      16    unique id      hash of database, file number and epoch
+//! 64      16    bloom          u64 offset, u64 length; both 0 without one
+//! 80      16    index          the same
+//! 96      16    properties     the same
+//! 112     16    file hash      XXH3-128 over the checksums of all blocks in file order
+//! 128     4     footer length  152
+//! 132     4     version        1
+//! 136     8     magic          "siltsst\n"
+//! 144     8     checksum       XXH3-64 of all bytes before, seeded with the file's length
+//! ```
+//!
+//! Length, version, magic and checksum lie at the same distance from the end in every version.
+
+use crate::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64, put_u128};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::DbId;
+
+use super::stored::{Extent, Source};
+
+/// Length of the footer that this version writes, in bytes.
+pub(super) const FOOTER_BYTES: usize = 152;
+/// A footer of a later version may be longer, up to this.
+const FOOTER_BYTES_MAX: usize = 4096;
+/// Bytes from the footer length to the end.
+const ENDING_BYTES: usize = 24;
+const MAGIC: u64 = u64::from_le_bytes(*b"siltsst\n");
+const VERSION: u32 = 1;
+const CHECKSUM_XXH3_64: u8 = 1;
+/// Incompatible feature bits that this version knows: none. Bit 0 is reserved for hidden entries.
+const INCOMPATIBLE_KNOWN: u64 = 0;
+
+/// A decoded footer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Footer {
+    pub index_levels: u8,
+    pub db_id: DbId,
+    pub unique_id: u128,
+    /// Of length 0 where there is none.
+    pub bloom: Extent,
+    pub index: Extent,
+    pub properties: Extent,
+    pub file_hash: u128,
+}
+
+impl Footer {
+    /// Appends the footer of a file that will be `file_bytes` long with it.
+    pub(super) fn encode(&self, out: &mut Vec<u8>, file_bytes: u64) {
+        let start = out.len();
+        for features in [0, 0, 0] {
+            put_u64(out, features);
+        }
+        let trailer = super::stored::TRAILER_BYTES as u8;
+        out.extend_from_slice(&[CHECKSUM_XXH3_64, trailer, self.index_levels, 0, 0, 0, 0, 0]);
+        put_u128(out, self.db_id.0);
+        put_u128(out, self.unique_id);
+        for extent in [self.bloom, self.index, self.properties] {
+            put_u64(out, extent.offset);
+            put_u64(out, extent.len);
+        }
+        put_u128(out, self.file_hash);
+        put_u32(out, FOOTER_BYTES as u32);
+        put_u32(out, VERSION);
+        put_u64(out, MAGIC);
+        let checksum = checksum64_seeded(&out[start..], file_bytes);
+        put_u64(out, checksum);
+        assert_eq!(out.len() - start, FOOTER_BYTES, "the table above is the footer");
+    }
+
+    /// Reads the footer of `source`; returns it with the offset at which it begins.
+    ///
+    /// # Errors
+    /// `Corruption`; `Unsupported` for an intact footer of a version, or with incompatible
+    /// features, that this code does not know.
+    pub(super) fn read(source: &Source) -> Result<(Footer, u64)> {
+        let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
+        let mut buf = [0; FOOTER_BYTES_MAX];
+        let buf = &mut buf[..reach as usize];
+        source.read_exact(source.file_bytes - reach, buf)?;
+        let bad = |what: &str| source.corruption(source.file_bytes - reach, what);
+        let Some((_, ending)) = buf.split_last_chunk::<ENDING_BYTES>() else {
+            return Err(bad("file is too short for a table"));
+        };
+        let malformed = |_: Malformed| bad("footer ends too soon");
+        let mut reader = Reader::new(ending);
+        let len = reader.u32().map_err(malformed)?;
+        let version = reader.u32().map_err(malformed)?;
+        let magic = reader.u64().map_err(malformed)?;
+        let checksum = reader.u64().map_err(malformed)?;
+        if magic != MAGIC {
+            return Err(bad("file does not end like a table"));
+        }
+        let Some(start) = buf.len().checked_sub(len as usize) else {
+            return Err(bad("footer length does not fit the file"));
+        };
+        let footer = &buf[start..];
+        let covered = footer.len().saturating_sub(8);
+        if checksum64_seeded(&footer[..covered], source.file_bytes) != checksum {
+            return Err(bad("footer checksum does not match"));
+        }
+        if version != VERSION {
+            let what = format!("table format version {version} in {}", source.path.display());
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let decoded = Footer::decode(source, footer)?;
+        Ok((decoded, source.file_bytes - u64::from(len)))
+    }
+
+    fn decode(source: &Source, bytes: &[u8]) -> Result<Footer> {
+        let at = source.file_bytes - bytes.len() as u64;
+        let malformed = |e: Malformed| source.corruption(at + e.at as u64, e.what);
+        let mut reader = Reader::new(bytes);
+        let unsupported = |what: String| {
+            let place = source.path.display();
+            Err(Error::new(ErrorKind::Unsupported, format!("{what} in {place}")))
+        };
+        reader.take(16).map_err(malformed)?;
+        let unknown = reader.u64().map_err(malformed)? & !INCOMPATIBLE_KNOWN;
+        if unknown != 0 {
+            return unsupported(format!("unknown incompatible table features {unknown:#x}"));
+        }
+        let checksum = reader.u8().map_err(malformed)?;
+        let trailer = reader.u8().map_err(malformed)?;
+        if checksum != CHECKSUM_XXH3_64 || usize::from(trailer) != super::stored::TRAILER_BYTES {
+            return unsupported(format!("block checksum {checksum} of {trailer} bytes"));
+        }
+        let index_levels = reader.u8().map_err(malformed)?;
+        reader.take(5).map_err(malformed)?;
+        let db_id = DbId(reader.u128().map_err(malformed)?);
+        let unique_id = reader.u128().map_err(malformed)?;
+        let mut extents = [Extent { offset: 0, len: 0 }; 3];
+        for extent in &mut extents {
+            extent.offset = reader.u64().map_err(malformed)?;
+            extent.len = reader.u64().map_err(malformed)?;
+            if extent.end() > at {
+                return Err(malformed(reader.malformed("block lies beyond the footer")));
+            }
+        }
+        let [bloom, index, properties] = extents;
+        let file_hash = reader.u128().map_err(malformed)?;
+        if !(1..=2).contains(&index_levels) {
+            return Err(source.corruption(at, "index has neither one level nor two"));
+        }
+        Ok(Footer { index_levels, db_id, unique_id, bloom, index, properties, file_hash })
+    }
+}

@@ -1,0 +1,278 @@
+//! The index: which data block holds a key. Built by the writer, walked by reader and iterator.
+//!
+//! One entry for each data block: its key is a separator, not before any key of that block and
+//! before every key of the next; its value is varint offset, varint length of the block. Entries
+//! lie in blocks of the format of data blocks. A large index has two levels: partitions, read
+//! through the block cache, and over them one block with the last separator of each.
+//!
+//! Separators: where two neighbouring blocks have different user keys at their border, a user key
+//! as short as possible with [`Trailer::LAST`], so that it is behind all versions of its key;
+//! where the versions of one user key span blocks, the whole last internal key.
+
+use std::sync::Arc;
+
+use crate::codec::{put_varint, varint_at};
+use crate::error::Result;
+use crate::types::{KeyRef, SeqNo, Trailer};
+
+use super::block::Block;
+use super::block_builder::BlockBuilder;
+use super::block_search::common_len;
+use super::reader::SstReader;
+use super::stored::Extent;
+
+/// An index whose entries take more than this is split into partitions. At 4 KiB a block this
+/// covers about 200 MiB of data: tables of the default size do without a second look-up.
+pub(super) const INDEX_BYTES_MAX: usize = 1 << 20;
+/// Partitions are this much smaller than the limit, so that a split index has several.
+const PARTITION_FRACTION: usize = 32;
+
+/// Appends to `out` the shortest user key that is not before `last` and before `next`.
+pub(super) fn put_separator(out: &mut Vec<u8>, last: &[u8], next: &[u8]) {
+    let common = common_len(last, next);
+    // One byte more of `next` is behind `last`; it is before `next` if it is not all of it.
+    let cut = if common + 1 < next.len() { &next[..common + 1] } else { last };
+    out.extend_from_slice(if cut.len() < last.len() { cut } else { last });
+}
+
+struct Fence {
+    /// Where its separator ends in the pool of keys; it begins where the one before ends.
+    key_end: usize,
+    trailer: Trailer,
+    extent: Extent,
+}
+
+/// Collects the fences of a table.
+pub(super) struct IndexBuilder {
+    keys: Vec<u8>,
+    fences: Vec<Fence>,
+    /// See [`INDEX_BYTES_MAX`]; smaller in tests.
+    bytes_max: usize,
+}
+
+impl IndexBuilder {
+    pub(super) fn new(bytes_max: usize) -> IndexBuilder {
+        IndexBuilder { keys: Vec::new(), fences: Vec::new(), bytes_max }
+    }
+
+    /// Adds the data block at `extent`, whose last key is `last`; `next` is the first user key
+    /// behind it.
+    pub(super) fn add(&mut self, last: KeyRef<'_>, next: Option<&[u8]>, extent: Extent) {
+        let trailer = match next {
+            Some(next) if next == last.user => {
+                self.keys.extend_from_slice(last.user);
+                last.trailer
+            }
+            Some(next) => {
+                put_separator(&mut self.keys, last.user, next);
+                Trailer::LAST
+            }
+            None => {
+                self.keys.extend_from_slice(last.user);
+                Trailer::LAST
+            }
+        };
+        self.fences.push(Fence { key_end: self.keys.len(), trailer, extent });
+    }
+
+    /// Bytes of the index if it were finished now, about.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.keys.len() + 16 * self.fences.len()
+    }
+
+    /// Hands the payloads of the index to `write`, the top one last; returns the number of levels
+    /// and where the top lies.
+    pub(super) fn finish(
+        &self,
+        mut write: impl FnMut(&[u8]) -> Result<Extent>,
+    ) -> Result<(u8, Extent)> {
+        let fences = || {
+            let starts = std::iter::once(0).chain(self.fences.iter().map(|fence| fence.key_end));
+            self.fences.iter().zip(starts).map(|(fence, start)| {
+                (KeyRef::new(&self.keys[start..fence.key_end], fence.trailer), fence.extent)
+            })
+        };
+        let mut block = BlockBuilder::new(SeqNo::ZERO);
+        let mut value = Vec::new();
+        let mut add = |block: &mut BlockBuilder, key, extent: Extent| {
+            value.clear();
+            put_varint(&mut value, extent.offset);
+            put_varint(&mut value, extent.len);
+            block.add(key, &value);
+        };
+        let last = fences().last().expect("a table has a block").0;
+        if self.payload_bytes() <= self.bytes_max {
+            fences().for_each(|(key, extent)| add(&mut block, key, extent));
+            return Ok((1, write(block.finish(last.user))?));
+        }
+        let mut top = BlockBuilder::new(SeqNo::ZERO);
+        let partition_bytes = (self.bytes_max / PARTITION_FRACTION).max(64);
+        for (key, extent) in fences() {
+            add(&mut block, key, extent);
+            if block.payload_bytes() >= partition_bytes || key == last {
+                let extent = write(block.finish(key.user))?;
+                block.clear();
+                add(&mut top, key, extent);
+            }
+        }
+        Ok((2, write(top.finish(last.user))?))
+    }
+}
+
+/// The extent that entry `i` of an index block names.
+pub(super) fn extent_at(block: &Block, i: usize) -> Option<Extent> {
+    let value = block.value(i);
+    let (offset, offset_len) = varint_at(value, 0)?;
+    let (len, len_len) = varint_at(value, offset_len)?;
+    (offset_len + len_len == value.len()).then_some(Extent { offset, len })
+}
+
+/// The index of an open table, or its upper level.
+pub(super) struct Index {
+    block: Arc<Block>,
+    /// Where the block of each entry begins; one more, where the last ends. They lie one behind
+    /// the other.
+    starts: Box<[u64]>,
+    levels: u8,
+}
+
+impl Index {
+    /// Takes in a parsed block; `None` if its entries do not name blocks one behind the other.
+    pub(super) fn new(block: Block, levels: u8) -> Option<Index> {
+        let mut starts = Vec::with_capacity(block.len() + 1);
+        for i in 0..block.len() {
+            let extent = extent_at(&block, i)?;
+            if starts.is_empty() {
+                starts.push(extent.offset);
+            }
+            if starts[i] != extent.offset {
+                return None;
+            }
+            starts.push(extent.offset.checked_add(extent.len)?);
+        }
+        Some(Index { block: Arc::new(block), starts: starts.into(), levels })
+    }
+
+    /// Levels: 1, or 2 where the entries name partitions.
+    pub(super) fn levels(&self) -> u8 {
+        self.levels
+    }
+
+    /// The entries.
+    pub(super) fn block(&self) -> &Arc<Block> {
+        &self.block
+    }
+
+    /// The extent that entry `i` names; `None` behind the last.
+    #[inline]
+    pub(super) fn extent(&self, i: usize) -> Option<Extent> {
+        let end = *self.starts.get(i + 1)?;
+        Some(Extent { offset: self.starts[i], len: end - self.starts[i] })
+    }
+
+    /// Memory that it takes, in bytes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.block.memory_bytes() + 8 * self.starts.len() as u64
+    }
+}
+
+/// A place in the index of a table: an entry of a leaf, or past the end.
+pub(super) struct IndexCursor {
+    /// The partition, or the only index block.
+    leaf: Arc<Block>,
+    /// Entry of the leaf.
+    at: usize,
+    /// Entry of the top block that names the leaf, where there are two levels.
+    top_at: usize,
+    /// Whether `leaf` is what `top_at` names; unused with one level.
+    is_loaded: bool,
+}
+
+impl IndexCursor {
+    pub(super) fn new(reader: &SstReader) -> IndexCursor {
+        IndexCursor { leaf: reader.index().block().clone(), at: 0, top_at: 0, is_loaded: false }
+    }
+
+    /// Makes the leaf that `top_at` names present.
+    fn load(&mut self, reader: &SstReader, top_at: usize) -> Result<()> {
+        let index = reader.index();
+        if index.levels() == 1 || (self.is_loaded && self.top_at == top_at) {
+            return Ok(());
+        }
+        self.is_loaded = false;
+        let extent = index.extent(top_at).expect("the caller found it in the index");
+        self.leaf = reader.block(extent)?;
+        (self.top_at, self.is_loaded) = (top_at, true);
+        Ok(())
+    }
+
+    /// The data block here.
+    pub(super) fn extent(&self, reader: &SstReader) -> Result<Extent> {
+        if reader.index().levels() == 1 {
+            return Ok(reader.index().extent(self.at).expect("the cursor is on an entry"));
+        }
+        reader.leaf_extent(&self.leaf, self.at)
+    }
+
+    /// Moves to the only block that can hold the first entry not before `target`, if it is not
+    /// the first of the block behind; `None` if all are before it.
+    pub(super) fn seek(
+        &mut self,
+        reader: &SstReader,
+        target: KeyRef<'_>,
+    ) -> Result<Option<Extent>> {
+        if reader.index().levels() == 2 {
+            let top_at = reader.index().block().lower_bound(target);
+            if top_at == reader.index().block().len() {
+                return Ok(None);
+            }
+            self.load(reader, top_at)?;
+        }
+        self.at = self.leaf.lower_bound(target);
+        if self.at == self.leaf.len() {
+            // The top says that the last separator of this leaf is not before the target.
+            return if reader.index().levels() == 1 { Ok(None) } else { Err(reader.split_lies()) };
+        }
+        self.extent(reader).map(Some)
+    }
+
+    /// Moves to the first block.
+    pub(super) fn first(&mut self, reader: &SstReader) -> Result<Extent> {
+        self.load(reader, 0)?;
+        self.at = 0;
+        self.extent(reader)
+    }
+
+    /// Moves to the last block.
+    pub(super) fn last(&mut self, reader: &SstReader) -> Result<Extent> {
+        self.load(reader, reader.index().block().len() - 1)?;
+        self.at = self.leaf.len() - 1;
+        self.extent(reader)
+    }
+
+    /// Moves to the next block, if there is one.
+    pub(super) fn next(&mut self, reader: &SstReader) -> Result<Option<Extent>> {
+        if self.at + 1 < self.leaf.len() {
+            self.at += 1;
+        } else if reader.index().levels() == 2 && self.top_at + 1 < reader.index().block().len() {
+            self.load(reader, self.top_at + 1)?;
+            self.at = 0;
+        } else {
+            return Ok(None);
+        }
+        self.extent(reader).map(Some)
+    }
+
+    /// Moves to the block before, if there is one.
+    pub(super) fn prev(&mut self, reader: &SstReader) -> Result<Option<Extent>> {
+        if self.at > 0 {
+            self.at -= 1;
+        } else if reader.index().levels() == 2 && self.top_at > 0 {
+            self.load(reader, self.top_at - 1)?;
+            self.at = self.leaf.len() - 1;
+        } else {
+            return Ok(None);
+        }
+        self.extent(reader).map(Some)
+    }
+}

@@ -1,0 +1,257 @@
+//! [`SstIter`]: a cursor over a table, for scans (through the block cache) and for compaction
+//! (past it, with large reads).
+//!
+//! The key is rebuilt into a buffer at every move, because nearly every caller compares it; the
+//! value is lent from the block.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::iter::InternalIter;
+use crate::types::{KeyRef, Slice, Trailer};
+
+use super::block::{Block, RESTART_ENTRIES};
+use super::index::IndexCursor;
+use super::reader::SstReader;
+use super::stored::Extent;
+
+/// Bytes that a streaming cursor reads at once.
+const READ_AHEAD_BYTES: u64 = 256 << 10;
+
+/// How a cursor reads blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadMode {
+    /// One by one, through the block cache.
+    Cached,
+    /// Many at once, forward, without looking into the cache or filling it.
+    Streaming,
+}
+
+/// A cursor over the entries of a table. It keeps the table open.
+pub struct SstIter {
+    reader: Arc<SstReader>,
+    mode: ReadMode,
+    ahead: ReadAhead,
+    index: IndexCursor,
+    /// The block of the present entry, and where it lies.
+    block: Option<(Extent, Arc<Block>)>,
+    /// The present entry in its block.
+    at: usize,
+    is_valid: bool,
+    key: Vec<u8>,
+    trailer: Trailer,
+    /// Where the value lies in the block.
+    value: Range<usize>,
+    /// Where the present group's restart key lies in the block.
+    restart: Range<usize>,
+}
+
+impl SstIter {
+    pub(super) fn new(reader: Arc<SstReader>, mode: ReadMode) -> SstIter {
+        SstIter {
+            mode,
+            ahead: ReadAhead { bytes: Vec::new(), offset: 0 },
+            index: IndexCursor::new(&reader),
+            block: None,
+            at: 0,
+            is_valid: false,
+            key: Vec::new(),
+            trailer: Trailer::LAST,
+            value: 0..0,
+            restart: 0..0,
+            reader,
+        }
+    }
+
+    /// The value as an owned string: small ones copied, large ones sharing the block. Only while
+    /// [`InternalIter::valid`].
+    pub fn value_slice(&self) -> Slice {
+        self.present().slice(self.value.start, self.value.len())
+    }
+
+    fn present(&self) -> &Block {
+        debug_assert!(self.is_valid, "the cursor is on an entry");
+        &self.block.as_ref().expect("a valid cursor has a block").1
+    }
+
+    /// Makes the block at `extent` the present one; returns how many entries it has.
+    fn load(&mut self, extent: Extent) -> Result<&Block> {
+        if self.block.as_ref().is_none_or(|(present, _)| *present != extent) {
+            self.block = None;
+            let block = match self.mode {
+                ReadMode::Cached => self.reader.block(extent)?,
+                ReadMode::Streaming => {
+                    let stored = self.ahead.stored(&self.reader, extent)?;
+                    self.reader.open_block(extent, stored)?
+                }
+            };
+            self.block = Some((extent, block));
+        }
+        Ok(&self.block.as_ref().expect("it was just loaded").1)
+    }
+
+    /// Makes entry `at` of the present block the present one.
+    #[inline]
+    fn enter(&mut self, at: usize) {
+        let block = &*self.block.as_ref().expect("a block is loaded").1;
+        let head = block.head(at);
+        let suffix = head.suffix..head.suffix + head.suffix_len;
+        self.key.clear();
+        let group = RESTART_ENTRIES as usize;
+        if at.is_multiple_of(group) {
+            self.restart = suffix.clone();
+        } else {
+            // Inside a group that the cursor is already in, the restart key is known.
+            if !self.is_valid || at / group != self.at / group {
+                self.restart = block.restart_range(at);
+            }
+            let shared = self.restart.start..self.restart.start + head.shared;
+            self.key.extend_from_slice(&block.bytes[shared]);
+        }
+        self.key.extend_from_slice(&block.bytes[suffix.clone()]);
+        self.trailer = block.trailer(head);
+        self.value = suffix.end..suffix.end + head.value_len;
+        self.at = at;
+        self.is_valid = true;
+    }
+
+    fn enter_first(&mut self, extent: Option<Extent>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = extent else { return Ok(()) };
+        self.load(extent)?;
+        self.enter(0);
+        Ok(())
+    }
+
+    fn enter_last(&mut self, extent: Option<Extent>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = extent else { return Ok(()) };
+        let last = self.load(extent)?.len() - 1;
+        self.enter(last);
+        Ok(())
+    }
+
+    #[cold]
+    fn next_block(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.next(&self.reader)?;
+        self.enter_first(extent)
+    }
+
+    #[cold]
+    fn prev_block(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.prev(&self.reader)?;
+        self.enter_last(extent)
+    }
+}
+
+impl InternalIter for SstIter {
+    fn valid(&self) -> bool {
+        self.is_valid
+    }
+
+    fn key(&self) -> KeyRef<'_> {
+        debug_assert!(self.is_valid, "the cursor is on an entry");
+        KeyRef::new(&self.key, self.trailer)
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.present().bytes[self.value.clone()]
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.first(&self.reader)?;
+        self.enter_first(Some(extent))
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.last(&self.reader)?;
+        self.enter_last(Some(extent))
+    }
+
+    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return Ok(());
+        };
+        let block = self.load(extent)?;
+        let at = block.lower_bound(target);
+        if at == block.len() {
+            // The target lies between the last key of this block and its separator.
+            return self.next_block();
+        }
+        self.enter(at);
+        Ok(())
+    }
+
+    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return self.seek_to_last();
+        };
+        let at = self.load(extent)?.lower_bound(target);
+        if at == 0 {
+            return self.prev_block();
+        }
+        self.enter(at - 1);
+        Ok(())
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        if self.at + 1 == self.present().len() {
+            return self.next_block();
+        }
+        self.enter(self.at + 1);
+        Ok(())
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        assert!(self.is_valid, "prev needs an entry");
+        if self.at == 0 {
+            return self.prev_block();
+        }
+        self.enter(self.at - 1);
+        Ok(())
+    }
+}
+
+/// A piece of the file that was read in one go.
+struct ReadAhead {
+    bytes: Vec<u8>,
+    /// Where it lies in the file.
+    offset: u64,
+}
+
+impl ReadAhead {
+    /// The stored block at `extent`, read together with what follows it if it is not here.
+    fn stored(&mut self, reader: &SstReader, extent: Extent) -> Result<&[u8]> {
+        let source = reader.source();
+        let len = source.checked_len(extent)?;
+        let have = extent.offset.checked_sub(self.offset);
+        let start = match have.and_then(|start| usize::try_from(start).ok()) {
+            Some(start) if start.checked_add(len).is_some_and(|end| end <= self.bytes.len()) => {
+                start
+            }
+            _ => {
+                let data_end =
+                    reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
+                let most = READ_AHEAD_BYTES.max(extent.len).min(data_end - extent.offset);
+                // What is here is void from now on, also if the read fails.
+                self.bytes.clear();
+                self.offset = extent.offset;
+                let mut bytes = std::mem::take(&mut self.bytes);
+                bytes.resize(usize::try_from(most).expect("at most a block or the read-ahead"), 0);
+                source.read_exact(extent.offset, &mut bytes)?;
+                self.bytes = bytes;
+                0
+            }
+        };
+        Ok(&self.bytes[start..start + len])
+    }
+}

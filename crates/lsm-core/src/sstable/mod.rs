@@ -1,0 +1,129 @@
+//! Sorted tables: immutable files of entries in internal order.
+//!
+//! Written once by a flush or a compaction ([`SstWriter`]), then read by any number of threads
+//! ([`SstReader`], [`SstIter`]). Knows no levels, no versions of the database and no cache, only
+//! the contract [`BlockCache`].
+//!
+//! ```text
+//! data block*  bloom block?  index partition*  index block  properties block  footer
+//! ```
+//!
+//! Each block is stored with its compression and a checksum (`stored.rs`) that is seeded with the
+//! file's unique id and the block's place. Index blocks have the format of data blocks.
+//!
+//! Invariants:
+//! 1. A file is never changed after [`SstWriter::finish`].
+//! 2. Bytes from a file are checked completely before any of them is used: checksum, then
+//!    structure, once, when a block enters memory.
+//! 3. A reader returns what the writer was given, or an error that names file and offset.
+
+mod block;
+mod block_builder;
+mod block_search;
+mod bloom;
+mod footer;
+mod index;
+mod iter;
+mod properties;
+mod reader;
+mod stored;
+mod writer;
+
+#[cfg(test)]
+pub(crate) mod test_file;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use block::Block;
+pub use bloom::bloom_hash;
+pub use iter::{ReadMode, SstIter};
+pub use properties::Properties;
+pub use reader::SstReader;
+pub use writer::SstWriter;
+
+use crate::codec::checksum128;
+use crate::options::{Compression, PartitionOptions};
+use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
+
+/// How a table is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SstOptions {
+    /// A data block is closed before it passes this many bytes; a larger entry has a block of its
+    /// own.
+    pub block_bytes: u32,
+    /// Compression of data blocks.
+    pub compression: Compression,
+    /// Bits of the Bloom filter per user key; 0 makes none.
+    pub bloom_bits_per_key: u32,
+}
+
+impl SstOptions {
+    /// What the options of a partition say about its tables, with `compression` chosen by level.
+    pub fn of(partition: &PartitionOptions, compression: Compression) -> SstOptions {
+        SstOptions {
+            block_bytes: partition.block_bytes,
+            compression,
+            bloom_bits_per_key: partition.bloom_bits_per_key,
+        }
+    }
+}
+
+/// What makes a table this table and no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SstIdentity {
+    /// The database.
+    pub db_id: DbId,
+    /// The file's number.
+    pub file: FileNo,
+    /// The epoch in which it was made.
+    pub epoch: Epoch,
+}
+
+impl SstIdentity {
+    /// One number for the three, the same wherever it is computed.
+    pub fn unique_id(&self) -> u128 {
+        let mut bytes = [0; 28];
+        bytes[..16].copy_from_slice(&self.db_id.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.file.0.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.epoch.0.to_le_bytes());
+        checksum128(&bytes)
+    }
+}
+
+/// What a finished table holds, for the manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SstSummary {
+    /// Which file it is.
+    pub identity: SstIdentity,
+    /// Length of the file in bytes.
+    pub file_bytes: u64,
+    /// XXH3-128 over the checksums of all blocks.
+    pub file_hash: u128,
+    /// First key.
+    pub smallest: InternalKey,
+    /// Last key.
+    pub largest: InternalKey,
+    /// Smallest sequence number.
+    pub min_seq: SeqNo,
+    /// Largest sequence number.
+    pub max_seq: SeqNo,
+    /// Entries of all kinds, hidden ones apart.
+    pub entries: u64,
+    /// Tombstones among them.
+    pub tombstones: u64,
+    /// Entries that a compaction filter added.
+    pub hidden: u64,
+    /// Bytes of all user keys and values.
+    pub raw_bytes: u64,
+}
+
+/// Where parsed blocks are kept between reads. Implemented by [`crate::cache`].
+pub trait BlockCache: Send + Sync + 'static {
+    /// The block of `file` at `offset`, if it is kept.
+    fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>>;
+
+    /// Keeps a block, as far as there is room.
+    fn insert(&self, file: FileNo, offset: u64, block: &Arc<Block>);
+}

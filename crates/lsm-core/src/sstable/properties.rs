@@ -1,0 +1,196 @@
+//! The properties of a table: what it holds and how it was made, for people, checks and pickers.
+//!
+//! A block of tagged fields in ascending order of their tags: varint tag, varint length, bytes.
+//! A reader ignores fields that it does not know, unless their tag is odd: those it must
+//! understand, and refuses the file. Numbers inside are varints.
+//!
+//! ```text
+//! tag  field
+//! 2    values, tombstones, handles, poisons, hidden: five counts, hidden ones in none of the rest
+//! 4    raw key bytes, raw value bytes
+//! 6    smallest user key
+//! 8    largest user key
+//! 10   smallest and largest sequence number
+//! 12   compression, bloom bits a key
+//! 14   file number, epoch
+//! 16   data blocks, bytes of all data blocks as stored, largest payload of a block
+//! ```
+//!
+//! Nothing in it depends on a clock or a machine: equal input makes equal files.
+
+use crate::codec::{Malformed, Reader, put_bytes, put_varint};
+use crate::error::{Error, ErrorKind, Result};
+use crate::limits::{INTERNAL_KEY_BYTES_MAX, SEQNO_MAX};
+use crate::types::{EntryKind, Epoch, FileNo, SeqNo};
+
+use super::stored::Source;
+
+/// What a table holds and how it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Properties {
+    /// Entries that are values.
+    pub values: u64,
+    /// Entries that are tombstones.
+    pub tombstones: u64,
+    /// Entries that are handles.
+    pub handles: u64,
+    /// Records known to be damaged.
+    pub poisons: u64,
+    /// Entries that a compaction filter added, not counted elsewhere.
+    pub hidden: u64,
+    /// Bytes of all user keys.
+    pub raw_key_bytes: u64,
+    /// Bytes of all values.
+    pub raw_value_bytes: u64,
+    /// First user key.
+    pub smallest: Vec<u8>,
+    /// Last user key.
+    pub largest: Vec<u8>,
+    /// Smallest sequence number.
+    pub min_seq: SeqNo,
+    /// Largest sequence number.
+    pub max_seq: SeqNo,
+    /// On-disk number of the compression that was asked for; each block says what it has.
+    pub compression: u8,
+    /// Bits of the Bloom filter per key; 0 where there is none.
+    pub bloom_bits_per_key: u32,
+    /// File number.
+    pub file: FileNo,
+    /// Epoch in which it was made.
+    pub epoch: Epoch,
+    /// Number of data blocks.
+    pub data_blocks: u64,
+    /// Bytes of all data blocks as stored; they lie at the front of the file.
+    pub data_bytes: u64,
+    /// Bytes of the largest block, not compressed.
+    pub block_bytes_max: u64,
+}
+
+impl Properties {
+    /// Entries of all kinds, hidden ones apart.
+    pub fn entries(&self) -> u64 {
+        [self.values, self.tombstones, self.handles, self.poisons].iter().sum()
+    }
+
+    /// Counts an entry.
+    pub(super) fn count(&mut self, kind: EntryKind, seq: SeqNo, key_len: usize, value_len: usize) {
+        if self.entries() == 0 {
+            (self.min_seq, self.max_seq) = (seq, seq);
+        }
+        match kind {
+            EntryKind::Value => self.values += 1,
+            EntryKind::Tombstone => self.tombstones += 1,
+            EntryKind::Handle => self.handles += 1,
+            EntryKind::Poison => self.poisons += 1,
+        }
+        self.min_seq = self.min_seq.min(seq);
+        self.max_seq = self.max_seq.max(seq);
+        self.raw_key_bytes += key_len as u64;
+        self.raw_value_bytes += value_len as u64;
+    }
+
+    /// The payload of the properties block.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let counts = [self.values, self.tombstones, self.handles, self.poisons, self.hidden];
+        put_numbers(&mut out, 2, &counts);
+        put_numbers(&mut out, 4, &[self.raw_key_bytes, self.raw_value_bytes]);
+        put_field(&mut out, 6, &self.smallest);
+        put_field(&mut out, 8, &self.largest);
+        put_numbers(&mut out, 10, &[self.min_seq.get(), self.max_seq.get()]);
+        let bloom = u64::from(self.bloom_bits_per_key);
+        put_numbers(&mut out, 12, &[u64::from(self.compression), bloom]);
+        put_numbers(&mut out, 14, &[self.file.0, u64::from(self.epoch.0)]);
+        put_numbers(&mut out, 16, &[self.data_blocks, self.data_bytes, self.block_bytes_max]);
+        out
+    }
+
+    /// Decodes the payload of the block that lies at `offset` of `source`.
+    pub(super) fn decode(source: &Source, offset: u64, payload: &[u8]) -> Result<Properties> {
+        let mut properties = Properties::default();
+        let mut reader = Reader::new(payload);
+        let malformed = |e: Malformed| source.corruption(offset, format!("properties: {e}"));
+        let mut last = 0;
+        while !reader.is_empty() {
+            let tag = reader.varint().map_err(malformed)?;
+            let field = reader.bytes().map_err(malformed)?;
+            if tag <= last {
+                return Err(malformed(reader.malformed("tags do not ascend")));
+            }
+            last = tag;
+            let known = properties.field(tag, field).map_err(malformed)?;
+            if !known && tag % 2 == 1 {
+                let place = source.path.display();
+                let what = format!("table property {tag} that must be understood in {place}");
+                return Err(Error::new(ErrorKind::Unsupported, what));
+            }
+        }
+        Ok(properties)
+    }
+
+    /// Takes in a field; false if the tag is not known.
+    fn field(&mut self, tag: u64, field: &[u8]) -> Result<bool, Malformed> {
+        let mut reader = Reader::new(field);
+        let r = &mut reader;
+        match tag {
+            2 => {
+                self.values = count(r)?;
+                self.tombstones = count(r)?;
+                self.handles = count(r)?;
+                self.poisons = count(r)?;
+                self.hidden = count(r)?;
+            }
+            4 => (self.raw_key_bytes, self.raw_value_bytes) = (r.varint()?, r.varint()?),
+            6 => self.smallest = key(r)?,
+            8 => self.largest = key(r)?,
+            10 => (self.min_seq, self.max_seq) = (seq(r)?, seq(r)?),
+            12 => {
+                let id = r.varint()?;
+                self.compression =
+                    u8::try_from(id).map_err(|_| r.malformed("compression out of range"))?;
+                self.bloom_bits_per_key = r.varint_u32()?;
+            }
+            14 => (self.file, self.epoch) = (FileNo(r.varint()?), Epoch(r.varint_u32()?)),
+            16 => {
+                self.data_blocks = r.varint()?;
+                self.data_bytes = r.varint()?;
+                self.block_bytes_max = r.varint()?;
+            }
+            _ => return Ok(false),
+        }
+        reader.finish()?;
+        Ok(true)
+    }
+}
+
+/// A count; bounded so that sums of counts cannot overflow.
+fn count(reader: &mut Reader<'_>) -> Result<u64, Malformed> {
+    let n = reader.varint()?;
+    if n <= SEQNO_MAX { Ok(n) } else { Err(reader.malformed("count out of range")) }
+}
+
+fn seq(reader: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
+    let n = reader.varint()?;
+    SeqNo::new(n).ok_or(reader.malformed("sequence number too large"))
+}
+
+fn key(reader: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {
+    if !(1..=INTERNAL_KEY_BYTES_MAX).contains(&reader.remaining()) {
+        return Err(reader.malformed("key length out of range"));
+    }
+    Ok(reader.take(reader.remaining())?.to_vec())
+}
+
+fn put_field(out: &mut Vec<u8>, tag: u64, field: &[u8]) {
+    put_varint(out, tag);
+    put_bytes(out, field);
+}
+
+fn put_numbers(out: &mut Vec<u8>, tag: u64, numbers: &[u64]) {
+    let mut field = Vec::new();
+    for n in numbers {
+        put_varint(&mut field, *n);
+    }
+    put_field(out, tag, &field);
+}

@@ -1,0 +1,210 @@
+//! Blocks as they lie in the file: payload, compression, checksum. Used by the writer, the reader
+//! and the iterator of tables.
+//!
+//! ```text
+//! offset  size  name         meaning
+//! 0       n     payload      compressed as the next byte says
+//! n       1     compression  0 none, 1 LZ4: varint length of the plain payload, then an LZ4 block
+//! n+1     8     checksum     XXH3-64 of the n+1 bytes before, seeded with file and place
+//! ```
+//!
+//! Invariants:
+//! 1. A block verifies only in its own file, at its own offset.
+//! 2. Nothing is allocated on the word of a file: a stored length is held against the file's own
+//!    length, a plain length against what LZ4 can reach from the stored one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+
+use crate::codec::{checksum64_seeded, put_u64, put_varint, varint_at};
+use crate::error::{Error, Result};
+use crate::fs::File;
+use crate::limits::BLOCK_BYTES_MAX;
+use crate::options::Compression;
+
+/// Bytes that follow the payload of a stored block.
+pub(super) const TRAILER_BYTES: usize = 9;
+/// LZ4 cannot expand further than this, so a larger claim is a lie.
+const LZ4_RATIO_MAX: u64 = 255;
+
+/// Where a stored block lies in its file, trailer included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub offset: u64,
+    pub len: u64,
+}
+
+impl Extent {
+    /// The offset behind it; saturates, and is then beyond every file.
+    pub(super) fn end(self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+}
+
+/// Seed of the checksum of the block at `offset`.
+fn seed(unique_id: u128, offset: u64) -> u64 {
+    // An odd factor, so that neighbouring offsets differ in the high bits too.
+    unique_id as u64 ^ offset.wrapping_mul(0x9e6c_63d0_876a_9a99)
+}
+
+/// Turns payloads into stored blocks.
+pub(super) struct Sealer {
+    unique_id: u128,
+    table: CompressTable,
+    scratch: Vec<u8>,
+}
+
+impl Sealer {
+    pub(super) fn new(unique_id: u128) -> Sealer {
+        Sealer { unique_id, table: CompressTable::large(), scratch: Vec::new() }
+    }
+
+    /// Appends `payload` to `out` as the block at `offset`. Returns its extent and checksum.
+    pub(super) fn seal(
+        &mut self,
+        out: &mut Vec<u8>,
+        offset: u64,
+        payload: &[u8],
+        compression: Compression,
+    ) -> (Extent, u64) {
+        let start = out.len();
+        let used = match compression {
+            Compression::Lz4 if self.compress(payload) => {
+                out.extend_from_slice(&self.scratch);
+                Compression::Lz4
+            }
+            _ => {
+                out.extend_from_slice(payload);
+                Compression::None
+            }
+        };
+        out.push(used as u8);
+        let checksum = checksum64_seeded(&out[start..], seed(self.unique_id, offset));
+        put_u64(out, checksum);
+        (Extent { offset, len: (out.len() - start) as u64 }, checksum)
+    }
+
+    /// Compresses into the scratch buffer; false where that saves less than an eighth.
+    fn compress(&mut self, payload: &[u8]) -> bool {
+        self.scratch.clear();
+        put_varint(&mut self.scratch, payload.len() as u64);
+        let head = self.scratch.len();
+        // LZ4 output that needs more room than this is not worth keeping, but the encoder wants
+        // room for the worst case.
+        let room = lz4_flex::block::get_maximum_output_size(payload.len());
+        self.scratch.resize(head + room, 0);
+        let packed = compress_into_with_table(payload, &mut self.scratch[head..], &mut self.table);
+        let Ok(len) = packed else { return false };
+        self.scratch.truncate(head + len);
+        self.scratch.len() <= payload.len() - payload.len() / 8
+    }
+}
+
+/// A payload in memory: the first `len` bytes of `bytes`.
+pub(super) struct Payload {
+    pub bytes: Arc<[u8]>,
+    pub len: usize,
+}
+
+/// An `Arc` of zeros that is about to be filled.
+fn zeroed(len: usize) -> Arc<[u8]> {
+    std::iter::repeat_n(0, len).collect()
+}
+
+/// The file that blocks are read from, and the identity that they verify against.
+#[derive(Clone)]
+pub(super) struct Source {
+    pub file: Arc<dyn File>,
+    pub path: Arc<Path>,
+    pub unique_id: u128,
+    /// Length of the file; no extent passes it.
+    pub file_bytes: u64,
+}
+
+impl Source {
+    pub(super) fn corruption(
+        &self,
+        offset: impl Into<Option<u64>>,
+        what: impl Into<String>,
+    ) -> Error {
+        Error::corruption(&*self.path, offset, what)
+    }
+
+    /// Fills `buf` from `offset`.
+    pub(super) fn read_exact(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let got = self.file.read_at(offset, buf)?;
+        if got == buf.len() {
+            return Ok(());
+        }
+        Err(self.corruption(offset, format!("file ends after {got} of {} bytes", buf.len())))
+    }
+
+    /// The length of a block that lies in the file and can be held in memory.
+    pub(super) fn checked_len(&self, extent: Extent) -> Result<usize> {
+        let fits = extent.len > TRAILER_BYTES as u64
+            && extent.end() <= self.file_bytes
+            && extent.len <= BLOCK_BYTES_MAX + TRAILER_BYTES as u64;
+        match usize::try_from(extent.len) {
+            Ok(len) if fits => Ok(len),
+            _ => {
+                let what = format!("block of {} bytes does not fit the file", extent.len);
+                Err(self.corruption(extent.offset, what))
+            }
+        }
+    }
+
+    /// Reads and verifies the block at `extent`.
+    pub(super) fn read(&self, extent: Extent) -> Result<Payload> {
+        let mut bytes = zeroed(self.checked_len(extent)?);
+        let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        self.read_exact(extent.offset, buf)?;
+        let (len, compression) = self.verify(extent.offset, &bytes)?;
+        match compression {
+            Compression::None => Ok(Payload { bytes, len }),
+            Compression::Lz4 => self.decompress(extent.offset, &bytes[..len]),
+        }
+    }
+
+    /// The payload of a stored block that was read along with its neighbours.
+    pub(super) fn open(&self, offset: u64, stored: &[u8]) -> Result<Payload> {
+        let (len, compression) = self.verify(offset, stored)?;
+        match compression {
+            Compression::None => Ok(Payload { bytes: stored[..len].into(), len }),
+            Compression::Lz4 => self.decompress(offset, &stored[..len]),
+        }
+    }
+
+    /// Checks the trailer; returns length and compression of the payload.
+    fn verify(&self, offset: u64, stored: &[u8]) -> Result<(usize, Compression)> {
+        let Some((body, checksum)) = stored.split_last_chunk::<8>() else {
+            return Err(self.corruption(offset, "block is too short"));
+        };
+        if checksum64_seeded(body, seed(self.unique_id, offset)) != u64::from_le_bytes(*checksum) {
+            return Err(self.corruption(offset, "block checksum does not match"));
+        }
+        let Some((compression, payload)) = body.split_last() else {
+            return Err(self.corruption(offset, "block is too short"));
+        };
+        let known = Compression::from_u8(*compression);
+        let compression = known.ok_or_else(|| self.corruption(offset, "unknown compression"))?;
+        Ok((payload.len(), compression))
+    }
+
+    fn decompress(&self, offset: u64, packed: &[u8]) -> Result<Payload> {
+        let bad = || self.corruption(offset, "LZ4 block does not decode");
+        let (plain, head) = varint_at(packed, 0).ok_or_else(bad)?;
+        let reach = (packed.len() as u64).saturating_mul(LZ4_RATIO_MAX);
+        if plain > BLOCK_BYTES_MAX || plain > reach {
+            return Err(self.corruption(offset, "LZ4 block claims too many bytes"));
+        }
+        let len = usize::try_from(plain).map_err(|_| bad())?;
+        let mut bytes = zeroed(len);
+        let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        match decompress_into(&packed[head..], buf) {
+            Ok(got) if got == len => Ok(Payload { bytes, len }),
+            _ => Err(bad()),
+        }
+    }
+}

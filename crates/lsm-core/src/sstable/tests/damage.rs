@@ -1,0 +1,215 @@
+//! Every flipped bit and every truncation: an error or the right answer, never a wrong one.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Entries, IDENTITY, entry, open, options, write};
+use crate::error::{ErrorKind, Result};
+use crate::iter::InternalIter;
+use crate::options::Compression;
+use crate::sstable::block::Block;
+use crate::sstable::properties::Properties;
+use crate::sstable::stored::{Payload, Source};
+use crate::sstable::test_file::TestFile;
+use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
+use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
+
+fn small_table() -> Entries {
+    let mut all = Vec::new();
+    for n in 0..24_u64 {
+        let user = format!("key{n:04}");
+        let kind = if n % 5 == 0 { EntryKind::Tombstone } else { EntryKind::Value };
+        all.push(entry(user.as_bytes(), 300 + n, kind, user.repeat(3).as_bytes()));
+        all.push(entry(user.as_bytes(), 100 + n, EntryKind::Value, b"old"));
+    }
+    all
+}
+
+/// Reads all of it in every way; what is returned must be right.
+fn read_all(bytes: &[u8], all: &Entries) -> Result<()> {
+    let reader = open(bytes, None)?;
+    for mode in [ReadMode::Cached, ReadMode::Streaming] {
+        let mut iter = reader.iter(mode);
+        iter.seek_to_first()?;
+        for (key, value) in all {
+            assert!(iter.valid(), "a scan ended early without an error");
+            assert_eq!((iter.key(), iter.value()), (key.as_ref(), &value[..]));
+            iter.next()?;
+        }
+        assert!(!iter.valid());
+    }
+    gets(&reader, all)
+}
+
+fn gets(reader: &Arc<SstReader>, all: &Entries) -> Result<()> {
+    for (key, value) in all {
+        let found = reader.get(&key.user, bloom_hash(&key.user), key.trailer.seq())?;
+        let (trailer, slice) = found.expect("a key is missing without an error");
+        assert_eq!((trailer, &*slice), (key.trailer, &value[..]));
+    }
+    Ok(())
+}
+
+#[test]
+fn every_flipped_bit_is_an_error() {
+    let all = small_table();
+    for (compression, index_bytes_max) in
+        [(Compression::None, 1 << 20), (Compression::Lz4, 1 << 20), (Compression::None, 100)]
+    {
+        let (bytes, _) = write(&all, options(256, compression), index_bytes_max);
+        read_all(&bytes, &all).unwrap();
+        let mut bad = bytes.clone();
+        for bit in 0..8 * bytes.len() {
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let error = read_all(&bad, &all).expect_err("no byte is without a checksum");
+            assert!(error.is_corruption(), "bit {bit}: {error}");
+            assert!(error.damage().unwrap().offset.is_some());
+            bad[bit / 8] = bytes[bit / 8];
+        }
+    }
+}
+
+#[test]
+fn every_truncation_and_any_appendix_is_an_error() {
+    let all = small_table();
+    let (bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
+    for len in 0..bytes.len() {
+        assert!(open(&bytes[..len], None).is_err_and(|e| e.is_corruption()), "{len}");
+    }
+    let longer = [&bytes[..], &bytes[..]].concat();
+    assert!(open(&longer, None).is_err_and(|e| e.is_corruption()));
+}
+
+#[test]
+fn a_sound_table_under_another_name_or_hash_is_refused() {
+    let all = small_table();
+    let (bytes, summary) = write(&all, options(256, Compression::None), 1 << 20);
+    let good = (summary.file_bytes, summary.file_hash);
+    assert!(open(&bytes, Some(good)).is_ok());
+    for expected in [(good.0 + 1, good.1), (good.0, good.1 ^ 1)] {
+        assert!(open(&bytes, Some(expected)).is_err_and(|e| e.is_corruption()));
+    }
+    let other = SstIdentity { file: FileNo(8), ..IDENTITY };
+    let opened = SstReader::open(TestFile::holding(&bytes), "t.sst".into(), other, None, None);
+    assert!(opened.is_err_and(|e| e.is_corruption()));
+}
+
+#[test]
+fn blocks_that_change_places_do_not_verify() {
+    // Blocks of equal length: one entry each, all of the same shape.
+    let all: Entries =
+        (0..9_u8).map(|n| entry(&[b'k', n], 5, EntryKind::Value, &[n; 80])).collect();
+    let (bytes, _) = write(&all, options(64, Compression::None), 1 << 20);
+    let len = open(&bytes, None).unwrap().properties().data_bytes as usize / 9;
+    let mut swapped = bytes.clone();
+    swapped[..len].copy_from_slice(&bytes[len..2 * len]);
+    swapped[len..2 * len].copy_from_slice(&bytes[..len]);
+    let reader = open(&swapped, None).unwrap();
+    let error = reader.get(&[b'k', 0], bloom_hash(&[b'k', 0]), SeqNo::MAX).unwrap_err();
+    let damage = error.damage().unwrap();
+    assert_eq!((damage.offset, damage.key.as_deref()), (Some(0), Some(&[b'k', 0][..])));
+}
+
+#[test]
+fn footers_of_other_versions_and_features_are_unsupported() {
+    let all = small_table();
+    let (bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
+    let start = bytes.len() - 152;
+    let with = |at: usize, byte: u8| {
+        let mut bytes = bytes.clone();
+        bytes[start + at] = byte;
+        let end = bytes.len() - 8;
+        let seed = bytes.len() as u64;
+        let checksum = crate::codec::checksum64_seeded(&bytes[start..end], seed);
+        bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+        open(&bytes, None).err()
+    };
+    assert!(with(0, 1).is_none() && with(8, 1).is_none(), "compatible features are ignored");
+    let error = with(17, 2).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("0x200"), "{error}");
+    for (at, byte) in [(24, 2), (25, 5), (132, 2)] {
+        assert_eq!(with(at, byte).unwrap().kind(), ErrorKind::Unsupported);
+    }
+    for (at, byte) in [(26, 0), (26, 3), (48, 1), (87, 9), (128, 151), (136, 0)] {
+        assert_eq!(with(at, byte).unwrap().kind(), ErrorKind::Corruption, "{at}");
+    }
+}
+
+/// Walks and searches a block that parsed: whatever it holds, it must be in order.
+fn use_block(block: &Block, targets: &[Vec<u8>]) {
+    let mut last: Option<(Vec<u8>, Trailer)> = None;
+    for i in 0..block.len() {
+        let entry = block.entry(i);
+        let user = [entry.key.shared, entry.key.suffix].concat();
+        assert_eq!(block.value(i).len(), entry.value_len);
+        let key = KeyRef::new(&user, entry.trailer);
+        assert_eq!(block.lower_bound(key), i);
+        assert!(block.find(&user, entry.trailer.seq()).is_some());
+        if let Some((user, trailer)) = &last {
+            assert!(KeyRef::new(user, *trailer) < key);
+        }
+        last = Some((user, entry.trailer));
+    }
+    for target in targets {
+        block.lower_bound(KeyRef::seek(target, SeqNo::MAX));
+        block.find(target, SeqNo::MAX);
+    }
+}
+
+fn parse(payload: &[u8]) -> Option<Block> {
+    // Bytes behind the payload, as there are in an uncompressed block.
+    let bytes = [payload, &[0xee; 9]].concat().into();
+    Block::parse(Payload { bytes, len: payload.len() }).ok()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// The checksum does not guard against a writer with a fault, or with intent.
+    #[test]
+    fn a_block_with_false_content_is_refused_or_in_order(
+        edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        targets in vec(vec(any::<u8>(), 0..12), 1..4),
+    ) {
+        let (bytes, _) = write(&small_table(), options(1 << 20, Compression::None), 1 << 20);
+        let reader = open(&bytes, None).unwrap();
+        let mut payload = bytes[..reader.properties().data_bytes as usize - 9].to_vec();
+        use_block(&parse(&payload).unwrap(), &targets);
+        for (place, byte) in edits {
+            let at = place.index(payload.len());
+            payload[at] = byte;
+        }
+        if let Some(block) = parse(&payload) {
+            use_block(&block, &targets);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_a_block_or_properties_panic(payload in vec(any::<u8>(), 0..80)) {
+        if let Some(block) = parse(&payload) {
+            use_block(&block, &[]);
+        }
+        let file = TestFile::holding(&[]);
+        let source = Source { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
+        let _ = Properties::decode(&source, 0, &payload);
+    }
+}
+
+#[test]
+fn properties_that_must_be_understood_are_refused_and_others_ignored() {
+    let file = TestFile::holding(&[]);
+    let path: Arc<std::path::Path> = std::path::Path::new("t").into();
+    let source = Source { file, path, unique_id: 0, file_bytes: 0 };
+    let mut payload = Properties { values: 5, ..Properties::default() };
+    (payload.smallest, payload.largest) = (b"a".to_vec(), b"b".to_vec());
+    let known = payload.encode();
+    let decoded = Properties::decode(&source, 0, &known).unwrap();
+    assert_eq!(decoded, payload);
+    let with = |tag: u8| Properties::decode(&source, 0, &[&known[..], &[tag, 1, 7]].concat());
+    assert_eq!(with(100).unwrap(), payload);
+    assert_eq!(with(101).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(with(16).unwrap_err().is_corruption(), "a tag comes once");
+}

@@ -1,0 +1,195 @@
+//! Real bytes against the tables in `block.rs`, `stored.rs`, `footer.rs` and `properties.rs`.
+//!
+//! A change here is a change of the format: it needs a version, and readers for the old one.
+
+use super::{Entries, entry, open, options, write};
+use crate::options::Compression;
+use crate::sstable::footer::FOOTER_BYTES;
+use crate::sstable::index::INDEX_BYTES_MAX;
+use crate::types::EntryKind;
+
+/// Cuts `bytes` into the named lengths and prints each piece as hex and, where it is text, so.
+fn annotate(bytes: &[u8], pieces: &[(usize, &str)]) -> String {
+    let mut out = String::new();
+    let mut at = 0;
+    for (len, name) in pieces {
+        let piece = &bytes[at..at + len];
+        let hex: Vec<String> = piece.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.push_str(&format!("{at:3} {:<26} {name}\n", hex.join(" ")));
+        at += len;
+    }
+    assert_eq!(at, bytes.len(), "the pieces are all bytes");
+    out
+}
+
+fn table() -> Entries {
+    vec![
+        entry(b"apple", 20, EntryKind::Value, b"red"),
+        entry(b"apple", 10, EntryKind::Tombstone, b""),
+        entry(b"apply", 300, EntryKind::Handle, b"@"),
+    ]
+}
+
+/// Compares, and prints what it got in the form in which it is written here.
+fn check(got: &str, expected: &str) {
+    let expected: Vec<&str> = expected.trim().lines().map(str::trim).collect();
+    let lines: Vec<&str> = got.trim().lines().map(str::trim).collect();
+    assert_eq!(lines, expected, "got:\n{got}");
+}
+
+#[test]
+fn a_data_block_looks_like_its_table() {
+    let (bytes, _) = write(&table(), options(4096, Compression::None), INDEX_BYTES_MAX);
+    let reader = open(&bytes, None).unwrap();
+    let data = &bytes[..reader.properties().data_bytes as usize];
+    let got = annotate(
+        data,
+        &[
+            (1, "header: value"),
+            (1, "shared"),
+            (1, "suffix length"),
+            (1, "value length"),
+            (1, "seq 20 - base"),
+            (5, "suffix: apple"),
+            (3, "value: red"),
+            (1, "header: tombstone"),
+            (1, "shared"),
+            (1, "suffix length"),
+            (1, "value length"),
+            (1, "seq 10 - base"),
+            (1, "header: handle"),
+            (1, "shared"),
+            (1, "suffix length"),
+            (1, "value length"),
+            (2, "seq 300 - base"),
+            (1, "suffix: y"),
+            (1, "value: @"),
+            (4, "restart 0"),
+            (8, "base_seq"),
+            (4, "common: appl"),
+            (4, "count"),
+            (1, "compression: none"),
+            (8, "checksum"),
+        ],
+    );
+    check(
+        &got,
+        "
+          0 01                         header: value
+          1 00                         shared
+          2 05                         suffix length
+          3 03                         value length
+          4 0a                         seq 20 - base
+          5 61 70 70 6c 65             suffix: apple
+         10 72 65 64                   value: red
+         13 00                         header: tombstone
+         14 05                         shared
+         15 00                         suffix length
+         16 00                         value length
+         17 00                         seq 10 - base
+         18 02                         header: handle
+         19 04                         shared
+         20 01                         suffix length
+         21 01                         value length
+         22 a2 02                      seq 300 - base
+         24 79                         suffix: y
+         25 40                         value: @
+         26 00 00 00 00                restart 0
+         30 0a 00 00 00 00 00 00 00    base_seq
+         38 04 00 00 00                common: appl
+         42 03 00 00 00                count
+         46 00                         compression: none
+         47 76 87 fc 4d 71 88 75 63    checksum
+        ",
+    );
+}
+
+#[test]
+fn a_footer_looks_like_its_table() {
+    let (bytes, summary) = write(&table(), options(4096, Compression::None), INDEX_BYTES_MAX);
+    let footer = &bytes[bytes.len() - FOOTER_BYTES..];
+    let got = annotate(
+        footer,
+        &[
+            (8, "compatible features"),
+            (8, "read-compatible features"),
+            (8, "incompatible features"),
+            (1, "checksum: XXH3-64"),
+            (1, "block trailer bytes"),
+            (1, "index levels"),
+            (5, "reserved"),
+            (16, "db id"),
+            (16, "unique id"),
+            (8, "bloom offset"),
+            (8, "bloom length"),
+            (8, "index offset"),
+            (8, "index length"),
+            (8, "properties offset"),
+            (8, "properties length"),
+            (16, "file hash"),
+            (4, "footer length"),
+            (4, "version"),
+            (8, "magic"),
+            (8, "checksum"),
+        ],
+    );
+    check(
+        &got,
+        "
+          0 00 00 00 00 00 00 00 00    compatible features
+          8 00 00 00 00 00 00 00 00    read-compatible features
+         16 00 00 00 00 00 00 00 00    incompatible features
+         24 01                         checksum: XXH3-64
+         25 09                         block trailer bytes
+         26 01                         index levels
+         27 00 00 00 00 00             reserved
+         32 d0 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 db id
+         48 9e 51 61 5a 0e 04 17 95 5b c1 02 59 1c e3 9f 85 unique id
+         64 37 00 00 00 00 00 00 00    bloom offset
+         72 51 00 00 00 00 00 00 00    bloom length
+         80 88 00 00 00 00 00 00 00    index offset
+         88 29 00 00 00 00 00 00 00    index length
+         96 b1 00 00 00 00 00 00 00    properties offset
+        104 34 00 00 00 00 00 00 00    properties length
+        112 71 99 d6 89 d5 63 d0 cc e6 bb e5 c1 ff b7 1d 11 file hash
+        128 98 00 00 00                footer length
+        132 01 00 00 00                version
+        136 73 69 6c 74 73 73 74 0a    magic
+        144 1e 8a ba d1 04 fd 30 8d    checksum
+        ",
+    );
+    assert_eq!(summary.file_hash.to_le_bytes(), footer[112..128]);
+}
+
+#[test]
+fn properties_look_like_their_table() {
+    let (bytes, _) = write(&table(), options(4096, Compression::None), INDEX_BYTES_MAX);
+    let reader = open(&bytes, None).unwrap();
+    let payload = reader.properties().encode();
+    let got = annotate(
+        &payload,
+        &[
+            (7, "2: values, tombstones, handles, poisons, hidden"),
+            (4, "4: key bytes, value bytes"),
+            (7, "6: smallest: apple"),
+            (7, "8: largest: apply"),
+            (5, "10: seq 10 to 300"),
+            (4, "12: compression none, 10 bits a key"),
+            (4, "14: file 7, epoch 3"),
+            (5, "16: blocks, bytes, largest"),
+        ],
+    );
+    check(
+        &got,
+        "
+          0 02 05 01 01 01 00 00       2: values, tombstones, handles, poisons, hidden
+          7 04 02 0f 04                4: key bytes, value bytes
+         11 06 05 61 70 70 6c 65       6: smallest: apple
+         18 08 05 61 70 70 6c 79       8: largest: apply
+         25 0a 03 0a ac 02             10: seq 10 to 300
+         30 0c 02 00 0a                12: compression none, 10 bits a key
+         34 0e 02 07 03                14: file 7, epoch 3
+         38 10 03 01 37 2e             16: blocks, bytes, largest
+        ",
+    );
+}

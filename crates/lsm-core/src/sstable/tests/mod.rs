@@ -1,0 +1,60 @@
+//! Tests of whole tables, and what they share: a file in memory and a model.
+
+mod damage;
+mod golden;
+mod model;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::test_file::TestFile;
+use super::{SstIdentity, SstOptions, SstReader, SstSummary, SstWriter};
+use crate::cache::Blocks;
+use crate::error::Result;
+use crate::options::Compression;
+use crate::types::{DbId, EntryKind, Epoch, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
+
+pub(super) const IDENTITY: SstIdentity =
+    SstIdentity { db_id: DbId(0xd0), file: FileNo(7), epoch: Epoch(3) };
+
+/// Entries in internal order.
+pub(super) type Entries = Vec<(InternalKey, Vec<u8>)>;
+
+pub(super) fn entry(
+    user: &[u8],
+    seq: u64,
+    kind: EntryKind,
+    value: &[u8],
+) -> (InternalKey, Vec<u8>) {
+    let trailer = Trailer::new(SeqNo::new(seq).unwrap(), kind);
+    (KeyRef::new(user, trailer).to_owned(), value.to_vec())
+}
+
+pub(super) fn options(block_bytes: u32, compression: Compression) -> SstOptions {
+    SstOptions { block_bytes, compression, bloom_bits_per_key: 10 }
+}
+
+/// Writes a table, its index split beyond `index_bytes_max`.
+pub(super) fn write(
+    entries: &Entries,
+    options: SstOptions,
+    index_bytes_max: usize,
+) -> (Vec<u8>, SstSummary) {
+    let file = Arc::new(TestFile::default());
+    let base = entries.iter().map(|(key, _)| key.trailer.seq()).min().unwrap();
+    let path = PathBuf::from("t.sst");
+    let mut writer =
+        SstWriter::with_index_limit(file.clone(), path, IDENTITY, base, options, index_bytes_max);
+    for (key, value) in entries {
+        writer.add(key.as_ref(), value).unwrap();
+    }
+    let summary = writer.finish().unwrap();
+    let bytes = file.0.lock().clone();
+    (bytes, summary)
+}
+
+pub(super) fn open(bytes: &[u8], expected: Option<(u64, u128)>) -> Result<Arc<SstReader>> {
+    let cache = Arc::new(Blocks::new(1 << 20));
+    let file = TestFile::holding(bytes);
+    SstReader::open(file, "t.sst".into(), IDENTITY, expected, Some(cache)).map(Arc::new)
+}

@@ -1,0 +1,203 @@
+//! Tables against a sorted list.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Entries, entry, open, options, write};
+use crate::iter::InternalIter;
+use crate::options::Compression;
+use crate::sstable::index::INDEX_BYTES_MAX;
+use crate::sstable::{ReadMode, SstReader, bloom_hash};
+use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
+
+fn kind() -> impl Strategy<Value = EntryKind> {
+    prop_oneof![
+        1 => Just(EntryKind::Tombstone),
+        4 => Just(EntryKind::Value),
+        1 => Just(EntryKind::Handle),
+        1 => Just(EntryKind::Poison),
+    ]
+}
+
+/// Keys that crowd: shared beginnings, zeros and 0xff at the end, some equal, some long.
+fn user_key() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![Just(0), Just(0xff), Just(b'a'), Just(b'b'), any::<u8>()];
+    prop_oneof![
+        4 => vec(byte.clone(), 1..6),
+        2 => vec(byte.clone(), 1..4).prop_map(|tail| [&b"a long common beginning "[..], &tail].concat()),
+        2 => vec(any::<u8>(), 1..40),
+        1 => vec(byte, 1..3).prop_map(|tail| [&[b'x'; 300][..], &tail].concat()),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        8 => vec(any::<u8>(), 0..20),
+        2 => (any::<u8>(), 100..700_usize).prop_map(|(byte, len)| vec![byte; len]),
+        1 => (any::<u8>(), 8000..20_000_usize).prop_map(|(byte, len)| vec![byte; len]),
+    ]
+}
+
+fn entries() -> impl Strategy<Value = Entries> {
+    let seq = prop_oneof![0..40_u64, (1_u64 << 40)..(1 << 40) + 9, Just((1 << 56) - 1)];
+    let versions = vec((seq, kind(), value()), 1..6);
+    let busy = vec((0..1000_u64, kind(), vec(any::<u8>(), 0..9)), 50..90);
+    let key = (user_key(), prop_oneof![30 => versions, 1 => busy]);
+    vec(key, 1..60).prop_map(|keys| {
+        let mut all: Entries = Vec::new();
+        for (user, versions) in keys {
+            all.extend(versions.iter().map(|(seq, kind, value)| entry(&user, *seq, *kind, value)));
+        }
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.dedup_by(|a, b| a.0 == b.0);
+        all
+    })
+}
+
+fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
+    iter.valid().then(|| (iter.key().to_owned(), iter.value().to_vec()))
+}
+
+/// Everything that a reader can be asked, against the list.
+fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
+    for mode in [ReadMode::Cached, ReadMode::Streaming] {
+        let mut iter = reader.iter(mode);
+        assert!(!iter.valid());
+        iter.seek_to_first().unwrap();
+        for expected in all {
+            assert_eq!(at(&iter).as_ref(), Some(expected));
+            assert_eq!(iter.value_slice(), expected.1);
+            iter.next().unwrap();
+        }
+        assert!(!iter.valid());
+        iter.seek_to_last().unwrap();
+        for expected in all.iter().rev() {
+            assert_eq!(at(&iter).as_ref(), Some(expected));
+            iter.prev().unwrap();
+        }
+        assert!(!iter.valid());
+    }
+    let mut iter = reader.iter(ReadMode::Cached);
+    let own = all.iter().map(|(key, _)| (key.user.to_vec(), key.trailer.raw()));
+    let mut offset = 0;
+    for (user, raw) in own.chain(targets.iter().cloned()) {
+        for seq in [raw >> 8, (raw >> 8).saturating_sub(1), (1 << 56) - 1] {
+            let seq = SeqNo::new(seq).unwrap();
+            for target in [KeyRef::seek(&user, seq), KeyRef::new(&user, Trailer::LAST)] {
+                let i = all.partition_point(|(key, _)| key.as_ref() < target);
+                iter.seek(target).unwrap();
+                assert_eq!(at(&iter), all.get(i).cloned(), "{target:?}");
+                if i < all.len() {
+                    iter.next().unwrap();
+                    assert_eq!(at(&iter), all.get(i + 1).cloned());
+                }
+                iter.seek_before(target).unwrap();
+                let before = i.checked_sub(1);
+                assert_eq!(at(&iter), before.map(|i| all[i].clone()), "{target:?}");
+                if i > 0 {
+                    iter.prev().unwrap();
+                    assert_eq!(at(&iter), i.checked_sub(2).map(|i| all[i].clone()));
+                }
+            }
+            let found = reader.get(&user, bloom_hash(&user), seq).unwrap();
+            let i = all.partition_point(|(key, _)| key.as_ref() < KeyRef::seek(&user, seq));
+            let expected = all.get(i).filter(|(key, _)| *key.user == *user);
+            let expected = expected.map(|(key, value)| (key.trailer, value.clone()));
+            assert_eq!(found.map(|(trailer, slice)| (trailer, slice.to_vec())), expected);
+        }
+    }
+    for (key, _) in all {
+        let here = reader.approximate_offset(&key.user);
+        assert!(here >= offset && here <= reader.properties().data_bytes);
+        offset = here;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn a_table_answers_as_a_sorted_list_does(
+        all in entries(),
+        targets in vec((user_key(), any::<u64>()), 0..20),
+        block_bytes in prop_oneof![Just(64_u32), Just(300), Just(4096), Just(1 << 16)],
+        lz4: bool,
+        index_bytes_max in prop_oneof![Just(0), Just(300), Just(4096), Just(INDEX_BYTES_MAX)],
+        bloom_bits_per_key in prop_oneof![Just(0_u32), Just(1), Just(10)],
+    ) {
+        let compression = if lz4 { Compression::Lz4 } else { Compression::None };
+        let options = crate::sstable::SstOptions {
+            bloom_bits_per_key, ..options(block_bytes, compression)
+        };
+        let (bytes, summary) = write(&all, options, index_bytes_max);
+        let reader = open(&bytes, Some((summary.file_bytes, summary.file_hash))).unwrap();
+        check(&reader, &all, &targets);
+        prop_assert_eq!(summary.file_bytes, bytes.len() as u64);
+        prop_assert_eq!(&summary.smallest, &all[0].0);
+        prop_assert_eq!(&summary.largest, &all.last().unwrap().0);
+        let seqs = || all.iter().map(|(key, _)| key.trailer.seq());
+        prop_assert_eq!(Some(summary.min_seq), seqs().min());
+        prop_assert_eq!(Some(summary.max_seq), seqs().max());
+        prop_assert_eq!(summary.entries, all.len() as u64);
+        let tombstone = |key: &InternalKey| key.trailer.kind() == Some(EntryKind::Tombstone);
+        let tombstones = all.iter().filter(|(key, _)| tombstone(key)).count();
+        prop_assert_eq!(summary.tombstones, tombstones as u64);
+        let raw: usize = all.iter().map(|(key, value)| key.user.len() + value.len()).sum();
+        prop_assert_eq!(summary.raw_bytes, raw as u64);
+    }
+}
+
+#[test]
+fn versions_of_one_key_may_span_many_blocks_and_index_partitions() {
+    let mut all: Entries = vec![entry(b"a", 1, EntryKind::Value, b"first")];
+    all.extend((0..2000).rev().map(|seq| entry(b"hot", seq, EntryKind::Value, &seq.to_le_bytes())));
+    all.push(entry(b"z", 1, EntryKind::Value, b"last"));
+    for index_bytes_max in [200, INDEX_BYTES_MAX] {
+        let (bytes, _) = write(&all, options(128, Compression::None), index_bytes_max);
+        let reader = open(&bytes, None).unwrap();
+        assert!(reader.properties().data_blocks > 100);
+        assert_eq!(reader.index().levels(), if index_bytes_max == 200 { 2 } else { 1 });
+        for seq in 0..2000 {
+            let found = reader.get(b"hot", bloom_hash(b"hot"), SeqNo::new(seq).unwrap());
+            assert_eq!(found.unwrap().unwrap().1, seq.to_le_bytes());
+        }
+        check(&reader, &all, &[(b"hot\0".to_vec(), 5), (b"ho".to_vec(), 5)]);
+    }
+}
+
+#[test]
+fn huge_values_have_blocks_of_their_own() {
+    let huge = vec![9; 5 << 20];
+    let all = vec![
+        entry(b"a", 1, EntryKind::Value, b"small"),
+        entry(b"b", 2, EntryKind::Value, &huge),
+        entry(b"c", 3, EntryKind::Value, b"small"),
+    ];
+    for compression in [Compression::None, Compression::Lz4] {
+        let (bytes, _) = write(&all, options(4096, compression), INDEX_BYTES_MAX);
+        let reader = open(&bytes, None).unwrap();
+        assert_eq!(reader.properties().data_blocks, 3);
+        check(&reader, &all, &[]);
+    }
+}
+
+#[test]
+fn equal_input_makes_equal_files_and_compression_is_dropped_where_it_does_not_pay() {
+    let plain = [entry(b"k", 1, EntryKind::Value, &[0; 1000])].to_vec();
+    let sizes: Vec<_> = [Compression::None, Compression::Lz4]
+        .map(|compression| write(&plain, options(4096, compression), INDEX_BYTES_MAX).0.len())
+        .into();
+    assert!(sizes[1] + 900 < sizes[0], "{sizes:?}");
+    let (a, _) = write(&plain, options(4096, Compression::Lz4), INDEX_BYTES_MAX);
+    let (b, _) = write(&plain, options(4096, Compression::Lz4), INDEX_BYTES_MAX);
+    assert_eq!(a, b);
+}
+
+#[test]
+#[should_panic(expected = "keys of a table ascend")]
+fn a_key_that_comes_twice_is_our_mistake() {
+    let twice = vec![entry(b"k", 1, EntryKind::Value, b""); 2];
+    write(&twice, options(4096, Compression::None), INDEX_BYTES_MAX);
+}

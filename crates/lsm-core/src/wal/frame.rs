@@ -1,0 +1,544 @@
+//! Frames: one batch or one control record of the log, as bytes.
+//!
+//! Encoded by the commit path under its lock, so the work here is a header of some 30 bytes and
+//! one copy per section; the sections' checksums are made before, outside any lock. Decoded by
+//! `reader.rs` and `lookahead.rs`. It must never look into a section.
+//!
+//! ```text
+//! size   name
+//!    8   header checksum: XXH3-64 of the rest of the header, seeded with salt, epoch and offset
+//!    1   kind
+//!    v   length of the rest of the header after this number, in bytes
+//!    v   length of the body (all sections), in bytes
+//!    v   durable lag: this frame's LSN less the LSN up to which the log was known durable
+//! kind 1, batch of one partition:
+//!    v   first sequence
+//!    v   operations
+//!    v   gap: first sequence - 1 - previous logged sequence
+//!    v   partition
+//!    8   section checksum: XXH3-64
+//! kind 2, batch of several partitions:
+//!    v   first sequence
+//!    v   operations of all sections
+//!    v   gap
+//!    v   number of sections, then for each { v partition, v operations, v length, 8 checksum }
+//! kinds 3 to 6, control frames, without a body:
+//!    v   last logged sequence before this frame
+//!    8   salt of the segment, so that they verify when its header is lost
+//!        3 memtable switch { v partition, v memtable }   4 idle marker { v manifest edit }
+//!        5 clean close { v manifest edit }               6 epoch start { }
+//!
+//! then the body: the sections one behind the other, and zeros up to a multiple of 8
+//! ```
+//!
+//! Invariants:
+//! 1. `v` is a varint in its shortest form: a frame has one encoding.
+//! 2. The header checksum covers the directory, and so the sections' checksums: one word decides
+//!    whether a header is believed, in 8-byte steps and without its body.
+//! 3. Sequences are dense: a section begins where the operations of the sections before it end.
+//! 4. Kinds are on disk: never renumbered, never reused.
+
+use super::Lsn;
+use crate::codec::{
+    Malformed, Reader, VARINT_BYTES_MAX, checksum64, checksum64_seeded, put_u64, put_varint,
+    varint_len,
+};
+use crate::limits::{FORMAT_BATCH_BYTES_MAX, PARTITIONS_MAX};
+use crate::types::{Epoch, MemtableId, PartitionId, SeqNo};
+
+/// Frames begin at multiples of this many bytes.
+pub const FRAME_ALIGNMENT: usize = 8;
+
+const CHECKSUM_LEN: usize = 8;
+const KIND_BATCH: u8 = 1;
+const KIND_BATCH_OF_SEVERAL: u8 = 2;
+const KIND_MEMTABLE_SWITCH: u8 = 3;
+const KIND_IDLE_MARKER: u8 = 4;
+const KIND_CLEAN_CLOSE: u8 = 5;
+const KIND_EPOCH_START: u8 = 6;
+
+/// Enough bytes for what stands before the fields of a kind.
+pub(super) const PREFIX_BYTES_MAX: usize = CHECKSUM_LEN + 1 + 3 * VARINT_BYTES_MAX;
+/// Longest header without a directory of several sections.
+const SHORT_HEADER_BYTES_MAX: usize = PREFIX_BYTES_MAX + 4 * VARINT_BYTES_MAX + 8;
+/// Longest entry of a directory: three numbers below 2^35 and a checksum.
+const ENTRY_BYTES_MAX: usize = 3 * 5 + 8;
+/// Longest header of any frame.
+pub(super) const HEADER_BYTES_MAX: usize =
+    SHORT_HEADER_BYTES_MAX + PARTITIONS_MAX * ENTRY_BYTES_MAX;
+
+/// Where a frame will stand: what its checksum and its attestation depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct FramePlace {
+    /// Salt of the segment.
+    pub salt: u64,
+    /// Epoch of the segment.
+    pub epoch: Epoch,
+    /// Offset in the segment, in bytes.
+    pub offset: u64,
+    /// Place in the log.
+    pub lsn: Lsn,
+    /// How far the log is known durable; at most `lsn`.
+    pub durable: Lsn,
+}
+
+/// The operations of a batch on one partition.
+#[derive(Clone, Copy, Debug)]
+pub struct Section<'a> {
+    /// The partition.
+    pub partition: PartitionId,
+    /// How many operations the bytes hold; at least one.
+    pub operations: u32,
+    /// [`section_checksum`] of the bytes, made outside any lock.
+    pub checksum: u64,
+    /// The operations, encoded.
+    pub bytes: &'a [u8],
+}
+
+/// A frame that says something about the log instead of carrying operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Operations of `partition` that follow go to this memtable.
+    MemtableSwitch {
+        /// The partition.
+        partition: PartitionId,
+        /// Its new memtable.
+        memtable: MemtableId,
+    },
+    /// Nothing was written for a while: attests the sync before it.
+    IdleMarker {
+        /// The last durable manifest edit.
+        manifest_edit: u64,
+    },
+    /// The last frame of a log that was closed.
+    CleanClose {
+        /// The last durable manifest edit.
+        manifest_edit: u64,
+    },
+    /// The first frame of an epoch.
+    EpochStart,
+}
+
+/// Checksum of a section's bytes.
+#[inline]
+pub fn section_checksum(bytes: &[u8]) -> u64 {
+    checksum64(bytes)
+}
+
+/// An upper bound for the length of the frame of these sections, in bytes, wherever it stands.
+pub fn batch_frame_len_max(sections: &[Section<'_>]) -> usize {
+    let body: usize = sections.iter().map(|s| s.bytes.len()).sum();
+    let directory = if sections.len() > 1 {
+        sections.len() * ENTRY_BYTES_MAX
+    } else {
+        0
+    };
+    (SHORT_HEADER_BYTES_MAX + directory + body).next_multiple_of(FRAME_ALIGNMENT)
+}
+
+/// An upper bound for the length of a control frame, in bytes.
+pub const CONTROL_FRAME_LEN_MAX: usize = SHORT_HEADER_BYTES_MAX.next_multiple_of(FRAME_ALIGNMENT);
+
+/// Appends the frame of a batch to `out` and returns its length: a multiple of 8.
+///
+/// Each partition has at most one section. `previous_seq` is the last logged sequence before
+/// `first_seq`; what lies between went to partitions without a log.
+///
+/// # Panics
+/// Without sections, for a section without operations, for bodies beyond the format's limit: the
+/// caller checked them at the door.
+pub fn encode_batch(
+    out: &mut Vec<u8>,
+    place: &FramePlace,
+    first_seq: SeqNo,
+    previous_seq: SeqNo,
+    sections: &[Section<'_>],
+) -> usize {
+    assert!(previous_seq < first_seq, "sequences grow");
+    let gap = first_seq.get() - 1 - previous_seq.get();
+    let start = out.len();
+    if let [section] = sections {
+        let body = section.bytes.len();
+        assert!(section.operations > 0 && body as u64 <= FORMAT_BATCH_BYTES_MAX);
+        let mut header = ShortHeader::new(KIND_BATCH, body as u64, place);
+        header.varint(first_seq.get());
+        header.varint(u64::from(section.operations));
+        header.varint(gap);
+        header.varint(u64::from(section.partition.0));
+        header.word(section.checksum);
+        out.reserve(SHORT_HEADER_BYTES_MAX + body + FRAME_ALIGNMENT);
+        out.extend_from_slice(header.finish(place));
+        out.extend_from_slice(section.bytes);
+    } else {
+        encode_several(out, place, first_seq, gap, sections);
+    }
+    pad(out, start)
+}
+
+fn encode_several(
+    out: &mut Vec<u8>,
+    place: &FramePlace,
+    first_seq: SeqNo,
+    gap: u64,
+    sections: &[Section<'_>],
+) {
+    assert!(!sections.is_empty() && sections.len() <= PARTITIONS_MAX);
+    assert!(sections.iter().all(|s| s.operations > 0));
+    let body: u64 = sections.iter().map(|s| s.bytes.len() as u64).sum();
+    assert!(body <= FORMAT_BATCH_BYTES_MAX);
+    let operations = sections.iter().map(|s| u64::from(s.operations)).sum();
+    let before = [
+        body,
+        lag(place),
+        first_seq.get(),
+        operations,
+        gap,
+        sections.len() as u64,
+    ];
+    let entry = |s: &Section<'_>| {
+        [
+            u64::from(s.partition.0),
+            u64::from(s.operations),
+            s.bytes.len() as u64,
+        ]
+    };
+    let lengths = |numbers: &[u64]| numbers.iter().map(|n| varint_len(*n)).sum::<usize>();
+    let rest = lengths(&before)
+        + sections
+            .iter()
+            .map(|s| lengths(&entry(s)) + 8)
+            .sum::<usize>();
+
+    out.reserve(batch_frame_len_max(sections));
+    let start = out.len();
+    put_u64(out, 0);
+    out.push(KIND_BATCH_OF_SEVERAL);
+    put_varint(out, rest as u64);
+    let rest_at = out.len();
+    before.iter().for_each(|n| put_varint(out, *n));
+    for section in sections {
+        entry(section).iter().for_each(|n| put_varint(out, *n));
+        put_u64(out, section.checksum);
+    }
+    debug_assert_eq!(out.len() - rest_at, rest);
+    let sum = checksum64_seeded(&out[start + CHECKSUM_LEN..], seed(place));
+    out[start..start + CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());
+    for section in sections {
+        out.extend_from_slice(section.bytes);
+    }
+}
+
+/// Appends a control frame to `out` and returns its length: a multiple of 8. `last_seq` is the
+/// last logged sequence before it.
+pub fn encode_control(
+    out: &mut Vec<u8>,
+    place: &FramePlace,
+    last_seq: SeqNo,
+    control: Control,
+) -> usize {
+    let (kind, fields): (u8, &[u64]) = match control {
+        Control::MemtableSwitch {
+            partition,
+            memtable,
+        } => (KIND_MEMTABLE_SWITCH, &[u64::from(partition.0), memtable.0]),
+        Control::IdleMarker { manifest_edit } => (KIND_IDLE_MARKER, &[manifest_edit]),
+        Control::CleanClose { manifest_edit } => (KIND_CLEAN_CLOSE, &[manifest_edit]),
+        Control::EpochStart => (KIND_EPOCH_START, &[]),
+    };
+    let start = out.len();
+    let mut header = ShortHeader::new(kind, 0, place);
+    header.varint(last_seq.get());
+    header.word(place.salt);
+    fields.iter().for_each(|n| header.varint(*n));
+    out.extend_from_slice(header.finish(place));
+    pad(out, start)
+}
+
+fn pad(out: &mut Vec<u8>, start: usize) -> usize {
+    let len = (out.len() - start).next_multiple_of(FRAME_ALIGNMENT);
+    out.resize(start + len, 0);
+    len
+}
+
+fn lag(place: &FramePlace) -> u64 {
+    place
+        .lsn
+        .0
+        .checked_sub(place.durable.0)
+        .expect("what is durable was written before")
+}
+
+fn seed(place: &FramePlace) -> u64 {
+    seed_of(place.salt, place.epoch, place.offset)
+}
+
+/// The seed of the header checksum. The odd factors spread epoch and offset over the word.
+pub(super) fn seed_of(salt: u64, epoch: Epoch, offset: u64) -> u64 {
+    salt ^ u64::from(epoch.0).wrapping_mul(0xd6e8_feb8_6659_fd93)
+        ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// A header under construction whose rest is shorter than 128 bytes, so that its length is one
+/// byte that can be set last.
+struct ShortHeader {
+    bytes: [u8; SHORT_HEADER_BYTES_MAX],
+    len: usize,
+}
+
+const SHORT_REST_AT: usize = CHECKSUM_LEN + 2;
+const _: () = assert!(SHORT_HEADER_BYTES_MAX - SHORT_REST_AT < 128);
+
+impl ShortHeader {
+    #[inline]
+    fn new(kind: u8, body: u64, place: &FramePlace) -> ShortHeader {
+        let mut header = ShortHeader {
+            bytes: [0; SHORT_HEADER_BYTES_MAX],
+            len: SHORT_REST_AT,
+        };
+        header.bytes[CHECKSUM_LEN] = kind;
+        header.varint(body);
+        header.varint(lag(place));
+        header
+    }
+
+    #[inline]
+    fn varint(&mut self, mut n: u64) {
+        while n >= 0x80 {
+            self.bytes[self.len] = n as u8 | 0x80;
+            self.len += 1;
+            n >>= 7;
+        }
+        self.bytes[self.len] = n as u8;
+        self.len += 1;
+    }
+
+    #[inline]
+    fn word(&mut self, n: u64) {
+        self.bytes[self.len..self.len + 8].copy_from_slice(&n.to_le_bytes());
+        self.len += 8;
+    }
+
+    #[inline]
+    fn finish(&mut self, place: &FramePlace) -> &[u8] {
+        self.bytes[CHECKSUM_LEN + 1] = (self.len - SHORT_REST_AT) as u8;
+        let sum = checksum64_seeded(&self.bytes[CHECKSUM_LEN..self.len], seed(place));
+        self.bytes[..CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());
+        &self.bytes[..self.len]
+    }
+}
+
+/// The front of a frame's header: enough to find its ends. Not verified.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefix {
+    pub(super) kind: u8,
+    /// Length of the whole header, at most [`HEADER_BYTES_MAX`].
+    pub(super) header_len: usize,
+    /// Length of the body, at most [`FORMAT_BATCH_BYTES_MAX`].
+    pub(super) body_len: u64,
+    pub(super) lag: u64,
+    fields_at: usize,
+}
+
+impl Prefix {
+    /// Reads the front of a frame from up to [`PREFIX_BYTES_MAX`] bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Prefix, Malformed> {
+        let mut reader = Reader::new(bytes);
+        reader.u64()?;
+        let kind = reader.u8()?;
+        if !(KIND_BATCH..=KIND_EPOCH_START).contains(&kind) {
+            return Err(reader.malformed("unknown kind of frame"));
+        }
+        let rest = reader.varint_u32()? as usize;
+        let header_len = reader.position() + rest;
+        let body_len = reader.varint()?;
+        let lag = reader.varint()?;
+        let fields_at = reader.position();
+        let has_body = kind == KIND_BATCH || kind == KIND_BATCH_OF_SEVERAL;
+        let is_short = kind != KIND_BATCH_OF_SEVERAL;
+        if fields_at > header_len
+            || header_len
+                > if is_short {
+                    SHORT_HEADER_BYTES_MAX
+                } else {
+                    HEADER_BYTES_MAX
+                }
+            || body_len > FORMAT_BATCH_BYTES_MAX
+            || (body_len > 0 && !has_body)
+        {
+            return Err(reader.malformed("impossible length of a frame"));
+        }
+        Ok(Prefix {
+            kind,
+            header_len,
+            body_len,
+            lag,
+            fields_at,
+        })
+    }
+
+    /// Length of the whole frame.
+    pub(super) fn frame_len(&self) -> u64 {
+        (self.header_len as u64 + self.body_len).next_multiple_of(FRAME_ALIGNMENT as u64)
+    }
+}
+
+/// Whether `header`, the whole header of a frame, carries its checksum under `seed`.
+pub(super) fn verifies(header: &[u8], seed: u64) -> bool {
+    header
+        .split_first_chunk::<CHECKSUM_LEN>()
+        .is_some_and(|(sum, covered)| u64::from_le_bytes(*sum) == checksum64_seeded(covered, seed))
+}
+
+/// One section of a frame, as its directory describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) partition: PartitionId,
+    pub(super) operations: u32,
+    pub(super) first_seq: SeqNo,
+    /// Where the section lies in the body, in bytes.
+    pub(super) start: u64,
+    pub(super) len: usize,
+    pub(super) checksum: u64,
+}
+
+/// What the header of a frame says behind its [`Prefix`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fields {
+    /// A batch; its sections are in the directory.
+    Batch {
+        first_seq: SeqNo,
+        last_seq: SeqNo,
+        previous_seq: SeqNo,
+    },
+    /// A control frame.
+    Control {
+        last_seq: SeqNo,
+        salt: u64,
+        control: Control,
+    },
+}
+
+/// Decodes a whole header. The sections of a batch replace what is in `directory`.
+pub(super) fn decode_fields(
+    header: &[u8],
+    prefix: &Prefix,
+    directory: &mut Vec<Entry>,
+) -> Result<Fields, Malformed> {
+    directory.clear();
+    let mut reader = Reader::new(header);
+    reader.take(prefix.fields_at)?;
+    let fields = match prefix.kind {
+        KIND_BATCH | KIND_BATCH_OF_SEVERAL => decode_batch(&mut reader, prefix, directory)?,
+        kind => decode_control(&mut reader, kind)?,
+    };
+    reader.finish()?;
+    Ok(fields)
+}
+
+fn sequence(reader: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
+    let n = reader.varint()?;
+    SeqNo::new(n).ok_or(reader.malformed("sequence beyond 56 bits"))
+}
+
+fn decode_batch(
+    reader: &mut Reader<'_>,
+    prefix: &Prefix,
+    directory: &mut Vec<Entry>,
+) -> Result<Fields, Malformed> {
+    let first_seq = sequence(reader)?;
+    let operations = reader.varint()?;
+    let gap = reader.varint()?;
+    let impossible = reader.malformed("impossible sequences");
+    let previous_seq = first_seq
+        .get()
+        .checked_sub(1)
+        .and_then(|n| n.checked_sub(gap))
+        .and_then(SeqNo::new)
+        .ok_or(impossible)?;
+    let last_seq = operations
+        .checked_sub(1)
+        .and_then(|n| first_seq.get().checked_add(n))
+        .and_then(SeqNo::new)
+        .ok_or(impossible)?;
+    if prefix.kind == KIND_BATCH {
+        let len = usize::try_from(prefix.body_len).map_err(|_| impossible)?;
+        directory.push(Entry {
+            partition: PartitionId(reader.varint_u32()?),
+            operations: u32::try_from(operations).map_err(|_| impossible)?,
+            first_seq,
+            start: 0,
+            len,
+            checksum: reader.u64()?,
+        });
+        return Ok(Fields::Batch {
+            first_seq,
+            last_seq,
+            previous_seq,
+        });
+    }
+
+    let count = reader.varint()?;
+    let (mut start, mut seen) = (0, 0);
+    for _ in 0..count {
+        let partition = PartitionId(reader.varint_u32()?);
+        let operations_here = reader.varint_u32()?;
+        let len = reader.varint_u32()?;
+        let checksum = reader.u64()?;
+        // Checked before the sum is used: each summand is below 2^32, so neither overflows before
+        // it passes its bound.
+        let first = first_seq
+            .get()
+            .checked_add(seen)
+            .and_then(SeqNo::new)
+            .ok_or(impossible)?;
+        let len_here = usize::try_from(len).map_err(|_| impossible)?;
+        directory.push(Entry {
+            partition,
+            operations: operations_here,
+            first_seq: first,
+            start,
+            len: len_here,
+            checksum,
+        });
+        start += u64::from(len);
+        seen += u64::from(operations_here);
+        if operations_here == 0 || start > prefix.body_len || seen > operations {
+            return Err(impossible);
+        }
+    }
+    if start != prefix.body_len || seen != operations {
+        return Err(impossible);
+    }
+    Ok(Fields::Batch {
+        first_seq,
+        last_seq,
+        previous_seq,
+    })
+}
+
+fn decode_control(reader: &mut Reader<'_>, kind: u8) -> Result<Fields, Malformed> {
+    let last_seq = sequence(reader)?;
+    let salt = reader.u64()?;
+    let control = match kind {
+        KIND_MEMTABLE_SWITCH => Control::MemtableSwitch {
+            partition: PartitionId(reader.varint_u32()?),
+            memtable: MemtableId(reader.varint()?),
+        },
+        KIND_IDLE_MARKER => Control::IdleMarker {
+            manifest_edit: reader.varint()?,
+        },
+        KIND_CLEAN_CLOSE => Control::CleanClose {
+            manifest_edit: reader.varint()?,
+        },
+        KIND_EPOCH_START => Control::EpochStart,
+        _ => return Err(reader.malformed("unknown kind of frame")),
+    };
+    Ok(Fields::Control {
+        last_seq,
+        salt,
+        control,
+    })
+}
+
+#[cfg(test)]
+mod tests;

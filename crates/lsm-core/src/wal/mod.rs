@@ -1,0 +1,69 @@
+//! The write-ahead log as bytes: segments, the frames in them, and the chain that they form.
+//!
+//! Written by the commit path, read by recovery and by followers. This folder knows partitions by
+//! their ids and sections as opaque bytes; what an operation is, which segments are live, and when
+//! to sync is decided above. The bytes are described where they are made: the segment header in
+//! `segment.rs`, frames in `frame.rs`.
+//!
+//! ```text
+//! segment = header, frame*, zeros up to the preallocated length
+//! log     = segments in the order of their numbers, each naming the end of the one before
+//! ```
+//!
+//! Invariants:
+//! 1. Every frame verifies only in its own segment and at its own offset.
+//! 2. A frame attests how far the log was known durable when it was built. Damage below an
+//!    attested place is `Corruption`; anything else that is not a frame ends the log there, and
+//!    nothing behind it is ever replayed, in whatever segment.
+//! 3. Bytes behind the end that the next segment's header names belong to refused writes and are
+//!    never replayed.
+//! 4. A failed read is an error; it never ends the log.
+
+pub mod frame;
+mod lookahead;
+mod reader;
+mod segment;
+mod window;
+mod writer;
+
+use std::fmt;
+
+pub use frame::{Control, FramePlace, Section, section_checksum};
+pub use reader::{
+    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Position, Record, SectionRef,
+    SegmentSource,
+};
+pub use segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+pub use writer::{Reserved, SegmentWriter};
+
+use crate::types::FileNo;
+
+/// A place in the log: the byte offset over all segments of the database, headers included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// The place `bytes` further on, or `None` beyond 64 bits.
+    pub fn checked_plus(self, bytes: u64) -> Option<Lsn> {
+        self.0.checked_add(bytes).map(Lsn)
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A place in one segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogPlace {
+    /// Number of the segment.
+    pub segment: FileNo,
+    /// Byte offset in it.
+    pub offset: u64,
+}
+
+/// Makes an in-memory `File` for the tests of this folder.
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,756 @@
+//! [`LogReader`]: yields the frames of a chain of segments, and says how the log ends.
+//!
+//! Called by recovery (`replay.rs`), which reads to the end and asks for the verdict, and by
+//! followers of a live log, which read as far as there is something and come again. It must never
+//! write, never end the log because a read failed, and never yield a frame behind a bad one.
+//!
+//! ```text
+//! next_frame -> Some, Some, ... None      None: nothing whole here, now
+//!               again later               a follower: reads anew from the same place
+//!               end -> LogEnd             recovery: torn tail, or Corruption
+//! ```
+//!
+//! The verdict is apart from the reading because it costs a walk over all that lies behind the
+//! end, which a follower that polls must not pay.
+//!
+//! Invariants:
+//! 1. `offset` is the end of the last frame that verified whole, or of the segment's header.
+//! 2. Lengths in a frame are compared with the bytes left in the file before anything is loaded.
+//! 3. The buffer is dropped at each stop, so that no stale byte is taken for a new one.
+//! 4. The chain goes by the names in verified headers, not by the order of the list alone.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::frame::{
+    Control, Entry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields,
+    section_checksum, seed_of, verifies,
+};
+use super::lookahead::{Stretch, look_ahead};
+use super::segment::{HEADER_LEN, HeaderState};
+use super::window::Window;
+use super::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::File;
+use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
+
+/// A segment that the manifest lists as live.
+#[derive(Clone)]
+pub struct SegmentSource {
+    /// Its file number.
+    pub number: FileNo,
+    /// The epoch in its name.
+    pub epoch: Epoch,
+    /// Its path, for errors.
+    pub path: PathBuf,
+    /// The file, open for reading.
+    pub file: Arc<dyn File>,
+}
+
+/// Where reading begins or goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// End of the last frame read.
+    pub place: LogPlace,
+    /// Last logged sequence up to there.
+    pub last_seq: SeqNo,
+}
+
+/// What to read, and what must be there.
+#[derive(Clone, Debug)]
+pub struct LogReaderOptions {
+    /// The database that every segment must name.
+    pub db: DbId,
+    /// Where to begin; `None`: at the first listed segment.
+    pub start: Option<Position>,
+    /// Nothing at or behind this place may be read: an epoch that is over ends here.
+    pub cut: Option<LogPlace>,
+    /// The log is known to reach this place (a clean close recorded it): an earlier end is
+    /// `Corruption`.
+    pub must_reach: Option<LogPlace>,
+    /// Read and verify the sections of this partition alone; the others are left out.
+    pub only: Option<PartitionId>,
+}
+
+impl LogReaderOptions {
+    /// All of the log of `db`, with nothing known about its end.
+    pub fn new(db: DbId) -> LogReaderOptions {
+        LogReaderOptions {
+            db,
+            start: None,
+            cut: None,
+            must_reach: None,
+            only: None,
+        }
+    }
+}
+
+/// How the log ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEnd {
+    /// Where the last frame ends. Segment 0 if the list was empty.
+    pub place: LogPlace,
+    /// The same place in the log; 0 if no segment had a header.
+    pub lsn: Lsn,
+    /// The last logged sequence; 0 if no segment had a header and no start was given.
+    pub last_seq: SeqNo,
+    /// Whether the last frame is a clean close.
+    pub clean_close: bool,
+    /// Whether bytes other than zeros lie behind the end: a torn tail that is left out.
+    pub torn_bytes: bool,
+    /// The largest manifest edit that a header or frame calls durable.
+    pub manifest_edit: u64,
+    /// The furthest place that a header or frame calls durable.
+    pub durable: Lsn,
+}
+
+/// A frame of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRef<'a> {
+    /// Where it begins.
+    pub place: LogPlace,
+    /// The same place in the log.
+    pub lsn: Lsn,
+    /// How far the log was known durable when it was built.
+    pub durable: Lsn,
+    /// What it holds.
+    pub record: Record<'a>,
+}
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Record<'a> {
+    /// Operations.
+    Batch(BatchRef<'a>),
+    /// A control frame.
+    Control(Control),
+}
+
+/// A batch whose bytes lie in the reader's buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchRef<'a> {
+    /// Sequence of its first operation.
+    pub first_seq: SeqNo,
+    /// Sequence of its last operation.
+    pub last_seq: SeqNo,
+    directory: &'a [Entry],
+    /// The body, or the part of it that was asked for, from `body_start` of it on.
+    body: &'a [u8],
+    body_start: u64,
+}
+
+/// The operations of a batch on one partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionRef<'a> {
+    /// The partition.
+    pub partition: PartitionId,
+    /// Sequence of the section's first operation.
+    pub first_seq: SeqNo,
+    /// How many operations the bytes hold.
+    pub operations: u32,
+    /// The operations, encoded; their checksum was verified.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> BatchRef<'a> {
+    /// The sections, in the order of their sequences; with [`LogReaderOptions::only`], those of
+    /// that partition.
+    pub fn sections(&self) -> impl Iterator<Item = SectionRef<'a>> + use<'a> {
+        let (body, body_start) = (self.body, self.body_start);
+        self.directory.iter().map(move |entry| SectionRef {
+            partition: entry.partition,
+            first_seq: entry.first_seq,
+            operations: entry.operations,
+            bytes: section_of(body, body_start, entry).expect("verified before it was yielded"),
+        })
+    }
+}
+
+fn section_of<'a>(body: &'a [u8], body_start: u64, entry: &Entry) -> Option<&'a [u8]> {
+    let skip = usize::try_from(entry.start.checked_sub(body_start)?).ok()?;
+    body.get(skip..skip.checked_add(entry.len)?)
+}
+
+/// The segment that is being read.
+struct Current {
+    header: SegmentHeader,
+    /// Where reading ends: the file's length, the cut, or the end that the next header names.
+    limit: u64,
+    /// The next segment, if its header names this one's end.
+    next: Option<(usize, SegmentHeader)>,
+}
+
+/// A frame that verified, without its bytes.
+struct Verified {
+    fields: Fields,
+    lag: u64,
+    len: u64,
+    /// Where the loaded part of the body lies: offset in the file, in the body, and length.
+    body_at: u64,
+    body_start: u64,
+    body_len: usize,
+}
+
+/// Why there is no frame.
+type Stop = &'static str;
+
+/// Reads the log. See the module's page.
+pub struct LogReader {
+    // Fixed after construction.
+    sources: Vec<SegmentSource>,
+    options: LogReaderOptions,
+    // How far.
+    idx: usize,
+    offset: u64,
+    last_seq: SeqNo,
+    current: Option<Current>,
+    stopped: Option<Stop>,
+    // What was attested.
+    clean_close: bool,
+    manifest_edit: u64,
+    durable: Lsn,
+    // Reused from frame to frame.
+    window: Window,
+    directory: Vec<Entry>,
+}
+
+impl LogReader {
+    /// A reader over `sources`, the live segments in the order of their numbers.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the segment to start in is not listed; that one and those before it
+    /// are then not what the position was taken from.
+    pub fn new(mut sources: Vec<SegmentSource>, options: LogReaderOptions) -> Result<LogReader> {
+        assert!(
+            sources.is_sorted_by(|a, b| a.number < b.number),
+            "segments in order"
+        );
+        if let Some(cut) = options.cut {
+            sources.retain(|source| source.number <= cut.segment);
+        }
+        let (mut offset, mut last_seq) = (0, SeqNo::ZERO);
+        if let Some(start) = options.start {
+            sources.retain(|source| source.number >= start.place.segment);
+            let listed = sources
+                .first()
+                .is_some_and(|s| s.number == start.place.segment);
+            if !listed || !start.place.offset.is_multiple_of(FRAME_ALIGNMENT as u64) {
+                let message = format!("no place to begin: {:?} of the log", start.place);
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            (offset, last_seq) = (start.place.offset, start.last_seq);
+        }
+        Ok(LogReader {
+            sources,
+            options,
+            idx: 0,
+            offset,
+            last_seq,
+            current: None,
+            stopped: None,
+            clean_close: false,
+            manifest_edit: 0,
+            durable: Lsn::default(),
+            window: Window::default(),
+            directory: Vec::new(),
+        })
+    }
+
+    /// Lists one more segment, for a follower whose manifest names it now.
+    pub fn add_segment(&mut self, source: SegmentSource) {
+        assert!(
+            self.sources
+                .last()
+                .is_none_or(|last| last.number < source.number)
+        );
+        if self
+            .options
+            .cut
+            .is_none_or(|cut| source.number <= cut.segment)
+        {
+            self.sources.push(source);
+        }
+    }
+
+    /// Where reading goes on: the end of the last frame.
+    pub fn position(&self) -> Position {
+        let segment = self
+            .sources
+            .get(self.idx)
+            .map_or(FileNo(0), |source| source.number);
+        let place = LogPlace {
+            segment,
+            offset: self.offset,
+        };
+        Position {
+            place,
+            last_seq: self.last_seq,
+        }
+    }
+
+    /// The next frame; `None` if nothing whole stands where the last one ended. Called again, it
+    /// looks anew at the same place.
+    ///
+    /// # Errors
+    /// Those of reading the files, which change nothing; `Corruption` for segments that are not
+    /// what the manifest says, or do not continue each other; `Unsupported` for newer formats.
+    pub fn next_frame(&mut self) -> Result<Option<FrameRef<'_>>> {
+        let Some(frame) = self.advance()? else {
+            return Ok(None);
+        };
+        let place = LogPlace {
+            segment: self.sources[self.idx].number,
+            offset: self.offset,
+        };
+        let current = self.current.as_ref().expect("a frame was read from it");
+        let lsn = current.header.lsn_at(self.offset);
+        let durable = Lsn(lsn.0 - frame.lag);
+        self.offset += frame.len;
+        self.durable = self.durable.max(durable);
+        self.clean_close = false;
+        let record = match frame.fields {
+            Fields::Batch {
+                first_seq,
+                last_seq,
+                ..
+            } => {
+                self.last_seq = last_seq;
+                Record::Batch(BatchRef {
+                    first_seq,
+                    last_seq,
+                    directory: &self.directory,
+                    body: self.window.loaded(frame.body_at, frame.body_len),
+                    body_start: frame.body_start,
+                })
+            }
+            Fields::Control { control, .. } => {
+                self.clean_close = matches!(control, Control::CleanClose { .. });
+                if let Control::IdleMarker { manifest_edit }
+                | Control::CleanClose { manifest_edit } = control
+                {
+                    self.manifest_edit = self.manifest_edit.max(manifest_edit);
+                }
+                Record::Control(control)
+            }
+        };
+        Ok(Some(FrameRef {
+            place,
+            lsn,
+            durable,
+            record,
+        }))
+    }
+
+    /// Finds the next frame and verifies it; moves over the ends of segments.
+    fn advance(&mut self) -> Result<Option<Verified>> {
+        if self.stopped.is_some() {
+            // The files may have grown, and the next header may be there now.
+            self.window.clear();
+            self.current = None;
+            self.stopped = None;
+        }
+        loop {
+            if self.current.is_none()
+                && let Some(stop) = self.open_segment()?
+            {
+                return Ok(self.stop(stop));
+            }
+            let current = self.current.as_ref().expect("opened above");
+            match current.next {
+                Some((idx, header)) if self.offset == current.limit => self.cross(idx, &header)?,
+                _ => {
+                    return match self.read_frame()? {
+                        Ok(frame) => Ok(Some(frame)),
+                        Err(stop) => Ok(self.stop(stop)),
+                    };
+                }
+            }
+        }
+    }
+
+    fn stop(&mut self, stop: Stop) -> Option<Verified> {
+        self.stopped = Some(stop);
+        self.window.clear();
+        None
+    }
+
+    /// What the header of a segment is, and whether it is the one that its name says.
+    fn header_state(&mut self, idx: usize) -> Result<HeaderState> {
+        let source = &self.sources[idx];
+        let mut bytes = [0; HEADER_LEN];
+        let got = source.file.read_at(0, &mut bytes)?;
+        let state = SegmentHeader::decode(&bytes[..got], &source.path)?;
+        if let HeaderState::Valid(header) = state {
+            let is_own = (header.db, header.epoch, header.number)
+                == (self.options.db, source.epoch, source.number);
+            if !is_own {
+                let what = format!(
+                    "segment {} of epoch {} of database {:x} is in the place of segment {} of \
+                     epoch {} of database {:x}",
+                    header.number,
+                    header.epoch,
+                    header.db.0,
+                    source.number,
+                    source.epoch,
+                    self.options.db.0
+                );
+                return Err(Error::corruption(&source.path, 0, what));
+            }
+            self.manifest_edit = self.manifest_edit.max(header.manifest_edit);
+        }
+        Ok(state)
+    }
+
+    /// The end of what may be read of a segment, as far as the file and the cut say.
+    fn readable(&self, idx: usize) -> Result<u64> {
+        let len = self.sources[idx].file.len()?;
+        let cut = self
+            .options
+            .cut
+            .filter(|cut| cut.segment == self.sources[idx].number);
+        Ok(cut.map_or(len, |cut| len.min(cut.offset)))
+    }
+
+    /// Opens the segment at `idx`, to be read from `offset` on.
+    fn open_segment(&mut self) -> Result<Option<Stop>> {
+        if self.idx == self.sources.len() {
+            return Ok(Some("no segment is listed"));
+        }
+        let lost = match self.header_state(self.idx)? {
+            HeaderState::Valid(header) => Ok(header),
+            HeaderState::Zero => Err("segment has no header"),
+            HeaderState::Garbage(what) => Err(what),
+        };
+        let header = match lost {
+            Ok(header) => header,
+            // Frames were read from it before, so a header was there.
+            Err(what) if self.offset >= SEGMENT_HEADER_BYTES => {
+                return Err(Error::corruption(&self.sources[self.idx].path, 0, what));
+            }
+            Err(what) => return Ok(Some(what)),
+        };
+        let mut limit = self.readable(self.idx)?;
+        if self.offset < SEGMENT_HEADER_BYTES {
+            self.offset = SEGMENT_HEADER_BYTES;
+            self.last_seq = header.previous_seq;
+        }
+        let next = self.successor(&header)?;
+        if let Some((_, next)) = &next {
+            let end = next.previous.map_or(0, |previous| previous.offset);
+            if end < self.offset || header.base.checked_plus(end) != Some(next.base) {
+                let what = "next segment does not begin where this one ends";
+                return Err(Error::corruption(&self.sources[self.idx].path, end, what));
+            }
+            // A file that is shorter than its named end has no frame there, and stops.
+            limit = limit.min(end);
+        }
+        let next = next.filter(|(_, next)| next.base == header.lsn_at(limit));
+        self.durable = self.durable.max(header.durable);
+        self.current = Some(Current {
+            header,
+            limit,
+            next,
+        });
+        Ok(None)
+    }
+
+    /// The segment whose header names the one at `idx` as the one before. Segments without a
+    /// header in between were reserved, or could not be begun.
+    fn successor(&mut self, header: &SegmentHeader) -> Result<Option<(usize, SegmentHeader)>> {
+        for idx in self.idx + 1..self.sources.len() {
+            let HeaderState::Valid(next) = self.header_state(idx)? else {
+                continue;
+            };
+            let named = next.previous.map(|previous| previous.segment);
+            if named == Some(header.number) {
+                return Ok(Some((idx, next)));
+            }
+            // One without a header was begun after all, and its header is lost: the log cannot go
+            // on there, and `end` finds out whether it was durable.
+            let between = &self.sources[self.idx + 1..idx];
+            if between.iter().any(|source| Some(source.number) == named) {
+                return Ok(None);
+            }
+            let what = match named {
+                Some(number) => format!("segment continues segment {number}, which is missing"),
+                None => "segment begins an epoch in the middle of the log".to_owned(),
+            };
+            return Err(Error::corruption(&self.sources[idx].path, 0, what));
+        }
+        Ok(None)
+    }
+
+    /// Moves to the next segment.
+    fn cross(&mut self, idx: usize, header: &SegmentHeader) -> Result<()> {
+        if header.previous_seq != self.last_seq {
+            let what = format!(
+                "segment continues after sequence {}, the log before it ends with {}",
+                header.previous_seq, self.last_seq
+            );
+            return Err(Error::corruption(&self.sources[idx].path, 0, what));
+        }
+        self.idx = idx;
+        self.offset = 0;
+        self.current = None;
+        self.clean_close = false;
+        self.window.clear();
+        Ok(())
+    }
+
+    /// Reads and verifies the frame at `offset`.
+    fn read_frame(&mut self) -> Result<Result<Verified, Stop>> {
+        let LogReader {
+            sources,
+            window,
+            directory,
+            current,
+            offset,
+            ..
+        } = self;
+        let current = current.as_ref().expect("a segment is open");
+        let source = &sources[self.idx];
+        let (file, at, limit) = (&*source.file, *offset, current.limit);
+
+        let front = window.load(file, at, PREFIX_BYTES_MAX, limit)?;
+        let prefix = match Prefix::decode(front) {
+            Ok(prefix) => prefix,
+            Err(_) if front.iter().all(|byte| *byte == 0) => return Ok(Err("no frame")),
+            Err(bad) => return Ok(Err(bad.what)),
+        };
+        let lsn = current.header.lsn_at(at);
+        if prefix.frame_len() > limit - at {
+            return Ok(Err("frame passes the end"));
+        }
+        let header = window.load(file, at, prefix.header_len, limit)?;
+        if header.len() < prefix.header_len
+            || !verifies(header, seed_of(current.header.salt, source.epoch, at))
+        {
+            return Ok(Err("frame header checksum does not match"));
+        }
+        let fields = match decode_fields(header, &prefix, directory) {
+            Ok(fields) => fields,
+            Err(bad) => return Ok(Err(bad.what)),
+        };
+        let (Fields::Batch {
+            previous_seq: before,
+            ..
+        }
+        | Fields::Control {
+            last_seq: before, ..
+        }) = fields;
+        if before != self.last_seq {
+            return Ok(Err("frame does not continue the sequence"));
+        }
+        if prefix.lag > lsn.0 {
+            return Ok(Err("frame calls durable what was not written"));
+        }
+        self.read_body(&prefix, fields)
+    }
+
+    /// Loads and verifies the sections that are asked for.
+    fn read_body(&mut self, prefix: &Prefix, fields: Fields) -> Result<Result<Verified, Stop>> {
+        let LogReader {
+            sources,
+            window,
+            directory,
+            current,
+            offset,
+            options,
+            ..
+        } = self;
+        let limit = current.as_ref().expect("a segment is open").limit;
+        let file = &*sources[self.idx].file;
+        let body = *offset + prefix.header_len as u64;
+        let frame_len = prefix.frame_len();
+        // Where the part to be loaded begins and ends in the body; with the padding if it is all.
+        let (mut start, mut end) = (0, frame_len - prefix.header_len as u64);
+        if let Some(only) = options.only {
+            directory.retain(|entry| entry.partition == only);
+            start = directory.first().map_or(0, |entry| entry.start);
+            end = directory
+                .last()
+                .map_or(0, |entry| entry.start + entry.len as u64);
+        }
+        let Ok(len) = usize::try_from(end - start) else {
+            return Ok(Err("frame is too long"));
+        };
+        let bytes = window.load(file, body + start, len, limit)?;
+        for entry in &*directory {
+            let section = section_of(bytes, start, entry);
+            if section.is_none_or(|bytes| section_checksum(bytes) != entry.checksum) {
+                return Ok(Err("section checksum does not match"));
+            }
+        }
+        if options.only.is_none() {
+            let padding = usize::try_from(prefix.body_len)
+                .ok()
+                .and_then(|at| bytes.get(at..));
+            if bytes.len() != len || padding.is_none_or(|p| p.iter().any(|byte| *byte != 0)) {
+                return Ok(Err("padding is not zero"));
+            }
+        }
+        Ok(Ok(Verified {
+            fields,
+            lag: prefix.lag,
+            len: frame_len,
+            body_at: body + start,
+            body_start: start,
+            body_len: len,
+        }))
+    }
+
+    /// The verdict on where reading stopped: the end of the log, or damage.
+    ///
+    /// # Errors
+    /// `Corruption` if something behind the end attests that the log was durable beyond it, or
+    /// the log does not reach what it is known to reach; errors of reading.
+    ///
+    /// # Panics
+    /// Unless [`LogReader::next_frame`] returned `None` last.
+    ///
+    /// # Cost
+    /// Reads all that lies behind the end, zeros included.
+    pub fn end(mut self) -> Result<LogEnd> {
+        let stop = self
+            .stopped
+            .expect("asked for the end before it was reached");
+        let place = self.position().place;
+        let torn_bytes = self.judge(stop)?;
+        if let Some(reach) = self.options.must_reach
+            && place < reach
+        {
+            let path = self
+                .sources
+                .get(self.idx)
+                .map_or(PathBuf::new(), |s| s.path.clone());
+            let what = format!(
+                "log ends here ({stop}), but was closed at offset {} of segment {}",
+                reach.offset, reach.segment
+            );
+            return Err(Error::corruption(path, place.offset, what));
+        }
+        Ok(LogEnd {
+            place,
+            lsn: self
+                .current
+                .map_or(Lsn(0), |current| current.header.lsn_at(self.offset)),
+            last_seq: self.last_seq,
+            clean_close: self.clean_close,
+            torn_bytes,
+            manifest_edit: self.manifest_edit,
+            durable: self.durable,
+        })
+    }
+
+    /// Looks for anything behind the end that attests it. Says whether there are bytes at all.
+    fn judge(&mut self, stop: Stop) -> Result<bool> {
+        let mut suspect = Suspect {
+            idx: self.idx,
+            offset: self.offset,
+            what: stop,
+            bad: self.current.as_ref().map(|current| current.header.lsn_at(self.offset)),
+            garbage: None,
+        };
+        let mut torn = false;
+        for idx in self.idx..self.sources.len() {
+            let header = match self.header_state(idx)? {
+                HeaderState::Valid(header) => Some(header),
+                HeaderState::Zero => None,
+                HeaderState::Garbage(what) => {
+                    suspect.garbage = Some((idx, what));
+                    None
+                }
+            };
+            let is_here = idx == self.idx;
+            if let Some(header) = header.filter(|_| !is_here || self.current.is_none()) {
+                self.check_header_behind(&header, &mut suspect)?;
+                torn = true;
+            }
+            torn |= suspect.garbage.is_some();
+            let first = if header.is_some() { SEGMENT_HEADER_BYTES } else { 0 };
+            let source = &self.sources[idx];
+            let stretch = Stretch {
+                file: &*source.file,
+                epoch: source.epoch,
+                known: header.as_ref().zip(suspect.bad),
+                range: if is_here { self.offset.max(first) } else { first }..self.readable(idx)?,
+            };
+            let findings = look_ahead(&mut self.window, &stretch)?;
+            torn |= findings.any_bytes;
+            if let Some(at) = findings.attested_at {
+                if header.is_none() {
+                    suspect.turn_to_header(idx);
+                }
+                let by = format!("offset {at} of {}", source.path.display());
+                return Err(self.damage(&suspect, &by));
+            }
+        }
+        Ok(torn)
+    }
+
+    /// A verified header behind the end: does it attest the bad place?
+    fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut Suspect) -> Result<()> {
+        let idx_of = |number| self.sources.iter().position(|source| source.number == number);
+        let named = header.previous.and_then(|previous| {
+            let base = Lsn(header.base.0.saturating_sub(previous.offset));
+            Some((idx_of(previous.segment)?, base))
+        });
+        if let Some((idx, what)) = suspect.garbage
+            && named.is_some_and(|(named, _)| named == idx)
+        {
+            // It was begun, filled and left behind: no torn write looks like that.
+            suspect.turn_to_header(idx);
+            suspect.what = what;
+            return Err(self.damage(suspect, &format!("segment {}", header.number)));
+        }
+        let bad = match (suspect.bad, named) {
+            (Some(bad), _) => bad,
+            // No header before this one: the log is bad from the first listed segment on, or
+            // from a later one that was lost as well.
+            (None, Some((_, base))) => base,
+            (None, None) => {
+                let path = &self.sources[idx_of(header.number).unwrap_or(self.idx)].path;
+                let what = "segment does not continue any that is listed";
+                return Err(Error::corruption(path, 0, what));
+            }
+        };
+        suspect.bad = Some(bad);
+        if let Some((idx, base)) = named
+            && idx > self.idx
+            && base == bad
+        {
+            // A segment begins just where the log stops, and its header is not there.
+            suspect.turn_to_header(idx);
+        }
+        if header.durable > bad {
+            return Err(self.damage(suspect, &format!("the header of segment {}", header.number)));
+        }
+        Ok(())
+    }
+
+    fn damage(&self, suspect: &Suspect, by: &str) -> Error {
+        let what = format!("{}, and {by} attests that the log was durable beyond", suspect.what);
+        Error::corruption(&self.sources[suspect.idx].path, suspect.offset, what)
+    }
+}
+
+/// The bad place while it is judged.
+struct Suspect {
+    /// Segment and offset to name in an error, and what is wrong there.
+    idx: usize,
+    offset: u64,
+    what: Stop,
+    /// The bad place in the log, once a header says it.
+    bad: Option<Lsn>,
+    /// The last segment met whose header is neither valid nor zeros.
+    garbage: Option<(usize, Stop)>,
+}
+
+impl Suspect {
+    fn turn_to_header(&mut self, idx: usize) {
+        (self.idx, self.offset, self.what) = (idx, 0, "segment header is lost");
+    }
+}
+
+#[cfg(test)]
+mod tests;

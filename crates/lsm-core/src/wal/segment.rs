@@ -1,0 +1,285 @@
+//! The header of a segment: which file this is, and how it continues the segment before.
+//!
+//! Encoded by `writer.rs`, decoded by `reader.rs` and `lookahead.rs`. It must never accept a
+//! header on the word of its magic alone.
+//!
+//! ```text
+//! offset size  name
+//!      0    8  magic "SILTWAL\n"
+//!      8    4  format version, 1
+//!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
+//!     16    4  feature bits: compatible (unknown ones are ignored)
+//!     20    4  feature bits: read-compatible (unknown ones forbid writing, not reading)
+//!     24    4  feature bits: incompatible (unknown ones forbid reading)
+//!     28    4  epoch
+//!     32   16  database id
+//!     48    8  file number
+//!     56    8  salt: random, seeds the checksum of every frame here
+//!     64    8  LSN of this header's first byte
+//!     72    8  number of the segment before, 0 = first of its epoch
+//!     80    8  end of the segment before, in bytes: what lies behind it was refused
+//!     88    8  last durable manifest edit
+//!     96    8  LSN up to which the log was known durable
+//!    104    8  last logged sequence before this segment
+//!    112    8  zeros
+//!    120    8  XXH3-64 of bytes 0..120
+//! ```
+//!
+//! Invariants:
+//! 1. In every version the checksum stands at 120 and covers what is before it, so that a version
+//!    or a feature is believed only when its bytes verify.
+//! 2. All integers are little-endian.
+
+use std::path::Path;
+
+use super::{LogPlace, Lsn};
+use crate::codec::{Malformed, Reader, checksum64};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{DbId, Epoch, FileNo, SeqNo};
+
+/// Length of a segment's header in bytes: where its first frame begins.
+pub const SEGMENT_HEADER_BYTES: u64 = 128;
+
+pub(super) const HEADER_LEN: usize = 128;
+const CHECKSUM_AT: usize = 120;
+const MAGIC: [u8; 8] = *b"SILTWAL\n";
+const VERSION: u32 = 1;
+const CHECKSUM_ID: u32 = 1;
+
+const _: () = assert!(HEADER_LEN as u64 == SEGMENT_HEADER_BYTES && HEADER_LEN.is_multiple_of(8));
+
+/// What a segment says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// The database it belongs to.
+    pub db: DbId,
+    /// The epoch in which it was written.
+    pub epoch: Epoch,
+    /// Its file number; never 0.
+    pub number: FileNo,
+    /// Random; makes the frames of this segment verify nowhere else.
+    pub salt: u64,
+    /// Place of its first byte in the log.
+    pub base: Lsn,
+    /// The segment before and where that ends; `None` for the first of an epoch.
+    pub previous: Option<LogPlace>,
+    /// The last manifest edit that was durable when this segment was begun.
+    pub manifest_edit: u64,
+    /// How far the log was known durable when this segment was begun.
+    pub durable: Lsn,
+    /// The last logged sequence before this segment.
+    pub previous_seq: SeqNo,
+}
+
+/// What the first bytes of a segment are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderState {
+    /// A header that verifies.
+    Valid(SegmentHeader),
+    /// Nothing but zeros, or no bytes: not written yet, or lost.
+    Zero,
+    /// Something else.
+    Garbage(&'static str),
+}
+
+impl SegmentHeader {
+    /// The place in the log of the byte at `offset` of this segment.
+    ///
+    /// # Panics
+    /// Beyond 64 bits; [`SegmentHeader::decode`] refuses headers that come near.
+    pub fn lsn_at(&self, offset: u64) -> Lsn {
+        self.base
+            .checked_plus(offset)
+            .expect("a log has less than 2^64 bytes")
+    }
+
+    /// The bytes of the header.
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        assert!(self.number.0 != 0 && self.durable <= self.base);
+        let previous = self.previous.unwrap_or(LogPlace {
+            segment: FileNo(0),
+            offset: 0,
+        });
+        let mut out = [0; HEADER_LEN];
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&MAGIC);
+        put(&VERSION.to_le_bytes());
+        put(&CHECKSUM_ID.to_le_bytes());
+        put(&[0; 12]);
+        put(&self.epoch.0.to_le_bytes());
+        put(&self.db.0.to_le_bytes());
+        put(&self.number.0.to_le_bytes());
+        put(&self.salt.to_le_bytes());
+        put(&self.base.0.to_le_bytes());
+        put(&previous.segment.0.to_le_bytes());
+        put(&previous.offset.to_le_bytes());
+        put(&self.manifest_edit.to_le_bytes());
+        put(&self.durable.0.to_le_bytes());
+        put(&self.previous_seq.get().to_le_bytes());
+        put(&[0; 8]);
+        assert!(at == CHECKSUM_AT);
+        let sum = checksum64(&out[..CHECKSUM_AT]);
+        out[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// What `bytes`, the front of the file `path`, are.
+    ///
+    /// # Errors
+    /// `Unsupported` for a header that verifies but needs newer code.
+    pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<HeaderState> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(HeaderState::Zero);
+        }
+        let Some((covered, sum)) = bytes
+            .first_chunk::<HEADER_LEN>()
+            .and_then(|bytes| bytes.split_last_chunk::<8>())
+        else {
+            return Ok(HeaderState::Garbage("segment header ends too soon"));
+        };
+        if covered[..8] != MAGIC {
+            return Ok(HeaderState::Garbage("segment has no magic"));
+        }
+        if checksum64(covered) != u64::from_le_bytes(*sum) {
+            return Ok(HeaderState::Garbage(
+                "segment header checksum does not match",
+            ));
+        }
+        let mut reader = Reader::new(&covered[8..]);
+        let unsupported =
+            |what: &str| Error::new(ErrorKind::Unsupported, format!("{} {what}", path.display()));
+        let malformed = |bad: Malformed| Error::corruption(path, bad.at as u64 + 8, bad.what);
+        if reader.u32().map_err(malformed)? != VERSION {
+            return Err(unsupported("has an unknown format version"));
+        }
+        if reader.u32().map_err(malformed)? != CHECKSUM_ID {
+            return Err(unsupported("has an unknown checksum"));
+        }
+        let _ignored = reader.u64().map_err(malformed)?;
+        if reader.u32().map_err(malformed)? != 0 {
+            return Err(unsupported("has unknown incompatible features"));
+        }
+        Self::fields(&mut reader)
+            .map(HeaderState::Valid)
+            .map_err(malformed)
+    }
+
+    fn fields(reader: &mut Reader<'_>) -> Result<SegmentHeader, Malformed> {
+        let epoch = Epoch(reader.u32()?);
+        let db = DbId(reader.u128()?);
+        let number = FileNo(reader.u64()?);
+        let salt = reader.u64()?;
+        let base = Lsn(reader.u64()?);
+        let previous = LogPlace {
+            segment: FileNo(reader.u64()?),
+            offset: reader.u64()?,
+        };
+        let manifest_edit = reader.u64()?;
+        let durable = Lsn(reader.u64()?);
+        let previous_seq =
+            SeqNo::new(reader.u64()?).ok_or(reader.malformed("sequence beyond 56 bits"))?;
+        // So that no sum of a base and an offset in a file overflows.
+        if base.0 > u64::MAX / 2 || durable > base {
+            return Err(reader.malformed("log position out of range"));
+        }
+        let previous = (previous.segment.0 != 0).then_some(previous);
+        Ok(SegmentHeader {
+            db,
+            epoch,
+            number,
+            salt,
+            base,
+            previous,
+            manifest_edit,
+            durable,
+            previous_seq,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            db: DbId(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100),
+            epoch: Epoch(3),
+            number: FileNo(0x2a),
+            salt: 0x1122_3344_5566_7788,
+            base: Lsn(0x1_0000),
+            previous: Some(LogPlace {
+                segment: FileNo(0x29),
+                offset: 0xff80,
+            }),
+            manifest_edit: 17,
+            durable: Lsn(0xff00),
+            previous_seq: SeqNo::new(1000).unwrap(),
+        }
+    }
+
+    #[test]
+    fn golden_segment_header() {
+        let parts: [&[u8]; 16] = [
+            b"SILTWAL\n",                                            // magic
+            &[1, 0, 0, 0],                                           // version
+            &[1, 0, 0, 0],                                           // checksum id
+            &[0; 12],                                                // feature bits
+            &[3, 0, 0, 0],                                           // epoch
+            &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], // database
+            &[0x2a, 0, 0, 0, 0, 0, 0, 0],                            // number
+            &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],       // salt
+            &[0, 0, 1, 0, 0, 0, 0, 0],                               // base LSN
+            &[0x29, 0, 0, 0, 0, 0, 0, 0],                            // previous number
+            &[0x80, 0xff, 0, 0, 0, 0, 0, 0],                         // previous end
+            &[17, 0, 0, 0, 0, 0, 0, 0],                              // manifest edit
+            &[0, 0xff, 0, 0, 0, 0, 0, 0],                            // durable LSN
+            &[0xe8, 3, 0, 0, 0, 0, 0, 0],                            // previous sequence
+            &[0; 8],                                                 // zeros
+            &[21, 160, 121, 247, 188, 76, 44, 185],                  // checksum
+        ];
+        assert_eq!(header().encode().as_slice(), parts.concat());
+    }
+
+    #[test]
+    fn headers_read_back_and_no_flip_or_truncation_passes() {
+        let bytes = header().encode();
+        let decode = |bytes: &[u8]| SegmentHeader::decode(bytes, Path::new("x"));
+        assert_eq!(decode(&bytes).unwrap(), HeaderState::Valid(header()));
+        for bit in 0..bytes.len() * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(
+                matches!(decode(&bad).unwrap(), HeaderState::Garbage(_)),
+                "bit {bit}"
+            );
+        }
+        for len in 1..bytes.len() {
+            assert!(matches!(
+                decode(&bytes[..len]).unwrap(),
+                HeaderState::Garbage(_)
+            ));
+        }
+        assert_eq!(decode(&[]).unwrap(), HeaderState::Zero);
+        assert_eq!(decode(&[0; 500]).unwrap(), HeaderState::Zero);
+    }
+
+    #[test]
+    fn unknown_versions_and_incompatible_features_are_refused() {
+        for (at, expected) in [(8, false), (12, false), (16, true), (20, true), (24, false)] {
+            let mut bytes = header().encode();
+            bytes[at] = 2;
+            let sum = checksum64(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+            let state = SegmentHeader::decode(&bytes, Path::new("x"));
+            assert_eq!(state.is_ok(), expected, "byte {at}");
+            if let Err(e) = state {
+                assert_eq!(e.kind(), ErrorKind::Unsupported);
+            }
+        }
+    }
+}

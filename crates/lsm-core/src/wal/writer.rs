@@ -1,0 +1,184 @@
+//! [`SegmentWriter`]: appends encoded frames to one segment, and knows how far they are good.
+//!
+//! Called by the commit path, which encodes frames for [`SegmentWriter::offset`], decides when to
+//! sync [`SegmentWriter::file`], and registers segments in the manifest. It must never sync, and
+//! never append behind a failure.
+//!
+//! Invariants:
+//! 1. `offset` is the end of the last append that succeeded in full; the header of the next
+//!    segment names it, so that what a failed append left behind it is never replayed.
+//! 2. After a failed append nothing more is appended to the file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::segment::HEADER_LEN;
+use super::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::File;
+
+/// A preallocated segment whose header is not written yet: all zeros.
+pub struct Reserved {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    capacity: u64,
+}
+
+impl Reserved {
+    /// Writes the header; the caller syncs the file.
+    ///
+    /// # Errors
+    /// Those of the append. The file is then of no use and the next segment needs another one.
+    pub fn begin(self, header: SegmentHeader) -> Result<SegmentWriter> {
+        self.file.append(&header.encode())?;
+        let Reserved {
+            file,
+            path,
+            capacity,
+        } = self;
+        let offset = SEGMENT_HEADER_BYTES;
+        Ok(SegmentWriter {
+            file,
+            path,
+            header,
+            capacity,
+            offset,
+            failed: false,
+        })
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Appends frames to a segment.
+pub struct SegmentWriter {
+    // Fixed after construction.
+    file: Arc<dyn File>,
+    path: PathBuf,
+    header: SegmentHeader,
+    capacity: u64,
+    // Changed by append alone.
+    offset: u64,
+    failed: bool,
+}
+
+impl SegmentWriter {
+    /// Begins a segment in an empty file: reserves `preallocate_to` bytes (0 = none) and writes
+    /// the header. The caller syncs file and folder.
+    ///
+    /// # Errors
+    /// Those of the file. It is then of no use.
+    pub fn create(
+        file: Arc<dyn File>,
+        path: &Path,
+        header: SegmentHeader,
+        preallocate_to: u64,
+    ) -> Result<SegmentWriter> {
+        Self::create_reserved(file, path, preallocate_to)?.begin(header)
+    }
+
+    /// Prepares an empty file for a segment to be begun later, `preallocate_to` bytes of zeros.
+    /// The caller syncs file and folder.
+    pub fn create_reserved(
+        file: Arc<dyn File>,
+        path: &Path,
+        preallocate_to: u64,
+    ) -> Result<Reserved> {
+        // Before the header, so that a full disk refuses the segment and not a write into it.
+        if preallocate_to > 0 {
+            file.preallocate(preallocate_to)?;
+        }
+        let capacity = if preallocate_to > 0 {
+            preallocate_to
+        } else {
+            u64::MAX
+        };
+        Ok(Reserved {
+            file,
+            path: path.to_owned(),
+            capacity,
+        })
+    }
+
+    /// Appends whole frames, encoded for [`SegmentWriter::offset`] and this segment's salt.
+    ///
+    /// # Errors
+    /// Those of the append; then, and on every later call, the segment takes no more, and ends
+    /// where it ended before.
+    ///
+    /// # Durability
+    /// In the kernel only.
+    pub fn append(&mut self, encoded: &[u8]) -> Result<()> {
+        assert!(
+            encoded.len().is_multiple_of(8),
+            "frames are padded to 8 bytes"
+        );
+        if self.failed {
+            let message = format!("{} took no more after a failed append", self.path.display());
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+        if let Err(e) = self.file.append(encoded) {
+            self.failed = true;
+            return Err(e);
+        }
+        self.offset += encoded.len() as u64;
+        Ok(())
+    }
+
+    /// Whether `len` more bytes stay within the preallocated length. An empty segment takes any
+    /// frame: a frame that is larger than a segment gets one of its own.
+    pub fn fits(&self, len: usize) -> bool {
+        self.is_empty() || self.capacity.saturating_sub(self.offset) >= len as u64
+    }
+
+    /// Whether it holds no frame yet.
+    pub fn is_empty(&self) -> bool {
+        self.offset == HEADER_LEN as u64
+    }
+
+    /// Whether an append failed.
+    pub fn is_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// The file, to be synced while appends go on.
+    pub fn file(&self) -> &Arc<dyn File> {
+        &self.file
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What its header says.
+    pub fn header(&self) -> &SegmentHeader {
+        &self.header
+    }
+
+    /// Where the next frame goes, in bytes from the file's start: the end of the last good append.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The end of this segment, for the header of the next one.
+    pub fn end(&self) -> LogPlace {
+        LogPlace {
+            segment: self.header.number,
+            offset: self.offset,
+        }
+    }
+
+    /// Where the next frame goes in the log; the `base` of the next segment.
+    pub fn lsn(&self) -> Lsn {
+        self.header.lsn_at(self.offset)
+    }
+}
