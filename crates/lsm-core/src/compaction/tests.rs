@@ -216,6 +216,23 @@ fn neighbours_that_a_filter_joins_share_a_job() {
 }
 
 #[test]
+fn nobody_writes_where_a_running_job_may_put_a_table() {
+    let before = draw("L0: 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
+    let (mut busy, cursors) = (Busy::default(), Cursors::default());
+    let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"m");
+    let job = Picker { joined: &joined, ..picker(&before, &busy, &cursors) }.pick().unwrap();
+    assert_eq!(print(&job), "L0[9,8] L6[1,2] -> L6 Merge Level0 bottom");
+    busy.claim(&job);
+    // Between the two tables of level 6 there is none, but a new one may span the gap.
+    let after = draw("L0: 11:f-g 10:f-g 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
+    assert!(picker(&after, &busy, &cursors).pick().is_none());
+    let waits = picker(&after, &busy, &cursors).pick_range(UserRange::ALL);
+    assert!(matches!(waits, RangePick::Blocked));
+    busy.release(&job);
+    assert!(picker(&after, &busy, &cursors).pick().is_some() && busy.is_empty());
+}
+
+#[test]
 fn a_range_goes_to_the_bottom_step_by_step() {
     let version = draw("L0: 9:a-c 8:x-z\nL5: 5:b-d 6:e-f\nL6: 1:a-b 2:c-d!1");
     let (mut busy, cursors) = (Busy::default(), Cursors::default());

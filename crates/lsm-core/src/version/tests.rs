@@ -1,5 +1,7 @@
 //! The Version and its manifest: round trips, refused edits, damage of every bit.
 
+mod crash;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
