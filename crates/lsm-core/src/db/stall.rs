@@ -48,8 +48,8 @@ pub(super) struct Stall {
 /// How far `got` is from `soft` to `hard`, in thousandths.
 fn share(got: u64, soft: u64, hard: u64) -> u32 {
     let range = hard.saturating_sub(soft).max(1);
-    let permille = got.saturating_sub(soft).saturating_mul(u64::from(STOP)) / range;
-    permille.min(u64::from(STOP)) as u32
+    let permille = u128::from(got.saturating_sub(soft)) * u128::from(STOP) / u128::from(range);
+    permille.min(u128::from(STOP)) as u32
 }
 
 impl DbInner {
