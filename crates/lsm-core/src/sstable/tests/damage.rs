@@ -179,12 +179,12 @@ fn footers_of_other_versions_and_features_are_unsupported() {
 fn use_block(block: &Block, targets: &[Vec<u8>]) {
     let mut last: Option<(Vec<u8>, Trailer)> = None;
     for i in 0..block.len() {
-        let entry = block.entry(i);
+        let entry = block.key(i);
         let user = [entry.key.shared, entry.key.suffix].concat();
-        assert_eq!(block.value(i).len(), entry.value_len);
+        let value = block.value(i).len();
         let key = KeyRef::new(&user, entry.trailer);
         assert_eq!(block.lower_bound(key), i);
-        assert!(block.find(&user, entry.trailer.seq()).is_some());
+        assert_eq!(block.find(&user, entry.trailer.seq()).unwrap().value_len, value);
         if let Some((user, trailer)) = &last {
             assert!(KeyRef::new(user, *trailer) < key);
         }
