@@ -120,27 +120,24 @@ impl Block {
         }
         let head = self.head(at);
         let trailer = self.trailer(head);
-        if trailer > target.trailer || !self.is_key(at, head, user_key, word) {
+        if trailer > target.trailer || !self.is_key(head, user_key) {
             return None;
         }
         let value = head.suffix + head.suffix_len;
         Some(Found { trailer, value, value_len: head.value_len })
     }
 
-    /// Whether the user key of entry `at` is `user_key`, whose word is `word`.
+    /// Whether `user_key` is the user key of the entry that [`Block::find`] came to.
+    ///
+    /// The restart key, which lies elsewhere in the block, need not be read. If it is not the
+    /// entry itself, the search has passed it. Either its word is smaller: then what the entry
+    /// shares with it lies within the entry's word, and that is the word of `user_key`. Or
+    /// `user_key` lies between the two and has what both share. This holds for keys with the
+    /// common prefix, since words tell nothing of others.
     #[inline]
-    fn is_key(&self, at: usize, head: Head, user_key: &[u8], word: u64) -> bool {
+    fn is_key(&self, head: Head, user_key: &[u8]) -> bool {
         let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
-        let Some((shared, rest)) = user_key.split_at_checked(head.shared) else { return false };
-        if rest != suffix {
-            return false;
-        }
-        if head.shared <= self.common_len() + 8 {
-            // Keys of one length with one word agree behind the common prefix: the restart key,
-            // which lies elsewhere in the block, need not be read.
-            return self.words[at] == word && user_key.starts_with(self.common_prefix());
-        }
-        *shared == self.bytes[self.restart_range(at)][..head.shared]
+        user_key.get(head.shared..) == Some(suffix) && user_key.starts_with(self.common_prefix())
     }
 
     /// Whether entry `i` is before `target`.
