@@ -15,17 +15,19 @@ mod leveled;
 mod picker;
 mod rules;
 mod split;
+mod survivors;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub use executor::{Outputs, TableFactory, run, write_survivors};
+pub use executor::{JobContext, Outputs, TableFactory, run};
 pub use leveled::{Shape, compaction_debt};
 pub use picker::{Picker, RangePick};
 pub use rules::{KeyBelow, Survival, Verdict};
 pub use split::Split;
+pub use survivors::{Inject, JobIter, JobOutcome, Patches, Stages, write_survivors};
 
 use crate::types::{FileNo, PartitionId};
 use crate::version::{Table, UserRange};

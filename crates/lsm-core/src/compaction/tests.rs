@@ -302,7 +302,7 @@ fn equal_internal_keys_are_told_apart_from_versions() {
     let key = |user: &'static [u8], n| {
         crate::types::KeyRef::new(user, Trailer::new(seq(n), EntryKind::Value))
     };
-    let mut keep = |key| rules.keep(key, false, |_| true);
+    let mut keep = |key| rules.keep(key, |_| true);
     assert_eq!(keep(key(b"a", 5)), Verdict::Keep);
     assert_eq!(keep(key(b"a", 5)), Verdict::Twin);
     assert_eq!(keep(key(b"a", 4)), Verdict::Drop);

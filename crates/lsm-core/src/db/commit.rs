@@ -54,9 +54,25 @@ pub(super) struct PreparedSection {
     pub(super) operations: u32,
     pub(super) checksum: u64,
     pub(super) bytes: Arc<[u8]>,
+    /// The rules that the keys were checked against.
+    pub(super) rules_epoch: u32,
 }
 
 impl PreparedSection {
+    /// Looks again at the rules, if they changed since the keys were checked.
+    fn check_rules(&self) -> Result<()> {
+        if self.partition.rules_epoch() == self.rules_epoch {
+            return Ok(());
+        }
+        let mut operations = SectionReader::new(&self.bytes);
+        while let Some(operation) =
+            operations.next_operation().expect("db/write.rs encoded this section")
+        {
+            self.partition.check_key(&self.bytes[operation.key])?;
+        }
+        Ok(())
+    }
+
     fn as_section(&self) -> Section<'_> {
         Section {
             partition: self.partition.id,
@@ -327,7 +343,10 @@ impl DbInner {
 
     fn check_writable(&self, batch: &Prepared) -> Result<()> {
         self.check_open()?;
-        batch.sections().iter().try_for_each(|section| section.partition.check_live())
+        batch.sections().iter().try_for_each(|section| {
+            section.partition.check_live()?;
+            section.check_rules()
+        })
     }
 
     /// Encodes a frame into the buffer; writes out what is there first if it does not fit.

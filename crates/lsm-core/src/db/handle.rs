@@ -11,9 +11,10 @@ use super::commit::Commit;
 use super::open::Builder;
 use super::write::{Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::Hooks;
 use crate::options::PartitionOptions;
-use crate::partition::PartitionState;
-use crate::read::{self, Cursor, KeyRange, Keys, Range, prefix_bounds};
+use crate::partition::{PartitionState, ReadView};
+use crate::read::{self, Cursor, GetContext, KeyRange, Keys, Range, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
 use crate::types::{EntryKind, SeqNo, Slice};
@@ -64,14 +65,30 @@ impl Db {
 
     /// The partition `name`, made with default options if it does not exist.
     pub fn partition(&self, name: &str) -> Result<Partition> {
-        let state = self.inner().open_partition(name, None)?;
+        let state = self.inner().open_partition(name, None, None)?;
         Ok(Partition { db: self.clone(), state })
     }
 
     /// The partition `name` with these options: made if it does not exist, changed if it has
     /// others. Options that are fixed at creation must agree.
     pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
-        let state = self.inner().open_partition(name, Some(&options))?;
+        let state = self.inner().open_partition(name, Some(&options), None)?;
+        Ok(Partition { db: self.clone(), state })
+    }
+
+    /// The partition `name` with these options and hooks: made if it does not exist, changed if it
+    /// has others. Later opens find the hooks by name, if [`Builder::hooks`] supplies them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have;
+    /// [`ErrorKind::InvalidArgument`] for what is fixed when a partition is made.
+    pub fn partition_with_hooks(
+        &self,
+        name: &str,
+        options: PartitionOptions,
+        hooks: Hooks,
+    ) -> Result<Partition> {
+        let state = self.inner().open_partition(name, Some(&options), Some(&hooks))?;
         Ok(Partition { db: self.clone(), state })
     }
 
@@ -214,8 +231,19 @@ impl Partition {
         // The view first: what it holds is complete up to any sequence loaded later.
         let view = self.state.view();
         let seq = self.db().visible_seq();
-        read::get(&view, &self.db().tables, key.as_ref(), seq)
-            .map_err(|error| error.in_partition(&self.state.name))
+        self.get_in(&view, seq, key.as_ref())
+    }
+
+    #[inline]
+    fn get_in(&self, view: &ReadView, seq: SeqNo, key: &[u8]) -> Result<Option<Slice>> {
+        let (tables, store) = (&*self.db().tables, self.state.store());
+        let context = GetContext { view, tables, store, seq };
+        let found = if self.state.any_key {
+            read::get(&context, &[key, &[0]].concat())
+        } else {
+            read::get(&context, key)
+        };
+        found.map_err(|error| error.in_partition(&self.state.name))
     }
 
     /// Whether `key` exists. As [`Partition::get`].
@@ -266,14 +294,16 @@ impl Partition {
             let message = "the snapshot is of another database";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let view = self.state.pin();
+        let pinned = snapshot.and_then(|snapshot| snapshot.registered.pinned_view(self.state.id));
+        let view = pinned.unwrap_or_else(|| self.state.pin());
         let seq = snapshot.map_or_else(|| self.db().visible_seq(), Snapshot::seq);
         let keep: Arc<dyn Any + Send + Sync> = match snapshot {
             Some(snapshot) => Arc::new(snapshot.clone()),
             None => self.db.0.clone(),
         };
         let (context, partition) = (self.db().tables.clone(), self.state.name.clone());
-        Ok(read::ReadPoint { view, seq, context, partition, keep })
+        let (any_key, store) = (self.state.any_key, self.state.store().cloned());
+        Ok(read::ReadPoint { view, seq, context, partition, any_key, store, keep })
     }
 
     /// Compacts `range` to the bottom level: deleted and overwritten data in it is gone
@@ -308,8 +338,7 @@ impl Snapshot {
     /// The value that `key` had in `partition`. As [`Partition::get`].
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let point = partition.reader(Some(self))?;
-        read::get(&point.view, &point.context, key.as_ref(), point.seq)
-            .map_err(|error| error.in_partition(partition.name()))
+        partition.get_in(&point.view, point.seq, key.as_ref())
     }
 
     /// Keys and values that were in `range` of `partition`. Double-ended.

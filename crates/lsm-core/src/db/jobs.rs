@@ -15,12 +15,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::repair::REPAIR_ROUNDS;
 use super::{BackgroundMode, DbInner};
-use crate::compaction::{self, Busy, Cursors, Job, JobKind, Picker, RangePick, TableFactory};
+use crate::compaction::{
+    self, Busy, Cursors, Job, JobContext, JobKind, JobOutcome, Patches, Picker, RangePick, Stages,
+    TableFactory,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
+use crate::hooks::{Event, PartitionHooks};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
+use crate::snapshot::{DecidingJob, JobSnapshots};
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
@@ -53,8 +59,55 @@ impl DbInner {
         }
     }
 
-    fn snapshots_for_job(&self) -> Vec<SeqNo> {
-        self.snapshots.for_job(|| self.visible_seq())
+    fn oldest_snapshot(&self) -> SeqNo {
+        self.snapshots.for_job(|| self.visible_seq()).respected[0]
+    }
+
+    /// What a job over `partition` starting now respects. While the second part lives, snapshots
+    /// keep the partition's view, if its filters decide.
+    fn snapshots_for(
+        &self,
+        partition: &Arc<PartitionState>,
+        hooks: &PartitionHooks,
+    ) -> (JobSnapshots, Option<DecidingJob>) {
+        if !hooks.decides() {
+            return (self.snapshots.for_job(|| self.visible_seq()), None);
+        }
+        let visible = || self.visible_seq();
+        let (snapshots, job) = self.snapshots.for_deciding_job(partition, visible);
+        (snapshots, Some(job))
+    }
+
+    /// Runs a job until it has tables: faults are repaired between the runs. Returns the tables
+    /// and the handles that no entry refers to any more.
+    fn run_to_tables(
+        &self,
+        partition: &PartitionState,
+        hooks: &PartitionHooks,
+        snapshots: &JobSnapshots,
+        run: impl Fn(Stages<'_>) -> Result<JobOutcome>,
+    ) -> Result<(Vec<SstMeta>, Vec<Vec<u8>>)> {
+        let mut patches = Patches::default();
+        for round in 1.. {
+            let (respected, registered) = (&snapshots.respected, &snapshots.registered);
+            let inject = self.inject.as_deref();
+            let stages = Stages::new(hooks, respected, registered, &patches, inject);
+            match (run(stages)?, hooks.sealing()) {
+                (JobOutcome::Done { tables, dropped_handles }, _) => {
+                    return Ok((tables, dropped_handles));
+                }
+                (JobOutcome::Faulty(faults), Some(filter)) => {
+                    let last = round >= REPAIR_ROUNDS;
+                    self.repair(partition, filter, faults, &mut patches, last);
+                }
+                (JobOutcome::Faulty(_), None) => break,
+            }
+            if round > 2 * REPAIR_ROUNDS {
+                break;
+            }
+        }
+        let what = "a compaction finds new faults in every run";
+        Err(Error::corruption(&self.dir, None, what).in_partition(&partition.name))
     }
 
     /// Flushes the partition with the most sealed memory; `false` if there is none.
@@ -76,7 +129,7 @@ impl DbInner {
         Ok(true)
     }
 
-    fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
+    fn flush_partition(&self, partition: &Arc<PartitionState>) -> Result<()> {
         let view = partition.pin();
         let newest = view.sealed.first().expect("it was picked for its sealed memtables");
         let (through, last_seq) = (newest.id, newest.last_seq());
@@ -85,12 +138,21 @@ impl DbInner {
         if partition.logged {
             self.sync_through_seq(last_seq)?;
         }
-        let snapshots = self.snapshots_for_job();
-        let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
-        let bytes = table.as_ref().map_or(0, |meta| meta.bytes);
+        let hooks = partition.hooks();
+        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
+        let factory = self.factory();
+        let started = self.background.now();
+        let (tables, dropped) = self.run_to_tables(partition, &hooks, &snapshots, |stages| {
+            flush(&view.sealed, &view.version, stages, &factory)
+        })?;
+        let bytes = tables.iter().map(|meta| meta.bytes).sum();
         let (id, level) = (partition.id, 0);
         let mut changes = Vec::new();
-        changes.extend(table.map(|meta| Change::TableAdded { partition: id, level, meta }));
+        changes.extend(tables.into_iter().map(|meta| Change::TableAdded {
+            partition: id,
+            level,
+            meta,
+        }));
         changes.push(Change::FlushedThrough {
             partition: id,
             seq: last_seq,
@@ -99,9 +161,12 @@ impl DbInner {
         let segments = self.obsolete_segments(self.log_low_water(Some((id, through))));
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
-        if self.install_tables(partition, changes, Some(through), Vec::new())? {
+        if self.install_job(partition, changes, Some(through), Vec::new(), &dropped)? {
             self.counters.flush_bytes.add(bytes);
             self.counters.flushes.add(1);
+            let took = self.background.now().saturating_sub(started);
+            let name = partition.name.to_string();
+            self.tell(&Event::Flushed { partition: name, bytes, took });
             self.segments_removed(&segments)?;
         }
         Ok(())
@@ -166,26 +231,34 @@ impl DbInner {
         claim: &Claims,
     ) -> Option<(Job, Arc<PartitionVersion>)> {
         let version = partition.view().version.clone();
-        let job = self.with_picker(&version, claim, |picker| picker.pick())?;
+        // A partition whose store is missing is left as it is.
+        if partition.hooks().missing.is_some() {
+            return None;
+        }
+        let job = self.with_picker(partition, &version, claim, |picker| picker.pick())?;
         Some((job, version))
     }
 
     fn with_picker<T>(
         &self,
+        partition: &PartitionState,
         version: &PartitionVersion,
         claim: &Claims,
         use_it: impl FnOnce(&Picker<'_>) -> T,
     ) -> T {
-        let oldest_snapshot = self.snapshots_for_job()[0];
+        let oldest_snapshot = self.oldest_snapshot();
         let (busy, cursors) = (&claim.busy, &claim.cursors);
-        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined: &|_, _| false })
+        let hooks = partition.hooks();
+        let joined =
+            &|left: &[u8], right: &[u8]| hooks.filters.iter().any(|f| f.joined(left, right));
+        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined })
     }
 
     /// Runs a job whose inputs are claimed and installs its result; gives the claim back unless an
     /// input is damaged.
     fn run_claimed(
         &self,
-        partition: &PartitionState,
+        partition: &Arc<PartitionState>,
         job: &Job,
         version: &PartitionVersion,
     ) -> Result<()> {
@@ -209,7 +282,7 @@ impl DbInner {
 
     fn run_job(
         &self,
-        partition: &PartitionState,
+        partition: &Arc<PartitionState>,
         job: &Job,
         version: &PartitionVersion,
     ) -> Result<Vec<SstMeta>> {
@@ -220,13 +293,21 @@ impl DbInner {
             file: table.meta.file,
         });
         let mut changes: Vec<Change> = removed.collect();
-        let outputs = match job.kind {
-            JobKind::Move => job.tables().map(|(_, table)| table.meta.clone()).collect(),
+        let started = self.background.now();
+        let hooks = partition.hooks();
+        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
+        let (outputs, dropped): (Vec<SstMeta>, _) = match job.kind {
+            JobKind::Move => {
+                (job.tables().map(|(_, table)| table.meta.clone()).collect(), Vec::new())
+            }
             JobKind::Merge => {
-                let snapshots = self.snapshots_for_job();
-                let stop = || self.background.is_stopping() || partition.is_dropped();
-                let factory = self.factory();
-                compaction::run(job, version, &snapshots, &factory, &self.tables, &stop)?
+                let should_stop = || self.background.is_stopping() || partition.is_dropped();
+                let (factory, tables) = (&self.factory(), &self.tables);
+                self.run_to_tables(partition, &hooks, &snapshots, |stages| {
+                    let should_stop = &should_stop;
+                    let context = JobContext { factory, tables, stages, should_stop };
+                    compaction::run(job, version, context)
+                })?
             }
         };
         let written: u64 = outputs.iter().map(|meta| meta.bytes).sum();
@@ -239,8 +320,16 @@ impl DbInner {
             JobKind::Move => Vec::new(),
             JobKind::Merge => job.tables().map(|(_, table)| table.clone()).collect(),
         };
-        if self.install_tables(partition, changes, None, obsolete)? {
+        if self.install_job(partition, changes, None, obsolete, &dropped)? {
             self.counters.compactions.add(1);
+            self.tell(&Event::Compacted {
+                partition: partition.name.to_string(),
+                level_from: job.level_from,
+                level_to: job.level_to,
+                read_bytes: job.bytes(),
+                written_bytes: if job.kind == JobKind::Merge { written } else { 0 },
+                took: self.background.now().saturating_sub(started),
+            });
             match job.kind {
                 JobKind::Move => self.counters.trivial_moves.add(1),
                 JobKind::Merge => {
@@ -285,7 +374,7 @@ impl DbInner {
             let mut claims = self.jobs.claims.lock();
             let claim = claims.entry(partition.id).or_default();
             let version = partition.view().version.clone();
-            match self.with_picker(&version, claim, |picker| picker.pick_range(range)) {
+            match self.with_picker(partition, &version, claim, |picker| picker.pick_range(range)) {
                 RangePick::Done => return Ok(()),
                 RangePick::Job(job) => {
                     claim.claim(&job);

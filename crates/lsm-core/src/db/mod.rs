@@ -7,11 +7,13 @@
 mod background;
 mod commit;
 mod handle;
+mod hooked;
 mod jobs;
 mod log;
 mod obsolete;
 mod open;
 mod partitions;
+mod repair;
 mod stall;
 mod stats;
 mod write;
@@ -23,8 +25,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::cache::Blocks;
+use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
+use crate::hooks::EventListener;
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
@@ -59,6 +63,9 @@ pub(crate) struct DbInner {
     snapshots: Arc<Snapshots>,
     counters: Counters,
     random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
+    listeners: Vec<Arc<dyn EventListener>>,
+    /// Changes entries between reading and writing: for tests alone.
+    inject: Option<Box<Inject>>,
 
     // Each with a lock of its own inside.
     commit: CommitPath,

@@ -21,14 +21,16 @@ use super::DbInner;
 use super::background::{Background, BackgroundMode};
 use super::commit::CommitPath;
 use super::handle::Db;
+use super::hooked::resolve;
 use super::partitions::{DEFAULT, Partitions};
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
-use crate::compaction::TableFactory;
+use crate::compaction::{Inject, JobOutcome, Patches, Stages, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OsFs};
+use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::replay::Replay;
@@ -51,6 +53,9 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     mode: BackgroundMode,
     random: Option<Box<dyn FnMut() -> u64 + Send>>,
+    hooks: Option<Arc<dyn HookProvider>>,
+    listeners: Vec<Arc<dyn EventListener>>,
+    inject: Option<Box<Inject>>,
 }
 
 impl Builder {
@@ -62,6 +67,9 @@ impl Builder {
             clock: Arc::new(SystemClock::new()),
             mode: BackgroundMode::Threads,
             random: None,
+            hooks: None,
+            listeners: Vec::new(),
+            inject: None,
         }
     }
 
@@ -114,13 +122,36 @@ impl Builder {
         self
     }
 
+    /// Where the code of the hooks is that partitions name. Default: none.
+    pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
+        self.hooks = Some(provider);
+        self
+    }
+
+    /// Tells `listener` what happens in the background. May be called for several.
+    pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Builder {
+        self.listeners.push(listener);
+        self
+    }
+
+    /// Changes entries between the reading and the writing of flushes and compactions: for tests
+    /// of what finds memory faults.
+    #[doc(hidden)]
+    pub fn inject(
+        mut self,
+        inject: impl Fn(Origin, &mut OwnedEntry) + Send + Sync + 'static,
+    ) -> Builder {
+        self.inject = Some(Box::new(inject));
+        self
+    }
+
     /// Opens the database; creates folder and database if there is nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an option out of its range; otherwise as [`Db::open`].
     pub fn open(self) -> Result<Db> {
         self.options.check()?;
-        let Builder { dir, options, fs, clock, mode, random } = self;
+        let Builder { dir, options, fs, clock, mode, random, hooks, listeners, inject } = self;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         fs.create_dir(&dir)?;
         let Some(lock) = fs.try_lock(&dir.join(names::LOCK))? else {
@@ -129,12 +160,17 @@ impl Builder {
         };
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let opening = Opening::read(&*fs, &dir, &mut random)?;
-        let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options)?;
+        let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options, hooks.as_deref())?;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let mut partitions = Partitions::default();
         for partition in version.partitions.values() {
-            partitions.add(Arc::new(PartitionState::new(partition.clone())));
+            let hooks = resolve(&partition.hooks, hooks.as_deref());
+            if let Some(store) = &hooks.store {
+                let mut sections = partition.store_sections.iter();
+                sections.try_for_each(|(number, bytes)| store.apply(*number, bytes))?;
+            }
+            partitions.add(Arc::new(PartitionState::new(partition.clone(), hooks)));
         }
         let inner = Arc::new(DbInner {
             tables: Arc::new(TableContext {
@@ -153,6 +189,8 @@ impl Builder {
             snapshots: Arc::new(Snapshots::default()),
             counters: Counters::default(),
             random: Mutex::new(random),
+            listeners,
+            inject,
             commit: CommitPath::new(version.last_seq),
             background: Background::new(mode, clock),
             jobs: super::jobs::Jobs::default(),
@@ -166,6 +204,8 @@ impl Builder {
             lock: Mutex::new(Some(lock)),
         });
         inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));
+        let weak = Arc::downgrade(&inner);
+        inner.versions.lock().set_store_of(move |id| weak.upgrade()?.store_of(id));
         let db = Db::new(inner);
         db.inner().start_background()?;
         Ok(db)
@@ -224,6 +264,7 @@ impl Opening {
         fs: &Arc<dyn Fs>,
         dir: &Path,
         options: &Options,
+        hooks: Option<&dyn HookProvider>,
     ) -> Result<(Arc<FileNumbers>, VersionSet)> {
         let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
         let next_file = used.max().unwrap_or_default().max(self.version.next_file);
@@ -238,7 +279,7 @@ impl Opening {
             epoch,
             numbers: numbers.clone(),
         };
-        let (end, mut changes) = self.replay(&factory, options.write_buffer_bytes)?;
+        let (end, mut changes) = self.replay(&factory, options.write_buffer_bytes, hooks)?;
         let LogPlace { segment, offset } = end.place;
         let last_seq = end.last_seq.max(self.last_known_seq());
         let cut = (segment != FileNo(0)).then_some(LogCut { segment, offset, last_seq });
@@ -279,7 +320,12 @@ impl Opening {
     }
 
     /// Replays the log; returns its end and the changes that its content amounts to.
-    fn replay(&self, factory: &TableFactory, bytes_max: u64) -> Result<(LogEnd, Vec<Change>)> {
+    fn replay(
+        &self,
+        factory: &TableFactory,
+        bytes_max: u64,
+        hooks: Option<&dyn HookProvider>,
+    ) -> Result<(LogEnd, Vec<Change>)> {
         let mut sources = Vec::new();
         for (number, epoch) in &self.version.log_segments {
             let name = FileName::new(FileKind::Wal, *number, *epoch);
@@ -299,14 +345,15 @@ impl Opening {
             .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
         let mut reader = LogReader::new(sources, reading)?;
         let mut replay = Replay::default();
-        let mut tables = Tables::default();
+        let (version, changes) = (self.version.clone(), Vec::new());
+        let mut tables = Tables { version, changes, hooks };
         while let Some(frame) = reader.next_frame()? {
             replay.apply(&self.version, &frame, &paths[&frame.place.segment])?;
             if replay.bytes() >= bytes_max {
-                tables.write(&self.version, &mut replay, factory)?;
+                tables.write(&mut replay, factory)?;
             }
         }
-        tables.write(&self.version, &mut replay, factory)?;
+        tables.write(&mut replay, factory)?;
         let end = reader.end()?;
         if let Some(recovered) = &self.recovered
             && end.manifest_edit > self.version.edit_number
@@ -347,28 +394,44 @@ impl Opening {
 }
 
 /// The tables that replayed operations were written to.
-#[derive(Default)]
-struct Tables {
+struct Tables<'a> {
+    /// What the manifest says, and what was written since: a tombstone may go only if neither
+    /// holds anything that it deletes.
+    version: DbVersion,
     changes: Vec<Change>,
+    hooks: Option<&'a dyn HookProvider>,
 }
 
-impl Tables {
-    fn write(
-        &mut self,
-        version: &DbVersion,
-        replay: &mut Replay,
-        factory: &TableFactory,
-    ) -> Result<()> {
+impl Tables<'_> {
+    fn write(&mut self, replay: &mut Replay, factory: &TableFactory) -> Result<()> {
+        let mut changes = Vec::new();
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
-            let partition = &version.partitions[&id];
-            if let Some(meta) = flush(&[memtable], partition, &[SeqNo::MAX], factory)? {
-                self.changes.push(Change::TableAdded { partition: id, level: 0, meta });
+            let partition = &self.version.partitions[&id];
+            let mut hooks = resolve(&partition.hooks, self.hooks);
+            // What nobody has seen is decided on later, by a job that knows the snapshots.
+            hooks.filters.retain(|filter| filter.seals());
+            let (patches, snapshots) = (Patches::default(), [SeqNo::MAX]);
+            let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
+            match flush(&[memtable], partition, stages, factory)? {
+                JobOutcome::Done { tables, .. } => {
+                    let added = |meta| Change::TableAdded { partition: id, level: 0, meta };
+                    changes.extend(tables.into_iter().map(added));
+                }
+                JobOutcome::Faulty(_) => {
+                    let what = "a replayed entry does not hold together";
+                    return Err(Error::corruption(&factory.dir, None, what));
+                }
             }
             let memtables_through = Default::default();
-            self.changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
+            changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
         }
+        let number = self.version.edit_number + 1;
+        let edit = VersionEdit { number, changes };
+        self.version = apply(&self.version, &edit)
+            .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
+        self.changes.extend(edit.changes);
         Ok(())
     }
 }

@@ -23,8 +23,10 @@
 //!  12 next file           file
 //!  13 last sequence       sequence
 //!  14 next partition      id
+//!  15 store section       partition, number of the edit that it belongs to, bytes of the store
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
-//! hooks            count, then name and parameters of each
+//! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
+//!                  reserved suffix, any-key (1 byte), when absent (1 byte: 0 open plainly, 1 refuse)
 //! place in the log segment, offset, last sequence
 //! table            file, epoch, bytes, hash (u128), smallest, largest (each: user key, sequence,
 //!                  kind u8), bounds u8, smallest sequence, largest sequence, entries,
@@ -143,6 +145,15 @@ pub enum Change {
     LastSeq(SeqNo),
     /// Partition ids below this one were used.
     NextPartition(PartitionId),
+    /// What the partition's value store has to know of an edit.
+    StoreSection {
+        /// The partition.
+        partition: PartitionId,
+        /// The edit: this one's number, except in a snapshot.
+        number: u64,
+        /// In the store's own encoding.
+        bytes: Vec<u8>,
+    },
 }
 
 /// A numbered set of changes that become true together.
@@ -278,6 +289,11 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_varint(out, id.0.into());
             14
         }
+        Change::StoreSection { partition, number, bytes } => {
+            put_all(out, &[partition.0.into(), *number]);
+            put_bytes(out, bytes);
+            15
+        }
     }
 }
 
@@ -321,6 +337,11 @@ fn read_change(tag: u64, r: &mut Reader<'_>) -> Result<Option<Change>, EditFault
         11 => Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) },
         12 => Change::NextFile(FileNo(r.varint()?)),
         13 => Change::LastSeq(read_seq(r)?),
+        15 => Change::StoreSection {
+            partition: read_partition(r)?,
+            number: r.varint()?,
+            bytes: r.bytes()?.to_vec(),
+        },
         14 => Change::NextPartition(read_partition(r)?),
         _ => return Ok(None),
     }))

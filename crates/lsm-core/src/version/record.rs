@@ -8,8 +8,9 @@
 
 use super::edit::EditFault;
 use super::table::{Bounds, SstMeta};
-use super::{HookRecord, LogCut};
+use super::{HookKind, HookRecord, LogCut};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
+use crate::hooks::{Rules, WhenAbsent};
 use crate::options::{Compression, PartitionOptions};
 use crate::types::{EntryKind, Epoch, FileNo, InternalKey, PartitionId, SeqNo, Trailer};
 
@@ -46,8 +47,15 @@ pub(super) fn read_cut(r: &mut Reader<'_>) -> Result<LogCut, Malformed> {
 pub(super) fn put_hooks(out: &mut Vec<u8>, hooks: &[HookRecord]) {
     put_varint(out, hooks.len() as u64);
     for hook in hooks {
+        out.push(hook.kind as u8);
         put_bytes(out, hook.name.as_bytes());
         put_bytes(out, &hook.params);
+        put_bytes(out, &hook.rules.reserved_suffix);
+        out.push(u8::from(hook.rules.any_key));
+        out.push(match hook.rules.when_absent {
+            WhenAbsent::OpenPlainly => 0,
+            WhenAbsent::Refuse => 1,
+        });
     }
 }
 
@@ -59,7 +67,21 @@ pub(super) fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malforme
     }
     let mut hooks = Vec::new();
     for _ in 0..count {
-        hooks.push(HookRecord { name: read_text(r)?, params: r.bytes()?.to_vec() });
+        let kind = HookKind::from_u8(r.u8()?).ok_or(r.malformed("unknown kind of hook"))?;
+        let (name, params) = (read_text(r)?, r.bytes()?.to_vec());
+        let reserved_suffix = r.bytes()?.to_vec();
+        let any_key = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(r.malformed("unknown rule of a hook")),
+        };
+        let when_absent = match r.u8()? {
+            0 => WhenAbsent::OpenPlainly,
+            1 => WhenAbsent::Refuse,
+            _ => return Err(r.malformed("unknown rule of a hook")),
+        };
+        let rules = Rules { reserved_suffix, any_key, when_absent };
+        hooks.push(HookRecord { kind, name, params, rules });
     }
     Ok(hooks)
 }

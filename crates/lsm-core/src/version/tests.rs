@@ -13,6 +13,7 @@ use super::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use crate::hooks::WhenAbsent;
 use crate::options::Compression;
 use crate::types::{EntryKind, InternalKey, MemtableId, Trailer};
 
@@ -348,7 +349,16 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 table_bytes: 1024 + u64::from(word),
                 ..PartitionOptions::default()
             };
-            let hooks = vec![HookRecord { name: "seal".into(), params: vec![1, 2] }];
+            let hooks = vec![HookRecord {
+                kind: HookKind::Filter,
+                name: "seal".into(),
+                params: vec![1, 2],
+                rules: Rules {
+                    reserved_suffix: vec![1],
+                    any_key: true,
+                    when_absent: WhenAbsent::Refuse,
+                },
+            }];
             vec![Change::PartitionOptionsChanged { id: partition?.id, options, hooks }]
         }
     })
