@@ -7,6 +7,7 @@
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
 //! 4. After a failed sync nothing is synced again: the store turns read-only.
+//! 5. Segments are begun in the order of their numbers, which is the order they are read in.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -173,13 +174,15 @@ impl DbInner {
     pub(super) fn next_segment(&self, pipeline: &mut Pipeline, len: u64) -> Result<()> {
         assert!(pipeline.buffer.is_empty(), "its frames belong to the present segment");
         let bytes = self.options.wal_segment_bytes;
+        let room = len + crate::wal::SEGMENT_HEADER_BYTES;
         let (reserved, number) = match pipeline.reserve.take() {
-            Some(reserve) if len + crate::wal::SEGMENT_HEADER_BYTES <= bytes => reserve,
-            other => {
-                pipeline.reserve = other;
-                let room = len + crate::wal::SEGMENT_HEADER_BYTES;
-                self.reserve_segment(room.max(bytes))?
+            Some(reserve) if room <= bytes => reserve,
+            // Too small for the frame. Used later, its number would belie the order of the log.
+            Some(reserve) => {
+                self.let_reserve_go(reserve)?;
+                self.reserve_segment(room)?
             }
+            None => self.reserve_segment(room.max(bytes))?,
         };
         let old = pipeline.segment.as_ref();
         let header = SegmentHeader {
@@ -199,6 +202,7 @@ impl DbInner {
             return Err(self.latch_failure(error));
         }
         if let Some(old) = pipeline.segment.replace(segment) {
+            assert!(old.header().number < number, "segments are begun in order");
             pipeline.closed.push_back((old.header().number, old.lsn()));
         }
         let segment = pipeline.segment.as_ref().expect("it was just begun");
@@ -248,16 +252,20 @@ impl DbInner {
         }
         let reserve = self.reserve_segment(self.options.wal_segment_bytes)?;
         let mut pipeline = self.between_groups();
-        if pipeline.reserve.is_none() {
+        let present = pipeline.segment.as_ref().map(|segment| segment.header().number);
+        if pipeline.reserve.is_none() && present.is_none_or(|present| present < reserve.1) {
             pipeline.reserve = Some(reserve);
-        } else {
-            // Another thread was faster: its segment stays, this one is let go.
-            drop(pipeline);
-            let (reserved, number) = reserve;
-            self.install(vec![Change::SegmentRemoved { file: number }])?;
-            self.fs.delete(reserved.path())?;
+            return Ok(());
         }
-        Ok(())
+        // Another thread was faster: it has a reserve, or began a segment with a later number.
+        drop(pipeline);
+        self.let_reserve_go(reserve)
+    }
+
+    /// Removes a segment that was reserved and will not be begun.
+    fn let_reserve_go(&self, (reserved, number): (Reserved, FileNo)) -> Result<()> {
+        self.install(vec![Change::SegmentRemoved { file: number }])?;
+        self.fs.delete(reserved.path())
     }
 
     /// Waits until the log is durable through `lsn`, syncing it if nobody does.
