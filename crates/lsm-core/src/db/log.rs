@@ -228,6 +228,9 @@ impl DbInner {
         let path = FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir);
         let file = self.fs.open_append(&path, AppendMode::IfAbsent)?;
         let reserved = SegmentWriter::create_reserved(file, &path, bytes).and_then(|reserved| {
+            // Durability: a power cut then leaves zeros where a header was not synced, never what
+            // the blocks held before; recovery takes anything else there for damage.
+            reserved.file().sync()?;
             self.fs.sync_dir(&self.dir)?;
             Ok(reserved)
         });
