@@ -66,3 +66,17 @@ fn no_power_cut_leaves_garbage_for_a_segments_header() {
         );
     }
 }
+
+/// those of other partitions, and its own, which should have heard that it is gone.
+#[test]
+fn a_dropped_partition_holds_nobody_back() {
+    let (db, p) = open(&MemFs::new());
+    let dropped = db.partition("dropped").unwrap();
+    let batch = (0..5u8).fold(db.batch(), |batch, n| batch.put(&dropped, [n], vec![n; 4000]));
+    batch.commit(Durability::Os).unwrap();
+    assert_eq!(db.stats().partitions[2].pressure_permille, 1000);
+    db.drop_partition("dropped").unwrap();
+    p.put("k", "v").unwrap();
+    let refused = dropped.put("k", "v").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
+}
