@@ -80,3 +80,18 @@ fn a_dropped_partition_holds_nobody_back() {
     let refused = dropped.put("k", "v").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
 }
+
+/// in an earlier one came back.
+#[test]
+fn a_replay_in_several_tables_keeps_what_its_tombstones_delete() {
+    let fs = MemFs::new();
+    let (db, p) = open_roomy(&fs);
+    p.put("deleted", "v").unwrap();
+    p.put("large", vec![0; 6000]).unwrap();
+    p.delete("deleted").unwrap();
+    db.close().unwrap();
+    drop(p);
+    let (_db, p) = open(&fs);
+    assert_eq!(p.get("deleted").unwrap(), None);
+    assert_eq!(p.iter().count(), 1);
+}
