@@ -3,4 +3,5 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod api;
+mod model;
 mod regressions;

@@ -48,6 +48,7 @@ fn a_frame_larger_than_the_reserve_keeps_the_segments_in_order() {
     assert_eq!(keys, [b"a", b"b", b"c", b"d"]);
 }
 
+/// The zeros of a fresh segment were not durable before its header was written, so a power cut
 /// could leave arbitrary bytes in the header's place, which recovery rightly takes for damage.
 #[test]
 fn no_power_cut_leaves_garbage_for_a_segments_header() {
@@ -67,6 +68,7 @@ fn no_power_cut_leaves_garbage_for_a_segments_header() {
     }
 }
 
+/// Writers waited for sealed memtables of a partition that was dropped, which nobody flushes:
 /// those of other partitions, and its own, which should have heard that it is gone.
 #[test]
 fn a_dropped_partition_holds_nobody_back() {
@@ -81,6 +83,8 @@ fn a_dropped_partition_holds_nobody_back() {
     assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
 }
 
+/// Replaying a log of more than a write buffer makes several tables. A tombstone in a later one
+/// was judged by the tables from before the replay, found nothing to delete, and went; the value
 /// in an earlier one came back.
 #[test]
 fn a_replay_in_several_tables_keeps_what_its_tombstones_delete() {
