@@ -4,4 +4,6 @@
 
 mod api;
 mod crash;
+mod model;
+mod regressions;
 mod sim;

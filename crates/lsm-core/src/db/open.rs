@@ -348,8 +348,8 @@ impl Opening {
 
 /// The tables that replayed operations were written to.
 struct Tables {
-    /// The version before this epoch, with the tables written so far: a tombstone is only dropped
-    /// if none of them holds its key.
+    /// What the manifest says, and what was written since: a tombstone may go only if neither
+    /// holds anything that it deletes.
     version: DbVersion,
     changes: Vec<Change>,
 }
@@ -367,10 +367,11 @@ impl Tables {
             let memtables_through = Default::default();
             changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
         }
-        self.changes.extend_from_slice(&changes);
-        let edit = VersionEdit { number: self.version.edit_number + 1, changes };
+        let number = self.version.edit_number + 1;
+        let edit = VersionEdit { number, changes };
         self.version = apply(&self.version, &edit)
             .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
+        self.changes.extend(edit.changes);
         Ok(())
     }
 }
