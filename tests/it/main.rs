@@ -3,3 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod api;
+mod crash;
+mod model;
+mod regressions;
+mod sim;
