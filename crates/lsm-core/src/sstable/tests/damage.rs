@@ -10,8 +10,10 @@ use crate::error::{ErrorKind, Result};
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
+use crate::sstable::block_builder::BlockBuilder;
+use crate::sstable::index::Index;
 use crate::sstable::properties::Properties;
-use crate::sstable::stored::{Payload, Sealer, Source};
+use crate::sstable::stored::{Extent, Payload, Sealer, Source};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
@@ -179,12 +181,12 @@ fn footers_of_other_versions_and_features_are_unsupported() {
 fn use_block(block: &Block, targets: &[Vec<u8>]) {
     let mut last: Option<(Vec<u8>, Trailer)> = None;
     for i in 0..block.len() {
-        let entry = block.entry(i);
+        let entry = block.key(i);
         let user = [entry.key.shared, entry.key.suffix].concat();
-        assert_eq!(block.value(i).len(), entry.value_len);
+        let value = block.value(i).len();
         let key = KeyRef::new(&user, entry.trailer);
         assert_eq!(block.lower_bound(key), i);
-        assert!(block.find(&user, entry.trailer.seq()).is_some());
+        assert_eq!(block.find(&user, entry.trailer.seq()).unwrap().value_len, value);
         if let Some((user, trailer)) = &last {
             assert!(KeyRef::new(user, *trailer) < key);
         }
@@ -261,6 +263,23 @@ fn numbers_have_one_form_and_counts_are_held_against_the_bytes() {
     assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 2), too_many);
     assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 0), too_many);
     assert!(block(&[1, 0, 1, 0, 0, b'k'], u32::MAX).is_some());
+}
+
+#[test]
+fn an_index_whose_blocks_leave_a_gap_is_refused() {
+    let index = |values: [&[u8]; 2]| {
+        let mut builder = BlockBuilder::new(SeqNo::ZERO);
+        builder.add(KeyRef::new(b"a", Trailer::LAST), values[0]);
+        builder.add(KeyRef::new(b"b", Trailer::LAST), values[1]);
+        Index::new(parse(builder.finish(b"b")).unwrap(), 1)
+    };
+    let index_of_two = index([&[0, 30], &[30, 40]]).unwrap();
+    assert_eq!(index_of_two.extent(1), Some(Extent { offset: 30, len: 40 }));
+    assert_eq!(index_of_two.extent(2), None);
+    let none: [&[u8]; 4] = [&[31, 40], &[29, 40], &[30], &[30, 40, 0]];
+    for second in none {
+        assert!(index([&[0, 30], second]).is_none());
+    }
 }
 
 #[test]
