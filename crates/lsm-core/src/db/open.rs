@@ -193,12 +193,8 @@ impl Opening {
         let entries = fs.list(dir, "")?;
         let names: Vec<FileName> =
             entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
-        let is_temporary = |name: &&String| {
-            name.ends_with(names::TEMPORARY_SUFFIX)
-                && name.split('.').nth(1).is_some_and(|kind| kind == "manifest")
-        };
-        let temporary = entries.iter().map(|entry| &entry.name).filter(is_temporary);
-        let temporary = temporary.cloned().collect();
+        let temporary = entries.iter().map(|entry| &entry.name);
+        let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
         let recovered = recover(fs, dir, &names)?;
         let version = match &recovered {
             Some(recovered) if !recovered.writable => {
