@@ -96,7 +96,7 @@ impl DbInner {
             seq: last_seq,
             memtables_through: through,
         });
-        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))));
+        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))))?;
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
         if self.install_tables(partition, changes, Some(through), Vec::new())? {

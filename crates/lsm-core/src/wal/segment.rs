@@ -35,6 +35,7 @@ use std::path::Path;
 use super::{LogPlace, Lsn};
 use crate::codec::{Malformed, Reader, checksum64};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::File;
 use crate::types::{DbId, Epoch, FileNo, SeqNo};
 
 /// Length of a segment's header in bytes: where its first frame begins.
@@ -120,6 +121,19 @@ impl SegmentHeader {
         let sum = checksum64(&out[..CHECKSUM_AT]);
         out[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
         out
+    }
+
+    /// The header of the segment in `file`; `None` if there is none that verifies.
+    ///
+    /// # Errors
+    /// Those of reading; `Unsupported` for a header that verifies but needs newer code.
+    pub fn read(file: &dyn File, path: &Path) -> Result<Option<SegmentHeader>> {
+        let mut bytes = [0; HEADER_LEN];
+        let got = file.read_at(0, &mut bytes)?;
+        Ok(match Self::decode(&bytes[..got], path)? {
+            HeaderState::Valid(header) => Some(header),
+            HeaderState::Zero | HeaderState::Garbage(_) => None,
+        })
     }
 
     /// What `bytes`, the front of the file `path`, are.
