@@ -190,6 +190,7 @@ impl DbInner {
         version: &PartitionVersion,
     ) -> Result<()> {
         let result = self.run_job(partition, job, version);
+        let result = result.map_err(|error| error.in_partition(&partition.name));
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         claim.running -= 1;
@@ -199,8 +200,7 @@ impl DbInner {
                 claim.cursors.finished(job, outputs.iter().map(|meta| meta.file));
             }
             Err(error) if error.is_corruption() => {
-                let error = error.clone().in_partition(&partition.name);
-                claim.damage.get_or_insert(error);
+                claim.damage.get_or_insert_with(|| error.clone());
             }
             Err(_) => claim.busy.release(job),
         }

@@ -40,9 +40,7 @@ use crate::version::{
     Change, DbVersion, FileNumbers, LogCut, Manifest, Recovered, TableContext, VersionEdit,
     VersionSet, apply, recover, retire,
 };
-use crate::wal::{
-    LogEnd, LogPlace, LogReader, LogReaderOptions, SegmentHeader, SegmentSource,
-};
+use crate::wal::{LogEnd, LogPlace, LogReader, LogReaderOptions, SegmentHeader, SegmentSource};
 
 /// Options for opening a database, and the world that it lives in.
 #[must_use = "a builder does nothing until it opens"]
