@@ -7,6 +7,8 @@
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
 //! 4. After a failed sync nothing is synced again: the store turns read-only.
+//! 5. Segments are begun in the order of their numbers, which is the order in which the next open
+//!    reads them. A reserve whose number was overtaken is let go, never begun.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ pub(super) struct Pipeline {
     /// The last sequence number in an appended frame.
     logged_seq: SeqNo,
     segment: Option<SegmentWriter>,
+    /// A segment without a header; its number is above the present one's.
     reserve: Option<(Reserved, FileNo)>,
     /// Closed segments that are still live, with their ends.
     closed: VecDeque<(FileNo, Lsn)>,
@@ -173,15 +176,18 @@ impl DbInner {
     pub(super) fn next_segment(&self, pipeline: &mut Pipeline, len: u64) -> Result<()> {
         assert!(pipeline.buffer.is_empty(), "its frames belong to the present segment");
         let bytes = self.options.wal_segment_bytes;
+        let room = len + crate::wal::SEGMENT_HEADER_BYTES;
         let (reserved, number) = match pipeline.reserve.take() {
-            Some(reserve) if len + crate::wal::SEGMENT_HEADER_BYTES <= bytes => reserve,
-            other => {
-                pipeline.reserve = other;
-                let room = len + crate::wal::SEGMENT_HEADER_BYTES;
+            Some(reserve) if room <= bytes => reserve,
+            too_small => {
+                if let Some(reserve) = too_small {
+                    self.release_reserve(reserve)?;
+                }
                 self.reserve_segment(room.max(bytes))?
             }
         };
         let old = pipeline.segment.as_ref();
+        assert!(old.is_none_or(|old| old.header().number < number), "segments are in order");
         let header = SegmentHeader {
             db: self.db_id,
             epoch: self.epoch,
@@ -248,16 +254,20 @@ impl DbInner {
         }
         let reserve = self.reserve_segment(self.options.wal_segment_bytes)?;
         let mut pipeline = self.between_groups();
-        if pipeline.reserve.is_none() {
+        let present = pipeline.segment.as_ref().map(|segment| segment.header().number);
+        if pipeline.reserve.is_none() && present.is_none_or(|present| present < reserve.1) {
             pipeline.reserve = Some(reserve);
-        } else {
-            // Another thread was faster: its segment stays, this one is let go.
-            drop(pipeline);
-            let (reserved, number) = reserve;
-            self.install(vec![Change::SegmentRemoved { file: number }])?;
-            self.fs.delete(reserved.path())?;
+            return Ok(());
         }
-        Ok(())
+        // Meanwhile another thread was faster, or a writer began a segment of a higher number.
+        drop(pipeline);
+        self.release_reserve(reserve)
+    }
+
+    /// Lets a segment go that was never begun.
+    fn release_reserve(&self, (reserved, number): (Reserved, FileNo)) -> Result<()> {
+        self.install(vec![Change::SegmentRemoved { file: number }])?;
+        self.fs.delete(reserved.path())
     }
 
     /// Waits until the log is durable through `lsn`, syncing it if nobody does.
