@@ -156,18 +156,25 @@ impl SegmentHeader {
             return Ok(HeaderState::Garbage("segment header checksum does not match"));
         }
         let mut reader = Reader::new(&covered[8..]);
-        let unsupported =
-            |what: &str| Error::new(ErrorKind::Unsupported, format!("{} {what}", path.display()));
+        let unsupported = |what: String| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{} needs newer code: {what}", path.display()),
+            )
+        };
         let malformed = |bad: Malformed| Error::corruption(path, bad.at as u64 + 8, bad.what);
-        if reader.u32().map_err(malformed)? != VERSION {
-            return Err(unsupported("has an unknown format version"));
+        let version = reader.u32().map_err(malformed)?;
+        if version != VERSION {
+            return Err(unsupported(format!("log format version {version}")));
         }
-        if reader.u32().map_err(malformed)? != CHECKSUM_ID {
-            return Err(unsupported("has an unknown checksum"));
+        let checksum = reader.u32().map_err(malformed)?;
+        if checksum != CHECKSUM_ID {
+            return Err(unsupported(format!("log checksum {checksum}")));
         }
         let _ignored = reader.u64().map_err(malformed)?;
-        if reader.u32().map_err(malformed)? != 0 {
-            return Err(unsupported("has unknown incompatible features"));
+        let incompatible = reader.u32().map_err(malformed)?;
+        if incompatible != 0 {
+            return Err(unsupported(format!("log features {incompatible:#x}")));
         }
         Self::fields(&mut reader).map(HeaderState::Valid).map_err(malformed)
     }
