@@ -5,4 +5,5 @@
 mod api;
 mod compat;
 mod corrupt;
+mod hostile;
 mod kill;
