@@ -281,3 +281,44 @@ fn lies_under_right_checksums_neither_panic_nor_take_memory() {
     assert!(child.status.success(), "{said}\n{tail}");
     println!("{}", said.lines().find(|line| line.contains("lies,")).unwrap_or_default());
 }
+
+/// A manifest edit with one change, given as its bytes, behind the last one.
+fn append_change(bytes: &mut Vec<u8>, change: &[u8]) {
+    let (mut at, mut number) = (80, 0);
+    while at < bytes.len() {
+        number = word(bytes, at + 12);
+        at += 20 + half(bytes, at + 8) as usize;
+    }
+    let mut frame = (change.len() as u32).to_le_bytes().to_vec();
+    frame.extend_from_slice(&(number + 1).to_le_bytes());
+    frame.extend_from_slice(change);
+    let mut place = bytes[40..64].to_vec();
+    place.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&checksum64_seeded(&frame, checksum64(&place)).to_le_bytes());
+    bytes.extend_from_slice(&frame);
+}
+
+#[test]
+fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
+    let store = build();
+    let manifest = files(&store).into_iter().find(|(kind, _)| *kind == FileKind::Manifest);
+    let manifest = manifest.unwrap().1;
+    // Tag and length, then the number as a varint.
+    let changes: [(&[u8], &str); 3] = [
+        (&[12 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "file numbers"),
+        (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
+        (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
+    ];
+    for (change, said) in changes {
+        let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let mut bytes = fs.read_raw(&manifest).unwrap();
+        append_change(&mut bytes, change);
+        fs.write_raw(&manifest, &bytes).unwrap();
+        let error = use_it(&fs).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);
+    fs.write_raw(&Path::new(DIR).join("ffffffffffffffff-00000001.sst"), b"?").unwrap();
+    let error = use_it(&fs).unwrap_err();
+    assert!(error.to_string().contains("file numbers"), "{error}");
+}

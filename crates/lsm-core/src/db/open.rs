@@ -29,6 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OsFs};
+use crate::limits::SEQNO_MAX;
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::replay::Replay;
@@ -178,6 +179,15 @@ fn random_from_hasher_keys() -> u64 {
     RandomState::new().hash_one(0)
 }
 
+/// Numbers only grow, and running out of them would be a panic in the middle of a write. No
+/// database comes half way; one that says so is damaged, or holds a file with such a name.
+fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
+    if used <= max / 2 {
+        return Ok(());
+    }
+    Err(Error::limit(&format!("the largest of the {what} in use"), used, max / 2))
+}
+
 /// What lies in the folder before this epoch.
 struct Opening {
     /// Names in the folder that are ours.
@@ -223,6 +233,8 @@ impl Opening {
     ) -> Result<(Arc<FileNumbers>, VersionSet)> {
         let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
         let next_file = used.max().unwrap_or_default().max(self.version.next_file);
+        check_room("file numbers", next_file.0, u64::MAX)?;
+        check_room("edit numbers", self.version.edit_number, u64::MAX)?;
         let numbers = Arc::new(FileNumbers::new(next_file));
         let epoch = Epoch(self.version.epoch.0.checked_add(1).ok_or_else(|| {
             Error::new(ErrorKind::LimitExceeded, "the database was opened 2^32 times")
@@ -237,6 +249,7 @@ impl Opening {
         let (end, mut changes) = self.replay(&factory, options.write_buffer_bytes)?;
         let LogPlace { segment, offset } = end.place;
         let last_seq = end.last_seq.max(self.last_known_seq());
+        check_room("sequence numbers", last_seq.get(), SEQNO_MAX)?;
         let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
         changes.insert(0, Change::EpochBegan { epoch, cut });
         if self.recovered.is_none() {
