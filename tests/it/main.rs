@@ -5,5 +5,9 @@
 mod api;
 mod compat;
 mod corrupt;
+mod crash;
 mod hostile;
 mod kill;
+mod model;
+mod regressions;
+mod sim;

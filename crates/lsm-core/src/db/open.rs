@@ -308,11 +308,11 @@ impl Opening {
             .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
         let mut reader = LogReader::new(sources, reading)?;
         let mut replay = Replay::default();
-        let mut tables = Tables::default();
+        let mut tables = Tables { version: self.version.clone(), changes: Vec::new() };
         while let Some(frame) = reader.next_frame()? {
             replay.apply(&self.version, &frame, &paths[&frame.place.segment])?;
             if replay.bytes() >= bytes_max {
-                tables.write(&self.version, &mut replay, factory)?;
+                tables.write(&mut replay, factory)?;
             }
         }
         // Judged before the rest is written: a log that is refused leaves no table behind.
@@ -320,7 +320,7 @@ impl Opening {
         self.check_manifest_reaches(end.manifest_edit, &factory.dir)?;
         self.check_unlisted_segments(factory)?;
         self.check_log_reaches_flushes(&end, factory)?;
-        tables.write(&self.version, &mut replay, factory)?;
+        tables.write(&mut replay, factory)?;
         Ok((end, tables.changes))
     }
 
@@ -411,28 +411,31 @@ impl Opening {
 }
 
 /// The tables that replayed operations were written to.
-#[derive(Default)]
 struct Tables {
+    /// What the manifest says, and what was written since: a tombstone may go only if neither
+    /// holds anything that it deletes.
+    version: DbVersion,
     changes: Vec<Change>,
 }
 
 impl Tables {
-    fn write(
-        &mut self,
-        version: &DbVersion,
-        replay: &mut Replay,
-        factory: &TableFactory,
-    ) -> Result<()> {
+    fn write(&mut self, replay: &mut Replay, factory: &TableFactory) -> Result<()> {
+        let mut changes = Vec::new();
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
-            let partition = &version.partitions[&id];
+            let partition = &self.version.partitions[&id];
             if let Some(meta) = flush(&[memtable], partition, &[SeqNo::MAX], factory)? {
-                self.changes.push(Change::TableAdded { partition: id, level: 0, meta });
+                changes.push(Change::TableAdded { partition: id, level: 0, meta });
             }
             let memtables_through = Default::default();
-            self.changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
+            changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
         }
+        let number = self.version.edit_number + 1;
+        let edit = VersionEdit { number, changes };
+        self.version = apply(&self.version, &edit)
+            .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
+        self.changes.extend(edit.changes);
         Ok(())
     }
 }
