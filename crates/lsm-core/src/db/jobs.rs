@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::log::Pipeline;
 use super::{BackgroundMode, DbInner};
 use crate::compaction::{self, Busy, Cursors, Job, JobKind, Picker, RangePick, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
@@ -87,10 +88,14 @@ impl DbInner {
         }
         let snapshots = self.snapshots_for_job();
         let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
-        let bytes = table.as_ref().map_or(0, |meta| meta.bytes);
+        let table = table.as_slice();
         let (id, level) = (partition.id, 0);
         let mut changes = Vec::new();
-        changes.extend(table.map(|meta| Change::TableAdded { partition: id, level, meta }));
+        changes.extend(table.iter().cloned().map(|meta| Change::TableAdded {
+            partition: id,
+            level,
+            meta,
+        }));
         changes.push(Change::FlushedThrough {
             partition: id,
             seq: last_seq,
@@ -100,11 +105,12 @@ impl DbInner {
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
         if self.install_tables(partition, changes, Some(through), Vec::new())? {
-            self.counters.flush_bytes.add(bytes);
+            self.counters.flush_bytes.add(table.iter().map(|meta| meta.bytes).sum());
             self.counters.flushes.add(1);
-            self.segments_removed(&segments)?;
+            self.segments_removed(&segments)
+        } else {
+            self.forget(table)
         }
-        Ok(())
     }
 
     /// Flushes everything that was written before the call.
@@ -117,8 +123,19 @@ impl DbInner {
         self.finish_flushes(&partitions)
     }
 
-    /// Flushes what is sealed in these partitions, on the calling thread.
+    /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
+    /// closed meanwhile.
     fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
+        self.flush_sealed(partitions, || self.check_not_closed())
+    }
+
+    /// Flushes what is sealed in these partitions, on the calling thread, as long as `go_on` lets
+    /// it.
+    fn flush_sealed(
+        &self,
+        partitions: &[Arc<PartitionState>],
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let newest_sealed = |partition: &PartitionState| {
             partition.view().sealed.first().map(|memtable| memtable.id)
         };
@@ -128,7 +145,7 @@ impl DbInner {
             !partition.is_dropped() && partition.view().sealed.iter().any(|m| m.id <= goal)
         };
         while goals.iter().any(|(partition, goal)| is_waiting(partition, *goal)) {
-            self.check_not_closed()?;
+            go_on()?;
             self.flush_one()?;
         }
         Ok(())
@@ -352,12 +369,15 @@ impl DbInner {
         if self.background.mode() == BackgroundMode::Threads {
             self.check_open()?;
         }
-        let mut between = self.between_groups();
+        let unlogged = self.seal_unlogged(&mut self.between_groups());
+        self.finish_flushes(&unlogged)
+    }
+
+    fn seal_unlogged(&self, between: &mut Pipeline) -> Vec<Arc<PartitionState>> {
         let mut unlogged = self.live_partitions();
         unlogged.retain(|partition| !partition.logged);
-        unlogged.iter().for_each(|partition| self.seal(&mut between, partition));
-        drop(between);
-        self.finish_flushes(&unlogged)
+        unlogged.iter().for_each(|partition| self.seal(between, partition));
+        unlogged
     }
 }
 
