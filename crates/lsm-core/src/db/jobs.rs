@@ -173,6 +173,8 @@ impl DbInner {
         match result {
             // The damaged inputs stay claimed; other work goes on.
             Err(error) if error.is_corruption() => Ok(true),
+            // It gave up because nobody wants its result.
+            Err(_) if partition.is_dropped() => Ok(true),
             result => result.map(|()| true),
         }
     }
@@ -199,7 +201,7 @@ impl DbInner {
     }
 
     /// Runs a job whose inputs are claimed and installs its result; gives the claim back unless an
-    /// input is damaged.
+    /// input is damaged. If the partition was dropped meanwhile, that is the error.
     fn run_claimed(
         &self,
         partition: &PartitionState,
@@ -207,6 +209,7 @@ impl DbInner {
         version: &PartitionVersion,
     ) -> Result<()> {
         let result = self.run_job(partition, job, version);
+        let result = result.map_err(|error| partition.check_live().err().unwrap_or(error));
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         claim.running -= 1;
