@@ -354,6 +354,11 @@ impl DbInner {
         let mut between = self.between_groups();
         // Writers that come from here on are refused; those before were answered.
         self.closed.store(true, Ordering::Release);
+        let unlogged = self.seal_unlogged(&mut between);
+        drop(between);
+        // What was acknowledged while the first flush ran.
+        let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
+        let mut between = self.between_groups();
         let ended = match &*self.failure.lock() {
             Some(error) => Err(error.clone()),
             None => Ok(()),
