@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod api;
+mod concurrent;
 mod model;
 mod regressions;
