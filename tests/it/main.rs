@@ -4,6 +4,7 @@
 
 mod api;
 mod compat;
+mod concurrent;
 mod corrupt;
 mod crash;
 mod hostile;
