@@ -4,4 +4,5 @@
 
 mod api;
 mod crash;
+mod fault;
 mod sim;
