@@ -7,6 +7,7 @@ mod compat;
 mod concurrent;
 mod corrupt;
 mod crash;
+mod fault;
 mod hostile;
 mod kill;
 mod model;
