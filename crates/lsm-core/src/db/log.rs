@@ -78,6 +78,11 @@ impl Pipeline {
         self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
     }
 
+    /// The most that encoding the pending memtable switches takes, in bytes.
+    pub(super) fn switches_len_max(&self) -> usize {
+        (self.switches.len() - self.switches_encoded) * frame::CONTROL_FRAME_LEN_MAX
+    }
+
     /// Whether a frame of `len` bytes fits behind the buffer.
     pub(super) fn fits(&self, len: usize) -> bool {
         let len = self.buffer.len() + len;
@@ -221,7 +226,9 @@ impl DbInner {
         Ok(())
     }
 
-    fn encode_switches(&self, pipeline: &mut Pipeline) {
+    /// Encodes the memtable switches that are not in the buffer yet: what follows goes to the new
+    /// memtables.
+    pub(super) fn encode_switches(&self, pipeline: &mut Pipeline) {
         for idx in pipeline.switches_encoded..pipeline.switches.len() {
             let (place, control) = (pipeline.place(self.durable_lsn()), pipeline.switches[idx]);
             frame::encode_control(&mut pipeline.buffer, &place, pipeline.encoded_seq, control);
@@ -385,7 +392,9 @@ impl DbInner {
         let lsn = pipeline.lsn();
         drop(pipeline);
         self.sync_through(lsn)?;
-        self.commit.sync.lock().marked = true;
+        let mut sync = self.commit.sync.lock();
+        // A later sync has nothing behind it that attests it.
+        sync.marked |= sync.lsn == lsn;
         Ok(())
     }
 
