@@ -73,7 +73,7 @@ pub(super) fn compare_joined(a: JoinedKey<'_>, b: JoinedKey<'_>) -> Ordering {
 
 /// Order of `first` and `second` put together, against `other`.
 #[inline]
-fn compare_tails(first: &[u8], second: &[u8], other: &[u8]) -> Ordering {
+pub(super) fn compare_tails(first: &[u8], second: &[u8], other: &[u8]) -> Ordering {
     let split = first.len().min(other.len());
     let (other_head, other_rest) = other.split_at(split);
     first.cmp(other_head).then_with(|| second.cmp(other_rest))

@@ -11,6 +11,8 @@
 //! Each block is stored with its compression and a checksum (`stored.rs`) that is seeded with the
 //! file's unique id and the block's place. Index blocks have the format of data blocks.
 //!
+//! A compaction filter's entries are hidden: [`SstReader::get`] and [`SstIter`] never see them.
+//!
 //! Invariants:
 //! 1. A file is never changed after [`SstWriter::finish`].
 //! 2. Bytes from a file are checked completely before any of them is used: checksum, then
@@ -22,11 +24,14 @@ mod block_builder;
 mod block_search;
 mod bloom;
 mod footer;
+mod hidden;
 mod index;
 mod iter;
 mod properties;
+mod raw;
 mod reader;
 mod stored;
+mod suspect;
 mod writer;
 
 #[cfg(test)]
@@ -40,6 +45,7 @@ pub use block::Block;
 pub use bloom::bloom_hash;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
+pub use raw::{RawDamage, RawIter, RawMode};
 pub use reader::SstReader;
 pub use writer::SstWriter;
 
@@ -101,9 +107,10 @@ pub struct SstSummary {
     pub file_bytes: u64,
     /// XXH3-128 over the checksums of all blocks.
     pub file_hash: u128,
-    /// First key.
+    /// First visible key.
     pub smallest: InternalKey,
-    /// Last key.
+    /// Last visible key. A hidden one may lie behind it, and then sorts before every visible key
+    /// of the next table of its level.
     pub largest: InternalKey,
     /// Smallest sequence number.
     pub min_seq: SeqNo,

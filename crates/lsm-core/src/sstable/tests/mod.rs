@@ -2,6 +2,7 @@
 
 mod damage;
 mod golden;
+mod hidden;
 mod model;
 
 use std::path::PathBuf;
