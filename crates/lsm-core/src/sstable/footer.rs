@@ -28,7 +28,7 @@ use crate::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64, put_u
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::DbId;
 
-use super::stored::{Extent, Source};
+use super::stored::{Access, Extent, Source};
 
 /// Length of the footer that this version writes, in bytes.
 pub(super) const FOOTER_BYTES: usize = 152;
@@ -43,6 +43,30 @@ const CHECKSUM_XXH3_64: u8 = 1;
 pub(super) const HAS_HIDDEN: u64 = 1 << 0;
 /// Incompatible feature bits that this version knows.
 const INCOMPATIBLE_KNOWN: u64 = HAS_HIDDEN;
+
+/// The fields of the footer in order, for descriptions: length in bytes and name.
+pub(super) const FOOTER_FIELDS: [(usize, &str); 20] = [
+    (8, "compatible features"),
+    (8, "read-compatible features"),
+    (8, "incompatible features"),
+    (1, "checksum kind"),
+    (1, "block trailer bytes"),
+    (1, "index levels"),
+    (5, "reserved"),
+    (16, "db id"),
+    (16, "unique id"),
+    (8, "bloom offset"),
+    (8, "bloom length"),
+    (8, "index offset"),
+    (8, "index length"),
+    (8, "properties offset"),
+    (8, "properties length"),
+    (16, "file hash"),
+    (4, "footer length"),
+    (4, "version"),
+    (8, "magic"),
+    (8, "checksum"),
+];
 
 /// A decoded footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +112,11 @@ impl Footer {
     /// # Errors
     /// `Corruption`; `Unsupported` for an intact footer of a version, or with incompatible
     /// features, that this code does not know.
-    pub(super) fn read(source: &Source) -> Result<(Footer, u64)> {
+    pub(super) fn read(source: &Source, access: Access) -> Result<(Footer, u64)> {
         let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
         let mut buf = [0; FOOTER_BYTES_MAX];
         let buf = &mut buf[..reach as usize];
-        source.read_exact(source.file_bytes - reach, buf)?;
+        source.read_exact(access, source.file_bytes - reach, buf)?;
         let bad = |what: &str| source.corruption(source.file_bytes - reach, what);
         let Some((_, ending)) = buf.split_last_chunk::<ENDING_BYTES>() else {
             return Err(bad("file is too short for a table"));

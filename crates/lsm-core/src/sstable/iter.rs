@@ -272,7 +272,7 @@ impl ReadAhead {
                 self.offset = extent.offset;
                 let mut bytes = std::mem::take(&mut self.bytes);
                 bytes.resize(usize::try_from(most).expect("at most a block or the read-ahead"), 0);
-                source.read_exact_by(self.access, extent.offset, &mut bytes)?;
+                source.read_exact(self.access, extent.offset, &mut bytes)?;
                 self.bytes = bytes;
                 0
             }

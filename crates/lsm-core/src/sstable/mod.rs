@@ -21,8 +21,10 @@
 
 mod block;
 mod block_builder;
+mod block_check;
 mod block_search;
 mod bloom;
+mod describe;
 mod footer;
 mod hidden;
 mod index;
@@ -32,6 +34,7 @@ mod raw;
 mod reader;
 mod stored;
 mod suspect;
+mod verify;
 mod writer;
 
 #[cfg(test)]
@@ -43,10 +46,12 @@ use std::sync::Arc;
 
 pub use block::Block;
 pub use bloom::bloom_hash;
+pub use describe::describe;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
 pub use raw::{RawDamage, RawIter, RawMode};
 pub use reader::SstReader;
+pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
 
 use crate::codec::checksum128;
@@ -57,7 +62,7 @@ use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SstOptions {
     /// A data block is closed before it passes this many bytes; a larger entry has a block of its
-    /// own.
+    /// own. Hidden entries may lengthen it, and so may [`SstWriter::allow_cut`].
     pub block_bytes: u32,
     /// Compression of data blocks.
     pub compression: Compression,

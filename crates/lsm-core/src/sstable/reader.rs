@@ -23,7 +23,7 @@ use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::Properties;
 use super::raw::{self, RawIter, RawMode};
-use super::stored::{Extent, Payload, Source};
+use super::stored::{Access, Extent, Payload, Source};
 use super::{BlockCache, SstIdentity};
 
 /// An open table.
@@ -35,6 +35,7 @@ pub struct SstReader {
     /// The index, or its upper level.
     index: Index,
     footer: Footer,
+    footer_at: u64,
     properties: Properties,
 }
 
@@ -61,7 +62,7 @@ impl SstReader {
             let what = format!("file has {file_bytes} bytes, the manifest says {bytes}");
             return Err(source.corruption(file_bytes.min(bytes), what));
         }
-        let (footer, footer_at) = Footer::read(&source)?;
+        let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
         if footer.unique_id != source.unique_id || footer.db_id != identity.db_id {
             return Err(source.corruption(footer_at, "file is another table"));
         }
@@ -78,7 +79,7 @@ impl SstReader {
             let what = "footer and properties differ about hidden entries";
             return Err(source.corruption(footer.properties.offset, what));
         }
-        Ok(SstReader { source, identity, cache, bloom, index, footer, properties })
+        Ok(SstReader { source, identity, cache, bloom, index, footer, footer_at, properties })
     }
 
     /// Whether the table may hold the user key with this [`bloom_hash`](super::bloom_hash).
@@ -279,6 +280,11 @@ impl SstReader {
 
     pub(super) fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// The footer, and where it begins.
+    pub(super) fn footer(&self) -> (&Footer, u64) {
+        (&self.footer, self.footer_at)
     }
 
     pub(super) fn index(&self) -> &Index {

@@ -141,13 +141,8 @@ impl Source {
         Error::corruption(&*self.path, offset, what)
     }
 
-    /// Fills `buf` from `offset`.
-    pub(super) fn read_exact(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read_exact_by(Access::Plain, offset, buf)
-    }
-
     /// Fills `buf` from `offset`, in the given way.
-    pub(super) fn read_exact_by(&self, access: Access, offset: u64, buf: &mut [u8]) -> Result<()> {
+    pub(super) fn read_exact(&self, access: Access, offset: u64, buf: &mut [u8]) -> Result<()> {
         let got = match access {
             Access::Plain => self.file.read_at(offset, buf)?,
             Access::Uncached => self.file.read_at_uncached(offset, buf)?,
@@ -181,7 +176,7 @@ impl Source {
     pub(super) fn read_by(&self, access: Access, extent: Extent) -> Result<Payload> {
         let mut bytes = zeroed(self.checked_len(extent)?);
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
-        self.read_exact_by(access, extent.offset, buf)?;
+        self.read_exact(access, extent.offset, buf)?;
         let (len, compression) = self.verify(extent.offset, &bytes)?;
         match compression {
             Compression::None => Ok(Payload { bytes, len }),
@@ -201,7 +196,7 @@ impl Source {
     /// Reads the block at `extent` as it is stored.
     pub(super) fn read_stored(&self, access: Access, extent: Extent) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.checked_len(extent)?];
-        self.read_exact_by(access, extent.offset, &mut bytes)?;
+        self.read_exact(access, extent.offset, &mut bytes)?;
         Ok(bytes)
     }
 

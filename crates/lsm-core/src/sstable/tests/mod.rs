@@ -4,6 +4,7 @@ mod damage;
 mod golden;
 mod hidden;
 mod model;
+mod verify;
 
 use std::path::PathBuf;
 use std::sync::Arc;
