@@ -35,7 +35,8 @@
 //! A key shares with its restart key, not with its neighbour, so that any entry can be rebuilt
 //! from two places. Beside the payload a block holds 12 bytes an entry: its offset, and the 8
 //! bytes of its key that follow the common prefix as a word, which decide nearly every comparison
-//! of a search. Hidden entries have neither: a block that has some holds 4 bytes for each, apart.
+//! of a search. (Words and offsets in one array were tried: no faster.) Hidden entries
+//! have neither: a block that has some holds 4 bytes for each, apart.
 //!
 //! Invariants of a [`Block`], which everything behind [`Block::parse`] relies on:
 //! 1. Each entry decodes, lies inside the entries, and has a known kind and a valid key length.
@@ -73,10 +74,16 @@ pub struct Block {
     hidden: Option<Box<[u32]>>,
     base_seq: u64,
     /// Length of the common prefix.
-    pub(super) common: usize,
+    common: u32,
     /// Where the first visible key begins; 0 without one.
-    first_key: usize,
+    first_key: u32,
+    /// The common prefix, if it is not longer: it is compared in every search, and here it costs
+    /// no further line of memory.
+    common_copy: [u8; COMMON_COPY_BYTES],
 }
+
+/// Longest common prefix that a block keeps beside its numbers.
+const COMMON_COPY_BYTES: usize = 16;
 
 /// The numbers in front of an entry.
 #[derive(Clone, Copy)]
@@ -143,14 +150,20 @@ impl Head {
     }
 }
 
-/// An entry of a block.
+/// What a look-up found: an entry without its user key, which is the one that was asked for.
 #[derive(Clone, Copy)]
-pub(super) struct EntryRef<'a> {
-    pub key: JoinedKey<'a>,
+pub(super) struct Found {
     pub trailer: Trailer,
     /// Where the value begins in the payload.
     pub value: usize,
     pub value_len: usize,
+}
+
+/// The key of an entry, in pieces.
+#[derive(Clone, Copy)]
+pub(super) struct EntryKey<'a> {
+    pub key: JoinedKey<'a>,
+    pub trailer: Trailer,
 }
 
 impl Block {
@@ -194,7 +207,12 @@ impl Block {
             Some(at) => Head::decode(payload, *at as usize).ok_or(bad("bad entry", 0))?.suffix,
             None => 0,
         };
-        Ok(Block { words, offsets, hidden, base_seq, common: common as usize, first_key, bytes })
+        let mut common_copy = [0; COMMON_COPY_BYTES];
+        if let Some(copy) = common_copy.get_mut(..common as usize) {
+            copy.copy_from_slice(&payload[first_key..first_key + copy.len()]);
+        }
+        let first_key = first_key as u32;
+        Ok(Block { words, offsets, hidden, base_seq, common, first_key, common_copy, bytes })
     }
 
     /// Number of visible entries; 0 only in a block of hidden ones alone.
@@ -239,7 +257,7 @@ impl Block {
             }
             Owner::Near(back) => {
                 let before = self.offsets.partition_point(|visible| *visible < offset);
-                let owner = self.entry(before - back);
+                let owner = self.key(before - back);
                 out.extend_from_slice(owner.key.shared);
                 out.extend_from_slice(owner.key.suffix);
                 out.extend_from_slice(suffix);
@@ -267,7 +285,7 @@ impl Block {
     /// The first and the last key of all entries.
     pub(super) fn edges(&self, suffix: &[u8]) -> (InternalKey, InternalKey) {
         let visible = |i: usize| {
-            let entry = self.entry(i);
+            let entry = self.key(i);
             let user = [entry.key.shared, entry.key.suffix].concat();
             InternalKey { user: user.into(), trailer: entry.trailer }
         };
@@ -319,14 +337,22 @@ impl Block {
             Owner::Plain(start, len, _) => self.bytes[start..start + len] == *user_key,
             Owner::Near(back) => user_key
                 .strip_suffix(hidden_suffix)
-                .is_some_and(|owner| self.entry(self.len() - back).key.is(owner)),
+                .is_some_and(|owner| self.key(self.len() - back).key.is(owner)),
         }
     }
 
     /// The prefix that all keys have.
     #[inline]
     pub(super) fn common_prefix(&self) -> &[u8] {
-        &self.bytes[self.first_key..self.first_key + self.common]
+        let len = self.common as usize;
+        let start = self.first_key as usize;
+        self.common_copy.get(..len).unwrap_or_else(|| &self.bytes[start..start + len])
+    }
+
+    /// Length of the common prefix.
+    #[inline]
+    pub(super) fn common_len(&self) -> usize {
+        self.common as usize
     }
 
     #[inline]
@@ -348,19 +374,14 @@ impl Block {
         Trailer::new(self.seq(head.delta), kind.expect("checked by parse"))
     }
 
-    /// Entry `i`, its key in two pieces.
+    /// The key of entry `i`.
     #[inline]
-    pub(super) fn entry(&self, i: usize) -> EntryRef<'_> {
+    pub(super) fn key(&self, i: usize) -> EntryKey<'_> {
         let head = self.head(i);
         let restart = if head.shared == 0 { 0..0 } else { self.restart_range(i) };
         let shared = &self.bytes[restart][..head.shared];
-        let value = head.suffix + head.suffix_len;
-        EntryRef {
-            key: JoinedKey { shared, suffix: &self.bytes[head.suffix..value] },
-            trailer: self.trailer(head),
-            value,
-            value_len: head.value_len,
-        }
+        let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
+        EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
     }
 
     /// The value of entry `i`.

@@ -129,7 +129,7 @@ pub(super) fn extent_at(block: &Block, i: usize) -> Option<Extent> {
 
 /// The key of entry `i` of an index block.
 pub(super) fn separator(block: &Block, i: usize) -> InternalKey {
-    let entry = block.entry(i);
+    let entry = block.key(i);
     let user = [entry.key.shared, entry.key.suffix].concat();
     InternalKey { user: user.into(), trailer: entry.trailer }
 }

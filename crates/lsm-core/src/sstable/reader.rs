@@ -107,7 +107,7 @@ impl SstReader {
         };
         let block = self.block(extent)?;
         match block.find(user_key, seq) {
-            Some(entry) => Ok(Some((entry.trailer, block.slice(entry.value, entry.value_len)))),
+            Some(found) => Ok(Some((found.trailer, block.slice(found.value, found.value_len)))),
             None if block.hidden().is_empty() => Ok(None),
             None => self.find_behind(block, target),
         }
@@ -134,8 +134,8 @@ impl SstReader {
             };
             let Some(extent) = next else { return Ok(None) };
             block = self.block(extent)?;
-            if let Some(entry) = block.find(target.user, target.trailer.seq()) {
-                return Ok(Some((entry.trailer, block.slice(entry.value, entry.value_len))));
+            if let Some(found) = block.find(target.user, target.trailer.seq()) {
+                return Ok(Some((found.trailer, block.slice(found.value, found.value_len))));
             }
         }
         Ok(None)

@@ -336,7 +336,7 @@ impl Verify<'_> {
     fn entries(&mut self, extent: Extent, block: &Block, bloom: Option<&Bloom>) {
         let mut user = Vec::new();
         for i in 0..block.len() {
-            let entry = block.entry(i);
+            let entry = block.key(i);
             if i == 0 || !entry.key.is(&user) {
                 user.clear();
                 user.extend_from_slice(entry.key.shared);
@@ -348,7 +348,7 @@ impl Verify<'_> {
                 }
             }
             let kind = entry.trailer.kind().unwrap_or(EntryKind::Poison);
-            self.seen.properties.count(kind, entry.trailer.seq(), user.len(), entry.value_len);
+            self.seen.properties.count(kind, entry.trailer.seq(), user.len(), block.value(i).len());
             let is_edge = self.seen.smallest.is_none() || i + 1 == block.len();
             if is_edge {
                 let key = InternalKey { user: user.as_slice().into(), trailer: entry.trailer };

@@ -406,7 +406,7 @@ fn use_block(block: &Block, suffix: &[u8]) {
             assert_eq!(payload.len(), head.payload_len());
             trailer
         } else {
-            let entry = block.entry(visible);
+            let entry = block.key(visible);
             user = [entry.key.shared, entry.key.suffix].concat();
             entry.trailer
         };
