@@ -11,6 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::survivors::is_plausible;
 use super::{Job, JobIter, JobOutcome, KeyBelow, Split, Stages, write_survivors};
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
@@ -19,7 +20,7 @@ use crate::hooks::{self, InputTable, Origin, Properties};
 use crate::iter::{InternalIter, MergeIter};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{RawIter, RawMode, ReadMode, SstIdentity, SstIter, SstOptions, SstWriter};
-use crate::types::{DbId, EntryKind, Epoch, FileNo, KeyRef, SeqNo, Trailer};
+use crate::types::{DbId, EntryKind, Epoch, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::{
     FileNumbers, Level, LevelIter, PartitionVersion, SstMeta, Table, TableContext,
 };
@@ -84,7 +85,9 @@ impl<'a> Outputs<'a> {
             self.made.push(path.clone());
             let identity = SstIdentity { db_id, file, epoch };
             let mut writer = SstWriter::new(handle, path, identity, self.base_seq, self.options);
-            writer.set_hidden_suffix(&self.hidden_suffix);
+            if !self.hidden_suffix.is_empty() {
+                writer.set_hidden_suffix(&self.hidden_suffix);
+            }
             writer.allow_cut(self.cut_allowed);
             self.writer = Some(writer);
         }
@@ -120,6 +123,11 @@ impl<'a> Outputs<'a> {
         self.writer.as_ref().and_then(SstWriter::last_user_key)
     }
 
+    /// No entry is older than this.
+    pub(super) fn base_seq(&self) -> SeqNo {
+        self.base_seq
+    }
+
     /// The folder, for errors that no file can be named for.
     pub(super) fn dir(&self) -> &Path {
         &self.factory.dir
@@ -133,7 +141,7 @@ impl<'a> Outputs<'a> {
     /// Ends the table under way, if there is one, with what filters noted in it.
     pub(super) fn end_table(&mut self, properties: Properties) -> Result<()> {
         if let Some(mut writer) = self.writer.take() {
-            writer.set_user_properties(properties);
+            writer.set_user_properties(properties)?;
             self.finished.push(SstMeta::of(writer.finish()?));
         }
         Ok(())
@@ -276,6 +284,7 @@ pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Re
     let split = Some(Split::new(job, version.options.table_bytes));
     let mut entries = MergeIter::new(inputs);
     write_survivors(&mut entries, stages, below, split, outputs, should_stop)
+        .map_err(|error| blame(error, job, tables))
 }
 
 fn open_inputs(job: &Job, context: &Arc<TableContext>, raw: bool) -> Result<Vec<Input>> {
@@ -309,4 +318,35 @@ fn input_tables(job: &Job, context: &TableContext) -> Result<Vec<InputTable>> {
         Ok(InputTable { file: table.meta.file, properties })
     };
     job.tables().map(note).collect()
+}
+
+/// The same corruption with the input at fault, if one alone shows it: a merge sees that entries
+/// are out of order, but not where they came from.
+#[cold]
+fn blame(error: Error, job: &Job, context: &Arc<TableContext>) -> Error {
+    if error.damage().is_none_or(|damage| damage.file != context.dir) {
+        return error;
+    }
+    let mut tables = job.tables();
+    tables.find_map(|(_, table)| check_table(table, context).err()).unwrap_or(error)
+}
+
+/// Reads a table and checks that its entries are in order and within what the manifest says.
+fn check_table(table: &Table, context: &TableContext) -> Result<()> {
+    let mut entries = table.reader(context)?.iter(ReadMode::Streaming);
+    let mut last: Option<InternalKey> = None;
+    entries.seek_to_first()?;
+    while entries.valid() {
+        let key = entries.key();
+        let ascends = last.as_ref().is_none_or(|last| last.as_ref() < key);
+        if !ascends || !is_plausible(key, table.meta.min_seq) || !table.meta.covers(key.user) {
+            let (offset, _) = entries.place();
+            let what = format!("an entry with sequence {} is out of order", key.trailer.seq());
+            let error = Error::corruption(table.path(context), offset, what);
+            return Err(error.at_key(key.user));
+        }
+        last = Some(key.to_owned());
+        entries.next()?;
+    }
+    Ok(())
 }

@@ -18,6 +18,7 @@ use crate::hooks::{
     PartitionHooks, Patch, Properties,
 };
 use crate::iter::{InternalIter, MergeIter};
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::memtable::MemtableIter;
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::SstMeta;
@@ -279,10 +280,14 @@ impl Writing<'_, '_> {
         if self.last.as_ref().is_some_and(|last| last.as_ref() > key) {
             return self.damaged(entry, at, "an entry is out of order");
         }
+        if !is_plausible(key, self.outputs.base_seq()) {
+            return self.damaged(entry, at, "an entry is impossible here");
+        }
         let below = &mut self.below;
         match self.survival.keep(key, |user| below.may_lie_below(user)) {
             Verdict::Keep => self.keep(entry, newer, at)?,
             Verdict::Drop => self.drop_handle(entry),
+            Verdict::Disordered => return self.damaged(entry, at, "an entry is out of order"),
             Verdict::Twin => {
                 let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
                 if !same || self.last_value != entry.value {
@@ -381,6 +386,10 @@ impl Writing<'_, '_> {
             sealing.output(entry, untouched_from)?;
         }
         self.outputs.add(key, entry.value)?;
+        if self.stages.sealing.is_some() {
+            // The answer at a boundary is for the first version behind it alone.
+            self.outputs.allow_cut(false);
+        }
         replace(&mut self.written, key);
         Ok(())
     }
@@ -427,6 +436,14 @@ impl Writing<'_, '_> {
         let tables = self.outputs.finish()?;
         Ok(JobOutcome::Done { tables, dropped_handles: self.dropped_handles })
     }
+}
+
+/// Whether a merge may come upon the entry. Inputs that verify block by block are not trusted
+/// further than that: they may have been written from damaged memory.
+#[inline]
+pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
+    let len = key.user.len();
+    len > 0 && len <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
 }
 
 /// Keeps a key, reusing what the one before was kept in.

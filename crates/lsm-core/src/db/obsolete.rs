@@ -15,12 +15,15 @@ use crate::fs::names::{FileKind, FileName};
 use crate::hooks::ValueStore;
 use crate::version::{PartitionVersion, Table};
 
+/// The edit that dropped values, the version before it, and their store.
+type DroppedValues = (u64, Weak<PartitionVersion>, Arc<dyn ValueStore>);
+
 /// Files that are no longer referenced by the current version.
 #[derive(Default)]
 pub(super) struct ObsoleteFiles {
     waiting: Mutex<Vec<(FileName, Weak<Table>)>>,
     /// Edits that dropped values, the version before each, and the store; oldest first.
-    values: Mutex<VecDeque<(u64, Weak<PartitionVersion>, Arc<dyn ValueStore>)>>,
+    values: Mutex<VecDeque<DroppedValues>>,
 }
 
 impl ObsoleteFiles {

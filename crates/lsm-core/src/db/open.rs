@@ -1,19 +1,10 @@
-//! Opening: lock, manifest, replay, a new epoch, and only then the first write.
+//! The builder: from options and a folder to a running database.
 //!
-//! Invariants:
-//! 1. Nothing that recovery read is deleted before the recovered state is durable elsewhere: what
-//!    the log held goes to new tables, the manifest to a new generation.
-//! 2. The switch is one step: the new generation holds the new epoch, the new tables and the end
-//!    of the old log; the old one naming it makes it valid. A crash before leaves the old state.
-//! 3. Replay never resyncs a file in place: the page cache may hold what the disk never got.
-//! 4. Afterwards the folder holds no file that the new generation does not name, except foreign
-//!    ones, which are never touched.
+//! What lies in the folder, and making a new epoch of it, is `recovery.rs`.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -21,28 +12,20 @@ use super::DbInner;
 use super::background::{Background, BackgroundMode};
 use super::commit::CommitPath;
 use super::handle::Db;
-use super::hooked::resolve;
-use super::partitions::{DEFAULT, Partitions};
+use super::partitions::Partitions;
+use super::recovery::Opening;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
-use crate::compaction::{Inject, JobOutcome, Patches, Stages, TableFactory};
+use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flush::flush;
-use crate::fs::names::{self, FileKind, FileName};
-use crate::fs::{Fs, OsFs};
+use crate::fs::{Fs, OsFs, names};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
-use crate::options::{Options, PartitionOptions};
+use crate::options::Options;
 use crate::partition::PartitionState;
-use crate::replay::Replay;
 use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
-use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
-use crate::version::{
-    Change, DbVersion, FileNumbers, LogCut, Manifest, Recovered, TableContext, VersionEdit,
-    VersionSet, apply, recover, retire,
-};
-use crate::wal::{LogEnd, LogPlace, LogReader, LogReaderOptions, SegmentSource};
+use crate::version::TableContext;
 
 /// Options for opening a database, and the world that it lives in.
 #[must_use = "a builder does nothing until it opens"]
@@ -160,16 +143,13 @@ impl Builder {
         };
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let opening = Opening::read(&*fs, &dir, &mut random)?;
-        let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options, hooks.as_deref())?;
+        let hooks = opening.hooks(hooks.as_deref())?;
+        let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options, &hooks)?;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let mut partitions = Partitions::default();
         for partition in version.partitions.values() {
-            let hooks = resolve(&partition.hooks, hooks.as_deref());
-            if let Some(store) = &hooks.store {
-                let mut sections = partition.store_sections.iter();
-                sections.try_for_each(|(number, bytes)| store.apply(*number, bytes))?;
-            }
+            let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
             partitions.add(Arc::new(PartitionState::new(partition.clone(), hooks)));
         }
         let inner = Arc::new(DbInner {
@@ -201,6 +181,7 @@ impl Builder {
             partitions: RwLock::new(partitions),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         });
         inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));
@@ -216,222 +197,4 @@ impl Builder {
 fn random_from_hasher_keys() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
-}
-
-/// What lies in the folder before this epoch.
-struct Opening {
-    /// Names in the folder that are ours.
-    names: Vec<FileName>,
-    /// Leftovers of files that were never finished.
-    temporary: Vec<String>,
-    recovered: Option<Recovered>,
-    version: DbVersion,
-}
-
-impl Opening {
-    fn read(fs: &dyn Fs, dir: &Path, random: &mut dyn FnMut() -> u64) -> Result<Opening> {
-        let entries = fs.list(dir, "")?;
-        let names: Vec<FileName> =
-            entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
-        let is_temporary = |name: &&String| {
-            name.ends_with(names::TEMPORARY_SUFFIX)
-                && name.split('.').nth(1).is_some_and(|kind| kind == "manifest")
-        };
-        let temporary = entries.iter().map(|entry| &entry.name).filter(is_temporary);
-        let temporary = temporary.cloned().collect();
-        let recovered = recover(fs, dir, &names)?;
-        let version = match &recovered {
-            Some(recovered) if !recovered.writable => {
-                let message = format!("{} needs newer code for writing", dir.display());
-                return Err(Error::new(ErrorKind::Unsupported, message));
-            }
-            Some(recovered) => recovered.version.clone(),
-            None if !names.is_empty() => {
-                let what = "the folder holds files of a database, but no manifest";
-                return Err(Error::corruption(dir, None, what));
-            }
-            None => {
-                let id = u128::from(random()) << 64 | u128::from(random());
-                DbVersion::empty(DbId(id))
-            }
-        };
-        Ok(Opening { names, temporary, recovered, version })
-    }
-
-    /// Replays the log into tables and makes the state of the new epoch durable.
-    fn begin_epoch(
-        self,
-        fs: &Arc<dyn Fs>,
-        dir: &Path,
-        options: &Options,
-        hooks: Option<&dyn HookProvider>,
-    ) -> Result<(Arc<FileNumbers>, VersionSet)> {
-        let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
-        let next_file = used.max().unwrap_or_default().max(self.version.next_file);
-        let numbers = Arc::new(FileNumbers::new(next_file));
-        let epoch = Epoch(self.version.epoch.0.checked_add(1).ok_or_else(|| {
-            Error::new(ErrorKind::LimitExceeded, "the database was opened 2^32 times")
-        })?);
-        let factory = TableFactory {
-            fs: fs.clone(),
-            dir: dir.to_owned(),
-            db_id: self.version.db_id,
-            epoch,
-            numbers: numbers.clone(),
-        };
-        let (end, mut changes) = self.replay(&factory, options.write_buffer_bytes, hooks)?;
-        let LogPlace { segment, offset } = end.place;
-        let last_seq = end.last_seq.max(self.last_known_seq());
-        let cut = (segment != FileNo(0)).then_some(LogCut { segment, offset, last_seq });
-        changes.insert(0, Change::EpochBegan { epoch, cut });
-        if self.recovered.is_none() {
-            changes.push(Change::PartitionCreated {
-                id: self.version.next_partition,
-                name: DEFAULT.to_owned(),
-                options: PartitionOptions::default(),
-                hooks: Vec::new(),
-                created_at_edit: self.version.edit_number + 1,
-            });
-        }
-        let segments = self.version.log_segments.keys();
-        changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
-        changes.push(Change::LastSeq(last_seq));
-        let number = self.version.edit_number + 1;
-        let version = apply(&self.version, &VersionEdit { number, changes })
-            .map_err(|refused| Error::corruption(dir, None, refused.0))?;
-        let name = FileName::new(FileKind::Manifest, numbers.allocate(), epoch);
-        let manifest = Manifest::create(&**fs, dir, name, &version)?;
-        if let Some(recovered) = &self.recovered {
-            let old = recovered.generation;
-            Manifest::reopen(&**fs, dir, old, &recovered.version)?.supersede(name)?;
-        }
-        self.remove_leftovers(&**fs, dir, &version);
-        let (fs, dir) = (fs.clone(), dir.to_owned());
-        let bytes_max = options.manifest_bytes_max;
-        Ok((numbers.clone(), VersionSet::new(fs, dir, numbers, bytes_max, version, manifest)))
-    }
-
-    /// The largest sequence number that the manifest knows of.
-    fn last_known_seq(&self) -> SeqNo {
-        let partitions = self.version.partitions.values();
-        let tables = partitions.clone().flat_map(|p| p.tables().map(|(_, t)| t.meta.newest()));
-        let flushed = partitions.map(|partition| partition.flushed_through);
-        tables.chain(flushed).max().unwrap_or_default().max(self.version.last_seq)
-    }
-
-    /// Replays the log; returns its end and the changes that its content amounts to.
-    fn replay(
-        &self,
-        factory: &TableFactory,
-        bytes_max: u64,
-        hooks: Option<&dyn HookProvider>,
-    ) -> Result<(LogEnd, Vec<Change>)> {
-        let mut sources = Vec::new();
-        for (number, epoch) in &self.version.log_segments {
-            let name = FileName::new(FileKind::Wal, *number, *epoch);
-            let path = name.path(&factory.dir);
-            if !self.names.contains(&name) {
-                return Err(Error::corruption(path, None, "a segment of the log is missing"));
-            }
-            let file = factory.fs.open_read(&path)?;
-            sources.push(SegmentSource { number: *number, epoch: *epoch, path, file });
-        }
-        let paths: BTreeMap<_, _> =
-            sources.iter().map(|source| (source.number, source.path.clone())).collect();
-        let mut reading = LogReaderOptions::new(self.version.db_id);
-        reading.must_reach = self
-            .version
-            .log_closed
-            .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
-        let mut reader = LogReader::new(sources, reading)?;
-        let mut replay = Replay::default();
-        let (version, changes) = (self.version.clone(), Vec::new());
-        let mut tables = Tables { version, changes, hooks };
-        while let Some(frame) = reader.next_frame()? {
-            replay.apply(&self.version, &frame, &paths[&frame.place.segment])?;
-            if replay.bytes() >= bytes_max {
-                tables.write(&mut replay, factory)?;
-            }
-        }
-        tables.write(&mut replay, factory)?;
-        let end = reader.end()?;
-        if let Some(recovered) = &self.recovered
-            && end.manifest_edit > self.version.edit_number
-        {
-            let what = format!(
-                "the manifest ends at edit {}, but the log attests edit {}",
-                self.version.edit_number, end.manifest_edit
-            );
-            let path = recovered.generation.path(&factory.dir);
-            return Err(Error::corruption(path, recovered.end, what));
-        }
-        Ok((end, tables.changes))
-    }
-
-    /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
-    /// next open: no later step relies on it.
-    fn remove_leftovers(&self, fs: &dyn Fs, dir: &Path, version: &DbVersion) {
-        let live: std::collections::HashSet<FileName> = version
-            .partitions
-            .values()
-            .flat_map(|partition| partition.tables())
-            .map(|(_, table)| FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch))
-            .collect();
-        for name in &self.names {
-            if name.kind != FileKind::Manifest && !live.contains(name) {
-                let _ = fs.delete(&name.path(dir));
-            }
-        }
-        for name in &self.temporary {
-            let _ = fs.delete(&dir.join(name));
-        }
-        if let Some(recovered) = &self.recovered {
-            let mut old = recovered.older.clone();
-            old.push(recovered.generation);
-            let _ = retire(fs, dir, &recovered.garbage, &old);
-        }
-    }
-}
-
-/// The tables that replayed operations were written to.
-struct Tables<'a> {
-    /// What the manifest says, and what was written since: a tombstone may go only if neither
-    /// holds anything that it deletes.
-    version: DbVersion,
-    changes: Vec<Change>,
-    hooks: Option<&'a dyn HookProvider>,
-}
-
-impl Tables<'_> {
-    fn write(&mut self, replay: &mut Replay, factory: &TableFactory) -> Result<()> {
-        let mut changes = Vec::new();
-        for (id, memtable) in replay.take() {
-            let id: PartitionId = id;
-            let seq = memtable.last_seq();
-            let partition = &self.version.partitions[&id];
-            let mut hooks = resolve(&partition.hooks, self.hooks);
-            // What nobody has seen is decided on later, by a job that knows the snapshots.
-            hooks.filters.retain(|filter| filter.seals());
-            let (patches, snapshots) = (Patches::default(), [SeqNo::MAX]);
-            let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
-            match flush(&[memtable], partition, stages, factory)? {
-                JobOutcome::Done { tables, .. } => {
-                    let added = |meta| Change::TableAdded { partition: id, level: 0, meta };
-                    changes.extend(tables.into_iter().map(added));
-                }
-                JobOutcome::Faulty(_) => {
-                    let what = "a replayed entry does not hold together";
-                    return Err(Error::corruption(&factory.dir, None, what));
-                }
-            }
-            let memtables_through = Default::default();
-            changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
-        }
-        let number = self.version.edit_number + 1;
-        let edit = VersionEdit { number, changes };
-        self.version = apply(&self.version, &edit)
-            .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
-        self.changes.extend(edit.changes);
-        Ok(())
-    }
 }

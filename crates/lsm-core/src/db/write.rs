@@ -9,7 +9,7 @@ use super::handle::{Db, Partition};
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
-use crate::limits::check_key;
+use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
 use crate::options::{Durability, Options};
 use crate::partition::PartitionState;
 use crate::types::EntryKind;
@@ -225,6 +225,10 @@ impl Batch {
         let bytes = self.bytes + key.len() as u64 + inline;
         if bytes > db.options.batch_bytes_max {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
+        }
+        let encoded: u64 = self.sections.iter().map(|(_, _, s)| s.bytes().len() as u64).sum();
+        if encoded + key.len() as u64 + inline + 32 > FORMAT_BATCH_BYTES_MAX {
+            return Err(Error::limit("encoded batch size", encoded, FORMAT_BATCH_BYTES_MAX));
         }
         if self
             .sections

@@ -46,6 +46,8 @@ pub struct PartitionState {
     /// Grows with every change of the hooks: the commit path looks again at writes that were
     /// checked before one.
     rules_epoch: AtomicU32,
+    /// Changed under the commit path's lock.
+    doubtful: AtomicBool,
     /// How far writes are held back, in thousandths, and why: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
 }
@@ -66,6 +68,7 @@ impl PartitionState {
             store: hooks.store.clone().map_or_else(OnceLock::new, OnceLock::from),
             hooks: ArcSwap::from_pointee(hooks),
             rules_epoch: AtomicU32::new(0),
+            doubtful: AtomicBool::new(false),
             pressure: AtomicU32::new(0),
         }
     }
@@ -157,6 +160,16 @@ impl PartitionState {
     /// Marks the partition as dropped behind `visible`. Only under the commit path's lock.
     pub fn mark_dropped(&self, visible: SeqNo) {
         self.dropped_at.store(visible.get() + 1, Ordering::Release);
+    }
+
+    /// Says whether a drop of it may be on disk that did not take place.
+    pub fn set_doubtful(&self, doubtful: bool) {
+        self.doubtful.store(doubtful, Ordering::Release);
+    }
+
+    /// Whether a drop of it may be on disk that did not take place.
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Acquire)
     }
 
     /// Whether it was dropped.
