@@ -3,3 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod api;
+mod compat;
+mod corrupt;
+mod crash;
+mod hostile;
+mod kill;
+mod model;
+mod regressions;
+mod sim;

@@ -134,9 +134,9 @@ struct Rows {
 impl Rows {
     /// Flushes and compacts everything, and says what that cost.
     fn settle<P: Peer>(&mut self, engine: &P, folder: &Path) -> Result<(), Fault> {
-        let (before, start) = (Usage::now(), now());
+        let (before, start) = (Usage::now(engine.written_bytes()), now());
         engine.settle()?;
-        let (elapsed, spent) = (start.elapsed(), Usage::now().since(&before));
+        let (elapsed, spent) = (start.elapsed(), Usage::now(engine.written_bytes()).since(&before));
         self.is_settled = true;
         self.rows.push(json!({
             "workload": "settle",
@@ -159,7 +159,7 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
     let mut bench = Bench::new(args.plan(), engine.clone());
     let mut rows = Rows { rows: Vec::new(), is_settled: true };
     let machine = machine_cpu();
-    let (before, start) = (Usage::now(), now());
+    let (before, start) = (Usage::now(engine.written_bytes()), now());
 
     for &kind in &args.workloads {
         if kind.needs_data() && !bench.is_loaded()? {
@@ -178,7 +178,7 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
         rows.settle(&engine, folder)?;
     }
 
-    let (elapsed, spent) = (start.elapsed(), Usage::now().since(&before));
+    let (elapsed, spent) = (start.elapsed(), Usage::now(engine.written_bytes()).since(&before));
     let others = cores_of_others(machine, spent.cpu, elapsed);
     let (memory, disk_bytes) = (Memory::now(), disk_bytes(folder));
     let live_bytes = engine.count()? * bench.record_bytes();

@@ -74,6 +74,12 @@ impl Engine for Measured {
         engine::count(&self.partition)
     }
 
+    /// Log, flushes and compactions, as the engine itself counts them.
+    fn written_bytes(&self) -> Option<u64> {
+        let stats = self.db.stats();
+        Some(stats.wal_bytes + stats.flush_bytes + stats.compaction_written_bytes)
+    }
+
     fn settle(&self) -> Result<()> {
         self.partition.compact(..)?;
         self.db.wait_idle()

@@ -186,7 +186,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let measured = args.open(folder.path())?;
     let mut bench = Bench::new(args.plan(), measured.clone());
     let mut report = Report::new(args, folder.path())?;
-    let start = Usage::now();
+    let start = Usage::now(measured.written_bytes());
 
     // A database that was there before is not.
     let mut is_compact = args.dir.is_none();
@@ -205,7 +205,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 
     measured.db.wait_idle()?;
-    let spent = Usage::now().since(&start);
+    let spent = Usage::now(measured.written_bytes()).since(&start);
     let live_bytes = measured.count()? * bench.record_bytes();
     let disk_bytes = disk_bytes(folder.path());
     report.finish(&spent, bench.user_bytes_written(), live_bytes, disk_bytes)?;

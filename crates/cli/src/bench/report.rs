@@ -1,8 +1,8 @@
 //! Prints what was measured: a row as each workload ends, or one JSON object at the end.
 //!
-//! Latencies are in microseconds. Write amplification is bytes handed to `write` by bytes of keys
-//! and values written; space amplification is bytes on the device by bytes of live records. A
-//! figure that the machine cannot tell is `-`, or null in JSON.
+//! Latencies are in microseconds. Write amplification is bytes written to log and tables by bytes
+//! of keys and values written; space amplification is bytes on the device by bytes of live
+//! records. A figure that the machine cannot tell is `-`, or null in JSON.
 
 use std::path::Path;
 

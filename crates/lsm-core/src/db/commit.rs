@@ -353,6 +353,10 @@ impl DbInner {
         let len = frame::batch_frame_len_max(sections);
         if !pipeline.fits(len) {
             self.write_buffer(pipeline, members, unwritten);
+        }
+        // A failed write has begun the next segment already, and perhaps put frames for it into
+        // the buffer.
+        if !pipeline.fits(len) {
             self.next_segment(pipeline, len as u64)?;
         }
         let place: FramePlace = pipeline.place(self.durable_lsn());

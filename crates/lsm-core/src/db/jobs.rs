@@ -96,7 +96,7 @@ impl DbInner {
             seq: last_seq,
             memtables_through: through,
         });
-        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))));
+        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))))?;
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
         if self.install_tables(partition, changes, Some(through), Vec::new())? {
@@ -190,6 +190,7 @@ impl DbInner {
         version: &PartitionVersion,
     ) -> Result<()> {
         let result = self.run_job(partition, job, version);
+        let result = result.map_err(|error| error.in_partition(&partition.name));
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         claim.running -= 1;
@@ -199,8 +200,7 @@ impl DbInner {
                 claim.cursors.finished(job, outputs.iter().map(|meta| meta.file));
             }
             Err(error) if error.is_corruption() => {
-                let error = error.clone().in_partition(&partition.name);
-                claim.damage.get_or_insert(error);
+                claim.damage.get_or_insert_with(|| error.clone());
             }
             Err(_) => claim.busy.release(job),
         }

@@ -128,6 +128,8 @@ impl DbInner {
         drop(versions);
         let view = partition.pin();
         self.obsolete.add(view.version.tables().map(|(_, table)| table));
+        // Its memtables held back writes to every partition; no flush will say that they are gone.
+        self.update_pressure(&partition);
         self.background.wake_all();
         Ok(())
     }

@@ -172,8 +172,15 @@ impl DbInner {
     }
 }
 
+/// The worst pressure. A dropped partition has none: its writers must hear of the drop, and
+/// nothing would ever ease them.
 fn worst<'a>(partitions: impl Iterator<Item = &'a PartitionState>) -> u32 {
-    partitions.map(|p| p.pressure.load(Ordering::Relaxed)).max().unwrap_or(0)
+    let pressures = partitions.map(|p| match p.pressure.load(Ordering::Relaxed) {
+        0 => 0,
+        _ if p.is_dropped() => 0,
+        pressure => pressure,
+    });
+    pressures.max().unwrap_or(0)
 }
 
 fn stopped_by(error: Error) -> Error {

@@ -35,6 +35,7 @@ use std::path::Path;
 use super::{LogPlace, Lsn};
 use crate::codec::{Malformed, Reader, checksum64};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::File;
 use crate::types::{DbId, Epoch, FileNo, SeqNo};
 
 /// Length of a segment's header in bytes: where its first frame begins.
@@ -122,6 +123,19 @@ impl SegmentHeader {
         out
     }
 
+    /// The header of the segment in `file`; `None` if there is none that verifies.
+    ///
+    /// # Errors
+    /// Those of reading; `Unsupported` for a header that verifies but needs newer code.
+    pub fn read(file: &dyn File, path: &Path) -> Result<Option<SegmentHeader>> {
+        let mut bytes = [0; HEADER_LEN];
+        let got = file.read_at(0, &mut bytes)?;
+        Ok(match Self::decode(&bytes[..got], path)? {
+            HeaderState::Valid(header) => Some(header),
+            HeaderState::Zero | HeaderState::Garbage(_) => None,
+        })
+    }
+
     /// What `bytes`, the front of the file `path`, are.
     ///
     /// # Errors
@@ -142,18 +156,25 @@ impl SegmentHeader {
             return Ok(HeaderState::Garbage("segment header checksum does not match"));
         }
         let mut reader = Reader::new(&covered[8..]);
-        let unsupported =
-            |what: &str| Error::new(ErrorKind::Unsupported, format!("{} {what}", path.display()));
+        let unsupported = |what: String| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{} needs newer code: {what}", path.display()),
+            )
+        };
         let malformed = |bad: Malformed| Error::corruption(path, bad.at as u64 + 8, bad.what);
-        if reader.u32().map_err(malformed)? != VERSION {
-            return Err(unsupported("has an unknown format version"));
+        let version = reader.u32().map_err(malformed)?;
+        if version != VERSION {
+            return Err(unsupported(format!("log format version {version}")));
         }
-        if reader.u32().map_err(malformed)? != CHECKSUM_ID {
-            return Err(unsupported("has an unknown checksum"));
+        let checksum = reader.u32().map_err(malformed)?;
+        if checksum != CHECKSUM_ID {
+            return Err(unsupported(format!("log checksum {checksum}")));
         }
         let _ignored = reader.u64().map_err(malformed)?;
-        if reader.u32().map_err(malformed)? != 0 {
-            return Err(unsupported("has unknown incompatible features"));
+        let incompatible = reader.u32().map_err(malformed)?;
+        if incompatible != 0 {
+            return Err(unsupported(format!("log features {incompatible:#x}")));
         }
         Self::fields(&mut reader).map(HeaderState::Valid).map_err(malformed)
     }

@@ -1,9 +1,8 @@
 //! What a workload costs: latencies, processor time, memory, bytes written, space.
 //!
 //! Latencies are kept in nanoseconds with three digits. Processor time and written bytes are the
-//! whole process's, so that the engine's background work is counted to the workload during which
-//! it ran. Written bytes are those handed to `write` (and its relatives), from `/proc/self/io`.
-//! What a machine cannot tell is `None`, never zero.
+//! whole engine's, so that background work is counted to the workload during which it ran. What a
+//! machine cannot tell is `None`, never zero.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,25 +14,22 @@ pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// What the process used up to some moment, or between two.
+/// What was used up to some moment, or between two.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Processor time of all threads.
     pub cpu: Duration,
-    /// Bytes handed to `write`.
+    /// Bytes that the engine wrote.
     pub written_bytes: Option<u64>,
 }
 
 impl Usage {
-    /// Up to now.
-    pub fn now() -> Usage {
+    /// Up to now; `written_bytes` as the engine tells it.
+    pub fn now(written_bytes: Option<u64>) -> Usage {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let seconds = u64::try_from(cpu.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(cpu.tv_nsec).unwrap_or(0);
-        Usage {
-            cpu: Duration::from_secs(seconds) + Duration::from_nanos(nanos),
-            written_bytes: number_after("/proc/self/io", "wchar:"),
-        }
+        Usage { cpu: Duration::from_secs(seconds) + Duration::from_nanos(nanos), written_bytes }
     }
 
     /// Between `earlier` and this.
@@ -44,6 +40,11 @@ impl Usage {
             written_bytes: written.map(|(now, then)| now.saturating_sub(then)),
         }
     }
+}
+
+/// Bytes that the process has handed to `write` and its relatives.
+pub fn process_written_bytes() -> Option<u64> {
+    number_after("/proc/self/io", "wchar:")
 }
 
 /// Memory of the process in bytes.

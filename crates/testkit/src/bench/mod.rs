@@ -74,6 +74,12 @@ pub trait Engine: Clone + Send + 'static {
         Ok(count)
     }
 
+    /// Bytes that were written to files up to now. Engines that are compared count alike, which is
+    /// what the process handed to `write`.
+    fn written_bytes(&self) -> Option<u64> {
+        measure::process_written_bytes()
+    }
+
     /// Flushes and merges all there is, and waits until no work is left in the background.
     fn settle(&self) -> Result<(), Self::Error>;
 }

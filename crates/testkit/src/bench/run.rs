@@ -317,7 +317,7 @@ impl<E: Engine> Bench<E> {
         let workers = (0..u64::from(threads)).map(|number| self.worker(number, ops)).collect();
         let beside = (kind == Kind::ReadWhileWriting).then(|| self.worker(u64::from(threads), ops));
 
-        let before = Usage::now();
+        let before = Usage::now(self.engine.written_bytes());
         let done = run_threads(kind, workers, beside, progress)?;
         let outcome = Outcome {
             name,
@@ -325,7 +325,7 @@ impl<E: Engine> Bench<E> {
             elapsed: done.elapsed,
             tally: done.tally,
             beside: done.beside,
-            usage: Usage::now().since(&before),
+            usage: Usage::now(self.engine.written_bytes()).since(&before),
             memory: Memory::now(),
             disk_bytes: disk_bytes(folder),
         };
