@@ -23,7 +23,7 @@ usage: benches/peers/run.sh [options]
   --sync-interval-ms N  siltstone's own syncs, 0 for none            [0]
   --no-settle           leave flushing and compacting to the engines
   --warm-gib N          memory to touch first                        [two thirds of what is free]
-  --dir DIR             folder for databases              [benches/peers/results/database]
+  --dir DIR             where to make the databases       [benches/peers/results]
   --results DIR         folder for runs and tables        [benches/peers/results]
   --machine TEXT        what to say of the machine        [two cores of a nested VM]
   --publish             copy the tables to docs/benchmarks.md and .json
@@ -60,8 +60,8 @@ while (($# > 0)); do
     --sync-interval-ms) sync_interval_ms="$2" && shift ;;
     --no-settle) settle=(--no-settle) ;;
     --warm-gib) warm_gib="$2" && shift ;;
-    --dir) database="$2" && shift ;;
-    --results) results="$2" && shift ;;
+    --dir) database="$(realpath -m "$2")" && shift ;;
+    --results) results="$(realpath -m "$2")" && shift ;;
     --machine) machine="$2" && shift ;;
     --publish) publish=1 ;;
     --report-only) report_only=1 ;;
@@ -78,7 +78,8 @@ while (($# > 0)); do
 done
 [[ -n "$workloads" ]] || workloads="$(default_sequences)"
 results="${results:-$here/results}"
-database="${database:-$here/results/database}"
+# A folder of our own in it: it is removed before and after every run.
+database="${database:-$here/results}/siltstone-peers-database"
 
 # What the build needs; says what to install.
 missing=()
@@ -126,7 +127,8 @@ measure() {
 
     runs="$results/$(printf '%012d-%05d-%09d' "$records" "$key_size" "$value_size")"
     rm -rf "$runs"
-    mkdir -p "$runs"
+    mkdir -p "$runs" "$(dirname "$database")"
+    trap 'rm -rf "$database"' EXIT
     echo "$command" >"$runs/command"
     all=$((rounds * ${#sequence_list[@]} * ${#engine_list[@]}))
     for ((round = 1; round <= rounds; round++)); do
@@ -145,7 +147,6 @@ measure() {
             done
         done
     done
-    rm -rf "$database"
 }
 
 ((report_only)) || measure
