@@ -4,8 +4,10 @@
 
 mod api;
 mod compat;
+mod concurrent;
 mod corrupt;
 mod crash;
+mod fault;
 mod hostile;
 mod kill;
 mod model;

@@ -415,11 +415,20 @@ impl DbInner {
 
     /// The segments that lie wholly below `low`, and spoiled ones: their removals go into a
     /// manifest edit. Call [`DbInner::segments_removed`] when that edit is durable.
-    pub(super) fn obsolete_segments(&self, low: Lsn) -> Vec<FileNo> {
+    ///
+    /// # Durability
+    /// The header behind each of them is durable: what is left of the log says how far it came,
+    /// so that the next open can tell a log that lost everything from one that never began.
+    pub(super) fn obsolete_segments(&self, low: Lsn) -> Result<Vec<FileNo>> {
         let pipeline = self.between_groups();
         let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
-        let spoiled = pipeline.spoiled.iter().copied();
-        obsolete.map(|(number, _)| *number).chain(spoiled).collect()
+        let obsolete: Vec<_> = obsolete.copied().collect();
+        let spoiled: Vec<_> = pipeline.spoiled.iter().copied().collect();
+        drop(pipeline);
+        if obsolete.last().is_some_and(|(_, end)| *end >= self.durable_lsn()) {
+            self.sync_log()?;
+        }
+        Ok(obsolete.into_iter().map(|(number, _)| number).chain(spoiled).collect())
     }
 
     /// Deletes segments whose removal is durable.

@@ -109,6 +109,7 @@ impl VersionSet {
         self.last_number = edit.number;
         self.manifest.append(&edit)?;
         self.current = Arc::new(next);
+        self.retire_older();
         Ok(&self.current)
     }
 
@@ -123,22 +124,29 @@ impl VersionSet {
         })?;
         let is_named = !self.manifest.is_failed() && self.manifest.supersede(name).is_ok();
         self.older.push(self.manifest.name());
-        match retire(&*self.fs, &self.dir, &self.garbage, &self.older) {
-            Ok(()) => {
-                self.garbage.clear();
-                self.older.clear();
-            }
-            // Durably named: what is left of the old ones goes next time or at the next open.
-            Err(_) if is_named => {}
-            // Recovery may still begin with the old one, so the new one must not be used. It may
-            // be named all the same: it is deleted after the old one, never before.
-            Err(error) => {
+        if !is_named {
+            // Recovery may still begin with the old one, so the new one must not be used before
+            // that is gone. It may be named all the same: if it cannot be used now, it is deleted
+            // after the old one, never before.
+            if let Err(error) = retire(&*self.fs, &self.dir, &self.garbage, &self.older) {
                 self.older.push(name);
                 return Err(error);
             }
+            self.garbage.clear();
+            self.older.clear();
         }
         self.manifest = new;
         self.current = Arc::new(version);
         Ok(())
+    }
+
+    /// Lets the generations go that an edit in a newer one has made history. What cannot be
+    /// deleted now goes next time, or at the next open.
+    fn retire_older(&mut self) {
+        let is_idle = self.older.is_empty() && self.garbage.is_empty();
+        if !is_idle && retire(&*self.fs, &self.dir, &self.garbage, &self.older).is_ok() {
+            self.garbage.clear();
+            self.older.clear();
+        }
     }
 }
