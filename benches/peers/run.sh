@@ -46,7 +46,11 @@ default_sequences() {
 records=1000000 ops="" rounds=3 engines="" workloads="" key_size=16 value_size=100
 sync_interval_ms=0 settle=() warm_gib="" database="" results="" machine="two cores of a nested VM"
 publish=0 report_only=0 jobs=() features=()
-command="benches/peers/run.sh$( (($# == 0)) || printf ' %q' "$@")"
+command="benches/peers/run.sh"
+for argument in "$@"; do
+    [[ "$argument" != *[[:space:]]* ]] || argument="\"$argument\""
+    command+=" $argument"
+done
 
 while (($# > 0)); do
     case "$1" in

@@ -50,7 +50,7 @@ pub struct Place {
     pub sequence: String,
     /// Which row of it.
     pub row: usize,
-    /// Name of the workload; with the sequence's first one where that is needed to tell two apart.
+    /// Name of the workload as it is printed.
     pub name: String,
 }
 
@@ -117,23 +117,24 @@ impl DataSet {
         counts.into_values().min().unwrap_or(0)
     }
 
-    /// Every workload, in order; not the settling between them.
+    /// Every workload, in order; not the settling between them. A name that occurs twice says which
+    /// sequence it is of and which workload of that.
     pub fn places(&self) -> Vec<Place> {
         let mut places: Vec<Place> = Vec::new();
-        for sequence in self.sequences() {
+        let mut numbers = Vec::new();
+        for (number, sequence) in (1..).zip(self.sequences()) {
             let Some(run) = self.runs.iter().find(|run| run.sequence == sequence) else { continue };
-            for (row, value) in run.rows.iter().enumerate() {
-                let name = text(&value["workload"]);
-                if name != "settle" {
-                    places.push(Place { sequence: sequence.to_owned(), row, name });
-                }
+            let names = run.rows.iter().map(|row| text(&row["workload"])).enumerate();
+            let workloads = names.filter(|(_, name)| name != "settle");
+            for (position, (row, name)) in (1..).zip(workloads) {
+                places.push(Place { sequence: sequence.to_owned(), row, name });
+                numbers.push(format!("{number}.{position}"));
             }
         }
         let names: Vec<String> = places.iter().map(|place| place.name.clone()).collect();
-        for place in &mut places {
-            let first = place.sequence.split(',').next().unwrap_or_default();
+        for (place, number) in places.iter_mut().zip(numbers) {
             if names.iter().filter(|name| **name == place.name).count() > 1 {
-                place.name = format!("{} ({first}, ...)", place.name);
+                place.name = format!("{} ({number})", place.name);
             }
         }
         places

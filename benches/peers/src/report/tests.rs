@@ -48,6 +48,18 @@ fn medians_are_of_all_rounds_and_both_tables_name_every_workload() {
 }
 
 #[test]
+fn a_workload_that_occurs_twice_says_where() {
+    let mut run = made_up("siltstone", 1, 1.0, 9);
+    run.rows.push(json!({ "workload": "readrandom" }));
+    let mut other = run.clone();
+    (other.sequence, other.rows[0]["workload"]) = ("load".to_owned(), json!("load"));
+    let names: Vec<String> =
+        set(vec![run, other]).places().into_iter().map(|place| place.name).collect();
+    let twice = ["readrandom (1.2)", "readrandom (1.3)", "readrandom (2.2)", "readrandom (2.3)"];
+    assert_eq!(names, ["fillseq", twice[0], twice[1], "load", twice[2], twice[3]]);
+}
+
+#[test]
 fn engines_that_found_other_things_are_not_compared() {
     let runs = vec![made_up("siltstone", 1, 1.0, 9), made_up("rocksdb", 1, 1.0, 8)];
     let fault = markdown(&[set(runs)], "", &json!({})).unwrap_err().to_string();
