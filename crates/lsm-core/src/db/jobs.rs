@@ -78,6 +78,7 @@ impl DbInner {
     }
 
     fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
+        self.lock_versions()?.ensure_writable()?;
         let view = partition.pin();
         let newest = view.sealed.first().expect("it was picked for its sealed memtables");
         let (through, last_seq) = (newest.id, newest.last_seq());
@@ -169,7 +170,9 @@ impl DbInner {
         }
         let Some((partition, job, version)) = best else { return Ok(false) };
         let result = self.run_claimed(&partition, &job, &version);
-        self.background.wake_all();
+        if result.is_ok() {
+            self.background.wake_all();
+        }
         match result {
             // The damaged inputs stay claimed; other work goes on.
             Err(error) if error.is_corruption() => Ok(true),
@@ -215,6 +218,7 @@ impl DbInner {
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         claim.running -= 1;
+        let gone = partition.is_dropped() && claim.running == 0;
         match &result {
             Ok(outputs) => {
                 claim.busy.release(job);
@@ -225,6 +229,9 @@ impl DbInner {
             }
             Err(_) => claim.busy.release(job),
         }
+        if gone {
+            claims.remove(&partition.id);
+        }
         result.map(|_| ())
     }
 
@@ -234,6 +241,7 @@ impl DbInner {
         job: &Job,
         version: &PartitionVersion,
     ) -> Result<Vec<SstMeta>> {
+        self.lock_versions()?.ensure_writable()?;
         let (id, to) = (partition.id, job.level_to as u8);
         let removed = job.tables().map(|(level, table)| Change::TableRemoved {
             partition: id,
@@ -300,13 +308,15 @@ impl DbInner {
             return Ok(());
         }
         let range = UserRange { start: start.as_deref(), end: end.as_deref() };
+        // What is flushed from here on is not waited for.
+        let through = self.visible_seq();
         loop {
             self.check_open()?;
             partition.check_live()?;
             let mut claims = self.jobs.claims.lock();
             let claim = claims.entry(partition.id).or_default();
             let version = partition.view().version.clone();
-            match self.with_picker(&version, claim, |picker| picker.pick_range(range)) {
+            match self.with_picker(&version, claim, |picker| picker.pick_range(range, through)) {
                 RangePick::Done => return Ok(()),
                 RangePick::Job(job) => {
                     claim.claim(&job);
@@ -368,6 +378,14 @@ impl DbInner {
         drop(between);
         self.background.stop();
         self.ease();
+        // Calls that work on threads of their own give up; none may touch the folder afterwards.
+        while self.jobs.claims.lock().values().any(|claim| claim.running > 0) {
+            self.wait_for_background();
+        }
+        let flushing = self.jobs.flushing.lock();
+        let versions = self.versions.lock();
+        self.shut.store(true, Ordering::Release);
+        drop((versions, flushing));
         let removed = self.remove_obsolete();
         *lock = None;
         flushed.and(ended).and(removed)

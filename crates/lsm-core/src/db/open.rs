@@ -164,6 +164,7 @@ impl Builder {
             partitions: RwLock::new(partitions),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         });
         inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));

@@ -43,6 +43,8 @@ pub struct VersionSet {
     epoch: Epoch,
     numbers: Arc<FileNumbers>,
     manifest_bytes_max: u64,
+    /// Length of the present generation when it was begun: its snapshot.
+    snapshot_bytes: u64,
     current: Arc<DbVersion>,
     manifest: Manifest,
     /// Number of the last edit that was tried.
@@ -69,6 +71,7 @@ impl VersionSet {
             epoch: current.epoch,
             numbers,
             manifest_bytes_max,
+            snapshot_bytes: manifest.bytes(),
             last_number: current.edit_number,
             current: Arc::new(current),
             manifest,
@@ -82,6 +85,12 @@ impl VersionSet {
         &self.current
     }
 
+    /// Begins a new generation if the present one takes no more edits: before work whose result
+    /// could not be installed.
+    pub fn ensure_writable(&mut self) -> Result<()> {
+        if self.manifest.is_failed() { self.begin_generation() } else { Ok(()) }
+    }
+
     /// Makes an edit of `changes` durable and current.
     ///
     /// # Errors
@@ -93,7 +102,7 @@ impl VersionSet {
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
         if self.manifest.is_failed() {
             self.begin_generation()?;
-        } else if self.manifest.bytes() > self.manifest_bytes_max {
+        } else if self.manifest.bytes() > self.manifest_bytes_max.max(2 * self.snapshot_bytes) {
             // The present generation takes edits all the same if this fails.
             if let Err(error) = self.begin_generation()
                 && self.manifest.is_failed()
@@ -135,6 +144,7 @@ impl VersionSet {
             self.garbage.clear();
             self.older.clear();
         }
+        self.snapshot_bytes = new.bytes();
         self.manifest = new;
         self.current = Arc::new(version);
         Ok(())
