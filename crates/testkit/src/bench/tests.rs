@@ -88,6 +88,11 @@ fn every_workload_does_its_operations_and_finds_what_is_there() {
         let name = kind.name();
         assert_eq!(kind, name.parse().unwrap());
         assert_eq!(outcome.tally.ops, if kind.fills() { 1000 } else { 600 }, "{name}");
+        if kind.only_reads() {
+            assert_eq!(outcome.user_bytes_written(), 0, "{name}");
+        } else if kind != Kind::ReadWhileWriting {
+            assert!(outcome.user_bytes_written() > 0, "{name}");
+        }
         // With two threads, one may read the latest record before the other has inserted it.
         match kind {
             Kind::ReadMissing => assert_eq!((outcome.tally.found, outcome.tally.missed), (0, 600)),

@@ -138,6 +138,12 @@ impl Kind {
         self.needs_data() && !only_writes
     }
 
+    /// Whether it writes nothing.
+    pub fn only_reads(self) -> bool {
+        use Kind::{ReadMissing, ReadRandom, Scan, ScanReverse, SeekRandom, YcsbC};
+        matches!(self, ReadRandom | ReadMissing | SeekRandom | Scan | ScanReverse | YcsbC)
+    }
+
     fn mix(self) -> Option<Mix> {
         Mix::ycsb(self.name().strip_prefix("ycsb-")?.chars().next()?)
     }
