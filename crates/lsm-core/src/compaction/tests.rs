@@ -113,7 +113,14 @@ fn check(drawing: &str, expected: &[&str]) {
 }
 
 fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursors) -> Picker<'a> {
-    Picker { version, busy, cursors, oldest_snapshot: SeqNo::MAX, joined: &|_, _| false }
+    Picker {
+        version,
+        busy,
+        cursors,
+        oldest_snapshot: SeqNo::MAX,
+        joined: &|_, _| false,
+        rewrite_before: None,
+    }
 }
 
 #[test]

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use super::DbInner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{HookProvider, Hooks, PartitionHooks, Rules, WhenAbsent};
-use crate::iter::{InternalIter, MergeIter};
+use crate::iter::{MergeIter, VisibleIter};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
-use crate::types::{EntryKind, KeyRef, SeqNo};
+use crate::types::SeqNo;
 use crate::version::{Change, HookKind, HookRecord};
 
 /// How many keys an error names.
@@ -162,12 +162,13 @@ impl DbInner {
             return Ok(());
         }
         let mut named = Vec::new();
-        let mut entries = MergeIter::new(Source::all(view, &self.tables)?);
-        entries.seek(KeyRef::seek(&[], SeqNo::MAX))?;
+        let mut entries =
+            VisibleIter::new(MergeIter::new(Source::all(view, &self.tables)?), SeqNo::MAX);
+        entries.seek_to_first()?;
         while entries.valid() && named.len() < KEYS_NAMED {
-            let KeyRef { user, trailer } = entries.key();
-            if user.ends_with(suffix) && trailer.kind() != Some(EntryKind::Tombstone) {
-                named.push(format!("\"{}\"", user.escape_ascii()));
+            let key = entries.key();
+            if key.ends_with(suffix) {
+                named.push(format!("\"{}\"", key.escape_ascii()));
             }
             entries.next()?;
         }

@@ -13,11 +13,10 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
-use super::log::Pipeline;
+use super::DbInner;
 use super::repair::REPAIR_ROUNDS;
-use super::{BackgroundMode, DbInner};
 use crate::compaction::{
     self, Busy, Cursors, Job, JobContext, JobKind, JobOutcome, Patches, Picker, RangePick, Stages,
     TableFactory,
@@ -28,7 +27,7 @@ use crate::hooks::{Event, PartitionHooks};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::snapshot::{DecidingJob, JobSnapshots};
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
 /// What the compactions of one partition have taken.
@@ -187,13 +186,13 @@ impl DbInner {
 
     /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
     /// closed meanwhile.
-    fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
+    pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
         self.flush_sealed(partitions, || self.check_not_closed())
     }
 
     /// Flushes what is sealed in these partitions, on the calling thread, as long as `go_on` lets
     /// it.
-    fn flush_sealed(
+    pub(super) fn flush_sealed(
         &self,
         partitions: &[Arc<PartitionState>],
         go_on: impl Fn() -> Result<()>,
@@ -253,7 +252,7 @@ impl DbInner {
         if partition.hooks().missing.is_some() {
             return None;
         }
-        let job = self.with_picker(partition, &version, claim, |picker| picker.pick())?;
+        let job = self.with_picker(partition, &version, claim, None, |picker| picker.pick())?;
         Some((job, version))
     }
 
@@ -262,6 +261,7 @@ impl DbInner {
         partition: &PartitionState,
         version: &PartitionVersion,
         claim: &Claims,
+        rewrite_before: Option<FileNo>,
         use_it: impl FnOnce(&Picker<'_>) -> T,
     ) -> T {
         let oldest_snapshot = self.oldest_snapshot();
@@ -269,7 +269,7 @@ impl DbInner {
         let hooks = partition.hooks();
         let joined =
             &|left: &[u8], right: &[u8]| hooks.filters.iter().any(|f| f.joined(left, right));
-        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined })
+        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined, rewrite_before })
     }
 
     /// Runs a job whose inputs are claimed and installs its result; gives the claim back unless an
@@ -395,15 +395,18 @@ impl DbInner {
         let range = UserRange { start: start.as_deref(), end: end.as_deref() };
         // What is flushed from here on is not waited for.
         let through = self.visible_seq();
+        // A filter is to see every table that there is now.
+        let has_filters = !partition.hooks().filters.is_empty();
+        let rewrite_before = has_filters.then(|| self.numbers.allocate());
         loop {
             self.check_open()?;
             partition.check_live()?;
             let mut claims = self.jobs.claims.lock();
             let claim = claims.entry(partition.id).or_default();
             let version = partition.view().version.clone();
-            match self
-                .with_picker(partition, &version, claim, |picker| picker.pick_range(range, through))
-            {
+            match self.with_picker(partition, &version, claim, rewrite_before, |picker| {
+                picker.pick_range(range, through)
+            }) {
                 RangePick::Done => return Ok(()),
                 RangePick::Job(job) => {
                     claim.claim(&job);
@@ -436,62 +439,17 @@ impl DbInner {
         })
     }
 
-    /// The first damage that a compaction met since the open.
-    pub(super) fn compaction_damage(&self) -> Option<Error> {
-        self.jobs.claims.lock().values().find_map(|claim| claim.damage.clone())
-    }
-
-    /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
-    pub(super) fn close(&self) -> Result<()> {
-        use std::sync::atomic::Ordering;
-        let mut lock = self.lock.lock();
-        if lock.is_none() {
-            return Ok(());
-        }
-        let flushed = self.flush_unlogged();
-        let mut between = self.between_groups();
-        // Writers that come from here on are refused; those before were answered.
-        self.closed.store(true, Ordering::Release);
-        let unlogged = self.seal_unlogged(&mut between);
-        drop(between);
-        // What was acknowledged while the first flush ran.
-        let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
-        let mut between = self.between_groups();
-        let ended = match &*self.failure.lock() {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        };
-        let ended = ended.and_then(|()| self.close_log(&mut between));
-        drop(between);
-        self.background.stop();
-        self.ease();
-        // Calls that work on threads of their own give up; none may touch the folder afterwards.
+    /// Waits until no compaction runs; no flush runs either while the result lives.
+    pub(super) fn wait_for_jobs(&self) -> MutexGuard<'_, ()> {
         while self.jobs.claims.lock().values().any(|claim| claim.running > 0) {
             self.wait_for_background();
         }
-        let flushing = self.jobs.flushing.lock();
-        let versions = self.versions.lock();
-        self.shut.store(true, Ordering::Release);
-        drop((versions, flushing));
-        let removed = self.remove_obsolete();
-        *lock = None;
-        flushed.and(ended).and(removed)
+        self.jobs.flushing.lock()
     }
 
-    /// Partitions without a log have nothing else to make them last.
-    fn flush_unlogged(&self) -> Result<()> {
-        if self.background.mode() == BackgroundMode::Threads {
-            self.check_open()?;
-        }
-        let unlogged = self.seal_unlogged(&mut self.between_groups());
-        self.finish_flushes(&unlogged)
-    }
-
-    fn seal_unlogged(&self, between: &mut Pipeline) -> Vec<Arc<PartitionState>> {
-        let mut unlogged = self.live_partitions();
-        unlogged.retain(|partition| !partition.logged);
-        unlogged.iter().for_each(|partition| self.seal(between, partition));
-        unlogged
+    /// The first damage that a compaction met since the open.
+    pub(super) fn compaction_damage(&self) -> Option<Error> {
+        self.jobs.claims.lock().values().find_map(|claim| claim.damage.clone())
     }
 }
 

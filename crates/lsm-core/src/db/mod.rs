@@ -5,6 +5,7 @@
 //! `obsolete.rs` lets files go.
 
 mod background;
+mod close;
 mod commit;
 mod handle;
 mod hooked;

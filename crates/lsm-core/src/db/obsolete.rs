@@ -15,14 +15,14 @@ use crate::fs::names::{FileKind, FileName};
 use crate::hooks::ValueStore;
 use crate::version::{PartitionVersion, Table};
 
-/// The edit that dropped values, the version before it, and their store.
-type DroppedValues = (u64, Weak<PartitionVersion>, Arc<dyn ValueStore>);
+/// The edit that dropped values, the versions before it, and their store.
+type DroppedValues = (u64, Vec<Weak<PartitionVersion>>, Arc<dyn ValueStore>);
 
 /// Files that are no longer referenced by the current version.
 #[derive(Default)]
 pub(super) struct ObsoleteFiles {
     waiting: Mutex<Vec<(FileName, Weak<Table>)>>,
-    /// Edits that dropped values, the version before each, and the store; oldest first.
+    /// Oldest first.
     values: Mutex<VecDeque<DroppedValues>>,
 }
 
@@ -36,11 +36,12 @@ impl ObsoleteFiles {
         self.waiting.lock().extend(entries);
     }
 
-    /// Notes that edit `number` dropped values that readers of the version `before` may still read.
+    /// Notes that edit `number` dropped values that readers of the versions `before` may still
+    /// read.
     pub(super) fn add_values(
         &self,
         number: u64,
-        before: Weak<PartitionVersion>,
+        before: Vec<Weak<PartitionVersion>>,
         store: Arc<dyn ValueStore>,
     ) {
         self.values.lock().push_back((number, before, store));
@@ -50,7 +51,9 @@ impl ObsoleteFiles {
     /// for it, because a reader of an older version may read what they dropped.
     fn take_free_values(&self) -> Option<(u64, Arc<dyn ValueStore>)> {
         let mut values = self.values.lock();
-        let is_free = values.front().is_some_and(|(_, before, _)| before.strong_count() == 0);
+        let is_free = values
+            .front()
+            .is_some_and(|(_, before, _)| before.iter().all(|version| version.strong_count() == 0));
         if !is_free {
             return None;
         }

@@ -65,6 +65,7 @@ impl DbInner {
         if options.is_none()
             && let Some(partition) = self.partitions.read().named(name)
         {
+            check_complete(&partition)?;
             return Ok(partition);
         }
         // The commit path's lock makes creating, changing and dropping one thing at a time.
@@ -213,7 +214,6 @@ impl DbInner {
             number,
             bytes: bytes.clone(),
         }));
-        let before = Arc::downgrade(&partition.view().version);
         let version = versions.install(changes)?;
         self.edit_number.store(version.edit_number, Ordering::Release);
         partition.install(version.partitions[&partition.id].clone(), flushed);
@@ -222,7 +222,7 @@ impl DbInner {
         self.update_pressure(partition);
         if let Some((store, bytes)) = section {
             store.apply(number, &bytes)?;
-            self.obsolete.add_values(number, before, store.clone());
+            self.obsolete.add_values(number, partition.past_versions(), store.clone());
         }
         Ok(true)
     }

@@ -9,7 +9,7 @@
 mod view;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
@@ -33,6 +33,8 @@ pub struct PartitionState {
     view: ArcSwap<ReadView>,
     /// Held while the view is replaced; the id of the next memtable.
     change: Mutex<MemtableId>,
+    /// Versions that were replaced and that a reader still holds; kept for a value store alone.
+    past: Mutex<Vec<Weak<PartitionVersion>>>,
     // Set once, under the commit path's lock; read anywhere. The visible sequence number at the
     // drop, plus one so that 0 can mean that it lives.
     dropped_at: AtomicU64,
@@ -62,6 +64,7 @@ impl PartitionState {
             logged: version.options.logged,
             view: ArcSwap::from_pointee(ReadView { active, sealed: Vec::new(), version }),
             change: Mutex::new(MemtableId(2)),
+            past: Mutex::default(),
             dropped_at: AtomicU64::new(0),
             any_key: hooks.rules.any_key,
             has_rules: AtomicBool::new(!hooks.rules.reserved_suffix.is_empty()),
@@ -152,9 +155,19 @@ impl PartitionState {
     pub fn install(&self, version: Arc<PartitionVersion>, flushed_through: Option<MemtableId>) {
         let _change = self.change.lock();
         let view = self.view.load_full();
+        if self.store().is_some() {
+            let mut past = self.past.lock();
+            past.retain(|version| version.strong_count() > 0);
+            past.push(Arc::downgrade(&view.version));
+        }
         let mut sealed = view.sealed.clone();
         sealed.retain(|memtable| flushed_through.is_none_or(|through| memtable.id > through));
         self.view.store(Arc::new(ReadView { active: view.active.clone(), sealed, version }));
+    }
+
+    /// Versions that were replaced and that a reader may still hold.
+    pub fn past_versions(&self) -> Vec<Weak<PartitionVersion>> {
+        self.past.lock().clone()
     }
 
     /// Marks the partition as dropped behind `visible`. Only under the commit path's lock.

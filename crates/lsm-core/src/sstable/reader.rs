@@ -16,13 +16,14 @@ use crate::fs::File;
 use crate::hooks;
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
+use super::RawMode;
 use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::{Footer, HAS_HIDDEN};
 use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::Properties;
-use super::raw::{self, RawIter, RawMode};
+use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, Payload, Source};
 use super::{BlockCache, SstIdentity};
 

@@ -222,6 +222,11 @@ impl VersionEdit {
     }
 }
 
+fn put_one(out: &mut Vec<u8>, n: u64, tag: u64) -> u64 {
+    put_varint(out, n);
+    tag
+}
+
 /// Appends the body and returns the tag's number.
 fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
     match change {
@@ -239,10 +244,7 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_options(out, options);
             2
         }
-        Change::PartitionDropped { id } => {
-            put_varint(out, id.0.into());
-            3
-        }
+        Change::PartitionDropped { id } => put_one(out, id.0.into(), 3),
         Change::TableAdded { partition, level, meta } => {
             put_all(out, &[partition.0.into(), (*level).into()]);
             put_meta(out, meta);
@@ -260,10 +262,7 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_all(out, &[file.0, epoch.0.into()]);
             7
         }
-        Change::SegmentRemoved { file } => {
-            put_varint(out, file.0);
-            8
-        }
+        Change::SegmentRemoved { file } => put_one(out, file.0, 8),
         Change::EpochBegan { epoch, cut } => {
             put_varint(out, epoch.0.into());
             cut.iter().for_each(|cut| put_cut(out, cut));
@@ -277,18 +276,9 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_all(out, &[by.0, epoch.0.into()]);
             11
         }
-        Change::NextFile(file) => {
-            put_varint(out, file.0);
-            12
-        }
-        Change::LastSeq(seq) => {
-            put_varint(out, seq.get());
-            13
-        }
-        Change::NextPartition(id) => {
-            put_varint(out, id.0.into());
-            14
-        }
+        Change::NextFile(file) => put_one(out, file.0, 12),
+        Change::LastSeq(seq) => put_one(out, seq.get(), 13),
+        Change::NextPartition(id) => put_one(out, id.0.into(), 14),
         Change::StoreSection { partition, number, bytes } => {
             put_all(out, &[partition.0.into(), *number]);
             put_bytes(out, bytes);
