@@ -12,11 +12,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::hooks::OwnedEntry;
-use crate::iter::InternalIter;
-use crate::types::{KeyRef, Trailer};
-
 use super::RawMode;
 use super::block::{Block, RESTART_ENTRIES};
 use super::hidden::{Owner, hidden_trailer};
@@ -25,6 +20,10 @@ use super::iter::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::suspect::Suspect;
+use crate::error::{Error, Result};
+use crate::hooks::OwnedEntry;
+use crate::iter::InternalIter;
+use crate::types::{KeyRef, Trailer};
 
 impl RawMode {
     fn access(self) -> Access {
