@@ -24,7 +24,9 @@
 //! [`Snapshot`]) are `Clone + Send + Sync + 'static`, and so are the iterators that they give. All
 //! calls block; a read that finds its block in the cache takes about a microsecond.
 
-pub use lsm_core::db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
+pub use lsm_core::db::{
+    BackgroundMode, Batch, Builder, Commit, Db, ExportSummary, IngestSummary, Partition, Snapshot,
+};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};

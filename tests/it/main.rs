@@ -6,6 +6,7 @@ mod api;
 mod compat;
 mod corrupt;
 mod crash;
+mod exchange;
 mod hostile;
 mod kill;
 mod model;

@@ -302,7 +302,7 @@ pub fn run(
             inputs.push(Input::Level(iter));
         }
     }
-    let base_seq = job.tables().map(|(_, table)| table.meta.min_seq).min();
+    let base_seq = job.tables().map(|(_, table)| table.meta.oldest()).min();
     let base_seq = base_seq.expect("a job has inputs");
     let outputs = Outputs::new(factory, &version.options, job.level_to, base_seq);
     let mut below = KeyBelow::new(version, job.level_to);

@@ -62,6 +62,7 @@ fn table(text: &str) -> SstMeta {
         tombstones: tombstones.parse().unwrap(),
         hidden: 0,
         global_seq: None,
+        foreign: None,
     }
 }
 

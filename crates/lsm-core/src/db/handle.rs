@@ -160,7 +160,7 @@ impl fmt::Debug for Db {
 /// A handle to one partition: a key space with its own tables and options.
 #[derive(Clone)]
 pub struct Partition {
-    db: Db,
+    pub(super) db: Db,
     state: Arc<PartitionState>,
 }
 
@@ -257,7 +257,7 @@ impl Partition {
 
     /// What a scan needs: the present view and a sequence number, or the error that says why
     /// there is none.
-    fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
+    pub(super) fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
         self.db().check_not_closed()?;
         if snapshot.is_none_or(|snapshot| !self.state.existed_at(snapshot.seq())) {
             self.state.check_live()?;

@@ -21,25 +21,35 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
 /// What the compactions of one partition have taken.
 #[derive(Default)]
-struct Claims {
-    busy: Busy,
+pub(super) struct Claims {
+    pub(super) busy: Busy,
     cursors: Cursors,
-    running: usize,
+    pub(super) running: usize,
     /// Why some tables stay claimed.
     damage: Option<Error>,
+}
+
+/// What a flush does with log segments that nothing needs any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OldLog {
+    /// Lets them go. Takes the commit path's lock.
+    Release,
+    /// Leaves them to the next flush.
+    Keep,
 }
 
 /// What background work has under way.
 #[derive(Default)]
 pub(super) struct Jobs {
-    /// Held while a flush runs.
-    flushing: Mutex<()>,
-    claims: Mutex<HashMap<PartitionId, Claims>>,
+    /// Held while a flush runs, and while something must stay unflushed. Taken before the commit
+    /// path's lock.
+    pub(super) flushing: Mutex<()>,
+    pub(super) claims: Mutex<HashMap<PartitionId, Claims>>,
 }
 
 impl DbInner {
@@ -71,22 +81,32 @@ impl DbInner {
         else {
             return Ok(false);
         };
-        self.flush_partition(&partition)?;
+        let newest = partition.view().sealed.first().map(|memtable| memtable.id);
+        let newest = newest.expect("it was picked for its sealed memtables, and only flushes take");
+        self.flush_partition(&partition, newest, OldLog::Release)?;
         self.background.wake_all();
         Ok(true)
     }
 
-    fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
+    /// Flushes the sealed memtables of a partition through `through`, which is one of them. The
+    /// caller holds `Jobs::flushing`.
+    pub(super) fn flush_partition(
+        &self,
+        partition: &PartitionState,
+        through: MemtableId,
+        old_log: OldLog,
+    ) -> Result<()> {
         let view = partition.pin();
-        let newest = view.sealed.first().expect("it was picked for its sealed memtables");
-        let (through, last_seq) = (newest.id, newest.last_seq());
+        let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
+        let sealed = &view.sealed[newer..];
+        let last_seq = sealed.first().expect("`through` is sealed").last_seq();
         // Durability: no flush that covers a sequence enters the manifest before the log is
         // durable through it; else a crash could keep half of a batch over two partitions.
         if partition.logged {
             self.sync_through_seq(last_seq)?;
         }
         let snapshots = self.snapshots_for_job();
-        let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
+        let table = flush(sealed, &view.version, &snapshots, &self.factory())?;
         let bytes = table.as_ref().map_or(0, |meta| meta.bytes);
         let (id, level) = (partition.id, 0);
         let mut changes = Vec::new();
@@ -96,7 +116,10 @@ impl DbInner {
             seq: last_seq,
             memtables_through: through,
         });
-        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))))?;
+        let segments = match old_log {
+            OldLog::Release => self.obsolete_segments(self.log_low_water(Some((id, through)))),
+            OldLog::Keep => Vec::new(),
+        };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
         if self.install_tables(partition, changes, Some(through), Vec::new())? {
@@ -118,7 +141,7 @@ impl DbInner {
     }
 
     /// Flushes what is sealed in these partitions, on the calling thread.
-    fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
+    pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
         let newest_sealed = |partition: &PartitionState| {
             partition.view().sealed.first().map(|memtable| memtable.id)
         };

@@ -83,6 +83,15 @@ impl Cursor {
         self.entries.key()
     }
 
+    /// The sequence number of the operation that wrote the value.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    pub fn seq(&self) -> SeqNo {
+        assert!(self.valid(), "the cursor is on no key");
+        self.entries.trailer().seq()
+    }
+
     /// The value. Lives until the cursor moves.
     ///
     /// # Errors

@@ -1,0 +1,195 @@
+//! Checkpoint, export and ingest with the power cut before every operation, and with every
+//! operation failing: all of it or nothing, and nothing left over.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
+use siltstone::{Db, Partition, Result};
+use testkit::Rng;
+
+use super::{Content, check_no_orphans, content, exported, names, open, small, try_open};
+
+const KEYS: u32 = 40;
+
+/// What is done to a store that has something in its memtables and in its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Checkpoint,
+    Export,
+    Ingest,
+}
+
+const DEEDS: [Deed; 3] = [Deed::Checkpoint, Deed::Export, Deed::Ingest];
+
+impl Deed {
+    fn run(self, db: &Db, p: &Partition) -> Result<()> {
+        match self {
+            Deed::Checkpoint => db.checkpoint("/copy"),
+            Deed::Export => p.export(.., "/copy").map(drop),
+            Deed::Ingest => p.ingest("/export").map(drop),
+        }
+    }
+}
+
+/// Its content before and after the deed.
+struct Expected {
+    before: Content,
+    after: Content,
+}
+
+/// A store over `fs`, durable so far as it goes.
+fn prepare(fs: &FaultFs, mem: &MemFs) -> (Db, Partition, Expected) {
+    exported(mem, 20..KEYS + 20, &"ingested".repeat(8), "/export");
+    // Others brought the export here and did not sync it.
+    let db = try_open(Arc::new(fs.clone()), "/db", 2).unwrap();
+    let p = db.partition_with("p", small()).unwrap();
+    for n in 0..KEYS {
+        p.put(n.to_be_bytes(), "mine").unwrap();
+        if n == KEYS / 2 {
+            db.flush().unwrap();
+        }
+    }
+    db.wait_durable(db.visible_seq()).unwrap();
+    let before = content(&p);
+    let mut after = before.clone();
+    for n in 20..KEYS + 20 {
+        after.insert(n.to_be_bytes().to_vec(), "ingested".repeat(8).into_bytes());
+    }
+    (db, p, Expected { before, after })
+}
+
+/// The store after a crash or a fault: before the deed or after it, `done` if that was told.
+fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
+    let db = open(mem, "/db", 5);
+    check_no_orphans(mem, "/db", &db);
+    let p = db.partition("p").unwrap();
+    let found = content(&p);
+    let is_after = found == expected.after;
+    match deed {
+        Deed::Ingest if done => assert!(is_after, "an ingest that was acknowledged is lost"),
+        Deed::Ingest => assert!(is_after || found == expected.before, "half an ingest"),
+        _ => assert_eq!(found, expected.before),
+    }
+    p.put("still", "writable").unwrap();
+    p.ingest("/export").unwrap();
+    p.compact(..).unwrap();
+    let mut all = expected.after.clone();
+    all.insert(b"still".to_vec(), b"writable".to_vec());
+    assert_eq!(content(&p), all);
+    p.delete("still").unwrap();
+}
+
+/// The folder of a checkpoint or an export: whole, or refused; whole if `done`.
+fn check_copy(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
+    let listed = mem.list(Path::new("/copy"), "").unwrap_or_default();
+    let is_whole = |ending: &str| listed.iter().any(|entry| entry.name.ends_with(ending));
+    match deed {
+        Deed::Checkpoint if is_whole(".manifest") => {
+            let copy = open(mem, "/copy", 6);
+            assert_eq!(content(&copy.partition("p").unwrap()), expected.before);
+            check_no_orphans(mem, "/copy", &copy);
+        }
+        Deed::Checkpoint if !listed.is_empty() => {
+            let refused = try_open(Arc::new(mem.clone()), "/copy", 6).map(drop);
+            let has_tables = is_whole(".sst");
+            assert!(!has_tables || refused.is_err(), "half a checkpoint is no database");
+            assert!(!done);
+        }
+        Deed::Export => {
+            let p = open(mem, "/fresh", 7).partition("p").unwrap();
+            match p.ingest("/copy") {
+                Ok(_) => assert_eq!(content(&p), expected.before),
+                Err(error) => assert!(!is_whole("EXPORT") && !done, "{error}"),
+            }
+        }
+        _ => assert!(!done),
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
+    for deed in DEEDS {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem.clone());
+        let (db, p, expected) = prepare(&fs, &mem);
+        let images = Arc::new(Mutex::new(Vec::new()));
+        let (taken, seen) = (images.clone(), mem.clone());
+        let seed = Mutex::new(Rng::new(11));
+        fs.set_observer(Arc::new(move |op| {
+            if op.mutates() {
+                let mut rng = seed.lock().unwrap();
+                for outcome in CrashOutcome::ALL {
+                    let image = seen.crash_clone(outcome, &mut || rng.next_u64());
+                    taken.lock().unwrap().push((image, format!("{outcome:?} before {op:?}")));
+                }
+            }
+        }));
+        deed.run(&db, &p).unwrap();
+        fs.clear_observer();
+        let count = images.lock().unwrap().len();
+        assert!(count > 7 * 8, "{deed:?} has {count} images");
+        for (image, what) in images.lock().unwrap().drain(..) {
+            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                if deed != Deed::Ingest {
+                    check_copy(&image, deed, &expected, false);
+                }
+                check_store(&image, deed, &expected, false);
+            }));
+            assert!(told.is_ok(), "{deed:?}: {what}");
+        }
+        for outcome in CrashOutcome::ALL {
+            let mut rng = Rng::new(3);
+            let image = mem.crash_clone(outcome, &mut || rng.next_u64());
+            if deed != Deed::Ingest {
+                check_copy(&image, deed, &expected, true);
+            }
+            check_store(&image, deed, &expected, true);
+        }
+    }
+}
+
+/// Runs the deed with one operation broken, then looks at the live store and at what a crash
+/// leaves; `false` when the deed has no such operation.
+fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (db, p, expected) = prepare(&fs, &mem);
+    let (at, faults) = (fs.op_count() + nth, fs.fault_count());
+    fs.add_rule(FaultRule::once(FaultAt::Op(at), action));
+    let result = deed.run(&db, &p);
+    let reached = fs.op_count() > at;
+    let hit = fs.fault_count() > faults;
+    fs.heal();
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let found = content(&p);
+        let done = deed == Deed::Ingest && result.is_ok();
+        assert!(if done { found == expected.after } else { found == expected.before });
+        if deed != Deed::Ingest {
+            check_copy(&mem, deed, &expected, result.is_ok());
+            if result.is_err() {
+                assert_eq!(mem.list(Path::new("/copy"), "").unwrap_or_default(), []);
+            }
+        }
+        assert!(hit || result.is_ok(), "{result:?}");
+        drop((db, p));
+        // A crash after the failure, and a plain reopening.
+        for outcome in [CrashOutcome::Nothing, CrashOutcome::Subset, CrashOutcome::Everything] {
+            let mut rng = Rng::new(nth);
+            let image = mem.crash_clone(outcome, &mut || rng.next_u64());
+            check_store(&image, deed, &expected, result.is_ok());
+        }
+    }));
+    assert!(told.is_ok(), "{deed:?} with {action:?} at {nth}: {result:?}; {:?}", names(&mem, "/db"));
+    reached
+}
+
+#[test]
+fn a_fault_at_any_operation_leaves_all_or_nothing() {
+    for deed in DEEDS {
+        for action in [FaultAction::Eio, FaultAction::Enospc, FaultAction::SyncLost] {
+            let reached = (0..).take_while(|nth| run_with_fault(deed, *nth, action)).count();
+            assert!(reached > 10, "{deed:?} has {reached} operations");
+        }
+    }
+}
