@@ -225,13 +225,16 @@ fn check_error(error: &Error, at: &str) -> Result<(), String> {
     if named { Ok(()) } else { Err(format!("{at}: {error:?}")) }
 }
 
+/// Keys and values in the order of a scan, and whether it came to its end.
+type Scanned = (Vec<(Vec<u8>, Vec<u8>)>, bool);
+
 /// What was read of one partition.
 struct Reads {
     name: &'static str,
     gets: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     unreadable: Vec<(Option<Vec<u8>>, Error)>,
-    forward: (Vec<(Vec<u8>, Vec<u8>)>, bool),
-    backward: (Vec<(Vec<u8>, Vec<u8>)>, bool),
+    forward: Scanned,
+    backward: Scanned,
 }
 
 impl Reads {
@@ -293,7 +296,7 @@ impl Reads {
 
 fn check_scan(
     name: &str,
-    (seen, is_complete): &(Vec<(Vec<u8>, Vec<u8>)>, bool),
+    (seen, is_complete): &Scanned,
     expected: Vec<(Vec<u8>, Vec<u8>)>,
 ) -> Result<(), String> {
     let wanted =
@@ -385,6 +388,7 @@ impl Tally {
 
     /// Prints the summary, and fails if a case did.
     #[track_caller]
+    #[expect(clippy::print_stdout, reason = "the summary of a test")]
     fn finish(self, store: &Store) {
         let total: u64 = self.cases.values().flat_map(|outcomes| outcomes.values()).sum();
         println!(
@@ -486,13 +490,13 @@ fn overwrite(store: &Store) {
     for path in store.fs.paths() {
         let bytes = store.fs.read_raw(&path).unwrap();
         let name = path.display();
-        for at in 0..bytes.len() {
+        for (at, &byte) in bytes.iter().enumerate() {
             let set = if at % 2 == 0 { 0 } else { 0xff };
-            if bytes[at] == set || (bytes[at] == 0 && at % 16 != 1) {
+            if byte == set || (byte == 0 && at % 16 != 1) {
                 continue;
             }
             let what = || format!("byte {at} of {name} set to {set:#x}");
-            let mask = bytes[at] ^ set;
+            let mask = byte ^ set;
             let loss = loss_at(&path, Loss::Unattested);
             tally.case(store, "bytes", loss, what, |fs| fs.corrupt(&path, at as u64, mask));
         }

@@ -417,7 +417,7 @@ fn an_ingest_goes_as_deep_as_nothing_overlaps_it() {
     assert_eq!(p.get(205_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"w"[..]));
     p.put(1001_u32.to_be_bytes(), "beside").unwrap();
     p.put(206_u32.to_be_bytes(), "newer").unwrap();
-    exported(&fs, 300..301, "x", "/c");
+    exported(&fs, 3000..3001, "x", "/c");
     p.ingest("/c").unwrap();
     assert_eq!(levels(&db), [tables + 2, 0, 0, 0, 0, 0, tables + 2]);
     assert_eq!(p.get(206_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"newer"[..]));

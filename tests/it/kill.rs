@@ -76,6 +76,7 @@ fn child_that_writes_until_it_is_killed() {
     });
 }
 
+#[expect(clippy::print_stdout, reason = "acknowledgements for the parent")]
 fn write_for_ever(db: &Db, writer: usize) {
     let [left, right] = ["left", "right"].map(|name| db.partition(name).unwrap());
     let mut number = check_writer(db, writer);

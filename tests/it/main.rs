@@ -4,9 +4,11 @@
 
 mod api;
 mod compat;
+mod concurrent;
 mod corrupt;
 mod crash;
 mod exchange;
+mod fault;
 mod hostile;
 mod kill;
 mod model;

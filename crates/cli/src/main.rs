@@ -24,7 +24,7 @@ use crate::output::Failure;
 
 /// Benchmarks, loads, reads and looks into siltstone databases.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(name = "siltstone", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lsm_core::fs::{FaultFs, Fs, MemFs};
-use siltstone::{BackgroundMode, Db, Durability, Error, Partition, PartitionOptions, Result};
+use siltstone::{BackgroundMode, Db, Durability, Error, Partition, Result};
 use testkit::Rng;
 use testkit::model::{Contents, Model, Op, Step, Value};
 
@@ -53,6 +53,9 @@ pub struct Truth {
     pub covered: usize,
     /// Partitions whose creation or drop failed: it may show after a crash.
     pub doubtful: BTreeSet<String>,
+    /// The first commit that was refused since the last one that was not. Until the log goes on
+    /// in another segment a crash may bring it back.
+    pub refused: Option<Step>,
 }
 
 /// The truth at one moment: everything else in it only grows.
@@ -87,7 +90,7 @@ impl Truth {
     pub fn moment(&self) -> Moment {
         Moment {
             steps: self.model.log().len(),
-            in_flight: self.in_flight.clone(),
+            in_flight: self.in_flight.clone().or_else(|| self.refused.clone()),
             durable: self.durable,
             unlogged: self.unlogged.len(),
             covered: self.covered,
@@ -340,8 +343,10 @@ impl World {
             if sync && result.is_ok() {
                 truth.durable = steps;
             }
+            truth.refused = None;
         } else {
-            truth.in_flight = None;
+            let refused = truth.in_flight.take();
+            truth.refused = truth.refused.take().or(refused);
         }
         result.map(|_| ())
     }
@@ -360,11 +365,6 @@ impl World {
         let filler = self.rng.bytes(bytes);
         value.extend_from_slice(&filler);
         value.into()
-    }
-
-    /// Options of the partitions that scripts make.
-    pub fn partition_options(&self) -> PartitionOptions {
-        self.variant.partition_options.clone()
     }
 }
 

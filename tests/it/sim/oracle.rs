@@ -56,7 +56,12 @@ pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), S
     let mut candidates = vec![base];
     if let Some(step) = &moment.in_flight {
         let mut with = candidates[0].clone();
-        with.step(step.clone());
+        let mut step = step.clone();
+        if let Step::Commit(ops) = &mut step {
+            // Of a refused one that a partition may have been dropped behind.
+            ops.retain(|op| with.partition_names().any(|name| name == op.partition));
+        }
+        with.step(step);
         candidates.push(with);
     }
     for name in &moment.doubtful {

@@ -90,7 +90,7 @@ impl DbInner {
             }
         }
         self.background.wake_all();
-        let version = self.versions.lock().current().clone();
+        let version = self.lock_versions()?.current().clone();
         Ok((version, last_seq))
     }
 

@@ -78,6 +78,11 @@ impl Pipeline {
         self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
     }
 
+    /// The most that encoding the pending memtable switches takes, in bytes.
+    pub(super) fn switches_len_max(&self) -> usize {
+        (self.switches.len() - self.switches_encoded) * frame::CONTROL_FRAME_LEN_MAX
+    }
+
     /// Whether a frame of `len` bytes fits behind the buffer.
     pub(super) fn fits(&self, len: usize) -> bool {
         let len = self.buffer.len() + len;
@@ -221,7 +226,9 @@ impl DbInner {
         Ok(())
     }
 
-    fn encode_switches(&self, pipeline: &mut Pipeline) {
+    /// Encodes the memtable switches that are not in the buffer yet: what follows goes to the new
+    /// memtables.
+    pub(super) fn encode_switches(&self, pipeline: &mut Pipeline) {
         for idx in pipeline.switches_encoded..pipeline.switches.len() {
             let (place, control) = (pipeline.place(self.durable_lsn()), pipeline.switches[idx]);
             frame::encode_control(&mut pipeline.buffer, &place, pipeline.encoded_seq, control);
@@ -385,7 +392,9 @@ impl DbInner {
         let lsn = pipeline.lsn();
         drop(pipeline);
         self.sync_through(lsn)?;
-        self.commit.sync.lock().marked = true;
+        let mut sync = self.commit.sync.lock();
+        // A later sync has nothing behind it that attests it.
+        sync.marked |= sync.lsn == lsn;
         Ok(())
     }
 
@@ -415,11 +424,20 @@ impl DbInner {
 
     /// The segments that lie wholly below `low`, and spoiled ones: their removals go into a
     /// manifest edit. Call [`DbInner::segments_removed`] when that edit is durable.
-    pub(super) fn obsolete_segments(&self, low: Lsn) -> Vec<FileNo> {
+    ///
+    /// # Durability
+    /// The header behind each of them is durable: what is left of the log says how far it came,
+    /// so that the next open can tell a log that lost everything from one that never began.
+    pub(super) fn obsolete_segments(&self, low: Lsn) -> Result<Vec<FileNo>> {
         let pipeline = self.between_groups();
         let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
-        let spoiled = pipeline.spoiled.iter().copied();
-        obsolete.map(|(number, _)| *number).chain(spoiled).collect()
+        let obsolete: Vec<_> = obsolete.copied().collect();
+        let spoiled: Vec<_> = pipeline.spoiled.iter().copied().collect();
+        drop(pipeline);
+        if obsolete.last().is_some_and(|(_, end)| *end >= self.durable_lsn()) {
+            self.sync_log()?;
+        }
+        Ok(obsolete.into_iter().map(|(number, _)| number).chain(spoiled).collect())
     }
 
     /// Deletes segments whose removal is durable.

@@ -164,6 +164,7 @@ impl Builder {
             partitions: RwLock::new(partitions),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         });
         inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));
@@ -273,10 +274,22 @@ impl Opening {
             let old = recovered.generation;
             Manifest::reopen(&**fs, dir, old, &recovered.version)?.supersede(name)?;
         }
-        self.remove_leftovers(&**fs, dir, &version);
-        let (fs, dir) = (fs.clone(), dir.to_owned());
         let bytes_max = options.manifest_bytes_max;
-        Ok((numbers.clone(), VersionSet::new(fs, dir, numbers, bytes_max, version, manifest)))
+        let mut versions = VersionSet::new(
+            fs.clone(),
+            dir.to_owned(),
+            numbers.clone(),
+            bytes_max,
+            version,
+            manifest,
+        );
+        if self.recovered.is_some() {
+            // Durability: with an edit behind its snapshot the new generation counts even if the
+            // old ones, or what they say, come back because a sync of the folder failed.
+            versions.install(vec![Change::LastSeq(last_seq)])?;
+        }
+        self.remove_leftovers(&**fs, dir, versions.current());
+        Ok((numbers, versions))
     }
 
     /// The largest sequence number that the manifest knows of.

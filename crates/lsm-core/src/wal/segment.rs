@@ -211,6 +211,8 @@ impl SegmentHeader {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn header() -> SegmentHeader {
@@ -278,6 +280,26 @@ mod tests {
             assert_eq!(state.is_ok(), expected, "byte {at}");
             if let Err(e) = state {
                 assert_eq!(e.kind(), ErrorKind::Unsupported);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_that_verifies_panics(
+            edits in prop::collection::vec((8..CHECKSUM_AT, any::<u8>()), 0..8),
+            lie in (28..112_usize, 1..17_usize, any::<bool>()),
+        ) {
+            let mut bytes = header().encode();
+            edits.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+            let (at, len, ones) = lie;
+            bytes[at..(at + len).min(112)].fill(if ones { 0xff } else { 0 });
+            let sum = checksum64(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+            if let Ok(HeaderState::Valid(header)) = SegmentHeader::decode(&bytes, Path::new("x")) {
+                // No file is longer than this, so no place in one overflows the log's.
+                prop_assert!(header.lsn_at(i64::MAX as u64) >= header.base);
+                prop_assert!(header.durable <= header.base);
             }
         }
     }

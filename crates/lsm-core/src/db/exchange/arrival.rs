@@ -5,6 +5,7 @@
 //! 1. Every block of a table was verified, and every entry held against the rules that a write of
 //!    it would have met, before the table is named in an edit; a copy is verified again.
 //! 2. Files that no edit may name are removed when the arrival is dropped.
+//! 3. The database is not closed while an arrival lives: it works in the folder.
 
 use std::path::{Path, PathBuf};
 
@@ -36,8 +37,15 @@ pub(super) struct Arrival<'a> {
 }
 
 impl<'a> Arrival<'a> {
-    pub(super) fn new(db: &'a DbInner, partition: &'a PartitionState) -> Arrival<'a> {
-        Arrival { db, partition, tables: Vec::new(), made: Vec::new() }
+    /// # Errors
+    /// If the database is closed or takes no writes, or the partition was dropped.
+    pub(super) fn begin(db: &'a DbInner, partition: &'a PartitionState) -> Result<Arrival<'a>> {
+        // Closing waits for what runs.
+        db.jobs.claims.lock().entry(partition.id).or_default().running += 1;
+        let arrival = Arrival { db, partition, tables: Vec::new(), made: Vec::new() };
+        db.check_open()?;
+        partition.check_live()?;
+        Ok(arrival)
     }
 
     /// Checks everything that the description names, in the folder of the export.
@@ -180,5 +188,13 @@ impl Drop for Arrival<'_> {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.db.fs.delete(path);
         }
+        let mut claims = self.db.jobs.claims.lock();
+        let claim = claims.entry(self.partition.id).or_default();
+        claim.running -= 1;
+        if claim.running == 0 && self.partition.is_dropped() {
+            claims.remove(&self.partition.id);
+        }
+        drop(claims);
+        self.db.background.wake_all();
     }
 }

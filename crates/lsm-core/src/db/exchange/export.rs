@@ -54,6 +54,7 @@ impl Partition {
     pub fn export(&self, range: impl KeyRange, dir: impl AsRef<Path>) -> Result<ExportSummary> {
         let (db, dir) = (self.db(), dir.as_ref());
         let snapshot = self.db.snapshot();
+        self.state().check_live()?;
         let point = self.reader(Some(&snapshot))?;
         let version = point.view.version.clone();
         make_empty_folder(&*db.fs, dir)?;

@@ -67,10 +67,8 @@ impl Partition {
     /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
     pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
         let (db, state, dir) = (self.db(), self.state(), dir.as_ref());
-        db.check_open()?;
-        state.check_live()?;
+        let mut arrival = Arrival::begin(db, state)?;
         let description = Description::read(&*db.fs, dir)?;
-        let mut arrival = Arrival::new(db, state);
         arrival.check(dir, &description)?;
         if description.tables.is_empty() {
             return Ok(IngestSummary { tables: 0, entries: 0, bytes: 0, seq: db.visible_seq() });
@@ -145,7 +143,6 @@ impl DbInner {
         drop(between);
         drop(no_other_flush);
         self.release_levels(partition, &arrival.tables);
-        self.background.wake_all();
         let is_live = installed?;
         assert!(is_live, "a partition is dropped under the commit path's lock");
         Ok(seq)
@@ -156,7 +153,6 @@ impl DbInner {
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
-        claim.running += 1;
         let mut level_of = |meta: &SstMeta| {
             let level = ingest_level(&version, &claim.busy, meta.range());
             claim.busy.reserve(level, meta);
@@ -168,7 +164,6 @@ impl DbInner {
     fn release_levels(&self, partition: &PartitionState, tables: &[SstMeta]) {
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
-        claim.running -= 1;
         tables.iter().for_each(|meta| claim.busy.unreserve(meta.file));
     }
 }

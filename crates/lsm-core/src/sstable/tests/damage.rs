@@ -11,6 +11,8 @@ use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::block_builder::BlockBuilder;
+use crate::sstable::bloom::Bloom;
+use crate::sstable::footer::FOOTER_BYTES;
 use crate::sstable::index::Index;
 use crate::sstable::properties::Properties;
 use crate::sstable::stored::{Extent, Payload, Sealer, Source};
@@ -234,6 +236,40 @@ proptest! {
         let file = TestFile::holding(&[]);
         let source = Source { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
         let _ = Properties::decode(&source, 0, &payload);
+    }
+
+    #[test]
+    fn no_bytes_make_a_bloom_panic(mut payload in vec(any::<u8>(), 0..300), hash: u64) {
+        if let Some(extractor) = payload.first_mut() {
+            *extractor &= 1;
+        }
+        if let Ok(Some(bloom)) = Bloom::parse(&payload) {
+            bloom.may_contain(hash);
+        }
+    }
+
+    /// Each field of a footer that verifies may lie; what it points at then does not. The file's
+    /// hash is left out: that one is compared with the manifest.
+    #[test]
+    fn a_false_footer_is_an_error(
+        at in 16..112_usize,
+        lie in vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 1..17),
+    ) {
+        let all = small_table();
+        let (mut bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
+        let len = bytes.len();
+        let footer = len - FOOTER_BYTES;
+        let end = (at + lie.len()).min(112);
+        let before = bytes.clone();
+        bytes[footer + at..footer + end].copy_from_slice(&lie[..end - at]);
+        let checksum = crate::codec::checksum64_seeded(&bytes[footer..len - 8], len as u64);
+        bytes[len - 8..].copy_from_slice(&checksum.to_le_bytes());
+        // Reserved bytes mean nothing, and a file without a bloom reads as well as one with it.
+        let changed = (footer..len - 8).filter(|at| bytes[*at] != before[*at]);
+        let matters = |at: usize| !(27..32).contains(&at) && !(64..80).contains(&at);
+        let is_sound = changed.map(|at| at - footer).filter(|at| matters(*at)).count() == 0;
+        let read = read_all(&bytes, &all);
+        prop_assert!(read.is_err() || is_sound);
     }
 }
 
