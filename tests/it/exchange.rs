@@ -93,7 +93,8 @@ fn names(fs: &MemFs, dir: &str) -> Vec<String> {
 
 /// Tables in the folder that no manifest names: opening removes them, so there is a difference.
 fn check_no_orphans(fs: &MemFs, dir: &str, db: &Db) {
-    let tables: u64 = db.stats().partitions.iter().flat_map(|p| &p.levels).map(|l| l.table_count as u64).sum();
+    let tables: u64 =
+        db.stats().partitions.iter().flat_map(|p| &p.levels).map(|l| l.table_count as u64).sum();
     let files = names(fs, dir).iter().filter(|name| name.ends_with(".sst")).count();
     assert_eq!(files as u64, tables, "{:?}", names(fs, dir));
 }
@@ -105,7 +106,10 @@ fn a_checkpoint_is_the_state_at_the_call_and_goes_its_own_way() {
     let logged = db.partition_with("logged", small()).unwrap();
     let unlogged = db.partition_with("unlogged", small().logged(false)).unwrap();
     for n in 0..400_u32 {
-        db.batch().put(&logged, (n % 90).to_be_bytes(), n.to_string()).commit(Default::default()).unwrap();
+        db.batch()
+            .put(&logged, (n % 90).to_be_bytes(), n.to_string())
+            .commit(Default::default())
+            .unwrap();
         unlogged.put((n % 70).to_be_bytes(), vec![n as u8; 30]).unwrap();
         if n % 5 == 0 {
             logged.delete((n % 13).to_be_bytes()).unwrap();
@@ -183,7 +187,8 @@ fn a_checkpoint_beside_writers_is_a_prefix_with_all_that_was_acknowledged() {
                     break;
                 }
                 let key = (n % 200).to_be_bytes();
-                let batch = db.batch().put(&left, key, n.to_string()).put(&right, key, vec![7; 200]);
+                let batch =
+                    db.batch().put(&left, key, n.to_string()).put(&right, key, vec![7; 200]);
                 let batch = batch.put(&left, "n", n.to_string()).put(&right, "n", n.to_string());
                 batch.commit(Default::default()).unwrap();
                 acknowledged.store(n, Ordering::Release);
@@ -196,7 +201,10 @@ fn a_checkpoint_beside_writers_is_a_prefix_with_all_that_was_acknowledged() {
             let copy = Db::open(copy).unwrap();
             let [a, b] = ["left", "right"].map(|name| copy.partition(name).unwrap());
             let [n, m] = [&a, &b].map(|p| {
-                let text = p.get("n").unwrap().map_or(0, |v| std::str::from_utf8(&v).unwrap().parse().unwrap());
+                let text = p
+                    .get("n")
+                    .unwrap()
+                    .map_or(0, |v| std::str::from_utf8(&v).unwrap().parse().unwrap());
                 text
             });
             let n: u64 = n;

@@ -180,7 +180,11 @@ fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
             check_store(&image, deed, &expected, result.is_ok());
         }
     }));
-    assert!(told.is_ok(), "{deed:?} with {action:?} at {nth}: {result:?}; {:?}", names(&mem, "/db"));
+    assert!(
+        told.is_ok(),
+        "{deed:?} with {action:?} at {nth}: {result:?}; {:?}",
+        names(&mem, "/db")
+    );
     reached
 }
 

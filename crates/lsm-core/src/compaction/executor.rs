@@ -331,7 +331,7 @@ fn check_table(table: &Table, context: &TableContext) -> Result<()> {
     while entries.valid() {
         let key = entries.key();
         let ascends = last.as_ref().is_none_or(|last| last.as_ref() < key);
-        if !ascends || !is_plausible(key, table.meta.min_seq) || !table.meta.covers(key.user) {
+        if !ascends || !is_plausible(key, table.meta.oldest()) || !table.meta.covers(key.user) {
             let (offset, _) = entries.place();
             let what = format!("an entry with sequence {} is out of order", key.trailer.seq());
             let error = Error::corruption(table.path(context), offset, what);

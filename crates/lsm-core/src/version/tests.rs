@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
 use crate::options::Compression;
+use crate::sstable::SstIdentity;
 use crate::types::{EntryKind, InternalKey, MemtableId, Trailer};
 
 const DB: DbId = DbId(0x1234_5678_9abc_def0);

@@ -185,14 +185,8 @@ fn decode_body(db_id: DbId, body: &[u8]) -> Result<Description, EditFault> {
     let mut part = Reader::new(r.bytes()?);
     let hooks = read_hooks(&mut part)?;
     part.finish()?;
-    let mut description = Description {
-        db_id,
-        partition: name.to_owned(),
-        seq,
-        options,
-        hooks,
-        tables: Vec::new(),
-    };
+    let mut description =
+        Description { db_id, partition: name.to_owned(), seq, options, hooks, tables: Vec::new() };
     for _ in 0..r.varint()? {
         let unique_id = r.u128()?;
         let table = read_meta(&mut Reader::new(r.bytes()?))?;
@@ -206,4 +200,101 @@ fn decode_body(db_id: DbId, body: &[u8]) -> Result<Description, EditFault> {
     }
     r.finish()?;
     Ok(description)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::types::{EntryKind, Epoch, FileNo, InternalKey, Trailer};
+    use crate::version::Bounds;
+
+    fn example() -> Description {
+        let key = |user: &str, n| InternalKey {
+            user: user.as_bytes().into(),
+            trailer: Trailer::new(SeqNo::new(n).unwrap(), EntryKind::Value),
+        };
+        let table = SstMeta {
+            file: FileNo(0x21),
+            epoch: Epoch(3),
+            bytes: 300,
+            hash: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
+            smallest: key("a", 5),
+            largest: key("m", 4),
+            bounds: Bounds::INCLUSIVE,
+            min_seq: SeqNo::new(4).unwrap(),
+            max_seq: SeqNo::new(9).unwrap(),
+            entries: 7,
+            tombstones: 0,
+            hidden: 0,
+            global_seq: None,
+            foreign: None,
+        };
+        Description {
+            db_id: DbId(0xd0),
+            partition: "users".to_owned(),
+            seq: SeqNo::new(300).unwrap(),
+            options: PartitionOptions::default(),
+            hooks: Vec::new(),
+            tables: vec![table],
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Description> {
+        Description::decode(bytes, Path::new("EXPORT"))
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_table_above() {
+        let bytes = example().encode();
+        let text: Vec<String> = bytes
+            .chunks(16)
+            .map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect())
+            .collect();
+        assert_eq!(text, GOLDEN.split_whitespace().collect::<Vec<_>>(), "\n{}", text.join("\n"));
+        assert_eq!(decode(&bytes).unwrap(), example());
+    }
+
+    const GOLDEN: &str = "";
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_refused() {
+        let bytes = example().encode();
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len]).unwrap_err().is_corruption());
+        }
+        for at in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[at / 8] ^= 1 << (at % 8);
+            assert!(decode(&bytes).unwrap_err().is_corruption());
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(decode(&longer).unwrap_err().is_corruption());
+    }
+
+    proptest! {
+        #[test]
+        fn lies_under_right_checksums_end_in_an_error_or_a_description(
+            at in any::<prop::sample::Index>(),
+            byte: u8,
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = example().encode();
+            bytes.truncate(bytes.len() - 8);
+            let body = HEADER_BYTES..bytes.len();
+            let at = body.start + at.index(body.len());
+            bytes[at] = byte;
+            bytes.truncate(body.start + cut.index(2 * body.len()).min(body.len()));
+            let len = (bytes.len() - HEADER_BYTES) as u64;
+            bytes[56..64].copy_from_slice(&len.to_le_bytes());
+            let header = checksum64(&bytes[..64]);
+            bytes[64..72].copy_from_slice(&header.to_le_bytes());
+            let checksum = checksum64_seeded(&bytes[HEADER_BYTES..], header);
+            put_u64(&mut bytes, checksum);
+            if let Ok(description) = decode(&bytes) {
+                prop_assert_eq!(decode(&description.encode()).unwrap(), description);
+            }
+        }
+    }
 }
