@@ -252,12 +252,16 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     assert_eq!(jobs, ["L0[9] L5[5] -> L5 Merge Range above [1,2]"]);
     let version = draw("L0: 8:x-z\nL6: 1:a-b 2:c-d!1");
     let nobody = Busy::default();
-    let RangePick::Job(job) = picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX) else {
+    let RangePick::Job(job) = picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX)
+    else {
         panic!("a tombstone is left")
     };
     assert_eq!(print(&job), "L6[2] -> L6 Merge Elision bottom");
     let outside = UserRange::new(b"a", b"b");
-    assert!(matches!(picker(&version, &nobody, &cursors).pick_range(outside, SeqNo::MAX), RangePick::Done));
+    assert!(matches!(
+        picker(&version, &nobody, &cursors).pick_range(outside, SeqNo::MAX),
+        RangePick::Done
+    ));
 }
 
 #[test]
@@ -280,7 +284,9 @@ fn debt_is_zero_when_every_level_has_its_size() {
 fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     let version = draw("L5: 9:a-z\nL6: 1:b-c*400 2:d-e*400 3:f-g*400 4:h-i*10");
     let (busy, cursors) = (Busy::default(), Cursors::default());
-    let RangePick::Job(job) = picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX) else {
+    let RangePick::Job(job) =
+        picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX)
+    else {
         panic!("level 5 is not the last")
     };
     let job = Job { grandparents: version.levels[6].tables().to_vec(), ..job };

@@ -100,10 +100,12 @@ impl Tree {
             Picker { oldest_snapshot, ..picker(self.partition(), &self.busy, &self.cursors) };
         let job = match range {
             None => picker.pick(),
-            Some((start, end)) => match picker.pick_range(UserRange::new(&[start], &[end]), SeqNo::MAX) {
-                RangePick::Job(job) => Some(job),
-                RangePick::Blocked | RangePick::Done => None,
-            },
+            Some((start, end)) => {
+                match picker.pick_range(UserRange::new(&[start], &[end]), SeqNo::MAX) {
+                    RangePick::Job(job) => Some(job),
+                    RangePick::Blocked | RangePick::Done => None,
+                }
+            }
         };
         let Some(job) = job else { return };
         self.busy.claim(&job);
