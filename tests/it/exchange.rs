@@ -94,7 +94,7 @@ fn names(fs: &MemFs, dir: &str) -> Vec<String> {
 /// Tables in the folder that no manifest names: opening removes them, so there is a difference.
 fn check_no_orphans(fs: &MemFs, dir: &str, db: &Db) {
     let tables: u64 =
-        db.stats().partitions.iter().flat_map(|p| &p.levels).map(|l| l.table_count as u64).sum();
+        db.stats().partitions.iter().flat_map(|p| &p.levels).map(|l| l.table_count).sum();
     let files = names(fs, dir).iter().filter(|name| name.ends_with(".sst")).count();
     assert_eq!(files as u64, tables, "{:?}", names(fs, dir));
 }
@@ -200,14 +200,10 @@ fn a_checkpoint_beside_writers_is_a_prefix_with_all_that_was_acknowledged() {
             db.checkpoint(&copy).unwrap();
             let copy = Db::open(copy).unwrap();
             let [a, b] = ["left", "right"].map(|name| copy.partition(name).unwrap());
-            let [n, m] = [&a, &b].map(|p| {
-                let text = p
-                    .get("n")
-                    .unwrap()
-                    .map_or(0, |v| std::str::from_utf8(&v).unwrap().parse().unwrap());
-                text
+            let [n, m]: [u64; 2] = [&a, &b].map(|p| {
+                let count = p.get("n").unwrap();
+                count.map_or(0, |n| std::str::from_utf8(&n).unwrap().parse().unwrap())
             });
-            let n: u64 = n;
             assert_eq!((n, n >= before), (m, true), "acknowledged {before}, a batch split");
             for back in 0..n.min(200) {
                 let key = ((n - back) % 200).to_be_bytes();
@@ -400,7 +396,7 @@ fn exported(fs: &MemFs, range: std::ops::Range<u32>, value: &str, dir: &str) -> 
 fn levels(db: &Db) -> Vec<u64> {
     let stats = db.stats();
     let partition = stats.partitions.iter().find(|p| &*p.name == "p").unwrap();
-    partition.levels.iter().map(|level| level.table_count as u64).collect()
+    partition.levels.iter().map(|level| level.table_count).collect()
 }
 
 #[test]

@@ -256,7 +256,20 @@ mod tests {
         assert_eq!(decode(&bytes).unwrap(), example());
     }
 
-    const GOLDEN: &str = "";
+    /// Magic, version and checksum id; features; database id from 40 on, length at 56, header
+    /// checksum at 64; then name, sequence, options, hooks, tables and the body checksum.
+    const GOLDEN: &str = "
+        53494c54455850540100000001000000
+        00000000000000000000000000000000
+        0000000000000000d000000000000000
+        00000000000000005f00000000000000
+        aaa122cde488aba5057573657273ac02
+        200201010401010602802008010a0a04
+        808080200c01040e0580808080011001
+        0a010001d17b5340cfe660017949755d
+        b808d677222103ac0277665544332211
+        00efcdab896745230101610501016d04
+        01000409070000275b7a2536fe2883";
 
     #[test]
     fn every_cut_and_every_flipped_bit_is_refused() {
