@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
+use lsm_core::fs::{AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
 use siltstone::{Db, Partition, Result};
 use testkit::Rng;
 
@@ -40,8 +40,14 @@ struct Expected {
 
 /// A store over `fs`, durable so far as it goes.
 fn prepare(fs: &FaultFs, mem: &MemFs) -> (Db, Partition, Expected) {
-    exported(mem, 20..KEYS + 20, &"ingested".repeat(8), "/export");
-    // Others brought the export here and did not sync it.
+    exported(mem, 20..KEYS + 20, &"ingested".repeat(8), "/synced");
+    // Somebody brings the export here and does not sync it.
+    mem.create_dir(Path::new("/export")).unwrap();
+    for name in names(mem, "/synced") {
+        let bytes = mem.read_raw(&Path::new("/synced").join(&name)).unwrap();
+        let file = mem.open_append(&Path::new("/export").join(&name), AppendMode::IfAbsent);
+        file.unwrap().append(&bytes).unwrap();
+    }
     let db = try_open(Arc::new(fs.clone()), "/db", 2).unwrap();
     let p = db.partition_with("p", small()).unwrap();
     for n in 0..KEYS {
@@ -72,7 +78,7 @@ fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
         _ => assert_eq!(found, expected.before),
     }
     p.put("still", "writable").unwrap();
-    p.ingest("/export").unwrap();
+    p.ingest("/synced").unwrap();
     p.compact(..).unwrap();
     let mut all = expected.after.clone();
     all.insert(b"still".to_vec(), b"writable".to_vec());
