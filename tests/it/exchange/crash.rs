@@ -2,9 +2,12 @@
 //! operation failing: all of it or nothing, and nothing left over.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
+use lsm_core::fs::{
+    AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind,
+};
 use siltstone::{Db, Partition, Result};
 use testkit::Rng;
 
@@ -202,4 +205,34 @@ fn a_fault_at_any_operation_leaves_all_or_nothing() {
             assert!(reached > 9, "{deed:?} has {reached} operations");
         }
     }
+}
+
+#[test]
+fn a_write_that_slips_in_while_an_ingest_flushes_is_shadowed_by_it() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (db, p, _) = prepare(&fs, &mem);
+    p.put(30_u32.to_be_bytes(), "before").unwrap();
+    let (writer, wrote) = (p.clone(), AtomicBool::new(false));
+    fs.set_observer(Arc::new(move |op| {
+        // The log's sync for the flush, or before the edit: the memtables were looked at already.
+        let is_log = op.path.extension().is_some_and(|kind| kind == "wal");
+        if op.kind == OpKind::Sync && is_log && !wrote.swap(true, Ordering::Relaxed) {
+            writer.put(31_u32.to_be_bytes(), "between").unwrap();
+        }
+    }));
+    let seq = p.ingest("/export").unwrap().seq;
+    fs.clear_observer();
+    let ingested = "ingested".repeat(8).into_bytes();
+    for round in 0..2 {
+        for n in [30_u32, 31] {
+            assert_eq!(p.get(n.to_be_bytes()).unwrap().as_deref(), Some(&ingested[..]), "{round}");
+        }
+        assert_eq!(content(&p)[&31_u32.to_be_bytes().to_vec()], ingested);
+        p.compact(..).unwrap();
+    }
+    let after = p.put(31_u32.to_be_bytes(), "after").unwrap();
+    assert!(after.seq > seq);
+    assert_eq!(p.get(31_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"after"[..]));
+    drop(db);
 }
