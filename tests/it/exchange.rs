@@ -91,6 +91,15 @@ fn names(fs: &MemFs, dir: &str) -> Vec<String> {
     entries.into_iter().map(|entry| entry.name).collect()
 }
 
+/// Ends a thread's loop, also when the test fails.
+struct Stop<'a>(&'a AtomicU64);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+}
+
 /// Tables in the folder that no manifest names: opening removes them, so there is a difference.
 fn check_no_orphans(fs: &MemFs, dir: &str, db: &Db) {
     let tables: u64 =
@@ -194,6 +203,7 @@ fn a_checkpoint_beside_writers_is_a_prefix_with_all_that_was_acknowledged() {
                 acknowledged.store(n, Ordering::Release);
             }
         });
+        let _stop = Stop(&stop);
         for round in 0..12 {
             let before = acknowledged.load(Ordering::Acquire);
             let copy = dir.path().join(format!("copy{round}"));
@@ -211,7 +221,6 @@ fn a_checkpoint_beside_writers_is_a_prefix_with_all_that_was_acknowledged() {
                 assert!(b.contains(key).unwrap());
             }
         }
-        stop.store(1, Ordering::Relaxed);
     });
 }
 
@@ -452,6 +461,7 @@ fn writers_beside_an_ingest_come_before_it_or_after_it() {
             }
             last
         });
+        let stopping = Stop(&stop);
         let mut newest = p.ingest(dir.path().join("export")).unwrap();
         for _ in 0..15 {
             let snapshot = db.snapshot();
@@ -459,7 +469,7 @@ fn writers_beside_an_ingest_come_before_it_or_after_it() {
             newest = p.ingest(dir.path().join("export")).unwrap();
             assert_eq!(collect(snapshot.iter(&p)), before);
         }
-        stop.store(1, Ordering::Relaxed);
+        drop(stopping);
         for (key, (seq, n)) in writer.join().unwrap() {
             assert_ne!(seq, newest.seq);
             let is_ingested = u32::from_be_bytes(key) < 50 && seq < newest.seq;

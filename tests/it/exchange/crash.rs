@@ -236,3 +236,21 @@ fn a_write_that_slips_in_while_an_ingest_flushes_is_shadowed_by_it() {
     assert_eq!(p.get(31_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"after"[..]));
     drop(db);
 }
+
+#[test]
+fn no_power_cut_keeps_an_ingest_and_loses_a_write_before_it() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (db, p, _) = prepare(&fs, &mem);
+    db.flush().unwrap();
+    // In a memtable that the ingest need not flush, in the log but not synced.
+    p.put(9000_u32.to_be_bytes(), "beside").unwrap();
+    p.ingest("/synced").unwrap();
+    for outcome in CrashOutcome::ALL {
+        let mut rng = Rng::new(8);
+        let image = mem.crash_clone(outcome, &mut || rng.next_u64());
+        let p = open(&image, "/db", 5).partition("p").unwrap();
+        assert!(p.contains(50_u32.to_be_bytes()).unwrap(), "{outcome:?}");
+        assert!(p.contains(9000_u32.to_be_bytes()).unwrap(), "{outcome:?}");
+    }
+}
