@@ -32,6 +32,10 @@ pub enum ErrorKind {
     LimitExceeded,
     /// An argument or a combination of options makes no sense; nothing was done.
     InvalidArgument,
+    /// The key has an ending that the partition reserves; nothing was written.
+    ReservedKey,
+    /// Writers would have to wait; nothing was written. From the `try_` calls alone.
+    WouldStall,
     /// The partition does not exist, or was dropped.
     PartitionNotFound,
     /// The store stopped accepting writes after a failure; the source says which.
@@ -182,7 +186,7 @@ impl Error {
 
     /// Whether the same call may succeed later without anything else being done.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::NoSpace | ErrorKind::Locked)
+        matches!(self.0.kind, ErrorKind::NoSpace | ErrorKind::Locked | ErrorKind::WouldStall)
     }
 
     /// Where the damage lies, for corruption.

@@ -73,6 +73,7 @@ pub mod db;
 pub mod error;
 pub mod flush;
 pub mod fs;
+pub mod hooks;
 pub mod iter;
 pub mod limits;
 pub mod memtable;

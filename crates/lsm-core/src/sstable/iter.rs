@@ -14,10 +14,10 @@ use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 use super::block::{Block, RESTART_ENTRIES};
 use super::index::IndexCursor;
 use super::reader::SstReader;
-use super::stored::Extent;
+use super::stored::{Access, Extent};
 
 /// Bytes that a streaming cursor reads at once.
-const READ_AHEAD_BYTES: u64 = 256 << 10;
+pub(super) const READ_AHEAD_BYTES: u64 = 256 << 10;
 
 /// How a cursor reads blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum ReadMode {
     Streaming,
 }
 
-/// A cursor over the entries of a table. It keeps the table open.
+/// A cursor over the visible entries of a table. It keeps the table open.
 pub struct SstIter {
     reader: Arc<SstReader>,
     /// The reader's, kept at hand.
@@ -53,7 +53,7 @@ impl SstIter {
     pub(super) fn new(reader: Arc<SstReader>, mode: ReadMode) -> SstIter {
         SstIter {
             mode,
-            ahead: ReadAhead { bytes: Vec::new(), offset: 0 },
+            ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
             index: IndexCursor::new(&reader),
             block: None,
             at: 0,
@@ -136,19 +136,29 @@ impl SstIter {
         self.is_valid = true;
     }
 
-    fn enter_first(&mut self, extent: Option<Extent>) -> Result<()> {
+    /// Moves to the first entry of the block, or of a later one if this has only hidden ones.
+    fn enter_first(&mut self, mut extent: Option<Extent>) -> Result<()> {
         self.is_valid = false;
-        let Some(extent) = extent else { return Ok(()) };
-        self.load(extent)?;
-        self.enter(0);
+        while let Some(present) = extent {
+            if !self.load(present)?.is_empty() {
+                self.enter(0);
+                break;
+            }
+            extent = self.index.next(&self.reader)?;
+        }
         Ok(())
     }
 
-    fn enter_last(&mut self, extent: Option<Extent>) -> Result<()> {
+    /// Moves to the last entry of the block, or of an earlier one if this has only hidden ones.
+    fn enter_last(&mut self, mut extent: Option<Extent>) -> Result<()> {
         self.is_valid = false;
-        let Some(extent) = extent else { return Ok(()) };
-        let last = self.load(extent)?.len() - 1;
-        self.enter(last);
+        while let Some(present) = extent {
+            if let Some(last) = self.load(present)?.len().checked_sub(1) {
+                self.enter(last);
+                break;
+            }
+            extent = self.index.prev(&self.reader)?;
+        }
         Ok(())
     }
 
@@ -268,15 +278,23 @@ impl InternalIter for SstIter {
 }
 
 /// A piece of the file that was read in one go.
-struct ReadAhead {
+pub(super) struct ReadAhead {
+    access: Access,
+    /// Bytes to read at once, at least.
+    most: u64,
     bytes: Vec<u8>,
     /// Where it lies in the file.
     offset: u64,
 }
 
 impl ReadAhead {
+    /// Nothing read yet.
+    pub(super) fn new(access: Access, most: u64) -> ReadAhead {
+        ReadAhead { access, most, bytes: Vec::new(), offset: 0 }
+    }
+
     /// The stored block at `extent`, read together with what follows it if it is not here.
-    fn stored(&mut self, reader: &SstReader, extent: Extent) -> Result<&[u8]> {
+    pub(super) fn stored(&mut self, reader: &SstReader, extent: Extent) -> Result<&[u8]> {
         let source = reader.source();
         let len = source.checked_len(extent)?;
         let have = extent.offset.checked_sub(self.offset);
@@ -287,13 +305,13 @@ impl ReadAhead {
             _ => {
                 let data_end =
                     reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
-                let most = READ_AHEAD_BYTES.max(extent.len).min(data_end - extent.offset);
+                let most = self.most.max(extent.len).min(data_end - extent.offset);
                 // What is here is void from now on, also if the read fails.
                 self.bytes.clear();
                 self.offset = extent.offset;
                 let mut bytes = std::mem::take(&mut self.bytes);
                 bytes.resize(usize::try_from(most).expect("at most a block or the read-ahead"), 0);
-                source.read_exact(extent.offset, &mut bytes)?;
+                source.read_exact(self.access, extent.offset, &mut bytes)?;
                 self.bytes = bytes;
                 0
             }

@@ -23,7 +23,7 @@ fn kind() -> impl Strategy<Value = EntryKind> {
 }
 
 /// Keys that crowd: shared beginnings, zeros and 0xff at the end, some equal, some long.
-fn user_key() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn user_key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0), Just(0xff), Just(b'a'), Just(b'b'), any::<u8>()];
     prop_oneof![
         4 => vec(byte.clone(), 1..6),
@@ -41,7 +41,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn entries() -> impl Strategy<Value = Entries> {
+pub(super) fn entries() -> impl Strategy<Value = Entries> {
     let seq = prop_oneof![0..40_u64, (1_u64 << 40)..(1 << 40) + 9, Just((1 << 56) - 1)];
     let versions = vec((seq, kind(), value()), 1..6);
     let busy = vec((0..1000_u64, kind(), vec(any::<u8>(), 0..9)), 50..90);
@@ -57,12 +57,12 @@ fn entries() -> impl Strategy<Value = Entries> {
     })
 }
 
-fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
+pub(super) fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
     iter.valid().then(|| (iter.key().to_owned(), iter.value().to_vec()))
 }
 
 /// Everything that a reader can be asked, against the list.
-fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
+pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
     for mode in [ReadMode::Cached, ReadMode::Streaming] {
         let mut iter = reader.iter(mode);
         assert!(!iter.valid());

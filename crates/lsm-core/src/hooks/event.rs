@@ -1,0 +1,72 @@
+//! What is told to listeners.
+
+use std::time::Duration;
+
+use crate::error::{Damage, Error};
+
+/// Something that happened in the background.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// Memtables became a table.
+    Flushed {
+        /// Name of the partition.
+        partition: String,
+        /// Length of the table in bytes.
+        bytes: u64,
+        /// How long it took.
+        took: Duration,
+    },
+    /// Tables became other tables.
+    Compacted {
+        /// Name of the partition.
+        partition: String,
+        /// Uppermost input level.
+        level_from: usize,
+        /// Output level.
+        level_to: usize,
+        /// Length of the inputs in bytes.
+        read_bytes: u64,
+        /// Length of the outputs in bytes; 0 for a move.
+        written_bytes: u64,
+        /// How long it took.
+        took: Duration,
+    },
+    /// Writers are held back, or no longer.
+    StallChanged {
+        /// Name of the partition.
+        partition: String,
+        /// From 0, not at all, to 1000, stopped.
+        pressure_permille: u32,
+        /// What holds them back most.
+        reason: &'static str,
+    },
+    /// Damaged bytes were found.
+    Corruption(Damage),
+    /// A damaged entry was repaired.
+    Repaired {
+        /// Name of the partition.
+        partition: String,
+        /// The key.
+        key: Vec<u8>,
+        /// Where the good bytes came from.
+        source: String,
+    },
+    /// A damaged entry could not be repaired: it reads as corruption from now on.
+    Quarantined {
+        /// The damage.
+        damage: Damage,
+        /// The bytes that were found.
+        value: Vec<u8>,
+    },
+    /// Background work failed.
+    BackgroundError(Error),
+    /// The store takes writes again after a failure.
+    Resumed,
+}
+
+/// Is told what happens. Called outside every lock, on the thread that it happened on: be quick.
+pub trait EventListener: Send + Sync + 'static {
+    /// Something happened.
+    fn on_event(&self, event: &Event);
+}

@@ -1,0 +1,281 @@
+//! Compaction filters: what they are told, what they may answer, how they report damage.
+//!
+//! The calls come from `compaction/executor.rs`; repairs from `db/repair.rs`.
+
+use std::collections::BTreeMap;
+
+use super::{Entry, Origin, Rules};
+use crate::error::Result;
+use crate::types::{EntryKind, FileNo, SeqNo};
+
+/// What kind of work a filter takes part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobKind {
+    /// Memtables are written to level 0.
+    Flush,
+    /// Tables are merged.
+    Compaction,
+}
+
+/// The work that a filter is started for.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// Name of the partition.
+    pub partition: &'a str,
+    /// Flush or compaction.
+    pub kind: JobKind,
+    /// Uppermost input level; 0 for a flush.
+    pub level_from: usize,
+    /// Output level.
+    pub level_to: usize,
+    /// Whether nothing older lies below the whole key range of the job.
+    pub bottom: bool,
+    /// Sequence numbers of the registered snapshots, ascending.
+    pub snapshots: &'a [SeqNo],
+    /// The input tables with their properties; none for a flush.
+    pub inputs: &'a [InputTable],
+}
+
+/// An input table of a job.
+#[derive(Clone, Debug)]
+pub struct InputTable {
+    /// Its number, as in [`Origin::file`].
+    pub file: FileNo,
+    /// What filters noted in it.
+    pub properties: Properties,
+}
+
+/// What filters note in a table, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Properties(pub BTreeMap<String, Vec<u8>>);
+
+/// Makes compaction filters, one for each job.
+pub trait CompactionFilterFactory: Send + Sync + 'static {
+    /// The name under which partitions store it.
+    fn name(&self) -> &str;
+
+    /// Parameters to be stored with the partition.
+    fn params(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// What the engine enforces.
+    fn rules(&self) -> Rules {
+        Rules::default()
+    }
+
+    /// Whether the filter adds hidden entries: it then sees every input entry, and at most one
+    /// filter of a partition may.
+    fn seals(&self) -> bool {
+        false
+    }
+
+    /// Whether the filter may answer anything but [`Decision::Keep`].
+    fn decides(&self) -> bool {
+        !self.seals()
+    }
+
+    /// Whether two neighbouring tables of a level belong in one job, by the largest user key of
+    /// the left one and the smallest of the right one.
+    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
+        let _ = (left_largest, right_smallest);
+        false
+    }
+
+    /// A filter for a job.
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>>;
+
+    /// What to put in the place of a faulty entry. Called outside every job and lock; may read and
+    /// may take its time.
+    fn repair(&self, fault: &Fault, sources: &mut dyn RepairSources) -> Patch {
+        let _ = (fault, sources);
+        Patch::Poison
+    }
+}
+
+/// What a filter does with an input entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// It goes on.
+    Pass,
+    /// The filter has taken it over: it goes no further.
+    Take,
+}
+
+/// What becomes of an entry that nobody else can see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It stays as it is.
+    Keep,
+    /// It is deleted: a tombstone takes its place unless nothing older can lie below.
+    Remove,
+    /// It gets this value.
+    Replace(Vec<u8>),
+}
+
+/// Whether the output may be cut before the next user key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// A block and a table may end here.
+    Allowed,
+    /// What comes next belongs in the same block, and in the same table.
+    Forbidden,
+}
+
+/// Takes part in one flush or compaction. Entries come in internal order.
+pub trait CompactionFilter: Send {
+    /// Every entry of the inputs, hidden ones included. Only for a filter that
+    /// [seals](CompactionFilterFactory::seals).
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        let _ = (entry, at, faults);
+        Ok(Input::Pass)
+    }
+
+    /// An entry that the engine would keep and that no registered snapshot sees: none lies in
+    /// [its sequence, that of the next newer version). Tombstones are not offered.
+    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
+        let _ = entry;
+        Ok(Decision::Keep)
+    }
+
+    /// A survivor in its final form. `untouched_from` is its stored sequence number if key, kind
+    /// and value are the input's own bytes.
+    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
+        let _ = (entry, untouched_from);
+        Ok(())
+    }
+
+    /// Before each new user key of the output, and `None` at the end: emit the hidden entries that
+    /// sort before `next`, and say whether a block and a table may end here.
+    fn boundary(
+        &mut self,
+        next: Option<&[u8]>,
+        out: &mut Emitter<'_>,
+        faults: &mut Faults,
+    ) -> Result<Cut> {
+        let _ = (next, out, faults);
+        Ok(Cut::Allowed)
+    }
+
+    /// A table of the output ends: note what should be known of it.
+    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        let _ = properties;
+        Ok(())
+    }
+}
+
+/// Takes key, sequence number and payload of a hidden entry.
+pub type HiddenSink<'a> = dyn FnMut(&[u8], SeqNo, &[u8]) -> Result<()> + 'a;
+
+/// Where a filter's hidden entries go.
+pub struct Emitter<'a> {
+    sink: &'a mut HiddenSink<'a>,
+    forced_cuts: u64,
+}
+
+impl<'a> Emitter<'a> {
+    /// An emitter into `sink`. The engine was forced to cut `forced_cuts` blocks since the last
+    /// boundary where a cut was allowed.
+    pub fn new(sink: &'a mut HiddenSink<'a>, forced_cuts: u64) -> Emitter<'a> {
+        Emitter { sink, forced_cuts }
+    }
+
+    /// Writes a hidden tombstone with a payload. Its key is that of an entry before it with the
+    /// reserved suffix, and `seq` is that entry's.
+    pub fn emit(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        (self.sink)(key, seq, payload)
+    }
+
+    /// How many blocks were cut although a cut was forbidden, since the last boundary where one
+    /// was allowed: versions of one key beyond a bound.
+    pub fn forced_cuts(&self) -> u64 {
+        self.forced_cuts
+    }
+}
+
+/// An entry that a filter found damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its stored key.
+    pub key: Vec<u8>,
+    /// Its stored sequence number.
+    pub seq: SeqNo,
+    /// What it claims to be.
+    pub kind: EntryKind,
+    /// Its bytes.
+    pub value: Vec<u8>,
+    /// Where it lies.
+    pub at: Origin,
+    /// What is wrong, in one phrase.
+    pub what: String,
+    /// For the filter's own repair.
+    pub detail: Vec<u8>,
+}
+
+/// The faults of a job so far.
+#[derive(Debug, Default)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// Notes a fault.
+    pub fn push(&mut self, fault: Fault) {
+        self.0.push(fault);
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them.
+    pub fn into_vec(self) -> Vec<Fault> {
+        self.0
+    }
+}
+
+/// What takes the place of a faulty entry in the next run of the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Patch {
+    /// These bytes.
+    Replace {
+        /// The key.
+        key: Vec<u8>,
+        /// The sequence number.
+        seq: SeqNo,
+        /// The kind.
+        kind: EntryKind,
+        /// The value.
+        value: Vec<u8>,
+        /// Where they came from: "re-read", "one-bit search", ...
+        source: String,
+    },
+    /// A record that is known to be damaged: it reads as corruption until it is overwritten.
+    Poison,
+    /// Nothing: the entry is left out. Only right for a hidden entry.
+    Leave,
+}
+
+/// Where a repair may look.
+pub trait RepairSources {
+    /// The entry at the same place, read again past every cache: key, sequence number, kind and
+    /// value, and whether its block verified.
+    fn reread(&mut self, at: &Origin) -> Result<Option<OwnedEntry>>;
+
+    /// The entry of this key and sequence number in the log, if it is still there.
+    fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>>;
+}
+
+/// An entry by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedEntry {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its sequence number.
+    pub seq: SeqNo,
+    /// Its kind.
+    pub kind: EntryKind,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Whether the block or frame that it came from verified.
+    pub verified: bool,
+}

@@ -1,0 +1,110 @@
+//! How sister crates and applications plug in: compaction filters, the value store, listeners.
+//!
+//! A partition names its hooks in the manifest, with parameters and rules. The rules are kept and
+//! enforced by the engine whether the hook's code is there or not; what happens to a partition
+//! whose hook is missing is a rule too. The engine knows none of the hooks.
+//!
+//! A job over a partition with filters runs in this order, for each entry of its inputs:
+//!
+//! ```text
+//! input (Pass | Take) -> survival rules -> decide (Keep | Remove | Replace) -> boundary -> output
+//! ```
+//!
+//! Invariants:
+//! 1. No hook is called under a lock of the engine, unless its doc says so.
+//! 2. An `Err` fails the job: nothing is installed, the inputs stay. A fault does not: the job
+//!    reads on to its end, installs nothing, each fault is repaired outside the job, and the job
+//!    runs again over the patched entries.
+
+mod event;
+mod filter;
+mod store;
+
+use std::sync::Arc;
+
+pub use event::{Event, EventListener};
+pub use filter::{
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
+    Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
+};
+pub use store::{PendingHandle, ValueStore};
+
+use crate::types::{EntryKind, FileNo, SeqNo};
+
+/// What the engine enforces for a hook, present or not. Stored with the partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// User keys with this ending are refused on every write and ingest, as
+    /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey): keys of hidden entries end so.
+    pub reserved_suffix: Vec<u8>,
+    /// Every key is stored with a zero byte behind it, which is hidden again from readers, so that
+    /// no key ends in the reserved suffix. Fixed when the partition is made.
+    pub any_key: bool,
+    /// What happens when the partition is opened without the hook.
+    pub when_absent: WhenAbsent,
+}
+
+/// What happens when a partition is opened and one of its hooks was not supplied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenAbsent {
+    /// It opens for reading and writing; compactions treat hidden entries as what they are
+    /// without the hook: nothing.
+    #[default]
+    OpenPlainly,
+    /// It does not open: its data means nothing without the hook.
+    Refuse,
+}
+
+/// Finds the code of hooks that partitions name.
+pub trait HookProvider: Send + Sync + 'static {
+    /// The compaction filter `name` with these stored parameters, if this provider has it.
+    fn compaction_filter(
+        &self,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>>;
+
+    /// The value store `name` with these stored parameters, if this provider has it.
+    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+        let _ = (name, params);
+        None
+    }
+}
+
+/// An entry as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The stored key: user key, with the zero byte of [`Rules::any_key`] if the partition has it.
+    pub key: &'a [u8],
+    /// The sequence number that counts.
+    pub seq: SeqNo,
+    /// The sequence number in the file: another one in a file that was ingested.
+    pub stored_seq: SeqNo,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its value, payload or handle.
+    pub value: &'a [u8],
+    /// Whether a compaction filter added it.
+    pub hidden: bool,
+}
+
+/// Where an entry came from. A place names an entry for as long as the file lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// The table; `None` for a memtable.
+    pub file: Option<FileNo>,
+    /// The level of the table.
+    pub level: usize,
+    /// Offset of the block in the file, in bytes.
+    pub block_offset: u64,
+    /// Which entry of the block, hidden ones counted.
+    pub entry: u32,
+    /// Whether the block's checksum agreed. If not, the entry is suspect.
+    pub block_verified: bool,
+}
+
+impl Origin {
+    /// An entry of a memtable.
+    pub const MEMTABLE: Origin =
+        Origin { file: None, level: 0, block_offset: 0, entry: 0, block_verified: true };
+}
