@@ -100,7 +100,9 @@
 //! # }
 //! ```
 
-pub use lsm_core::db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
+pub use lsm_core::db::{
+    BackgroundMode, Batch, Builder, Commit, Db, ExportSummary, IngestSummary, Partition, Snapshot,
+};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
 pub use lsm_core::hooks;

@@ -7,6 +7,7 @@ mod compat;
 mod concurrent;
 mod corrupt;
 mod crash;
+mod exchange;
 mod fault;
 mod hooks;
 mod hostile;

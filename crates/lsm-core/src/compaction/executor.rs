@@ -174,7 +174,7 @@ enum Input {
     /// The tables of a deeper level.
     Level(LevelIter),
     /// One table with its hidden entries and places, for a filter that seals.
-    Raw { iter: RawIter, file: FileNo, level: usize },
+    Raw { iter: RawIter, file: FileNo, level: usize, global_seq: Option<SeqNo> },
 }
 
 macro_rules! each {
@@ -193,7 +193,13 @@ impl InternalIter for Input {
     }
 
     fn key(&self) -> KeyRef<'_> {
-        each!(self, iter => iter.key())
+        let key = each!(self, iter => iter.key());
+        match self {
+            Input::Raw { global_seq: Some(seq), .. } => {
+                KeyRef::new(key.user, key.trailer.with_seq(*seq))
+            }
+            _ => key,
+        }
     }
 
     fn value(&self) -> &[u8] {
@@ -230,9 +236,17 @@ impl JobIter for Input {
         matches!(self, Input::Raw { iter, .. } if iter.hidden())
     }
 
+    fn stored_seq(&self) -> SeqNo {
+        match self {
+            Input::Table(iter) => iter.stored_seq(),
+            Input::Level(iter) => iter.key().trailer.seq(),
+            Input::Raw { iter, .. } => iter.key().trailer.seq(),
+        }
+    }
+
     fn origin(&self) -> Origin {
         match self {
-            Input::Raw { iter, file, level } => {
+            Input::Raw { iter, file, level, .. } => {
                 let (block_offset, entry, block_verified) = iter.origin();
                 let (file, level) = (Some(*file), *level);
                 Origin { file, level, block_offset, entry, block_verified }
@@ -276,7 +290,7 @@ pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Re
         snapshots: stages.registered(),
         inputs: &notes,
     })?;
-    let base_seq = job.tables().map(|(_, table)| table.meta.min_seq).min();
+    let base_seq = job.tables().map(|(_, table)| table.meta.oldest()).min();
     let base_seq = base_seq.expect("a job has inputs");
     let suffix = &stages.hooks().rules.reserved_suffix;
     let outputs = Outputs::new(factory, &version.options, job.level_to, base_seq, suffix);
@@ -294,7 +308,8 @@ fn open_inputs(job: &Job, context: &Arc<TableContext>, raw: bool) -> Result<Vec<
             for table in tables {
                 let mode = RawMode { read_ahead: true, tolerant: true, uncached: false };
                 let iter = table.reader(context)?.raw_iter(mode);
-                inputs.push(Input::Raw { iter, file: table.meta.file, level: *level });
+                let (file, level, global_seq) = (table.meta.file, *level, table.meta.global_seq);
+                inputs.push(Input::Raw { iter, file, level, global_seq });
             }
         } else if *level == 0 {
             for table in tables {
@@ -339,7 +354,7 @@ fn check_table(table: &Table, context: &TableContext) -> Result<()> {
     while entries.valid() {
         let key = entries.key();
         let ascends = last.as_ref().is_none_or(|last| last.as_ref() < key);
-        if !ascends || !is_plausible(key, table.meta.min_seq) || !table.meta.covers(key.user) {
+        if !ascends || !is_plausible(key, table.meta.oldest()) || !table.meta.covers(key.user) {
             let (offset, _) = entries.place();
             let what = format!("an entry with sequence {} is out of order", key.trailer.seq());
             let error = Error::corruption(table.path(context), offset, what);

@@ -94,7 +94,7 @@ impl Picker<'_> {
         let base = Shape::of(self.version).base;
         let mut waits = false;
         let wanted =
-            |table: &Arc<Table>| table.meta.overlaps(range) && table.meta.min_seq <= through;
+            |table: &Arc<Table>| table.meta.overlaps(range) && table.meta.oldest() <= through;
         if self.version.levels[0].tables().iter().any(wanted) {
             match self.level0(base, range, Reason::Range) {
                 Some(job) => return RangePick::Job(job),

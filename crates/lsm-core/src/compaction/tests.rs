@@ -38,7 +38,7 @@ fn empty() -> DbVersion {
 }
 
 /// `file:first-last`, then `*bytes` (else 100) and `!tombstones` (else 0) of 100 entries.
-fn table(text: &str) -> SstMeta {
+pub(super) fn table(text: &str) -> SstMeta {
     let (text, tombstones) = text.split_once('!').unwrap_or((text, "0"));
     let (text, bytes) = text.split_once('*').unwrap_or((text, "100"));
     let (file, range) = text.split_once(':').unwrap();
@@ -62,10 +62,11 @@ fn table(text: &str) -> SstMeta {
         tombstones: tombstones.parse().unwrap(),
         hidden: 0,
         global_seq: None,
+        foreign: None,
     }
 }
 
-fn draw(text: &str) -> PartitionVersion {
+pub(super) fn draw(text: &str) -> PartitionVersion {
     let mut changes = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (level, tables) = line.split_once(':').unwrap();

@@ -335,8 +335,7 @@ impl DbInner {
                 self.apply(batch, member);
             }
         }
-        let visible = pipeline.next_seq.get() - 1;
-        self.commit.visible_seq.store(visible, Ordering::Release);
+        self.publish(pipeline);
         self.commit.applied_lsn.store(lsn.0, Ordering::Release);
         members
     }
@@ -458,6 +457,20 @@ impl DbInner {
         self.commit.active_bytes.store(active, Ordering::Relaxed);
         self.update_pressure(partition);
         self.background.flush_due();
+    }
+
+    /// Takes the next sequence number, for what is no batch. Readers see it from the next
+    /// [`DbInner::publish`] on; it is used up even if nothing comes of it.
+    pub(super) fn take_seq(&self, pipeline: &mut Pipeline) -> SeqNo {
+        let seq = pipeline.next_seq;
+        pipeline.next_seq = seq.plus(1);
+        seq
+    }
+
+    /// Lets readers see everything up to the last sequence number that was taken.
+    pub(super) fn publish(&self, pipeline: &Pipeline) {
+        let visible = pipeline.next_seq.get() - 1;
+        self.commit.visible_seq.store(visible, Ordering::Release);
     }
 
     /// Stands between two groups: nothing is under way while the guard lives.

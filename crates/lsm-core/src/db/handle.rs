@@ -181,7 +181,7 @@ impl fmt::Debug for Db {
 /// A handle to one partition: a key space with its own tables and options.
 #[derive(Clone)]
 pub struct Partition {
-    db: Db,
+    pub(super) db: Db,
     state: Arc<PartitionState>,
 }
 
@@ -289,7 +289,7 @@ impl Partition {
 
     /// What a scan needs: the present view and a sequence number, or the error that says why
     /// there is none.
-    fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
+    pub(super) fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
         match snapshot {
             None => {
                 self.db().check_not_closed()?;

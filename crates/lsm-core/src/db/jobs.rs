@@ -27,25 +27,35 @@ use crate::hooks::{Event, PartitionHooks};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::snapshot::{DecidingJob, JobSnapshots};
-use crate::types::{FileNo, PartitionId, SeqNo};
+use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
 /// What the compactions of one partition have taken.
 #[derive(Default)]
-struct Claims {
-    busy: Busy,
+pub(super) struct Claims {
+    pub(super) busy: Busy,
     cursors: Cursors,
-    running: usize,
+    pub(super) running: usize,
     /// Why some tables stay claimed.
     damage: Option<Error>,
+}
+
+/// What a flush does with log segments that nothing needs any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OldLog {
+    /// Lets them go. Takes the commit path's lock.
+    Release,
+    /// Leaves them to the next flush.
+    Keep,
 }
 
 /// What background work has under way.
 #[derive(Default)]
 pub(super) struct Jobs {
-    /// Held while a flush runs.
-    flushing: Mutex<()>,
-    claims: Mutex<HashMap<PartitionId, Claims>>,
+    /// Held while a flush runs, and while something must stay unflushed. Taken before the commit
+    /// path's lock.
+    pub(super) flushing: Mutex<()>,
+    pub(super) claims: Mutex<HashMap<PartitionId, Claims>>,
 }
 
 impl DbInner {
@@ -124,16 +134,26 @@ impl DbInner {
         else {
             return Ok(false);
         };
-        self.flush_partition(&partition)?;
+        let newest = partition.view().sealed.first().map(|memtable| memtable.id);
+        let newest = newest.expect("it was picked for its sealed memtables, and only flushes take");
+        self.flush_partition(&partition, newest, OldLog::Release)?;
         self.background.wake_all();
         Ok(true)
     }
 
-    fn flush_partition(&self, partition: &Arc<PartitionState>) -> Result<()> {
+    /// Flushes the sealed memtables of a partition through `through`, which is one of them. The
+    /// caller holds `Jobs::flushing`.
+    pub(super) fn flush_partition(
+        &self,
+        partition: &Arc<PartitionState>,
+        through: MemtableId,
+        old_log: OldLog,
+    ) -> Result<()> {
         self.lock_versions()?.ensure_writable()?;
         let view = partition.pin();
-        let newest = view.sealed.first().expect("it was picked for its sealed memtables");
-        let (through, last_seq) = (newest.id, newest.last_seq());
+        let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
+        let sealed = &view.sealed[newer..];
+        let last_seq = sealed.first().expect("`through` is sealed").last_seq();
         // Durability: no flush that covers a sequence enters the manifest before the log is
         // durable through it; else a crash could keep half of a batch over two partitions.
         if partition.logged {
@@ -144,7 +164,7 @@ impl DbInner {
         let factory = self.factory();
         let started = self.background.now();
         let (tables, dropped) = self.run_to_tables(partition, &hooks, &snapshots, |stages| {
-            flush(&view.sealed, &view.version, stages, &factory)
+            flush(sealed, &view.version, stages, &factory)
         })?;
         let (id, level) = (partition.id, 0);
         let mut changes = Vec::new();
@@ -158,7 +178,10 @@ impl DbInner {
             seq: last_seq,
             memtables_through: through,
         });
-        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))))?;
+        let segments = match old_log {
+            OldLog::Release => self.obsolete_segments(self.log_low_water(Some((id, through))))?,
+            OldLog::Keep => Vec::new(),
+        };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
         if self.install_job(partition, changes, Some(through), Vec::new(), &dropped)? {

@@ -2,11 +2,13 @@
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go.
+//! `obsolete.rs` lets files go; `checkpoint.rs` and `exchange/` copy to and from other folders.
 
 mod background;
+mod checkpoint;
 mod close;
 mod commit;
+mod exchange;
 mod handle;
 mod hooked;
 mod jobs;
@@ -40,6 +42,7 @@ use crate::version::{Change, FileNumbers, TableContext, VersionSet};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
+pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use open::Builder;
 pub use write::Batch;

@@ -109,6 +109,20 @@ impl Cursor {
         if self.any_key { &stored[..stored.len() - 1] } else { stored }
     }
 
+    /// The sequence number of the operation that wrote the value.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    pub fn seq(&self) -> SeqNo {
+        assert!(self.valid(), "the cursor is on no key");
+        self.entries.trailer().seq()
+    }
+
+    /// The key in the form in which it is stored. Only while valid.
+    pub fn stored_key(&self) -> &[u8] {
+        self.entries.key()
+    }
+
     /// The value. Lives until the cursor moves.
     ///
     /// # Errors

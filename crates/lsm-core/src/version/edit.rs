@@ -30,7 +30,9 @@
 //! place in the log segment, offset, last sequence
 //! table            file, epoch, bytes, hash (u128), smallest, largest (each: user key, sequence,
 //!                  kind u8), bounds u8, smallest sequence, largest sequence, entries,
-//!                  tombstones, hidden, then fields: 1 global sequence
+//!                  tombstones, hidden, then fields: 1 global sequence; of a file that was
+//!                  ingested what it says of itself, all or none: 2 database id, high half,
+//!                  3 low half, 4 file, 5 epoch
 //! options          fields: 1 logged, 2 compression, 3 block bytes, 4 bloom bits per key,
 //!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier
 //! fields           until the body ends: tag as above, length, value (here always one varint);

@@ -28,6 +28,8 @@ pub use edit::{Change, EditFault, VersionEdit};
 pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{Manifest, retire};
+pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
+pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};
 pub use set::{FileNumbers, VersionSet};
 pub use table::{Bounds, SstMeta, Table, TableContext, UserRange};

@@ -15,6 +15,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
 use crate::hooks::WhenAbsent;
 use crate::options::Compression;
+use crate::sstable::SstIdentity;
 use crate::types::{EntryKind, InternalKey, MemtableId, Trailer};
 
 const DB: DbId = DbId(0x1234_5678_9abc_def0);
@@ -136,6 +137,7 @@ fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
         tombstones: 1,
         hidden: 2,
         global_seq: None,
+        foreign: None,
     }
 }
 
@@ -317,6 +319,11 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             let start = format!("{:04x}", word & 0xffff);
             let mut meta = meta(file, &start, &format!("{start}z"));
             meta.global_seq = (word >> 16 & 1 == 1).then(|| seq(word.into()));
+            meta.foreign = (word >> 18 & 1 == 1).then(|| SstIdentity {
+                db_id: DbId(u128::from(word) << 70 | 5),
+                file: FileNo(pick),
+                epoch: Epoch(word),
+            });
             meta.bounds.largest_excluded = word >> 17 & 1 == 1;
             vec![Change::TableAdded { partition: partition?.id, level, meta }]
         }
