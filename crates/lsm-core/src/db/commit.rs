@@ -32,6 +32,7 @@ use crate::batch::SectionReader;
 use crate::error::Result;
 use crate::options::Durability;
 use crate::partition::PartitionState;
+use crate::sstable::bloom_hash;
 use crate::types::{Epoch, SeqNo};
 use crate::wal::{FramePlace, Lsn, Section, frame};
 
@@ -412,7 +413,9 @@ impl DbInner {
                 operations.next_operation().expect("db/write.rs encoded this section")
             {
                 user_bytes += (operation.key.len() + operation.value.len()) as u64;
-                memory += view.active.insert(seq, member.lsn.0, &section.bytes, &operation);
+                let hash = bloom_hash(&section.bytes[operation.key.clone()]);
+                let lsn = member.lsn.0;
+                memory += view.active.insert(seq, lsn, hash, &section.bytes, &operation);
                 seq = seq.plus(1);
             }
         }

@@ -30,6 +30,6 @@ impl ReadView {
 
     /// Memory of all memtables, in bytes.
     pub fn memtable_bytes(&self) -> u64 {
-        self.memtables().map(|memtable| memtable.bytes()).sum()
+        self.memtables().map(|memtable| memtable.bytes() + memtable.bloom_bytes()).sum()
     }
 }

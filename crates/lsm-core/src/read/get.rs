@@ -31,12 +31,12 @@ pub struct GetContext<'a> {
 /// Corruption that names the table if the key, or the way to it, is damaged.
 pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
     let GetContext { view, tables, seq, .. } = *context;
+    let hash = bloom_hash(key);
     for memtable in view.memtables() {
-        if let Some((trailer, value)) = memtable.get(key, seq) {
+        if let Some((trailer, value)) = memtable.get(key, hash, seq) {
             return resolve(context, trailer, value, None, key);
         }
     }
-    let hash = bloom_hash(key);
     for table in view.version.levels[0].tables() {
         if !table.meta.covers(key) {
             continue;
