@@ -16,6 +16,9 @@ use super::index::IndexCursor;
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 
+/// Room for a key from the start: a short scan should not grow its buffer step by step.
+const KEY_BYTES_TYPICAL: usize = 64;
+
 /// Bytes that a streaming cursor reads at once.
 pub(super) const READ_AHEAD_BYTES: u64 = 256 << 10;
 
@@ -58,7 +61,7 @@ impl SstIter {
             block: None,
             at: 0,
             is_valid: false,
-            key: Vec::new(),
+            key: Vec::with_capacity(KEY_BYTES_TYPICAL),
             trailer: Trailer::LAST,
             value: 0..0,
             restart: 0..0,
