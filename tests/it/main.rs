@@ -12,4 +12,5 @@ mod hostile;
 mod kill;
 mod model;
 mod regressions;
+mod resume;
 mod sim;

@@ -242,12 +242,15 @@ impl DbInner {
             // Whoever waits for idleness, for a claim to be given back, or for an error.
             background.changed.notify_all();
             self.ease();
+            self.deliver();
         }
     }
 
     /// Does work until there is none.
     fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
-        while !self.background.is_stopping() && once()? {}
+        while !self.background.is_stopping() && once()? {
+            self.deliver();
+        }
         Ok(None)
     }
 
@@ -291,6 +294,12 @@ impl DbInner {
     /// Does one piece of background work on the calling thread; `false` if there was none.
     pub(super) fn step(&self) -> Result<bool> {
         self.check_not_closed()?;
+        let done = self.step_once();
+        self.deliver();
+        done
+    }
+
+    fn step_once(&self) -> Result<bool> {
         if self.flush_one()? || self.compact_one()? {
             return Ok(true);
         }

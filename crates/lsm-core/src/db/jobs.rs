@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -20,9 +21,10 @@ use super::{BackgroundMode, DbInner};
 use crate::compaction::{self, Busy, Cursors, Job, JobKind, Picker, RangePick, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
+use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
 /// What the compactions of one partition have taken.
@@ -41,6 +43,26 @@ pub(super) struct Jobs {
     /// Held while a flush runs.
     flushing: Mutex<()>,
     claims: Mutex<HashMap<PartitionId, Claims>>,
+}
+
+/// Sealed memtables that are in tables which are not installed yet.
+pub(super) struct Written {
+    pub(super) tables: Vec<SstMeta>,
+    /// The memtables through this one,
+    pub(super) through: MemtableId,
+    /// and the operations through this one.
+    last_seq: SeqNo,
+    took: Duration,
+}
+
+impl Written {
+    /// What installing them changes.
+    pub(super) fn changes(&self, partition: PartitionId) -> Vec<Change> {
+        let tables = self.tables.iter().cloned();
+        let added = tables.map(|meta| Change::TableAdded { partition, level: 0, meta });
+        let (seq, memtables_through) = (self.last_seq, self.through);
+        added.chain([Change::FlushedThrough { partition, seq, memtables_through }]).collect()
+    }
 }
 
 impl DbInner {
@@ -64,12 +86,17 @@ impl DbInner {
         let sealed_bytes = |partition: &Arc<PartitionState>| -> u64 {
             partition.view().sealed.iter().map(|memtable| memtable.bytes()).sum()
         };
-        let candidates = self.live_partitions();
-        let Some(partition) = candidates
-            .into_iter()
-            .filter(|partition| !partition.view().sealed.is_empty())
-            .max_by_key(sealed_bytes)
-        else {
+        let mut candidates = self.live_partitions();
+        candidates.retain(|partition| !partition.view().sealed.is_empty());
+        if self.is_log_failed() {
+            let resumed = self.resume();
+            // No log keeps the others from being flushed.
+            candidates.retain(|partition| !partition.logged);
+            if resumed.is_ok() || candidates.is_empty() {
+                return resumed.map(|()| true);
+            }
+        }
+        let Some(partition) = candidates.into_iter().max_by_key(sealed_bytes) else {
             return Ok(false);
         };
         self.flush_partition(&partition)?;
@@ -77,40 +104,48 @@ impl DbInner {
         Ok(true)
     }
 
-    fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
-        self.lock_versions()?.ensure_writable()?;
+    /// Writes the sealed memtables of a partition to tables, and installs nothing. The caller
+    /// holds the lock under which flushes run.
+    pub(super) fn write_sealed(&self, partition: &PartitionState) -> Result<Written> {
+        let started = self.background.now();
         let view = partition.pin();
         let newest = view.sealed.first().expect("it was picked for its sealed memtables");
         let (through, last_seq) = (newest.id, newest.last_seq());
+        let snapshots = self.snapshots_for_job();
+        let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
+        let took = self.background.now().saturating_sub(started);
+        Ok(Written { tables: table.into_iter().collect(), through, last_seq, took })
+    }
+
+    /// Counts and tells a flush that is installed.
+    pub(super) fn count_flush(&self, partition: &PartitionState, written: &Written) {
+        let bytes = written.tables.iter().map(|meta| meta.bytes).sum();
+        self.counters.flush_bytes.add(bytes);
+        self.counters.flushes.add(1);
+        let (partition, took) = (partition.name.to_string(), written.took);
+        self.tell(&Event::Flushed { partition, bytes, took });
+    }
+
+    fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
+        self.lock_versions()?.ensure_writable()?;
         // Durability: no flush that covers a sequence enters the manifest before the log is
         // durable through it; else a crash could keep half of a batch over two partitions.
         if partition.logged {
-            self.sync_through_seq(last_seq)?;
+            let view = partition.pin();
+            let newest = view.sealed.first().expect("it was picked for its sealed memtables");
+            self.sync_through_seq(newest.last_seq())?;
         }
-        let snapshots = self.snapshots_for_job();
-        let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
-        let table = table.as_slice();
-        let (id, level) = (partition.id, 0);
-        let mut changes = Vec::new();
-        changes.extend(table.iter().cloned().map(|meta| Change::TableAdded {
-            partition: id,
-            level,
-            meta,
-        }));
-        changes.push(Change::FlushedThrough {
-            partition: id,
-            seq: last_seq,
-            memtables_through: through,
-        });
+        let written = self.write_sealed(partition)?;
+        let (id, through) = (partition.id, written.through);
+        let mut changes = written.changes(id);
         let segments = self.obsolete_segments(self.log_low_water(Some((id, through))))?;
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
         if self.install_tables(partition, changes, Some(through), Vec::new())? {
-            self.counters.flush_bytes.add(table.iter().map(|meta| meta.bytes).sum());
-            self.counters.flushes.add(1);
+            self.count_flush(partition, &written);
             self.segments_removed(&segments)
         } else {
-            self.forget(table)
+            self.forget(&written.tables)
         }
     }
 
@@ -284,7 +319,7 @@ impl DbInner {
     }
 
     /// Removes tables that a job wrote for a partition that was dropped meanwhile.
-    fn forget(&self, tables: &[SstMeta]) -> Result<()> {
+    pub(super) fn forget(&self, tables: &[SstMeta]) -> Result<()> {
         let tables: Vec<_> = tables.iter().map(|meta| Arc::new(Table::new(meta.clone()))).collect();
         self.obsolete.add(tables.iter());
         drop(tables);
@@ -340,6 +375,9 @@ impl DbInner {
 
     /// Whether there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
+        if self.is_log_failed() {
+            return true;
+        }
         let mut claims = self.jobs.claims.lock();
         self.live_partitions().iter().any(|partition| {
             let claim = claims.entry(partition.id).or_default();
@@ -360,6 +398,10 @@ impl DbInner {
         let mut lock = self.lock.lock();
         if lock.is_none() {
             return Ok(());
+        }
+        if self.is_log_failed() {
+            // The last chance; what becomes of it is told below.
+            let _ = self.flush_one();
         }
         let flushed = self.flush_unlogged();
         let mut between = self.between_groups();

@@ -6,7 +6,8 @@
 //! 2. Segments are synced in order: what is durable is always a prefix of the log.
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
-//! 4. After a failed sync nothing is synced again: the store turns read-only.
+//! 4. After a failed sync nothing that was written before is synced again: the store turns
+//!    read-only, until `resume.rs` has begun the log anew behind tables.
 //! 5. Segments are begun in the order of their numbers, because replay follows the numbers. One
 //!    that was overtaken, or could not be begun, is spoiled: it leaves the manifest no later than
 //!    the next segment is begun, and so before the one that it could name as its last is let go.
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::DbInner;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File};
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
@@ -101,6 +102,24 @@ impl Pipeline {
 
     pub(super) fn note_switch(&mut self, partition: PartitionId, memtable: MemtableId) {
         self.switches.push(Control::MemtableSwitch { partition, memtable });
+    }
+
+    /// The last sequence number in an appended frame.
+    pub(super) fn logged_seq(&self) -> SeqNo {
+        self.logged_seq
+    }
+
+    /// The present segment and where it ends.
+    pub(super) fn end(&self) -> Option<LogPlace> {
+        self.segment.as_ref().map(SegmentWriter::end)
+    }
+
+    /// Forgets frames that were encoded for a segment that takes no more. They are memtable
+    /// switches alone, which stay due: batches are in the buffer only while a group is under way.
+    pub(super) fn forget_buffer(&mut self) {
+        self.buffer.clear();
+        self.encoded_seq = self.logged_seq;
+        self.switches_encoded = 0;
     }
 
     /// Where the log ends as a manifest edit names it.
@@ -299,6 +318,11 @@ impl DbInner {
         }
         let reserve = self.reserve_segment(self.options.wal_segment_bytes, &[])?;
         let mut pipeline = self.between_groups();
+        // The log may have been begun anew meanwhile, without the reserve.
+        let is_listed = self.lock_versions()?.current().log_segments.contains_key(&reserve.1);
+        if !is_listed {
+            return Ok(());
+        }
         let is_next = pipeline.segment.as_ref().is_none_or(|s| s.header().number < reserve.1);
         if pipeline.reserve.is_none() && is_next {
             pipeline.reserve = Some(reserve);
@@ -342,7 +366,8 @@ impl DbInner {
                 let done = files.len() - 1;
                 self.commit.written.lock().files.drain(..done);
             }
-            Err(error) => sync.failed = Some(error.clone()),
+            // `latch_failure` has noted it.
+            Err(_) => assert!(sync.failed.is_some(), "no sync follows before that is made good"),
         }
         self.commit.synced.notify_all();
         drop(sync);
@@ -430,6 +455,10 @@ impl DbInner {
     /// The header behind each of them is durable: what is left of the log says how far it came,
     /// so that the next open can tell a log that lost everything from one that never began.
     pub(super) fn obsolete_segments(&self, low: Lsn) -> Result<Vec<FileNo>> {
+        if self.is_log_failed() {
+            // They go when the log is begun anew; nothing can be made durable before.
+            return Ok(Vec::new());
+        }
         let pipeline = self.between_groups();
         let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
         let obsolete: Vec<_> = obsolete.copied().collect();
@@ -470,12 +499,40 @@ impl DbInner {
         low
     }
 
-    /// Turns the store read-only for good.
-    pub(super) fn latch_failure(&self, error: Error) -> Error {
-        let message = "the store takes no more writes until it is opened again";
-        let latched = Error::because(ErrorKind::ReadOnly, message, error);
-        self.failure.lock().get_or_insert_with(|| latched.clone());
-        self.background.wake_all();
-        latched
+    /// Whether a sync failed, and the log was not begun anew since.
+    pub(super) fn is_log_failed(&self) -> bool {
+        self.commit.sync.lock().failed.is_some()
+    }
+
+    /// Has every sync fail with `error` until the log is begun anew.
+    pub(super) fn fail_syncs(&self, error: &Error) {
+        self.commit.sync.lock().failed.get_or_insert_with(|| error.clone());
+        self.commit.synced.notify_all();
+    }
+
+    /// Waits until no sync is under way. None begins while one has failed.
+    pub(super) fn wait_for_failed_sync(&self) {
+        let mut sync = self.commit.sync.lock();
+        while sync.running {
+            self.commit.synced.wait(&mut sync);
+        }
+    }
+
+    /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
+    /// everything before it is in tables, and so as durable as can be.
+    pub(super) fn restart_log(&self, pipeline: &mut Pipeline, segment: SegmentWriter) {
+        assert!(pipeline.buffer.is_empty() && segment.is_empty());
+        let (lsn, seq, file) = (segment.lsn(), pipeline.logged_seq, segment.file().clone());
+        pipeline.segment = Some(segment);
+        pipeline.reserve = None;
+        pipeline.closed.clear();
+        pipeline.spoiled.clear();
+        pipeline.must_switch = false;
+        *self.commit.written.lock() = Written { lsn, seq, files: vec![file] };
+        let mut sync = self.commit.sync.lock();
+        assert!(!sync.running, "none begins while one has failed");
+        *sync = SyncState { lsn, seq, running: false, failed: None, marked: true };
+        drop(sync);
+        self.commit.synced.notify_all();
     }
 }

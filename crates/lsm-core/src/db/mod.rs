@@ -6,12 +6,14 @@
 
 mod background;
 mod commit;
+mod events;
 mod handle;
 mod jobs;
 mod log;
 mod obsolete;
 mod open;
 mod partitions;
+mod resume;
 mod stall;
 mod stats;
 mod write;
@@ -25,6 +27,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::cache::Blocks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
+use crate::hooks::EventListener;
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
@@ -59,6 +62,7 @@ pub(crate) struct DbInner {
     snapshots: Arc<Snapshots>,
     counters: Counters,
     random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
+    listeners: Vec<Arc<dyn EventListener>>,
 
     // Each with a lock of its own inside.
     commit: CommitPath,
@@ -66,6 +70,8 @@ pub(crate) struct DbInner {
     jobs: Jobs,
     stall: Stall,
     obsolete: ObsoleteFiles,
+    events: events::Events,
+    in_doubt: Mutex<resume::InDoubt>,
 
     /// Held over the manifest's append and sync, and while views take a new version in.
     versions: Mutex<VersionSet>,
@@ -73,7 +79,8 @@ pub(crate) struct DbInner {
     /// Number of the last durable edit: written under `versions`, read anywhere.
     edit_number: AtomicU64,
 
-    /// Set once: why no write is taken until the next open.
+    /// Why no write is taken until `resume.rs` succeeds. Set and cleared together with the failed
+    /// sync of the commit path.
     failure: Mutex<Option<Error>>,
     closed: AtomicBool,
     /// Set under `versions` before the lock file is let go: nothing is installed from then on.
@@ -102,8 +109,13 @@ impl DbInner {
     pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
         let mut versions = self.lock_versions()?;
         let number = versions.install(changes)?.edit_number;
-        self.edit_number.store(number, Ordering::Release);
+        self.note_edit(number);
         Ok(())
+    }
+
+    /// Notes under the lock of the versions that an edit is durable.
+    pub(super) fn note_edit(&self, number: u64) {
+        self.edit_number.store(number, Ordering::Release);
     }
 
     /// The lock under which edits are installed; refused once the database has let go of its

@@ -29,6 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OsFs};
+use crate::hooks::EventListener;
 use crate::limits::SEQNO_MAX;
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
@@ -52,6 +53,7 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     mode: BackgroundMode,
     random: Option<Box<dyn FnMut() -> u64 + Send>>,
+    listeners: Vec<Arc<dyn EventListener>>,
 }
 
 impl Builder {
@@ -63,6 +65,7 @@ impl Builder {
             clock: Arc::new(SystemClock::new()),
             mode: BackgroundMode::Threads,
             random: None,
+            listeners: Vec::new(),
         }
     }
 
@@ -115,13 +118,19 @@ impl Builder {
         self
     }
 
+    /// Tells `listener` what happens in the background. May be called for several.
+    pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Builder {
+        self.listeners.push(listener);
+        self
+    }
+
     /// Opens the database; creates folder and database if there is nothing.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an option out of its range; otherwise as [`Db::open`].
     pub fn open(self) -> Result<Db> {
         self.options.check()?;
-        let Builder { dir, options, fs, clock, mode, random } = self;
+        let Builder { dir, options, fs, clock, mode, random, listeners } = self;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         fs.create_dir(&dir)?;
         let Some(lock) = fs.try_lock(&dir.join(names::LOCK))? else {
@@ -154,11 +163,14 @@ impl Builder {
             snapshots: Arc::new(Snapshots::default()),
             counters: Counters::default(),
             random: Mutex::new(random),
+            listeners,
             commit: CommitPath::new(version.last_seq),
             background: Background::new(mode, clock),
             jobs: super::jobs::Jobs::default(),
             stall: super::stall::Stall::default(),
             obsolete: super::obsolete::ObsoleteFiles::default(),
+            events: super::events::Events::default(),
+            in_doubt: Mutex::default(),
             edit_number: AtomicU64::new(version.edit_number),
             versions: Mutex::new(versions),
             partitions: RwLock::new(partitions),
