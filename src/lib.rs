@@ -100,8 +100,12 @@
 //! # }
 //! ```
 
-pub use lsm_core::db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
+pub use lsm_core::db::{
+    BackgroundFailure, BackgroundMode, Batch, Builder, Class, Commit, Db, Gauge, Health, Partition,
+    PartitionHealth, Reason, Resume, Severity, Snapshot, StallHealth,
+};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
+pub use lsm_core::hooks::{Event, EventListener};
 pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};

@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. Threads have names and are joined by `stop`.
-//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself.
+//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself,
+//!    at the latest after a wait that grows with the failures in a row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +17,13 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::DbInner;
+use super::errors::{BackgroundFailure, Failing, Reason};
 use super::log::LogChore;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::Event;
 
-/// After a failure, work is tried again this much later at the latest.
+/// Who waits looks again this often, for news that nobody told.
 const RETRY: Duration = Duration::from_millis(250);
 /// An idle log is marked this long after its last sync.
 const MARK_AFTER: Duration = Duration::from_millis(10);
@@ -51,13 +54,13 @@ struct State {
     ticket: u64,
     /// Threads that are looking for work or doing it.
     active: usize,
-    flush_error: Option<Error>,
-    compaction_error: Option<Error>,
-    log_error: Option<Error>,
+    flush_error: Option<Failing>,
+    compaction_error: Option<Failing>,
+    log_error: Option<Failing>,
 }
 
 impl State {
-    fn error_of(&mut self, task: Task) -> &mut Option<Error> {
+    fn failing(&mut self, task: Task) -> &mut Option<Failing> {
         match task {
             Task::Flush => &mut self.flush_error,
             Task::Compaction => &mut self.compaction_error,
@@ -65,9 +68,12 @@ impl State {
         }
     }
 
+    fn all_failing(&self) -> impl Iterator<Item = &Failing> {
+        [&self.flush_error, &self.compaction_error, &self.log_error].into_iter().flatten()
+    }
+
     fn error(&self) -> Option<Error> {
-        let errors = [&self.flush_error, &self.compaction_error, &self.log_error];
-        errors.into_iter().flatten().next().cloned()
+        self.all_failing().next().map(|failing| failing.error.clone())
     }
 }
 
@@ -126,6 +132,12 @@ impl Background {
     /// The failure that keeps work from being done at present, if one does.
     pub(super) fn error(&self) -> Option<Error> {
         self.state.lock().error()
+    }
+
+    /// What fails at present.
+    pub(super) fn failures(&self) -> Vec<BackgroundFailure> {
+        let now = self.now();
+        self.state.lock().all_failing().map(|failing| failing.told(now)).collect()
     }
 
     /// Tells the threads that there may be something to flush or to compact.
@@ -230,19 +242,47 @@ impl DbInner {
             };
             let outcome = outcome.and_then(|next| self.remove_obsolete().map(|()| next));
             let held = !self.obsolete.is_empty();
+            let retry = self.note_outcome(task, outcome.as_ref().map(|_| ()));
             timeout = match &outcome {
-                Err(_) => Some(RETRY),
+                Err(_) => Some(retry),
                 Ok(Some(next)) => Some(*next),
                 Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
             };
-            let mut state = background.state.lock();
-            state.active -= 1;
-            *state.error_of(task) = outcome.err();
-            drop(state);
+            background.state.lock().active -= 1;
             // Whoever waits for idleness, for a claim to be given back, or for an error.
             background.changed.notify_all();
             self.ease();
             self.deliver();
+        }
+    }
+
+    /// Keeps or clears the failure of a kind of work; returns how long to wait before the next
+    /// attempt.
+    fn note_outcome(&self, task: Task, outcome: Result<(), &Error>) -> Duration {
+        let work = match task {
+            Task::Flush => Reason::Flush,
+            Task::Compaction => Reason::Compaction,
+            Task::Log => Reason::ReserveSegment,
+        };
+        let mut state = self.background.state.lock();
+        let failing = state.failing(task);
+        match outcome {
+            Ok(()) => {
+                *failing = None;
+                RETRY
+            }
+            // Why the store is read-only is kept and told by itself, and ends without this work.
+            Err(error) if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::Closed) => RETRY,
+            Err(error) => {
+                let now = self.background.now();
+                let is_news = Failing::count(failing, work, error.clone(), now);
+                let delay = failing.as_ref().map_or(RETRY, Failing::delay);
+                drop(state);
+                if is_news {
+                    self.tell(&Event::BackgroundError(error.clone()));
+                }
+                delay
+            }
         }
     }
 
@@ -300,15 +340,20 @@ impl DbInner {
     }
 
     fn step_once(&self) -> Result<bool> {
-        if self.flush_one()? || self.compact_one()? {
+        let noted = |task, done: Result<bool>| {
+            self.note_outcome(task, done.as_ref().map(|_| ()));
+            done
+        };
+        if noted(Task::Flush, self.flush_one())? || noted(Task::Compaction, self.compact_one())? {
             return Ok(true);
         }
         self.remove_obsolete()?;
-        match self.log_chore() {
+        let done = match self.log_chore() {
             LogChore::Sync => self.sync_log().map(|()| true),
             LogChore::Mark => self.mark_idle().map(|()| true),
             LogChore::Rest => self.ensure_reserve().map(|()| false),
-        }
+        };
+        noted(Task::Log, done)
     }
 
     /// Waits until no work is left.

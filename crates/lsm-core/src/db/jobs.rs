@@ -76,7 +76,7 @@ impl DbInner {
         }
     }
 
-    fn snapshots_for_job(&self) -> Vec<SeqNo> {
+    pub(super) fn snapshots_for_job(&self) -> Vec<SeqNo> {
         self.snapshots.for_job(|| self.visible_seq())
     }
 
@@ -108,6 +108,7 @@ impl DbInner {
     /// holds the lock under which flushes run.
     pub(super) fn write_sealed(&self, partition: &PartitionState) -> Result<Written> {
         let started = self.background.now();
+        let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
         let view = partition.pin();
         let newest = view.sealed.first().expect("it was picked for its sealed memtables");
         let (through, last_seq) = (newest.id, newest.last_seq());
@@ -261,6 +262,9 @@ impl DbInner {
             }
             Err(error) if error.is_corruption() => {
                 claim.damage.get_or_insert_with(|| error.clone());
+                error.damage().iter().for_each(|damage| {
+                    self.tell(&Event::Corruption((*damage).clone()));
+                });
             }
             Err(_) => claim.busy.release(job),
         }
@@ -284,6 +288,9 @@ impl DbInner {
             file: table.meta.file,
         });
         let mut changes: Vec<Change> = removed.collect();
+        let started = self.background.now();
+        let (name, from) = (&*partition.name, job.level_from);
+        let _span = tracing::debug_span!("compaction", partition = name, from, to).entered();
         let outputs = match job.kind {
             JobKind::Move => job.tables().map(|(_, table)| table.meta.clone()).collect(),
             JobKind::Merge => {
@@ -305,6 +312,7 @@ impl DbInner {
         };
         if self.install_tables(partition, changes, None, obsolete)? {
             self.counters.compactions.add(1);
+            self.tell_compacted(partition, job, written, started);
             match job.kind {
                 JobKind::Move => self.counters.trivial_moves.add(1),
                 JobKind::Merge => {
@@ -316,6 +324,18 @@ impl DbInner {
             self.forget(&outputs)?;
         }
         Ok(outputs)
+    }
+
+    fn tell_compacted(&self, partition: &PartitionState, job: &Job, bytes: u64, began: Duration) {
+        let is_move = job.kind == JobKind::Move;
+        self.tell(&Event::Compacted {
+            partition: partition.name.to_string(),
+            level_from: job.level_from,
+            level_to: job.level_to,
+            read_bytes: job.bytes(),
+            written_bytes: if is_move { 0 } else { bytes },
+            took: self.background.now().saturating_sub(began),
+        });
     }
 
     /// Removes tables that a job wrote for a partition that was dropped meanwhile.

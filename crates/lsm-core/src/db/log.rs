@@ -41,18 +41,18 @@ pub(super) struct Pipeline {
     /// Whether a segment was begun since this was last taken.
     pub(super) segment_switched: bool,
     /// The last sequence number in an appended frame.
-    logged_seq: SeqNo,
-    segment: Option<SegmentWriter>,
-    reserve: Option<(Reserved, FileNo)>,
+    pub(super) logged_seq: SeqNo,
+    pub(super) segment: Option<SegmentWriter>,
+    pub(super) reserve: Option<(Reserved, FileNo)>,
     /// Closed segments that are still live, with their ends.
-    closed: VecDeque<(FileNo, Lsn)>,
+    pub(super) closed: VecDeque<(FileNo, Lsn)>,
     /// Live segments that will never be used.
-    spoiled: Vec<FileNo>,
+    pub(super) spoiled: Vec<FileNo>,
     /// Whether a spoiled segment may hold a header that ends the present one here.
-    must_switch: bool,
+    pub(super) must_switch: bool,
     /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
     switches: Vec<Control>,
-    switches_encoded: usize,
+    pub(super) switches_encoded: usize,
 }
 
 impl Pipeline {
@@ -104,24 +104,6 @@ impl Pipeline {
         self.switches.push(Control::MemtableSwitch { partition, memtable });
     }
 
-    /// The last sequence number in an appended frame.
-    pub(super) fn logged_seq(&self) -> SeqNo {
-        self.logged_seq
-    }
-
-    /// The present segment and where it ends.
-    pub(super) fn end(&self) -> Option<LogPlace> {
-        self.segment.as_ref().map(SegmentWriter::end)
-    }
-
-    /// Forgets frames that were encoded for a segment that takes no more. They are memtable
-    /// switches alone, which stay due: batches are in the buffer only while a group is under way.
-    pub(super) fn forget_buffer(&mut self) {
-        self.buffer.clear();
-        self.encoded_seq = self.logged_seq;
-        self.switches_encoded = 0;
-    }
-
     /// Where the log ends as a manifest edit names it.
     fn cut(&self) -> Option<LogCut> {
         let LogPlace { segment, offset } = self.segment.as_ref()?.end();
@@ -132,20 +114,20 @@ impl Pipeline {
 /// How far the log is in the kernel, and what has to be synced for that.
 #[derive(Default)]
 pub(super) struct Written {
-    lsn: Lsn,
-    seq: SeqNo,
+    pub(super) lsn: Lsn,
+    pub(super) seq: SeqNo,
     /// The present segment's file, and closed ones before it that were not synced since.
-    files: Vec<Arc<dyn File>>,
+    pub(super) files: Vec<Arc<dyn File>>,
 }
 
 /// How far the log is on the device.
 pub(super) struct SyncState {
-    lsn: Lsn,
-    seq: SeqNo,
-    running: bool,
-    failed: Option<Error>,
+    pub(super) lsn: Lsn,
+    pub(super) seq: SeqNo,
+    pub(super) running: bool,
+    pub(super) failed: Option<Error>,
     /// Whether a frame behind the last sync attests it.
-    marked: bool,
+    pub(super) marked: bool,
 }
 
 impl SyncState {
@@ -497,42 +479,5 @@ impl DbInner {
             }
         }
         low
-    }
-
-    /// Whether a sync failed, and the log was not begun anew since.
-    pub(super) fn is_log_failed(&self) -> bool {
-        self.commit.sync.lock().failed.is_some()
-    }
-
-    /// Has every sync fail with `error` until the log is begun anew.
-    pub(super) fn fail_syncs(&self, error: &Error) {
-        self.commit.sync.lock().failed.get_or_insert_with(|| error.clone());
-        self.commit.synced.notify_all();
-    }
-
-    /// Waits until no sync is under way. None begins while one has failed.
-    pub(super) fn wait_for_failed_sync(&self) {
-        let mut sync = self.commit.sync.lock();
-        while sync.running {
-            self.commit.synced.wait(&mut sync);
-        }
-    }
-
-    /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
-    /// everything before it is in tables, and so as durable as can be.
-    pub(super) fn restart_log(&self, pipeline: &mut Pipeline, segment: SegmentWriter) {
-        assert!(pipeline.buffer.is_empty() && segment.is_empty());
-        let (lsn, seq, file) = (segment.lsn(), pipeline.logged_seq, segment.file().clone());
-        pipeline.segment = Some(segment);
-        pipeline.reserve = None;
-        pipeline.closed.clear();
-        pipeline.spoiled.clear();
-        pipeline.must_switch = false;
-        *self.commit.written.lock() = Written { lsn, seq, files: vec![file] };
-        let mut sync = self.commit.sync.lock();
-        assert!(!sync.running, "none begins while one has failed");
-        *sync = SyncState { lsn, seq, running: false, failed: None, marked: true };
-        drop(sync);
-        self.commit.synced.notify_all();
     }
 }

@@ -2,12 +2,15 @@
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go.
+//! `obsolete.rs` lets files go; `errors.rs` says what a failure means and `resume.rs` goes on after
+//! the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`.
 
 mod background;
 mod commit;
+mod errors;
 mod events;
 mod handle;
+mod health;
 mod jobs;
 mod log;
 mod obsolete;
@@ -37,7 +40,9 @@ use crate::version::{Change, FileNumbers, TableContext, VersionSet};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
+pub use errors::{BackgroundFailure, Class, Reason, Resume, Rule, Severity, rule};
 pub use handle::{Db, Partition, Snapshot};
+pub use health::{Gauge, Health, PartitionHealth, StallHealth};
 pub use open::Builder;
 pub use write::Batch;
 
@@ -72,6 +77,7 @@ pub(crate) struct DbInner {
     obsolete: ObsoleteFiles,
     events: events::Events,
     in_doubt: Mutex<resume::InDoubt>,
+    snapshot_times: health::SnapshotTimes,
 
     /// Held over the manifest's append and sync, and while views take a new version in.
     versions: Mutex<VersionSet>,

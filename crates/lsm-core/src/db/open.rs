@@ -130,6 +130,7 @@ impl Builder {
     /// [`ErrorKind::InvalidArgument`] for an option out of its range; otherwise as [`Db::open`].
     pub fn open(self) -> Result<Db> {
         self.options.check()?;
+        let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
         let Builder { dir, options, fs, clock, mode, random, listeners } = self;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         fs.create_dir(&dir)?;
@@ -171,6 +172,7 @@ impl Builder {
             obsolete: super::obsolete::ObsoleteFiles::default(),
             events: super::events::Events::default(),
             in_doubt: Mutex::default(),
+            snapshot_times: Default::default(),
             edit_number: AtomicU64::new(version.edit_number),
             versions: Mutex::new(versions),
             partitions: RwLock::new(partitions),
@@ -314,6 +316,8 @@ impl Opening {
 
     /// Replays the log; returns its end and the changes that its content amounts to.
     fn replay(&self, factory: &TableFactory, bytes_max: u64) -> Result<(LogEnd, Vec<Change>)> {
+        let segments = self.version.log_segments.len();
+        let _span = tracing::info_span!("recovery", segments).entered();
         let mut sources = Vec::new();
         for (number, epoch) in &self.version.log_segments {
             let name = FileName::new(FileKind::Wal, *number, *epoch);
@@ -346,6 +350,7 @@ impl Opening {
         self.check_unlisted_segments(factory)?;
         self.check_log_reaches_flushes(&end, factory)?;
         tables.write(&mut replay, factory)?;
+        tracing::info!(last_seq = end.last_seq.get(), "the log is replayed");
         Ok((end, tables.changes))
     }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::jobs::Written;
-use super::log::Pipeline;
+use super::log::{self, Pipeline, SyncState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
@@ -47,8 +47,14 @@ impl DbInner {
                        written to new files";
         let latched = Error::because(ErrorKind::ReadOnly, message, error);
         // First the error that is told, then what makes `resume` due.
-        let latched = self.failure.lock().get_or_insert(latched).clone();
+        let mut failure = self.failure.lock();
+        let is_news = failure.is_none();
+        let latched = failure.get_or_insert(latched).clone();
+        drop(failure);
         self.fail_syncs(&latched);
+        if is_news {
+            self.tell(&Event::BackgroundError(latched.clone()));
+        }
         self.background.wake_all();
         latched
     }
@@ -105,7 +111,11 @@ impl DbInner {
         let mut pipeline = self.between_groups();
         // Closing ends the log, or says why it could not, under the same lock.
         let fresh = self.check_not_closed().and_then(|()| {
-            pipeline.forget_buffer();
+            // Memtable switches alone, which stay due: batches are in the buffer only while a
+            // group is under way.
+            pipeline.buffer.clear();
+            pipeline.encoded_seq = pipeline.logged_seq;
+            pipeline.switches_encoded = 0;
             self.fresh_segment(&pipeline)
         });
         let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
@@ -148,14 +158,14 @@ impl DbInner {
         let number = self.numbers.allocate();
         let path = FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir);
         let file = self.fs.open_append(&path, AppendMode::IfAbsent)?;
-        let (base, previous_seq) = (pipeline.lsn(), pipeline.logged_seq());
+        let (base, previous_seq) = (pipeline.lsn(), pipeline.logged_seq);
         let header = SegmentHeader {
             db: self.db_id,
             epoch: self.epoch,
             number,
             salt: self.random(),
             base,
-            previous: pipeline.end(),
+            previous: pipeline.segment.as_ref().map(SegmentWriter::end),
             manifest_edit: self.durable_edit(),
             // What lies before it is in tables when this segment counts.
             durable: base,
@@ -181,6 +191,43 @@ impl DbInner {
             let name = FileName::new(FileKind::Wal, number, self.epoch);
             let _ = self.fs.delete(&name.path(&self.dir));
         }
+    }
+
+    /// Whether a sync failed, and the log was not begun anew since.
+    pub(super) fn is_log_failed(&self) -> bool {
+        self.commit.sync.lock().failed.is_some()
+    }
+
+    /// Has every sync fail with `error` until the log is begun anew.
+    pub(super) fn fail_syncs(&self, error: &Error) {
+        self.commit.sync.lock().failed.get_or_insert_with(|| error.clone());
+        self.commit.synced.notify_all();
+    }
+
+    /// Waits until no sync is under way. None begins while one has failed.
+    pub(super) fn wait_for_failed_sync(&self) {
+        let mut sync = self.commit.sync.lock();
+        while sync.running {
+            self.commit.synced.wait(&mut sync);
+        }
+    }
+
+    /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
+    /// everything before it is in tables, and so as durable as can be.
+    pub(super) fn restart_log(&self, pipeline: &mut Pipeline, segment: SegmentWriter) {
+        assert!(pipeline.buffer.is_empty() && segment.is_empty());
+        let (lsn, seq, file) = (segment.lsn(), pipeline.logged_seq, segment.file().clone());
+        pipeline.segment = Some(segment);
+        pipeline.reserve = None;
+        pipeline.closed.clear();
+        pipeline.spoiled.clear();
+        pipeline.must_switch = false;
+        *self.commit.written.lock() = log::Written { lsn, seq, files: vec![file] };
+        let mut sync = self.commit.sync.lock();
+        assert!(!sync.running, "none begins while one has failed");
+        *sync = SyncState { lsn, seq, running: false, failed: None, marked: true };
+        drop(sync);
+        self.commit.synced.notify_all();
     }
 
     fn let_go(&self, rewritten: &[Rewritten]) {
