@@ -8,6 +8,7 @@ mod concurrent;
 mod corrupt;
 mod crash;
 mod fault;
+mod health;
 mod hostile;
 mod kill;
 mod model;

@@ -57,6 +57,8 @@ struct State {
     flush_error: Option<Failing>,
     compaction_error: Option<Failing>,
     log_error: Option<Failing>,
+    /// How often background work failed since the open.
+    failure_count: u64,
 }
 
 impl State {
@@ -138,6 +140,11 @@ impl Background {
     pub(super) fn failures(&self) -> Vec<BackgroundFailure> {
         let now = self.now();
         self.state.lock().all_failing().map(|failing| failing.told(now)).collect()
+    }
+
+    /// A flush by whomever worked.
+    pub(super) fn flush_worked(&self) {
+        self.state.lock().flush_error = None;
     }
 
     /// Tells the threads that there may be something to flush or to compact.
@@ -265,6 +272,7 @@ impl DbInner {
             Task::Log => Reason::ReserveSegment,
         };
         let mut state = self.background.state.lock();
+        state.failure_count += u64::from(outcome.is_err());
         let failing = state.failing(task);
         match outcome {
             Ok(()) => {
@@ -363,13 +371,17 @@ impl DbInner {
             while self.step()? {}
             return Ok(());
         }
+        let failures_before = self.background.state.lock().failure_count;
         self.background.wake_all();
         let mut state = self.background.state.lock();
         while !state.stop {
-            if let Some(error) = state.error() {
+            // What failed before has another attempt now.
+            if state.failure_count > failures_before
+                && let Some(error) = state.error()
+            {
                 return Err(error);
             }
-            if state.active == 0 && !self.has_work() {
+            if state.active == 0 && state.error().is_none() && !self.has_work() {
                 drop(state);
                 return self.remove_obsolete();
             }

@@ -64,7 +64,8 @@ pub enum Class {
 pub enum Severity {
     /// Nothing, or the error of their own call.
     Soft,
-    /// They go on until memory or level 0 are full; then they get the error until it is over.
+    /// They go on until memory, level 0 or the segment of the log are full; then they get the
+    /// error until it is over.
     Hard,
     /// They are refused until the store has resumed.
     ReadOnly,

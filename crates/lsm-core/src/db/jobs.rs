@@ -100,6 +100,7 @@ impl DbInner {
             return Ok(false);
         };
         self.flush_partition(&partition)?;
+        self.background.flush_worked();
         self.background.wake_all();
         Ok(true)
     }

@@ -101,6 +101,7 @@ impl DbInner {
             let _ = self.fs.delete(&FileName::new(FileKind::Wal, number, epoch).path(&self.dir));
         }
         self.tell(&Event::Resumed);
+        self.background.flush_worked();
         self.background.wake_all();
         self.ease();
         Ok(())
