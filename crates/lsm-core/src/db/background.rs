@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::DbInner;
 use super::errors::{BackgroundFailure, Failing, Reason};
+use super::events::in_listener;
 use super::log::LogChore;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -189,7 +190,10 @@ impl Background {
         self.stopping.store(true, Ordering::Relaxed);
         self.state.lock().stop = true;
         self.changed.notify_all();
-        for thread in self.threads.lock().drain(..) {
+        let own = std::thread::current().id();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // A listener that closes the database runs on one of them: that one ends behind it.
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
             // A thread that panicked has told so itself; there is nobody else to tell here.
             let _ = thread.join();
         }
@@ -370,6 +374,10 @@ impl DbInner {
         if self.background.mode == BackgroundMode::Stepped {
             while self.step()? {}
             return Ok(());
+        }
+        if in_listener() {
+            let message = "a listener cannot wait for the work that it is part of";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let failures_before = self.background.state.lock().failure_count;
         self.background.wake_all();

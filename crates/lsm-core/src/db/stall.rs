@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::events::in_listener;
 use super::{BackgroundMode, DbInner};
 use crate::compaction::compaction_debt;
 use crate::error::{Error, ErrorKind, Result};
@@ -215,6 +216,14 @@ impl DbInner {
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
+        if in_listener() {
+            // On a thread that may be the one that is waited for.
+            return if worst(partitions.clone()) < STOP {
+                Ok(())
+            } else {
+                self.try_admit(partitions, bytes)
+            };
+        }
         if self.background.mode() == BackgroundMode::Stepped {
             return self.step_until_admitted(partitions);
         }
