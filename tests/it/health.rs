@@ -351,10 +351,6 @@ impl EventListener for CallsBack {
         let _ = db.flush();
         let _ = db.wait_durable(db.durable_seq());
         let _ = db.wait_idle();
-        // More than memory holds: it is refused, not held back for ever.
-        if self.calls.load(Ordering::Relaxed) < 3 {
-            (0..500).for_each(|_| _ = p.put("k", [7; 500]));
-        }
     }
 }
 
@@ -380,6 +376,38 @@ fn a_listener_may_call_the_database() {
         assert!(calls.calls.load(Ordering::Relaxed) > 3);
         db.clone().close().unwrap();
     }
+}
+
+/// Writes more than memory holds, on the thread that would have to flush it.
+struct WritesMuch {
+    db: OnceLock<Db>,
+    done: mpsc::Sender<Option<ErrorKind>>,
+}
+
+impl EventListener for WritesMuch {
+    fn on_event(&self, event: &Event) {
+        if let (Event::Flushed { .. }, Some(db)) = (event, self.db.get()) {
+            let p = db.partition("p").unwrap();
+            let mut puts = (0..1_000).map(|_| p.put("k", [7; 500]));
+            let _ = self.done.send(puts.find_map(Result::err).map(|error| error.kind()));
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_writes_too_much_is_refused() {
+    let (done, refused) = mpsc::channel();
+    let writes = Arc::new(WritesMuch { db: OnceLock::new(), done });
+    let builder = Db::builder(Path::new(DIR)).options(small()).fs(Arc::new(MemFs::new()));
+    let db = builder.listener(writes.clone()).open().unwrap();
+    writes.db.set(db.clone()).unwrap();
+    let p = db.partition("p").unwrap();
+    // One sealed memtable, and no writer that is held back.
+    while db.stats().flush_count == 0 && db.stats().memtable_bytes < (20 << 10) {
+        p.put("k", [7; 500]).unwrap();
+    }
+    assert_eq!(refused.recv().unwrap(), Some(ErrorKind::WouldStall));
+    db.close().unwrap();
 }
 
 #[test]
