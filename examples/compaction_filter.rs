@@ -1,5 +1,7 @@
 //! Compaction filters: entries that expire, and a prefix that goes, both exact under snapshots.
 
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

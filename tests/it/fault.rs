@@ -4,8 +4,8 @@
 //! each. A fault must surface: as the error of a call, or in the statistics; or its place is on
 //! the list of harmless ones ([`harmless`]). What was acknowledged reads back during the fault,
 //! after it, and after a cut; what was refused never comes back; when the fault is healed the
-//! store goes on by itself, except after a failed sync of the log: then it is read-only, says why,
-//! and goes on when it was opened again.
+//! store goes on by itself. After a failed sync of the log it is read-only and says why, until it
+//! has written what it holds in memory to new files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -173,12 +173,13 @@ impl<'a> Run<'a> {
         self.world.fs.heal();
         let stats = self.world.db().stats();
         if let Some(why) = stats.read_only_because {
-            return self.after_failed_sync(&why, rule, op);
+            self.while_read_only(&why, rule, op)?;
         }
         self.world.act(&Deed::Settle).map_err(told("background work after healing"))?;
         let put = Deed::Commit { ops: vec![("default", 99, Some(9))], sync: true };
         self.world.act(&put).map_err(told("a write after healing"))?;
-        if let Some(error) = self.world.db().stats().background_error {
+        let stats = self.world.db().stats();
+        if let Some(error) = stats.background_error.or(stats.read_only_because) {
             return Err(format!("still told after healing: {error}"));
         }
         self.check_seen(&observe(self.world.db())?)?;
@@ -189,7 +190,8 @@ impl<'a> Run<'a> {
         check_files(&self.world.mem)
     }
 
-    fn after_failed_sync(&mut self, why: &str, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
+    /// Readers go on, writers are told, and a cut leaves what was durable.
+    fn while_read_only(&mut self, why: &str, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
         let of_log = op.path.to_string_lossy().ends_with(".wal") && op.kind == OpKind::Sync;
         if !(of_log || rule.sticky) || !why.contains("sync") {
             return Err(format!("read-only for no good reason: {why}"));
@@ -201,12 +203,7 @@ impl<'a> Run<'a> {
             return Err(format!("read-only, but a write gave {refused:?}"));
         }
         drop(default);
-        self.check_cut("cut while read-only")?;
-        _ = self.world.close();
-        self.mend()?;
-        let put = Deed::Commit { ops: vec![("default", 99, Some(9))], sync: true };
-        self.world.act(&put).map_err(told("a write after reopening"))?;
-        self.check_cut("cut after reopening")
+        self.check_cut("cut while read-only")
     }
 }
 

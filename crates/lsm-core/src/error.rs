@@ -38,7 +38,8 @@ pub enum ErrorKind {
     WouldStall,
     /// The partition does not exist, or was dropped.
     PartitionNotFound,
-    /// The store stopped accepting writes after a failure; the source says which.
+    /// The store takes no writes after a failed sync of its log, which the source names, until it
+    /// has written what it holds in memory to new files; it does so by itself.
     ReadOnly,
     /// The database was closed.
     Closed,
@@ -87,7 +88,7 @@ struct Inner {
 
 #[derive(Debug)]
 enum Source {
-    Io(io::Error),
+    Io { error: io::Error, path: PathBuf, is_sync: bool },
     Own(Error),
 }
 
@@ -116,7 +117,9 @@ impl Error {
             matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Io };
         let message = format!("cannot {deed} {}: {source}", path.display());
-        Self::build(kind, message, None, Some(Source::Io(source)))
+        let is_sync = deed.starts_with("sync");
+        let source = Source::Io { error: source, path: path.to_owned(), is_sync };
+        Self::build(kind, message, None, Some(source))
     }
 
     /// Damaged bytes in `file`.
@@ -197,8 +200,25 @@ impl Error {
     /// The operating system's error, where one is at the root.
     pub fn io_source(&self) -> Option<&io::Error> {
         match self.0.source.as_ref()? {
-            Source::Io(e) => Some(e),
+            Source::Io { error, .. } => Some(error),
             Source::Own(e) => e.io_source(),
+        }
+    }
+
+    /// The file or folder whose operation failed, where one is at the root.
+    pub fn path(&self) -> Option<&Path> {
+        match self.0.source.as_ref()? {
+            Source::Io { path, .. } => Some(path),
+            Source::Own(e) => e.path(),
+        }
+    }
+
+    /// Whether a sync of a file or folder is at the root.
+    pub fn is_failed_sync(&self) -> bool {
+        match &self.0.source {
+            Some(Source::Io { is_sync, .. }) => *is_sync,
+            Some(Source::Own(e)) => e.is_failed_sync(),
+            None => false,
         }
     }
 }
@@ -224,7 +244,7 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self.0.source.as_ref()? {
-            Source::Io(e) => Some(e),
+            Source::Io { error, .. } => Some(error),
             Source::Own(e) => Some(e),
         }
     }
@@ -251,5 +271,7 @@ mod tests {
         let e = Error::io("sync", Path::new("x"), io::Error::from(io::ErrorKind::StorageFull));
         assert_eq!(e.kind(), ErrorKind::NoSpace);
         assert!(e.is_retryable() && e.io_source().is_some());
+        let told = Error::because(ErrorKind::ReadOnly, "refused", e);
+        assert!(told.is_failed_sync() && told.path() == Some(Path::new("x")));
     }
 }

@@ -125,7 +125,13 @@ pub struct Stats {
     pub open_table_bytes: u64,
     /// Memory of all memtables, in bytes.
     pub memtable_bytes: u64,
-    /// Why the store takes no writes, if it does not.
+    /// What memtables, block cache and open tables may take together, in bytes: four times the
+    /// write buffers, the cache's capacity, and what the open tables' indexes and filters take. It
+    /// is exceeded by at most the batches that are being written while memory runs full.
+    pub memory_budget_bytes: u64,
+    /// What they take now, in bytes.
+    pub memory_used_bytes: u64,
+    /// Why the store takes no writes, if it does not. It resumes by itself.
     pub read_only_because: Option<String>,
     /// The newest failure of background work that was not followed by a success.
     pub background_error: Option<String>,

@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. Threads have names and are joined by `stop`.
-//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself.
+//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself,
+//!    at the latest after a wait that grows with the failures in a row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +17,14 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::DbInner;
+use super::errors::{BackgroundFailure, Failing, Reason};
+use super::events::in_listener;
 use super::log::LogChore;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::Event;
 
-/// After a failure, work is tried again this much later at the latest.
+/// Who waits looks again this often, for news that nobody told.
 const RETRY: Duration = Duration::from_millis(250);
 /// An idle log is marked this long after its last sync.
 const MARK_AFTER: Duration = Duration::from_millis(10);
@@ -51,13 +55,15 @@ struct State {
     ticket: u64,
     /// Threads that are looking for work or doing it.
     active: usize,
-    flush_error: Option<Error>,
-    compaction_error: Option<Error>,
-    log_error: Option<Error>,
+    flush_error: Option<Failing>,
+    compaction_error: Option<Failing>,
+    log_error: Option<Failing>,
+    /// How often background work failed since the open.
+    failure_count: u64,
 }
 
 impl State {
-    fn error_of(&mut self, task: Task) -> &mut Option<Error> {
+    fn failing(&mut self, task: Task) -> &mut Option<Failing> {
         match task {
             Task::Flush => &mut self.flush_error,
             Task::Compaction => &mut self.compaction_error,
@@ -65,9 +71,12 @@ impl State {
         }
     }
 
+    fn all_failing(&self) -> impl Iterator<Item = &Failing> {
+        [&self.flush_error, &self.compaction_error, &self.log_error].into_iter().flatten()
+    }
+
     fn error(&self) -> Option<Error> {
-        let errors = [&self.flush_error, &self.compaction_error, &self.log_error];
-        errors.into_iter().flatten().next().cloned()
+        self.all_failing().next().map(|failing| failing.error.clone())
     }
 }
 
@@ -128,6 +137,17 @@ impl Background {
         self.state.lock().error()
     }
 
+    /// What fails at present.
+    pub(super) fn failures(&self) -> Vec<BackgroundFailure> {
+        let now = self.now();
+        self.state.lock().all_failing().map(|failing| failing.told(now)).collect()
+    }
+
+    /// A flush by whomever worked.
+    pub(super) fn flush_worked(&self) {
+        self.state.lock().flush_error = None;
+    }
+
     /// Tells the threads that there may be something to flush or to compact.
     pub(super) fn flush_due(&self) {
         self.wake_all();
@@ -170,7 +190,10 @@ impl Background {
         self.stopping.store(true, Ordering::Relaxed);
         self.state.lock().stop = true;
         self.changed.notify_all();
-        for thread in self.threads.lock().drain(..) {
+        let own = std::thread::current().id();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // A listener that closes the database runs on one of them: that one ends behind it.
+        for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
             // A thread that panicked has told so itself; there is nobody else to tell here.
             let _ = thread.join();
         }
@@ -230,24 +253,56 @@ impl DbInner {
             };
             let outcome = outcome.and_then(|next| self.remove_obsolete().map(|()| next));
             let held = !self.obsolete.is_empty();
+            let retry = self.note_outcome(task, outcome.as_ref().map(|_| ()));
             timeout = match &outcome {
-                Err(_) => Some(RETRY),
+                Err(_) => Some(retry),
                 Ok(Some(next)) => Some(*next),
                 Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
             };
-            let mut state = background.state.lock();
-            state.active -= 1;
-            *state.error_of(task) = outcome.err();
-            drop(state);
+            background.state.lock().active -= 1;
             // Whoever waits for idleness, for a claim to be given back, or for an error.
             background.changed.notify_all();
             self.ease();
+            self.deliver();
+        }
+    }
+
+    /// Keeps or clears the failure of a kind of work; returns how long to wait before the next
+    /// attempt.
+    fn note_outcome(&self, task: Task, outcome: Result<(), &Error>) -> Duration {
+        let work = match task {
+            Task::Flush => Reason::Flush,
+            Task::Compaction => Reason::Compaction,
+            Task::Log => Reason::ReserveSegment,
+        };
+        let mut state = self.background.state.lock();
+        state.failure_count += u64::from(outcome.is_err());
+        let failing = state.failing(task);
+        match outcome {
+            Ok(()) => {
+                *failing = None;
+                RETRY
+            }
+            // Why the store is read-only is kept and told by itself, and ends without this work.
+            Err(error) if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::Closed) => RETRY,
+            Err(error) => {
+                let now = self.background.now();
+                let is_news = Failing::count(failing, work, error.clone(), now);
+                let delay = failing.as_ref().map_or(RETRY, Failing::delay);
+                drop(state);
+                if is_news {
+                    self.tell(&Event::BackgroundError(error.clone()));
+                }
+                delay
+            }
         }
     }
 
     /// Does work until there is none.
     fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
-        while !self.background.is_stopping() && once()? {}
+        while !self.background.is_stopping() && once()? {
+            self.deliver();
+        }
         Ok(None)
     }
 
@@ -291,15 +346,26 @@ impl DbInner {
     /// Does one piece of background work on the calling thread; `false` if there was none.
     pub(super) fn step(&self) -> Result<bool> {
         self.check_not_closed()?;
-        if self.flush_one()? || self.compact_one()? {
+        let done = self.step_once();
+        self.deliver();
+        done
+    }
+
+    fn step_once(&self) -> Result<bool> {
+        let noted = |task, done: Result<bool>| {
+            self.note_outcome(task, done.as_ref().map(|_| ()));
+            done
+        };
+        if noted(Task::Flush, self.flush_one())? || noted(Task::Compaction, self.compact_one())? {
             return Ok(true);
         }
         self.remove_obsolete()?;
-        match self.log_chore() {
+        let done = match self.log_chore() {
             LogChore::Sync => self.sync_log().map(|()| true),
             LogChore::Mark => self.mark_idle().map(|()| true),
             LogChore::Rest => self.ensure_reserve().map(|()| false),
-        }
+        };
+        noted(Task::Log, done)
     }
 
     /// Waits until no work is left.
@@ -309,13 +375,21 @@ impl DbInner {
             while self.step()? {}
             return Ok(());
         }
+        if in_listener() {
+            let message = "a listener cannot wait for the work that it is part of";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let failures_before = self.background.state.lock().failure_count;
         self.background.wake_all();
         let mut state = self.background.state.lock();
         while !state.stop {
-            if let Some(error) = state.error() {
+            // What failed before has another attempt now.
+            if state.failure_count > failures_before
+                && let Some(error) = state.error()
+            {
                 return Err(error);
             }
-            if state.active == 0 && !self.has_work() {
+            if state.active == 0 && state.error().is_none() && !self.has_work() {
                 drop(state);
                 return self.remove_obsolete();
             }

@@ -15,6 +15,10 @@ impl DbInner {
         if lock.is_none() {
             return Ok(());
         }
+        if self.is_log_failed() {
+            // The last chance; what becomes of it is told below.
+            let _ = self.flush_one();
+        }
         let flushed = self.flush_unlogged();
         let mut between = self.between_groups();
         // Writers that come from here on are refused; those before were answered.

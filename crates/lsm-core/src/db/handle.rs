@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::commit::Commit;
+use super::health::Health;
 use super::open::Builder;
-use super::write::{Batch, write_one};
+use super::write::{Admission, Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
 use crate::options::PartitionOptions;
@@ -115,6 +116,7 @@ impl Db {
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.inner();
         let registered = inner.snapshots.register(|| inner.visible_seq());
+        inner.note_snapshot(registered.seq());
         Snapshot { db: self.clone(), registered: Arc::new(registered) }
     }
 
@@ -140,7 +142,9 @@ impl Db {
 
     /// Writes all memtables to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
-        self.inner().flush_all()
+        let flushed = self.inner().flush_all();
+        self.inner().deliver();
+        flushed
     }
 
     /// Waits until no background work is left.
@@ -156,6 +160,12 @@ impl Db {
         self.inner().stats()
     }
 
+    /// Whether writers are taken and background work keeps up, and how far everything is from its
+    /// limit.
+    pub fn health(&self) -> Health {
+        self.inner().health()
+    }
+
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
     /// work; `false` if there was none.
     pub fn step(&self) -> Result<bool> {
@@ -168,7 +178,9 @@ impl Db {
     /// # Errors
     /// What dropping the handles could not tell.
     pub fn close(self) -> Result<()> {
-        self.inner().close()
+        let closed = self.inner().close();
+        self.inner().deliver();
+        closed
     }
 }
 
@@ -213,12 +225,26 @@ impl Partition {
     /// # Durability
     /// [`Durability::Os`](crate::options::Durability::Os); for more see [`Batch::commit`] and [`Db::wait_durable`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Value, key.as_ref(), value.as_ref())
+        write_one(self, EntryKind::Value, key.as_ref(), value.as_ref(), Admission::Wait)
+    }
+
+    /// As [`Partition::put`], but refused instead of held back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldStall`] with the reason: nothing was written.
+    pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
+        write_one(self, EntryKind::Value, key.as_ref(), value.as_ref(), Admission::Try)
     }
 
     /// Deletes `key`; fine if it does not exist. Errors and durability as [`Partition::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[])
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Admission::Wait)
+    }
+
+    /// As [`Partition::delete`], but refused instead of held back. Errors as
+    /// [`Partition::try_put`].
+    pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Admission::Try)
     }
 
     /// The value of `key`.
@@ -322,7 +348,9 @@ impl Partition {
     /// Compacts `range` to the bottom level: deleted and overwritten data in it is gone
     /// afterwards, unless a snapshot needs it. Flushes first.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
-        self.db().compact(&self.state, &range.bounds())
+        let compacted = self.db().compact(&self.state, &range.bounds());
+        self.db().deliver();
+        compacted
     }
 }
 

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -58,6 +59,30 @@ pub(super) struct Jobs {
     pub(super) claims: Mutex<HashMap<PartitionId, Claims>>,
 }
 
+/// Sealed memtables that are in tables which are not installed yet.
+pub(super) struct Written {
+    pub(super) tables: Vec<SstMeta>,
+    /// Handles that no entry refers to any more.
+    pub(super) dropped: Vec<Vec<u8>>,
+    /// The memtables through this one,
+    pub(super) through: MemtableId,
+    /// and the operations through this one.
+    last_seq: SeqNo,
+    took: Duration,
+    /// Until it is installed, snapshots keep the view that filters have decided over.
+    _deciding: Option<DecidingJob>,
+}
+
+impl Written {
+    /// What installing them changes.
+    pub(super) fn changes(&self, partition: PartitionId) -> Vec<Change> {
+        let tables = self.tables.iter().cloned();
+        let added = tables.map(|meta| Change::TableAdded { partition, level: 0, meta });
+        let (seq, memtables_through) = (self.last_seq, self.through);
+        added.chain([Change::FlushedThrough { partition, seq, memtables_through }]).collect()
+    }
+}
+
 impl DbInner {
     fn factory(&self) -> TableFactory {
         TableFactory {
@@ -69,7 +94,8 @@ impl DbInner {
         }
     }
 
-    fn oldest_snapshot(&self) -> SeqNo {
+    /// The sequence of the oldest snapshot, or what is visible.
+    pub(super) fn oldest_snapshot(&self) -> SeqNo {
         self.snapshots.for_job(|| self.visible_seq()).respected[0]
     }
 
@@ -126,19 +152,57 @@ impl DbInner {
         let sealed_bytes = |partition: &Arc<PartitionState>| -> u64 {
             partition.view().sealed.iter().map(|memtable| memtable.bytes()).sum()
         };
-        let candidates = self.live_partitions();
-        let Some(partition) = candidates
-            .into_iter()
-            .filter(|partition| !partition.view().sealed.is_empty())
-            .max_by_key(sealed_bytes)
-        else {
+        let mut candidates = self.live_partitions();
+        candidates.retain(|partition| !partition.view().sealed.is_empty());
+        if self.is_log_failed() {
+            let resumed = self.resume();
+            // No log keeps the others from being flushed.
+            candidates.retain(|partition| !partition.logged);
+            if resumed.is_ok() || candidates.is_empty() {
+                return resumed.map(|()| true);
+            }
+        }
+        let Some(partition) = candidates.into_iter().max_by_key(sealed_bytes) else {
             return Ok(false);
         };
         let newest = partition.view().sealed.first().map(|memtable| memtable.id);
         let newest = newest.expect("it was picked for its sealed memtables, and only flushes take");
         self.flush_partition(&partition, newest, OldLog::Release)?;
+        self.background.flush_worked();
         self.background.wake_all();
         Ok(true)
+    }
+
+    /// Writes the sealed memtables of a partition through `through`, which is one of them, to
+    /// tables, and installs nothing. The caller holds `Jobs::flushing`.
+    pub(super) fn write_sealed(
+        &self,
+        partition: &Arc<PartitionState>,
+        through: MemtableId,
+    ) -> Result<Written> {
+        let started = self.background.now();
+        let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
+        let view = partition.pin();
+        let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
+        let sealed = &view.sealed[newer..];
+        let last_seq = sealed.first().expect("`through` is sealed").last_seq();
+        let hooks = partition.hooks();
+        let (snapshots, deciding) = self.snapshots_for(partition, &hooks);
+        let factory = self.factory();
+        let (tables, dropped) = self.run_to_tables(partition, &hooks, &snapshots, |stages| {
+            flush(sealed, &view.version, stages, &factory)
+        })?;
+        let took = self.background.now().saturating_sub(started);
+        Ok(Written { tables, dropped, through, last_seq, took, _deciding: deciding })
+    }
+
+    /// Counts and tells a flush that is installed.
+    pub(super) fn count_flush(&self, partition: &PartitionState, written: &Written) {
+        let bytes = written.tables.iter().map(|meta| meta.bytes).sum();
+        self.counters.flush_bytes.add(bytes);
+        self.counters.flushes.add(1);
+        let (partition, took) = (partition.name.to_string(), written.took);
+        self.tell(&Event::Flushed { partition, bytes, took });
     }
 
     /// Flushes the sealed memtables of a partition through `through`, which is one of them. The
@@ -150,50 +214,28 @@ impl DbInner {
         old_log: OldLog,
     ) -> Result<()> {
         self.lock_versions()?.ensure_writable()?;
-        let view = partition.pin();
-        let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
-        let sealed = &view.sealed[newer..];
-        let last_seq = sealed.first().expect("`through` is sealed").last_seq();
         // Durability: no flush that covers a sequence enters the manifest before the log is
         // durable through it; else a crash could keep half of a batch over two partitions.
         if partition.logged {
-            self.sync_through_seq(last_seq)?;
+            let view = partition.pin();
+            let newest = view.sealed.first().expect("it was picked for its sealed memtables");
+            self.sync_through_seq(newest.last_seq())?;
         }
-        let hooks = partition.hooks();
-        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
-        let factory = self.factory();
-        let started = self.background.now();
-        let (tables, dropped) = self.run_to_tables(partition, &hooks, &snapshots, |stages| {
-            flush(sealed, &view.version, stages, &factory)
-        })?;
-        let (id, level) = (partition.id, 0);
-        let mut changes = Vec::new();
-        changes.extend(tables.iter().cloned().map(|meta| Change::TableAdded {
-            partition: id,
-            level,
-            meta,
-        }));
-        changes.push(Change::FlushedThrough {
-            partition: id,
-            seq: last_seq,
-            memtables_through: through,
-        });
+        let written = self.write_sealed(partition, through)?;
+        let id = partition.id;
+        let mut changes = written.changes(id);
         let segments = match old_log {
             OldLog::Release => self.obsolete_segments(self.log_low_water(Some((id, through))))?,
             OldLog::Keep => Vec::new(),
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
-        if self.install_job(partition, changes, Some(through), Vec::new(), &dropped)? {
-            let bytes = tables.iter().map(|meta| meta.bytes).sum();
-            self.counters.flush_bytes.add(bytes);
-            self.counters.flushes.add(1);
-            let took = self.background.now().saturating_sub(started);
-            let name = partition.name.to_string();
-            self.tell(&Event::Flushed { partition: name, bytes, took });
+        let dropped = &written.dropped;
+        if self.install_job(partition, changes, Some(through), Vec::new(), dropped)? {
+            self.count_flush(partition, &written);
             self.segments_removed(&segments)
         } else {
-            self.forget(&tables)
+            self.forget(&written.tables)
         }
     }
 
@@ -318,6 +360,9 @@ impl DbInner {
             }
             Err(error) if error.is_corruption() => {
                 claim.damage.get_or_insert_with(|| error.clone());
+                error.damage().iter().for_each(|damage| {
+                    self.tell(&Event::Corruption((*damage).clone()));
+                });
             }
             Err(_) => claim.busy.release(job),
         }
@@ -342,6 +387,8 @@ impl DbInner {
         });
         let mut changes: Vec<Change> = removed.collect();
         let started = self.background.now();
+        let (name, from) = (&*partition.name, job.level_from);
+        let _span = tracing::debug_span!("compaction", partition = name, from, to).entered();
         let hooks = partition.hooks();
         let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
         let (outputs, dropped): (Vec<SstMeta>, _) = match job.kind {
@@ -370,14 +417,7 @@ impl DbInner {
         };
         if self.install_job(partition, changes, None, obsolete, &dropped)? {
             self.counters.compactions.add(1);
-            self.tell(&Event::Compacted {
-                partition: partition.name.to_string(),
-                level_from: job.level_from,
-                level_to: job.level_to,
-                read_bytes: job.bytes(),
-                written_bytes: if job.kind == JobKind::Merge { written } else { 0 },
-                took: self.background.now().saturating_sub(started),
-            });
+            self.tell_compacted(partition, job, written, started);
             match job.kind {
                 JobKind::Move => self.counters.trivial_moves.add(1),
                 JobKind::Merge => {
@@ -391,8 +431,20 @@ impl DbInner {
         Ok(outputs)
     }
 
+    fn tell_compacted(&self, partition: &PartitionState, job: &Job, bytes: u64, began: Duration) {
+        let is_move = job.kind == JobKind::Move;
+        self.tell(&Event::Compacted {
+            partition: partition.name.to_string(),
+            level_from: job.level_from,
+            level_to: job.level_to,
+            read_bytes: job.bytes(),
+            written_bytes: if is_move { 0 } else { bytes },
+            took: self.background.now().saturating_sub(began),
+        });
+    }
+
     /// Removes tables that a job wrote for a partition that was dropped meanwhile.
-    fn forget(&self, tables: &[SstMeta]) -> Result<()> {
+    pub(super) fn forget(&self, tables: &[SstMeta]) -> Result<()> {
         let tables: Vec<_> = tables.iter().map(|meta| Arc::new(Table::new(meta.clone()))).collect();
         self.obsolete.add(tables.iter());
         drop(tables);
@@ -453,6 +505,9 @@ impl DbInner {
 
     /// Whether there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
+        if self.is_log_failed() {
+            return true;
+        }
         let mut claims = self.jobs.claims.lock();
         self.live_partitions().iter().any(|partition| {
             let claim = claims.entry(partition.id).or_default();

@@ -6,7 +6,8 @@
 //! 2. Segments are synced in order: what is durable is always a prefix of the log.
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
-//! 4. After a failed sync nothing is synced again: the store turns read-only.
+//! 4. After a failed sync nothing that was written before is synced again: the store turns
+//!    read-only, until `resume.rs` has begun the log anew behind tables.
 //! 5. Segments are begun in the order of their numbers, because replay follows the numbers. One
 //!    that was overtaken, or could not be begun, is spoiled: it leaves the manifest no later than
 //!    the next segment is begun, and so before the one that it could name as its last is let go.
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::DbInner;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File};
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
@@ -40,18 +41,18 @@ pub(super) struct Pipeline {
     /// Whether a segment was begun since this was last taken.
     pub(super) segment_switched: bool,
     /// The last sequence number in an appended frame.
-    logged_seq: SeqNo,
-    segment: Option<SegmentWriter>,
-    reserve: Option<(Reserved, FileNo)>,
+    pub(super) logged_seq: SeqNo,
+    pub(super) segment: Option<SegmentWriter>,
+    pub(super) reserve: Option<(Reserved, FileNo)>,
     /// Closed segments that are still live, with their ends.
-    closed: VecDeque<(FileNo, Lsn)>,
+    pub(super) closed: VecDeque<(FileNo, Lsn)>,
     /// Live segments that will never be used.
-    spoiled: Vec<FileNo>,
+    pub(super) spoiled: Vec<FileNo>,
     /// Whether a spoiled segment may hold a header that ends the present one here.
-    must_switch: bool,
+    pub(super) must_switch: bool,
     /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
     switches: Vec<Control>,
-    switches_encoded: usize,
+    pub(super) switches_encoded: usize,
 }
 
 impl Pipeline {
@@ -113,20 +114,20 @@ impl Pipeline {
 /// How far the log is in the kernel, and what has to be synced for that.
 #[derive(Default)]
 pub(super) struct Written {
-    lsn: Lsn,
-    seq: SeqNo,
+    pub(super) lsn: Lsn,
+    pub(super) seq: SeqNo,
     /// The present segment's file, and closed ones before it that were not synced since.
-    files: Vec<Arc<dyn File>>,
+    pub(super) files: Vec<Arc<dyn File>>,
 }
 
 /// How far the log is on the device.
 pub(super) struct SyncState {
-    lsn: Lsn,
-    seq: SeqNo,
-    running: bool,
-    failed: Option<Error>,
+    pub(super) lsn: Lsn,
+    pub(super) seq: SeqNo,
+    pub(super) running: bool,
+    pub(super) failed: Option<Error>,
     /// Whether a frame behind the last sync attests it.
-    marked: bool,
+    pub(super) marked: bool,
 }
 
 impl SyncState {
@@ -299,6 +300,11 @@ impl DbInner {
         }
         let reserve = self.reserve_segment(self.options.wal_segment_bytes, &[])?;
         let mut pipeline = self.between_groups();
+        // The log may have been begun anew meanwhile, without the reserve.
+        let is_listed = self.lock_versions()?.current().log_segments.contains_key(&reserve.1);
+        if !is_listed {
+            return Ok(());
+        }
         let is_next = pipeline.segment.as_ref().is_none_or(|s| s.header().number < reserve.1);
         if pipeline.reserve.is_none() && is_next {
             pipeline.reserve = Some(reserve);
@@ -345,7 +351,8 @@ impl DbInner {
                 let done = files.len() - 1;
                 self.commit.written.lock().files.drain(..done);
             }
-            Err(error) => sync.failed = Some(error.clone()),
+            // `latch_failure` has noted it.
+            Err(_) => assert!(sync.failed.is_some(), "no sync follows before that is made good"),
         }
         self.commit.synced.notify_all();
         drop(sync);
@@ -353,7 +360,8 @@ impl DbInner {
         result
     }
 
-    fn sync_stores(&self) -> Result<()> {
+    /// Makes the values durable that handles in the log point to.
+    pub(super) fn sync_stores(&self) -> Result<()> {
         let partitions = self.live_partitions();
         partitions.iter().filter_map(|partition| partition.store()).try_for_each(|s| s.sync())
     }
@@ -438,6 +446,10 @@ impl DbInner {
     /// The header behind each of them is durable: what is left of the log says how far it came,
     /// so that the next open can tell a log that lost everything from one that never began.
     pub(super) fn obsolete_segments(&self, low: Lsn) -> Result<Vec<FileNo>> {
+        if self.is_log_failed() {
+            // They go when the log is begun anew; nothing can be made durable before.
+            return Ok(Vec::new());
+        }
         let pipeline = self.between_groups();
         let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
         let obsolete: Vec<_> = obsolete.copied().collect();
@@ -476,14 +488,5 @@ impl DbInner {
             }
         }
         low
-    }
-
-    /// Turns the store read-only for good.
-    pub(super) fn latch_failure(&self, error: Error) -> Error {
-        let message = "the store takes no more writes until it is opened again";
-        let latched = Error::because(ErrorKind::ReadOnly, message, error);
-        self.failure.lock().get_or_insert_with(|| latched.clone());
-        self.background.wake_all();
-        latched
     }
 }

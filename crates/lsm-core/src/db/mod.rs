@@ -2,14 +2,19 @@
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go; `checkpoint.rs` and `exchange/` copy to and from other folders.
+//! `obsolete.rs` lets files go; `checkpoint.rs` and `exchange/` copy to and from other folders;
+//! `errors.rs` says what a failure means and `resume.rs` goes on after the worst; `health.rs` and
+//! `stats.rs` tell, and so do the listeners of `events.rs`.
 
 mod background;
 mod checkpoint;
 mod close;
 mod commit;
+mod errors;
+mod events;
 mod exchange;
 mod handle;
+mod health;
 mod hooked;
 mod jobs;
 mod log;
@@ -18,6 +23,7 @@ mod open;
 mod partitions;
 mod recovery;
 mod repair;
+mod resume;
 mod stall;
 mod stats;
 mod write;
@@ -42,8 +48,10 @@ use crate::version::{Change, FileNumbers, TableContext, VersionSet};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
+pub use errors::{BackgroundFailure, Class, Reason, Resume, Rule, Severity, rule};
 pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
+pub use health::{Gauge, Health, PartitionHealth, StallHealth};
 pub use open::Builder;
 pub use write::Batch;
 
@@ -78,6 +86,9 @@ pub(crate) struct DbInner {
     jobs: Jobs,
     stall: Stall,
     obsolete: ObsoleteFiles,
+    events: events::Events,
+    in_doubt: Mutex<resume::InDoubt>,
+    snapshot_times: health::SnapshotTimes,
 
     /// Held over the manifest's append and sync, and while views take a new version in.
     versions: Mutex<VersionSet>,
@@ -85,7 +96,8 @@ pub(crate) struct DbInner {
     /// Number of the last durable edit: written under `versions`, read anywhere.
     edit_number: AtomicU64,
 
-    /// Set once: why no write is taken until the next open.
+    /// Why no write is taken until `resume.rs` succeeds. Set and cleared together with the failed
+    /// sync of the commit path.
     failure: Mutex<Option<Error>>,
     closed: AtomicBool,
     /// Set under `versions` before the lock file is let go: nothing is installed from then on.
@@ -114,8 +126,13 @@ impl DbInner {
     pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
         let mut versions = self.lock_versions()?;
         let number = versions.install(changes)?.edit_number;
-        self.edit_number.store(number, Ordering::Release);
+        self.note_edit(number);
         Ok(())
+    }
+
+    /// Notes under the lock of the versions that an edit is durable.
+    pub(super) fn note_edit(&self, number: u64) {
+        self.edit_number.store(number, Ordering::Release);
     }
 
     /// The lock under which edits are installed; refused once the database has let go of its

@@ -65,6 +65,13 @@ impl ObsoleteFiles {
         self.waiting.lock().is_empty() && self.values.lock().is_empty()
     }
 
+    /// Bytes of files that somebody holds.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        // Under the lock, so that this looks like no holder to `take_free`.
+        let waiting = self.waiting.lock();
+        waiting.iter().filter_map(|(_, table)| Some(table.upgrade()?.meta.bytes)).sum()
+    }
+
     /// Takes out what nobody holds.
     fn take_free(&self) -> Vec<FileName> {
         let mut waiting = self.waiting.lock();

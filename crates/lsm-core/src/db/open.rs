@@ -134,6 +134,7 @@ impl Builder {
     /// [`ErrorKind::InvalidArgument`] for an option out of its range; otherwise as [`Db::open`].
     pub fn open(self) -> Result<Db> {
         self.options.check()?;
+        let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
         let Builder { dir, options, fs, clock, mode, random, hooks, listeners, inject } = self;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         fs.create_dir(&dir)?;
@@ -176,6 +177,9 @@ impl Builder {
             jobs: super::jobs::Jobs::default(),
             stall: super::stall::Stall::default(),
             obsolete: super::obsolete::ObsoleteFiles::default(),
+            events: super::events::Events::default(),
+            in_doubt: Mutex::default(),
+            snapshot_times: Default::default(),
             edit_number: AtomicU64::new(version.edit_number),
             versions: Mutex::new(versions),
             partitions: RwLock::new(partitions),

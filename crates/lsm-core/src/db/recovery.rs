@@ -245,6 +245,8 @@ impl Opening {
         bytes_max: u64,
         hooks: &HooksOf,
     ) -> Result<(LogEnd, Vec<Change>)> {
+        let segments = self.version.log_segments.len();
+        let _span = tracing::info_span!("recovery", segments).entered();
         let sources = self.log_sources(factory)?;
         let paths: BTreeMap<_, _> =
             sources.iter().map(|source| (source.number, source.path.clone())).collect();
@@ -270,6 +272,7 @@ impl Opening {
         self.check_unlisted_segments(factory)?;
         self.check_log_reaches_flushes(&end, factory)?;
         tables.write(&mut replay, factory)?;
+        tracing::info!(last_seq = end.last_seq.get(), "the log is replayed");
         Ok((end, tables.changes))
     }
 

@@ -148,11 +148,4 @@ impl DbInner {
         }
         Ok(None)
     }
-
-    /// Tells every listener. Called outside every lock.
-    pub(super) fn tell(&self, event: &Event) {
-        for listener in &self.listeners {
-            listener.on_event(event);
-        }
-    }
 }

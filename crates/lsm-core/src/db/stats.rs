@@ -9,6 +9,9 @@ use crate::partition::PartitionState;
 use crate::stats::{LevelStats, PartitionStats, Stats};
 use crate::version::Level;
 
+/// Write buffers that memtables may fill: one takes writes, and at three sealed ones writes stop.
+const MEMTABLES_MAX: u64 = 4;
+
 fn level_stats(level: &Level) -> LevelStats {
     let tables = level.tables();
     LevelStats {
@@ -40,6 +43,7 @@ impl DbInner {
         let tables = || partitions.iter().map(|partition| partition.pin());
         let cache = self.cache.stats();
         let counters = &self.counters;
+        let buffers = self.options.write_buffer_bytes.saturating_mul(MEMTABLES_MAX);
         let mut stats = Stats {
             partitions: partitions.iter().map(|p| self.partition_stats(p)).collect(),
             user_bytes: counters.user_bytes.get(),
@@ -62,6 +66,8 @@ impl DbInner {
                 .map(|view| view.version.tables().map(|(_, t)| t.memory_bytes()).sum::<u64>())
                 .sum(),
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
+            memory_budget_bytes: buffers.saturating_add(self.options.cache_bytes),
+            memory_used_bytes: 0,
             read_only_because: self.failure.lock().as_ref().map(ToString::to_string),
             background_error: self
                 .background
@@ -69,6 +75,9 @@ impl DbInner {
                 .or_else(|| self.compaction_damage())
                 .map(|error| error.to_string()),
         };
+        stats.memory_budget_bytes =
+            stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
+        stats.memory_used_bytes = stats.memtable_bytes + stats.cache_bytes + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
         stats
     }

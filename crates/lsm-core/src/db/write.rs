@@ -105,12 +105,22 @@ fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>) -> Result<
     Ok(committed)
 }
 
+/// Whether a write may be held back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It waits as long as it must.
+    Wait,
+    /// It is refused if it had to wait.
+    Try,
+}
+
 /// Writes one operation: what `put` and `delete` are made of.
 pub(super) fn write_one(
     partition: &Partition,
     kind: EntryKind,
     key: &[u8],
     value: &[u8],
+    admission: Admission,
 ) -> Result<Commit> {
     let db = partition.db();
     let state = partition.state();
@@ -118,7 +128,10 @@ pub(super) fn write_one(
     check_value(&db.options, state, value)?;
     let bytes = (key.len() + value.len()) as u64;
     check_batch(&db.options, state, bytes)?;
-    db.admit(std::iter::once(&**state), bytes)?;
+    match admission {
+        Admission::Wait => db.admit(std::iter::once(&**state), bytes)?,
+        Admission::Try => db.try_admit(std::iter::once(&**state), bytes)?,
+    }
     let rules_epoch = state.rules_epoch();
     let mut pending = Vec::new();
     let section = SCRATCH.with_borrow_mut(|scratch| {
@@ -256,13 +269,30 @@ impl Batch {
     /// One `write` for the group of batches that commit together, and with [`Durability::Sync`]
     /// one sync for all that wait.
     pub fn commit(self, durability: Durability) -> Result<Commit> {
+        self.commit_as(durability, Admission::Wait)
+    }
+
+    /// As [`Batch::commit`], but refused instead of held back. The wait for the sync that
+    /// [`Durability::Sync`] asks for stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldStall`] with the reason: nothing was written. Others as
+    /// [`Batch::commit`].
+    pub fn try_commit(self, durability: Durability) -> Result<Commit> {
+        self.commit_as(durability, Admission::Try)
+    }
+
+    fn commit_as(self, durability: Durability, admission: Admission) -> Result<Commit> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
         let db = self.db.inner();
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_durability(state, durability))?;
-        db.admit(states(), self.bytes)?;
+        match admission {
+            Admission::Wait => db.admit(states(), self.bytes)?,
+            Admission::Try => db.try_admit(states(), self.bytes)?,
+        }
         let mut sections = self.sections.iter();
         let sections = match (sections.next(), sections.len()) {
             (None, _) => {

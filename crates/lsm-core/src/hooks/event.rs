@@ -65,7 +65,9 @@ pub enum Event {
     Resumed,
 }
 
-/// Is told what happens. Called outside every lock, on the thread that it happened on: be quick.
+/// Is told what happens. Called outside every lock, on a thread that does background work or that
+/// asked for some: be quick. It may call the database, but what would have to wait for background
+/// work there is refused: `wait_idle`, and writes while they are stopped.
 pub trait EventListener: Send + Sync + 'static {
     /// Something happened.
     fn on_event(&self, event: &Event);

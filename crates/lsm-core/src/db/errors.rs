@@ -1,0 +1,299 @@
+//! What a failure of the storage means, and how the store goes on: one table.
+//!
+//! [`rule`] says it for each reason (what was being done) and class (how it failed). Background
+//! work keeps its last failure with its rule, for [`Health`](super::Health) and listeners. Nothing
+//! here is fatal: whatever the storage does, a later success makes good.
+//!
+//! ```text
+//!                  no space       I/O            failed sync        corruption
+//! WalAppend        soft, call     soft, call     -                  -
+//! WalSync          -              -              read-only, rewrite -
+//! ReserveSegment   soft, retry    soft, retry    soft, retry        -
+//! Flush            hard, retry    hard, retry    hard, retry        -
+//! Compaction       soft, retry    soft, retry    soft, retry        soft, left alone
+//! Manifest         hard, retry    hard, retry    hard, retry        -
+//! Read             -              soft, call     -                  soft, call
+//! ```
+//!
+//! A sync that finds no space is a failed sync. A file whose sync failed is never synced or
+//! trusted again, whatever it was: what it held goes to a new file.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::fs::names::{FileKind, FileName};
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A commit was appended to the log.
+    WalAppend,
+    /// The log was synced.
+    WalSync,
+    /// A segment of the log was made ready.
+    ReserveSegment,
+    /// Memtables were written to a table.
+    Flush,
+    /// Tables were merged.
+    Compaction,
+    /// An edit was appended to the manifest.
+    Manifest,
+    /// A reader asked for a block.
+    Read,
+}
+
+/// How it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Class {
+    /// The device is full.
+    NoSpace,
+    /// The operating system said no; another attempt may work.
+    Io,
+    /// A sync failed: what was written to that file before may be lost, and nothing tells.
+    FailedSync,
+    /// Bytes are not what was written.
+    Corruption,
+}
+
+/// What it means for writers. Readers go on in every case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// Nothing, or the error of their own call.
+    Soft,
+    /// They go on until memory, level 0 or the segment of the log are full; then they get the
+    /// error until it is over.
+    Hard,
+    /// They are refused until the store has resumed.
+    ReadOnly,
+}
+
+/// How the store goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Resume {
+    /// The call got the error; the next one tries anew, with a new file where one is needed.
+    NextCall,
+    /// Background work tries again by itself, with new files.
+    Retry,
+    /// What is in memory is written to new files and the log begun anew, tried again until it
+    /// works.
+    Rewrite,
+    /// The damaged table is left alone until the next open; everything else goes on.
+    LeftAlone,
+}
+
+/// A cell of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// What it means for writers.
+    pub severity: Severity,
+    /// How the store goes on.
+    pub resume: Resume,
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Reason; 7] = [
+        Reason::WalAppend,
+        Reason::WalSync,
+        Reason::ReserveSegment,
+        Reason::Flush,
+        Reason::Compaction,
+        Reason::Manifest,
+        Reason::Read,
+    ];
+}
+
+impl Class {
+    /// Every class.
+    pub const ALL: [Class; 4] = [Class::NoSpace, Class::Io, Class::FailedSync, Class::Corruption];
+
+    /// The class of an error.
+    pub fn of(error: &Error) -> Class {
+        match error.kind() {
+            ErrorKind::Corruption => Class::Corruption,
+            _ if error.is_failed_sync() => Class::FailedSync,
+            ErrorKind::NoSpace => Class::NoSpace,
+            _ => Class::Io,
+        }
+    }
+}
+
+/// The table; `None` where a failure cannot be of that class.
+pub fn rule(reason: Reason, class: Class) -> Option<Rule> {
+    use Class::{Corruption, FailedSync, Io, NoSpace};
+    use Resume::{LeftAlone, NextCall, Retry, Rewrite};
+    use Severity::{Hard, ReadOnly, Soft};
+    let (severity, resume) = match (reason, class) {
+        (Reason::WalAppend, NoSpace | Io) => (Soft, NextCall),
+        (Reason::WalSync, FailedSync) => (ReadOnly, Rewrite),
+        (Reason::ReserveSegment, NoSpace | Io | FailedSync) => (Soft, Retry),
+        (Reason::Flush | Reason::Manifest, NoSpace | Io | FailedSync) => (Hard, Retry),
+        (Reason::Compaction, NoSpace | Io | FailedSync) => (Soft, Retry),
+        (Reason::Compaction, Corruption) => (Soft, LeftAlone),
+        (Reason::Read, Io | Corruption) => (Soft, NextCall),
+        _ => return None,
+    };
+    Some(Rule { severity, resume })
+}
+
+/// A failure of background work that no success followed yet.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BackgroundFailure {
+    /// What was being done.
+    pub reason: Reason,
+    /// How it failed.
+    pub class: Class,
+    /// What it means for writers.
+    pub severity: Severity,
+    /// How the store goes on.
+    pub resume: Resume,
+    /// The last error.
+    pub error: Error,
+    /// Failures in a row.
+    pub attempts: u32,
+    /// For how long it has failed.
+    pub since: Duration,
+    /// When it is tried again at the latest; `None` if only the next open does.
+    pub retry_in: Option<Duration>,
+}
+
+impl fmt::Display for BackgroundFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (reason, severity, since) = (self.reason, self.severity, self.since);
+        write!(f, "{reason:?} fails ({severity:?}, for {since:?}, {} times", self.attempts)?;
+        match self.retry_in {
+            Some(retry) => write!(f, ", again in {retry:?}): {}", self.error),
+            None => write!(f, ", left alone): {}", self.error),
+        }
+    }
+}
+
+/// Waits between attempts: the first, and the longest.
+const RETRY_MIN: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(4);
+
+/// Failures in a row of one kind of background work. Times are those of the database's clock.
+#[derive(Clone, Debug)]
+pub(super) struct Failing {
+    pub(super) error: Error,
+    reason: Reason,
+    attempts: u32,
+    began: Duration,
+    last: Duration,
+}
+
+impl Failing {
+    /// Counts one more failure, at `now`; says whether it is news. What failed shows in the file
+    /// that the error names; `work` is what was to be done.
+    pub(super) fn count(
+        slot: &mut Option<Failing>,
+        work: Reason,
+        error: Error,
+        now: Duration,
+    ) -> bool {
+        let reason = reason_of(work, &error);
+        match slot {
+            Some(failing) if failing.reason == reason && failing.error.kind() == error.kind() => {
+                failing.attempts = failing.attempts.saturating_add(1);
+                (failing.error, failing.last) = (error, now);
+                false
+            }
+            _ => {
+                *slot = Some(Failing { error, reason, attempts: 1, began: now, last: now });
+                true
+            }
+        }
+    }
+
+    /// How long to wait before the next attempt: twice as long after each.
+    pub(super) fn delay(&self) -> Duration {
+        RETRY_MIN.saturating_mul(1 << (self.attempts - 1).min(10)).min(RETRY_MAX)
+    }
+
+    /// It as a user sees it, at `now`.
+    pub(super) fn told(&self, now: Duration) -> BackgroundFailure {
+        let class = Class::of(&self.error);
+        // A cell that the table does not have is taken for the mildest that is tried again.
+        let unknown = Rule { severity: Severity::Soft, resume: Resume::Retry };
+        let Rule { severity, resume } = rule(self.reason, class).unwrap_or(unknown);
+        let due = self.last + self.delay();
+        BackgroundFailure {
+            reason: self.reason,
+            class,
+            severity,
+            resume,
+            error: self.error.clone(),
+            attempts: self.attempts,
+            since: now.saturating_sub(self.began),
+            retry_in: (resume != Resume::LeftAlone).then(|| due.saturating_sub(now)),
+        }
+    }
+}
+
+/// What failed while `work` was to be done: the file that the error names tells.
+fn reason_of(work: Reason, error: &Error) -> Reason {
+    let name = error.path().and_then(|path| FileName::parse(path.file_name()?.to_str()?));
+    match name.map(|name| name.kind) {
+        Some(FileKind::Manifest) => Reason::Manifest,
+        Some(FileKind::Wal) if error.kind() == ErrorKind::ReadOnly => Reason::WalSync,
+        Some(FileKind::Wal) => Reason::ReserveSegment,
+        _ => work,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn failure(deed: &str, file: &str, kind: std::io::ErrorKind) -> Error {
+        Error::io(deed, Path::new(file), kind.into())
+    }
+
+    #[test]
+    fn a_failure_waits_twice_as_long_each_time_and_keeps_when_it_began() {
+        let mut slot = None;
+        let seconds = Duration::from_secs;
+        let error =
+            || failure("append to", "0000000000000004-00000001.sst", std::io::ErrorKind::Other);
+        assert!(Failing::count(&mut slot, Reason::Flush, error(), seconds(10)));
+        assert!(!Failing::count(&mut slot, Reason::Flush, error(), seconds(20)));
+        let told = slot.as_ref().unwrap().told(seconds(20));
+        assert_eq!((told.reason, told.severity), (Reason::Flush, Severity::Hard));
+        assert_eq!((told.since, told.attempts), (seconds(10), 2));
+        assert_eq!(told.retry_in, Some(2 * RETRY_MIN));
+        for _ in 0..40 {
+            Failing::count(&mut slot, Reason::Flush, error(), seconds(30));
+        }
+        assert_eq!(slot.as_ref().unwrap().delay(), RETRY_MAX);
+        let full = failure("append to", "x", std::io::ErrorKind::StorageFull);
+        assert!(
+            Failing::count(&mut slot, Reason::Flush, full, seconds(40)),
+            "another class is news"
+        );
+    }
+
+    #[test]
+    fn what_failed_shows_in_the_file() {
+        let other = std::io::ErrorKind::Other;
+        for (file, reason) in [
+            ("/db/0000000000000004-00000001.manifest", Reason::Manifest),
+            ("/db/0000000000000004-00000001.wal", Reason::ReserveSegment),
+            ("/db/0000000000000004-00000001.sst", Reason::Flush),
+            ("/db", Reason::Flush),
+        ] {
+            assert_eq!(reason_of(Reason::Flush, &failure("sync", file, other)), reason);
+        }
+        let log = failure("sync", "/db/0000000000000004-00000001.wal", other);
+        let latched = Error::because(ErrorKind::ReadOnly, "refused", log);
+        assert_eq!(reason_of(Reason::Flush, &latched), Reason::WalSync);
+        assert_eq!(Class::of(&latched), Class::FailedSync);
+    }
+}

@@ -1,0 +1,214 @@
+//! [`Health`]: whether the store takes writes, what holds it up, and how far it is from its limits.
+//!
+//! Made by `Db::health`; plain data, for a person (`Display`) or a program. It reads what other
+//! files keep, and changes nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::DbInner;
+use super::errors::BackgroundFailure;
+use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
+use crate::compaction::compaction_debt;
+use crate::types::SeqNo;
+
+/// A value that may not grow without end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauge {
+    /// What it is now.
+    pub value: u64,
+    /// Above this, writers are slowed down, or work is begun.
+    pub soft: u64,
+    /// Here writers stop, or are held to it.
+    pub hard: u64,
+}
+
+impl Gauge {
+    /// How much is left before the hard limit.
+    pub fn left(&self) -> u64 {
+        self.hard.saturating_sub(self.value)
+    }
+}
+
+impl fmt::Display for Gauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} ({} left)", self.value, self.hard, self.left())
+    }
+}
+
+/// A partition whose writers are held back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StallHealth {
+    /// Its name.
+    pub partition: String,
+    /// What holds them back most.
+    pub reason: &'static str,
+    /// How much, in thousandths: 1000 is stopped.
+    pub pressure_permille: u32,
+    /// For how long.
+    pub since: Duration,
+}
+
+/// How far a partition is from its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionHealth {
+    /// Its name.
+    pub name: String,
+    /// Bytes that compactions have to move before every level is within its target.
+    pub compaction_debt_bytes: Gauge,
+    /// Tables in level 0.
+    pub level0_tables: Gauge,
+}
+
+/// The health of a database, from `Db::health`.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Health {
+    /// Why the store takes no writes, if it does not. It resumes by itself.
+    pub read_only: Option<String>,
+    /// Partitions whose writers are held back, by name.
+    pub stalls: Vec<StallHealth>,
+    /// Background work that failed and did not succeed since.
+    pub background_errors: Vec<BackgroundFailure>,
+    /// Damage that a compaction met: these tables are left alone until the next open.
+    pub damage: Option<String>,
+    /// The partitions, by name.
+    pub partitions: Vec<PartitionHealth>,
+    /// Memory of sealed memtables, over all partitions, in bytes.
+    pub sealed_memtable_bytes: Gauge,
+    /// Bytes of the log that memtables pin; beyond the limit they are flushed.
+    pub wal_bytes: Gauge,
+    /// How long ago the oldest snapshot was taken.
+    pub oldest_snapshot: Option<Duration>,
+    /// Bytes of obsolete tables that readers hold.
+    pub pinned_obsolete_bytes: u64,
+}
+
+impl Health {
+    /// Whether writes are taken at full speed and no background work fails.
+    pub fn is_healthy(&self) -> bool {
+        self.read_only.is_none()
+            && self.stalls.is_empty()
+            && self.background_errors.is_empty()
+            && self.damage.is_none()
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", if self.is_healthy() { "healthy" } else { "not healthy" })?;
+        if let Some(why) = &self.read_only {
+            writeln!(f, "read-only: {why}")?;
+        }
+        for stall in &self.stalls {
+            let StallHealth { partition, reason, pressure_permille, since } = stall;
+            writeln!(
+                f,
+                "partition {partition:?}: writes held back by {reason}, \
+                 {pressure_permille} of 1000, for {since:?}"
+            )?;
+        }
+        for failure in &self.background_errors {
+            writeln!(f, "{failure}")?;
+        }
+        if let Some(damage) = &self.damage {
+            writeln!(f, "left alone: {damage}")?;
+        }
+        for partition in &self.partitions {
+            let PartitionHealth { name, compaction_debt_bytes, level0_tables } = partition;
+            writeln!(
+                f,
+                "partition {name:?}: compaction debt {compaction_debt_bytes}, \
+                 level-0 tables {level0_tables}"
+            )?;
+        }
+        writeln!(f, "sealed memtable bytes: {}", self.sealed_memtable_bytes)?;
+        writeln!(f, "log bytes: {}", self.wal_bytes)?;
+        if let Some(age) = self.oldest_snapshot {
+            writeln!(f, "oldest snapshot: taken {age:?} ago")?;
+        }
+        write!(f, "obsolete bytes that readers hold: {}", self.pinned_obsolete_bytes)
+    }
+}
+
+/// When the sequence numbers of snapshots were first registered.
+#[derive(Default)]
+pub(super) struct SnapshotTimes(Mutex<BTreeMap<SeqNo, Duration>>);
+
+impl DbInner {
+    /// Notes when a snapshot was taken.
+    pub(super) fn note_snapshot(&self, seq: SeqNo) {
+        let oldest = self.oldest_snapshot();
+        let mut times = self.snapshot_times.0.lock();
+        // Those before the oldest one are gone.
+        *times = times.split_off(&oldest);
+        times.entry(seq).or_insert_with(|| self.background.now());
+    }
+
+    fn oldest_snapshot_age(&self) -> Option<Duration> {
+        if self.snapshots.count() == 0 {
+            return None;
+        }
+        let oldest = self.oldest_snapshot();
+        let taken = self.snapshot_times.0.lock().get(&oldest).copied();
+        taken.map(|taken| self.background.now().saturating_sub(taken))
+    }
+
+    /// See the module.
+    pub(super) fn health(&self) -> Health {
+        let now = self.background.now();
+        let held = self.stall.held_back();
+        let (mut stalls, mut partitions) = (Vec::new(), Vec::new());
+        let mut live = self.live_partitions();
+        live.sort_by(|a, b| a.name.cmp(&b.name));
+        for partition in live {
+            let name = partition.name.to_string();
+            if let Some(held) = held.get(&partition.id) {
+                stalls.push(StallHealth {
+                    partition: name.clone(),
+                    reason: held.reason,
+                    pressure_permille: held.pressure,
+                    since: now.saturating_sub(held.since),
+                });
+            }
+            let view = partition.view();
+            let options = &view.version.options;
+            let (base, trigger) = (options.level_base_bytes, u64::from(options.level0_tables));
+            let debt = compaction_debt(&view.version);
+            let level0 = view.version.levels[0].tables().len() as u64;
+            partitions.push(PartitionHealth {
+                name,
+                compaction_debt_bytes: gauge(debt, base, DEBT_SOFT, DEBT_HARD),
+                level0_tables: gauge(level0, trigger, LEVEL0_SOFT, LEVEL0_HARD),
+            });
+        }
+        let half_buffer = self.options.write_buffer_bytes / 2;
+        let applied = self.commit.applied_lsn().0;
+        let pinned = applied.saturating_sub(self.log_low_water(None).0);
+        Health {
+            read_only: self.failure.lock().as_ref().map(ToString::to_string),
+            stalls,
+            background_errors: self.background.failures(),
+            damage: self.compaction_damage().map(|error| error.to_string()),
+            partitions,
+            sealed_memtable_bytes: gauge(
+                self.sealed_bytes(),
+                half_buffer,
+                SEALED_SOFT,
+                SEALED_HARD,
+            ),
+            wal_bytes: gauge(pinned, self.options.wal_bytes_max, 1, 1),
+            oldest_snapshot: self.oldest_snapshot_age(),
+            pinned_obsolete_bytes: self.obsolete.pinned_bytes(),
+        }
+    }
+}
+
+fn gauge(value: u64, unit: u64, soft: u64, hard: u64) -> Gauge {
+    Gauge { value, soft: unit.saturating_mul(soft), hard: unit.saturating_mul(hard) }
+}

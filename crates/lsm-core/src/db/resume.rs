@@ -1,0 +1,256 @@
+//! Going on after a failed sync of the log.
+//!
+//! The files whose sync failed are condemned: the kernel may have dropped their pages, so nothing
+//! in them is read, synced or trusted again. But all that readers see is in memory. So the store
+//! turns read-only, writes the memtables to new tables, and begins the log anew behind them, in a
+//! new file. Then it takes writes again. Tried by whoever flushes: the flush thread, `Db::step`, a
+//! call of `flush`; and again after each failure, as any flush is.
+//!
+//! Invariants:
+//! 1. One edit adds the tables of all logged partitions, removes every segment of the log and
+//!    lists the new one. A crash before it finds the old log, of which everything that was synced
+//!    is sound; a crash after it finds the tables. Two edits could part a batch.
+//! 2. The new segment is durable, header and name, before that edit. Its header says with which
+//!    sequence the log before it ended, so that it is no log that lost something.
+//! 3. Nothing is appended to the log between the sealing and the edit: writes are refused, and
+//!    control frames too.
+
+use std::sync::Arc;
+
+use super::DbInner;
+use super::jobs::Written;
+use super::log::{self, Pipeline, SyncState};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::AppendMode;
+use crate::fs::names::{FileKind, FileName};
+use crate::hooks::Event;
+use crate::partition::PartitionState;
+use crate::types::{Epoch, FileNo};
+use crate::version::{Change, SstMeta};
+use crate::wal::{SegmentHeader, SegmentWriter};
+
+/// A partition whose memtables are in tables that are not installed yet.
+type Rewritten = (Arc<PartitionState>, Written);
+
+/// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a
+/// new generation, which does not know it.
+#[derive(Default)]
+pub(super) struct InDoubt {
+    tables: Vec<SstMeta>,
+    segments: Vec<FileNo>,
+}
+
+impl DbInner {
+    /// Turns the store read-only until [`DbInner::resume`] worked.
+    pub(super) fn latch_failure(&self, error: Error) -> Error {
+        let message = "a sync of the log failed; writes are refused until what is in memory was \
+                       written to new files";
+        let latched = Error::because(ErrorKind::ReadOnly, message, error);
+        // First the error that is told, then what makes `resume` due.
+        let mut failure = self.failure.lock();
+        let is_news = failure.is_none();
+        let latched = failure.get_or_insert(latched).clone();
+        drop(failure);
+        self.fail_syncs(&latched);
+        if is_news {
+            self.tell(&Event::BackgroundError(latched.clone()));
+        }
+        self.background.wake_all();
+        latched
+    }
+
+    /// Writes what is in memory to new files and takes writes again. The caller holds the lock
+    /// under which flushes run, and nothing else.
+    ///
+    /// # Errors
+    /// Of the new files, or of the manifest. The store is as it was: readable, and to be tried
+    /// again.
+    ///
+    /// # Cost
+    /// A table for each logged partition that was written to, a segment, and an edit.
+    pub(super) fn resume(&self) -> Result<()> {
+        self.check_not_closed()?;
+        self.wait_for_failed_sync();
+        self.lock_versions()?.ensure_writable()?;
+        self.let_go_of_doubtful();
+        let mut partitions = self.live_partitions();
+        partitions.retain(|partition| partition.logged);
+        let mut between = self.between_groups();
+        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
+        drop(between);
+        let mut rewritten: Vec<Rewritten> = Vec::new();
+        for partition in partitions {
+            let newest = partition.view().sealed.first().map(|memtable| memtable.id);
+            let Some(newest) = newest else { continue };
+            match self.write_sealed(&partition, newest) {
+                Ok(written) => rewritten.push((partition, written)),
+                Err(error) => {
+                    self.let_go(&rewritten);
+                    return Err(error);
+                }
+            }
+        }
+        // The new tables hold handles that no sync of the log has vouched for.
+        self.sync_stores().inspect_err(|_| self.let_go(&rewritten))?;
+        let condemned = self.begin_anew(&rewritten)?;
+        for (partition, written) in &rewritten {
+            self.update_pressure(partition);
+            self.count_flush(partition, written);
+        }
+        for (number, epoch) in condemned {
+            // No later step relies on it, and the next open removes what stays.
+            let _ = self.fs.delete(&FileName::new(FileKind::Wal, number, epoch).path(&self.dir));
+        }
+        self.tell(&Event::Resumed);
+        self.background.flush_worked();
+        self.background.wake_all();
+        self.ease();
+        Ok(())
+    }
+
+    /// Installs the tables and the new log; returns the segments that are condemned by it.
+    fn begin_anew(&self, rewritten: &[Rewritten]) -> Result<Vec<(FileNo, Epoch)>> {
+        let mut pipeline = self.between_groups();
+        // Closing ends the log, or says why it could not, under the same lock.
+        let fresh = self.check_not_closed().and_then(|()| {
+            // Memtable switches alone, which stay due: batches are in the buffer only while a
+            // group is under way.
+            pipeline.buffer.clear();
+            pipeline.encoded_seq = pipeline.logged_seq;
+            pipeline.switches_encoded = 0;
+            self.fresh_segment(&pipeline)
+        });
+        let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
+        let number = segment.header().number;
+        let mut versions = self.lock_versions()?;
+        let current = versions.current();
+        let condemned: Vec<_> = current.log_segments.iter().map(|(n, e)| (*n, *e)).collect();
+        let mut changes: Vec<Change> =
+            condemned.iter().map(|(file, _)| Change::SegmentRemoved { file: *file }).collect();
+        changes.push(Change::SegmentAdded { file: number, epoch: self.epoch });
+        // One that was dropped meanwhile needs its tables no more.
+        let is_there = |partition: &PartitionState| current.partitions.contains_key(&partition.id);
+        let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) =
+            rewritten.iter().partition(|(partition, _)| is_there(partition));
+        let edit = versions.next_number();
+        let mut sections = Vec::new();
+        for (partition, written) in &kept {
+            changes.extend(written.changes(partition.id));
+            if let Some(store) = partition.store().filter(|_| !written.dropped.is_empty()) {
+                let bytes = store.edit(edit, &written.dropped);
+                let section = bytes.clone();
+                let partition_id = partition.id;
+                changes.push(Change::StoreSection { partition: partition_id, number: edit, bytes });
+                sections.push((partition, store, section));
+            }
+        }
+        changes.push(Change::LastSeq(self.visible_seq()));
+        let version = versions.install(changes).inspect_err(|_| {
+            let tables = rewritten.iter().flat_map(|(_, written)| written.tables.iter().cloned());
+            let mut in_doubt = self.in_doubt.lock();
+            in_doubt.tables.extend(tables);
+            in_doubt.segments.push(number);
+        })?;
+        self.note_edit(version.edit_number);
+        for (partition, written) in &kept {
+            let through = Some(written.through);
+            partition.install(version.partitions[&partition.id].clone(), through);
+        }
+        drop(versions);
+        self.restart_log(&mut pipeline, segment);
+        *self.failure.lock() = None;
+        drop(pipeline);
+        for (partition, store, section) in sections {
+            store.apply(edit, &section)?;
+            self.obsolete.add_values(edit, partition.past_versions(), store.clone());
+        }
+        dropped.iter().for_each(|(_, written)| self.let_go_of(&written.tables));
+        Ok(condemned)
+    }
+
+    /// A durable segment that continues the log, and that nothing lists yet.
+    fn fresh_segment(&self, pipeline: &Pipeline) -> Result<SegmentWriter> {
+        let number = self.numbers.allocate();
+        let path = FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir);
+        let file = self.fs.open_append(&path, AppendMode::IfAbsent)?;
+        let (base, previous_seq) = (pipeline.lsn(), pipeline.logged_seq);
+        let header = SegmentHeader {
+            db: self.db_id,
+            epoch: self.epoch,
+            number,
+            salt: self.random(),
+            base,
+            previous: pipeline.segment.as_ref().map(SegmentWriter::end),
+            manifest_edit: self.durable_edit(),
+            // What lies before it is in tables when this segment counts.
+            durable: base,
+            previous_seq,
+        };
+        let bytes = self.options.wal_segment_bytes;
+        let begun = SegmentWriter::create(file, &path, header, bytes).and_then(|segment| {
+            segment.file().sync()?;
+            self.fs.sync_dir(&self.dir)?;
+            Ok(segment)
+        });
+        begun.inspect_err(|_| {
+            // Nothing lists it; if this fails too, the next open removes it.
+            let _ = self.fs.delete(&path);
+        })
+    }
+
+    /// What earlier attempts left, once the manifest takes edits again.
+    fn let_go_of_doubtful(&self) {
+        let InDoubt { tables, segments } = std::mem::take(&mut *self.in_doubt.lock());
+        self.let_go_of(&tables);
+        for number in segments {
+            let name = FileName::new(FileKind::Wal, number, self.epoch);
+            let _ = self.fs.delete(&name.path(&self.dir));
+        }
+    }
+
+    /// Whether a sync failed, and the log was not begun anew since.
+    pub(super) fn is_log_failed(&self) -> bool {
+        self.commit.sync.lock().failed.is_some()
+    }
+
+    /// Has every sync fail with `error` until the log is begun anew.
+    pub(super) fn fail_syncs(&self, error: &Error) {
+        self.commit.sync.lock().failed.get_or_insert_with(|| error.clone());
+        self.commit.synced.notify_all();
+    }
+
+    /// Waits until no sync is under way. None begins while one has failed.
+    pub(super) fn wait_for_failed_sync(&self) {
+        let mut sync = self.commit.sync.lock();
+        while sync.running {
+            self.commit.synced.wait(&mut sync);
+        }
+    }
+
+    /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
+    /// everything before it is in tables, and so as durable as can be.
+    pub(super) fn restart_log(&self, pipeline: &mut Pipeline, segment: SegmentWriter) {
+        assert!(pipeline.buffer.is_empty() && segment.is_empty());
+        let (lsn, seq, file) = (segment.lsn(), pipeline.logged_seq, segment.file().clone());
+        pipeline.segment = Some(segment);
+        pipeline.reserve = None;
+        pipeline.closed.clear();
+        pipeline.spoiled.clear();
+        pipeline.must_switch = false;
+        *self.commit.written.lock() = log::Written { lsn, seq, files: vec![file] };
+        let mut sync = self.commit.sync.lock();
+        assert!(!sync.running, "none begins while one has failed");
+        *sync = SyncState { lsn, seq, running: false, failed: None, marked: true };
+        drop(sync);
+        self.commit.synced.notify_all();
+    }
+
+    fn let_go(&self, rewritten: &[Rewritten]) {
+        rewritten.iter().for_each(|(_, written)| self.let_go_of(&written.tables));
+    }
+
+    /// Removes tables that no edit names. What cannot be removed goes at the next open.
+    fn let_go_of(&self, tables: &[SstMeta]) {
+        let _ = self.forget(tables);
+    }
+}

@@ -1,0 +1,487 @@
+//! What a failure means, what `Db::health` says, who waits and who is told.
+//!
+//! The table of failures is walked row by row: each cell is made to happen, and what writers meet
+//! and how the store goes on must be what the table says.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
+
+use lsm_core::clock::Clock;
+use lsm_core::db::rule;
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
+use siltstone::{
+    BackgroundMode, Class, Db, Durability, ErrorKind, Event, EventListener, Options, Partition,
+    PartitionOptions, Reason, Resume, Severity,
+};
+use testkit::Rng;
+
+const DIR: &str = "/db";
+
+/// A clock that stands still until it is moved.
+#[derive(Clone, Default)]
+struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    fn pass(&self, duration: Duration) {
+        self.0.fetch_add(u64::try_from(duration.as_nanos()).unwrap(), Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<Event>>>);
+
+impl Heard {
+    fn any(&self, wanted: impl Fn(&Event) -> bool) -> bool {
+        self.0.lock().unwrap().iter().any(wanted)
+    }
+}
+
+impl EventListener for Heard {
+    fn on_event(&self, event: &Event) {
+        self.0.lock().unwrap().push(event.clone());
+    }
+}
+
+struct Store {
+    mem: MemFs,
+    fs: FaultFs,
+    clock: ManualClock,
+    heard: Heard,
+    db: Db,
+    p: Partition,
+}
+
+fn small() -> Options {
+    let options = Options::new().cache_bytes(64 << 10).write_buffer_bytes(16 << 10);
+    options.wal_segment_bytes(8 << 10).wal_bytes_max(64 << 10)
+}
+
+fn store(mode: BackgroundMode) -> Store {
+    let mem = MemFs::new();
+    let (fs, clock) = (FaultFs::over_mem(mem.clone()), ManualClock::default());
+    let (heard, mut random) = (Heard::default(), Rng::new(1));
+    let db = Db::builder(Path::new(DIR))
+        .options(small())
+        .fs(Arc::new(fs.clone()))
+        .clock(Arc::new(clock.clone()))
+        .background(mode)
+        .random(move || random.next_u64())
+        .listener(Arc::new(heard.clone()))
+        .open()
+        .unwrap();
+    let options = PartitionOptions::new().level0_tables(2).block_bytes(512);
+    let p = db.partition_with("p", options).unwrap();
+    Store { mem, fs, clock, heard, db, p }
+}
+
+impl Store {
+    fn break_at(&self, kind: OpKind, suffix: &str, action: FaultAction) {
+        let at = FaultAt::Nth { kind, suffix: suffix.to_owned(), nth: 0 };
+        self.fs.add_rule(FaultRule::sticky(at, action));
+    }
+
+    /// Writes until a memtable is sealed.
+    fn seal(&self) {
+        while self.db.stats().partitions.iter().all(|p| p.sealed_memtable_count == 0) {
+            self.p.put("filler", [7; 500]).unwrap();
+        }
+    }
+
+    /// Steps until one fails.
+    fn fail(&self) -> ErrorKind {
+        for _ in 0..100 {
+            if let Err(error) = self.db.step() {
+                return error.kind();
+            }
+        }
+        panic!("nothing failed");
+    }
+
+    /// Makes a failure of background work due.
+    fn prepare(&self, reason: Reason) {
+        match reason {
+            Reason::WalAppend | Reason::WalSync => {}
+            Reason::ReserveSegment => {
+                while self.db.stats().wal_segment_count < 2 {
+                    self.p.put("filler", [7; 500]).unwrap();
+                }
+                // Synced and attested: the reserve is what the log needs next.
+                self.db.wait_durable(self.db.visible_seq()).unwrap();
+                assert!(self.db.step().unwrap());
+            }
+            Reason::Flush | Reason::Manifest => self.seal(),
+            _ => {
+                // For a reader one table: no compaction is to meet its damage.
+                for round in 0..if reason == Reason::Read { 1 } else { 3_u8 } {
+                    self.p.put("a", [round; 100]).unwrap();
+                    self.p.put([b'b', round], [round; 100]).unwrap();
+                    self.db.flush().unwrap();
+                }
+            }
+        }
+    }
+
+    fn first_table(&self) -> std::path::PathBuf {
+        let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "sst");
+        self.mem.paths().into_iter().find(is_table).unwrap()
+    }
+
+    /// Lets the storage fail so from now on.
+    fn inject(&self, reason: Reason, class: Class) {
+        use FaultAction::{Eio, Enospc, SyncReverted};
+        let suffix = match reason {
+            Reason::WalAppend | Reason::WalSync | Reason::ReserveSegment => ".wal",
+            Reason::Manifest => ".manifest",
+            _ => ".sst",
+        };
+        match (reason, class) {
+            (_, Class::Corruption) => self.mem.corrupt(&self.first_table(), 20, 1).unwrap(),
+            (Reason::Read, _) => self.break_at(OpKind::Read, suffix, Eio),
+            (_, Class::FailedSync) => self.break_at(OpKind::Sync, suffix, SyncReverted),
+            (Reason::ReserveSegment, Class::NoSpace) => {
+                self.break_at(OpKind::Preallocate, suffix, Enospc);
+            }
+            (Reason::ReserveSegment, _) => self.break_at(OpKind::Create, suffix, Eio),
+            (_, Class::NoSpace) => self.break_at(OpKind::Append, suffix, Enospc),
+            _ => self.break_at(OpKind::Append, suffix, Eio),
+        }
+    }
+}
+
+fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) {
+    let store = store(BackgroundMode::Stepped);
+    store.p.put("k", "v").unwrap();
+    store.prepare(reason);
+    assert!(store.db.health().is_healthy(), "{}", store.db.health());
+    store.inject(reason, class);
+    let put = |durability| store.db.batch().put(&store.p, "k", "w").commit(durability);
+    match (reason, resume) {
+        (Reason::WalAppend, Resume::NextCall) => assert!(put(Durability::Os).is_err()),
+        (Reason::Read, Resume::NextCall) => assert!(store.p.get([b'b', 0]).is_err()),
+        (_, Resume::NextCall) => panic!("no call of this kind is told"),
+        (_, Resume::Rewrite) => {
+            assert_eq!(put(Durability::Sync).unwrap_err().kind(), ErrorKind::ReadOnly);
+            let told = |event: &Event| matches!(event, Event::BackgroundError(_));
+            let _ = store.db.step();
+            assert!(store.heard.any(told));
+        }
+        (_, Resume::Retry) => {
+            store.fail();
+            store.clock.pass(Duration::from_secs(5));
+            let health = store.db.health();
+            let [failure] = &health.background_errors[..] else { panic!("{health}") };
+            assert_eq!((failure.reason, failure.class), (reason, class), "{failure}");
+            assert_eq!((failure.severity, failure.resume), (severity, resume));
+            assert_eq!(failure.since, Duration::from_secs(5));
+            assert!(store.heard.any(|event| matches!(event, Event::BackgroundError(_))));
+        }
+        (_, _) => {
+            while store.db.step().unwrap() {}
+            assert!(store.db.health().damage.is_some(), "{}", store.db.health());
+            assert!(store.heard.any(|event| matches!(event, Event::Corruption(_))));
+        }
+    }
+    let is_told = store.db.health().is_healthy() == (resume == Resume::NextCall);
+    assert!(is_told, "{}", store.db.health());
+    check_writers(&store, reason, severity);
+    store.fs.heal();
+    if resume != Resume::LeftAlone {
+        while store.db.step().unwrap() {}
+        assert!(store.db.health().is_healthy(), "{}", store.db.health());
+    }
+    let resumed = store.heard.any(|event| matches!(event, Event::Resumed));
+    assert_eq!(resumed, resume == Resume::Rewrite);
+    put(Durability::Sync).unwrap();
+    assert_eq!(store.p.get("k").unwrap().as_deref(), Some(&b"w"[..]));
+}
+
+/// What a failure that lasts means for writers.
+fn check_writers(store: &Store, reason: Reason, severity: Severity) {
+    match severity {
+        // An append that lasts in failing fails each commit, and no more.
+        Severity::Soft if reason == Reason::WalAppend => store.fs.heal(),
+        Severity::Soft => {}
+        Severity::ReadOnly => {
+            assert_eq!(store.p.put("k", "w").unwrap_err().kind(), ErrorKind::ReadOnly);
+            assert!(store.db.health().read_only.is_some());
+            assert!(store.p.get("k").unwrap().is_some());
+            return;
+        }
+        Severity::Hard => {
+            store.p.put("k", "w").unwrap();
+            let mut puts = (0..10_000).map(|_| store.p.put("filler", [7; 500]));
+            let stopped = puts.find_map(Result::err).expect("memory is full some time");
+            let stopped = stopped.to_string();
+            if reason == Reason::Manifest && !stopped.contains("writes are stopped") {
+                // The next segment of the log could not be listed.
+                assert!(stopped.contains(".manifest"), "{stopped}");
+            } else {
+                assert!(stopped.contains("memtables that wait for a flush"), "{stopped}");
+            }
+            return;
+        }
+        _ => panic!("a severity without a check"),
+    }
+    for _ in 0..10 {
+        store.p.put("k", "w").unwrap();
+    }
+}
+
+#[test]
+fn every_row_of_the_table_is_as_the_store_behaves() {
+    let mut cells = 0;
+    for reason in Reason::ALL {
+        for class in Class::ALL {
+            let Some(rule) = rule(reason, class) else { continue };
+            println!("{reason:?} {class:?}: {rule:?}");
+            check_cell(reason, class, rule.severity, rule.resume);
+            cells += 1;
+        }
+    }
+    assert_eq!(cells, 18, "each of them was made to happen");
+}
+
+#[test]
+fn who_must_not_wait_is_told_the_reason() {
+    let store = store(BackgroundMode::Stepped);
+    store.break_at(OpKind::Append, ".sst", FaultAction::Enospc);
+    // Slowed down first: some pass as time does, then none.
+    let mut passed = 0;
+    let slowed = loop {
+        match store.p.try_put("k", [7; 500]) {
+            Ok(_) => passed += 1,
+            Err(error) => break error,
+        }
+        assert!(passed < 10_000);
+    };
+    assert_eq!(slowed.kind(), ErrorKind::WouldStall);
+    assert!(slowed.is_retryable() && slowed.to_string().contains("slowed down"), "{slowed}");
+    let stopped = loop {
+        store.clock.pass(Duration::from_secs(1));
+        match store.p.try_put("k", [7; 500]) {
+            Ok(_) => passed += 1,
+            Err(error) => break error,
+        }
+        assert!(passed < 10_000);
+    };
+    let text = stopped.to_string();
+    assert!(
+        text.contains("stopped") && text.contains("memtables") && text.contains("\"p\""),
+        "{text}"
+    );
+    assert_eq!(store.p.try_delete("k").unwrap_err().kind(), ErrorKind::WouldStall);
+    let batch = store.db.batch().put(&store.p, "k", "v").try_commit(Durability::Os);
+    assert_eq!(batch.unwrap_err().kind(), ErrorKind::WouldStall);
+    let health = store.db.health();
+    let stall = health.stalls.iter().find(|stall| stall.partition == "p").unwrap();
+    assert_eq!((stall.pressure_permille, health.sealed_memtable_bytes.left()), (1000, 0));
+    assert!(stall.since >= Duration::from_secs(1) && !health.is_healthy());
+    assert!(health.to_string().contains("held back by memtables"), "{health}");
+    store.fs.heal();
+    while store.db.step().unwrap() {}
+    store.p.try_put("k", "v").unwrap();
+    assert!(store.db.health().is_healthy());
+    let stalls = store.heard.0.lock().unwrap();
+    let stalls = stalls.iter().filter_map(|event| match event {
+        Event::StallChanged { partition, pressure_permille, .. } if partition == "p" => {
+            Some(*pressure_permille)
+        }
+        _ => None,
+    });
+    let stalls: Vec<u32> = stalls.collect();
+    assert!(stalls.contains(&1000) && stalls.last() == Some(&0), "{stalls:?}");
+}
+
+#[test]
+fn nobody_waits_while_the_reason_is_gone() {
+    // In steps: the writer itself does what there is to do, and no more.
+    let stepped = store(BackgroundMode::Stepped);
+    for _ in 0..2_000 {
+        stepped.p.put("k", [7; 500]).unwrap();
+    }
+    assert_eq!(stepped.db.stats().stalled, Duration::ZERO);
+    // With threads: a writer that is stopped goes on when a flush works again, although no clock
+    // moves and nothing else is written.
+    let threads = store(BackgroundMode::Threads);
+    threads.break_at(OpKind::Append, ".sst", FaultAction::Eio);
+    let mut refused = None;
+    for _ in 0..10_000 {
+        refused = threads.p.put("k", [7; 500]).err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    assert!(refused.unwrap().to_string().contains("memtables"));
+    threads.fs.heal();
+    threads.db.flush().unwrap();
+    threads.db.wait_idle().unwrap();
+    for _ in 0..2_000 {
+        threads.p.put("k", [7; 500]).unwrap();
+    }
+    threads.db.wait_idle().unwrap();
+    assert!(threads.db.health().stalls.is_empty(), "{}", threads.db.health());
+    assert_eq!(threads.db.stats().stalled, Duration::ZERO, "by a clock that stands still");
+}
+
+/// Calls everything that takes a lock.
+#[derive(Default)]
+struct CallsBack {
+    db: OnceLock<Db>,
+    calls: AtomicU64,
+}
+
+impl EventListener for CallsBack {
+    fn on_event(&self, event: &Event) {
+        let Some(db) = self.db.get() else { return };
+        if self.calls.fetch_add(1, Ordering::Relaxed) > 20 {
+            return;
+        }
+        let p = db.partition("p").unwrap();
+        let _ = p.put("from a listener", format!("{event:?}").as_bytes());
+        let _ = (db.health(), db.stats(), db.snapshot());
+        let _ = db.partition("made by a listener");
+        let _ = db.flush();
+        let _ = db.wait_durable(db.durable_seq());
+        let _ = db.wait_idle();
+    }
+}
+
+#[test]
+fn a_listener_may_call_the_database() {
+    for mode in [BackgroundMode::Stepped, BackgroundMode::Threads] {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem);
+        let calls = Arc::new(CallsBack::default());
+        let builder = Db::builder(Path::new(DIR)).options(small()).fs(Arc::new(fs.clone()));
+        let db = builder.background(mode).listener(calls.clone()).open().unwrap();
+        calls.db.set(db.clone()).unwrap();
+        let p = db.partition("p").unwrap();
+        for _ in 0..200 {
+            p.put("k", [7; 500]).unwrap();
+        }
+        let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".to_owned(), nth: 0 };
+        fs.add_rule(FaultRule::once(at, FaultAction::SyncLost));
+        let _ = db.batch().put(&p, "k", "v").commit(Durability::Sync);
+        db.wait_idle().unwrap();
+        p.put("k", "v").unwrap();
+        p.compact(..).unwrap();
+        assert!(calls.calls.load(Ordering::Relaxed) > 3);
+        db.clone().close().unwrap();
+    }
+}
+
+/// Writes more than memory holds, on the thread that would have to flush it.
+struct WritesMuch {
+    db: OnceLock<Db>,
+    done: mpsc::Sender<Option<ErrorKind>>,
+}
+
+impl EventListener for WritesMuch {
+    fn on_event(&self, event: &Event) {
+        if let (Event::Flushed { .. }, Some(db)) = (event, self.db.get()) {
+            let p = db.partition("p").unwrap();
+            let mut puts = (0..1_000).map(|_| p.put("k", [7; 500]));
+            let _ = self.done.send(puts.find_map(Result::err).map(|error| error.kind()));
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_writes_too_much_is_refused() {
+    let (done, refused) = mpsc::channel();
+    let writes = Arc::new(WritesMuch { db: OnceLock::new(), done });
+    let builder = Db::builder(Path::new(DIR)).options(small()).fs(Arc::new(MemFs::new()));
+    let db = builder.listener(writes.clone()).open().unwrap();
+    writes.db.set(db.clone()).unwrap();
+    let p = db.partition("p").unwrap();
+    // One sealed memtable, and no writer that is held back.
+    while db.stats().flush_count == 0 && db.stats().memtable_bytes < (20 << 10) {
+        p.put("k", [7; 500]).unwrap();
+    }
+    assert_eq!(refused.recv().unwrap(), Some(ErrorKind::WouldStall));
+    db.close().unwrap();
+}
+
+#[test]
+fn memory_stays_within_its_budget_under_load() {
+    let store = store(BackgroundMode::Stepped);
+    let q = store.db.partition("q").unwrap();
+    let mut rng = Rng::new(5);
+    let mut most = 0;
+    for round in 0..4_000_u32 {
+        let key = (rng.below(500) as u32).to_be_bytes();
+        let partition = if round % 3 == 0 { &q } else { &store.p };
+        partition.put(key, rng.bytes(400)).unwrap();
+        partition.get((rng.below(500) as u32).to_be_bytes()).unwrap();
+        let stats = store.db.stats();
+        most = most.max(stats.memtable_bytes + stats.cache_bytes);
+        assert!(stats.memory_used_bytes <= stats.memory_budget_bytes + 1000, "{stats:?}");
+    }
+    // The load was one: it filled the cache and more than one memtable.
+    assert!(most > (64 << 10) + 2 * (16 << 10), "{most}");
+    let budget = store.db.stats();
+    assert_eq!(budget.memory_budget_bytes, (4 * (16 << 10)) + (64 << 10) + budget.open_table_bytes);
+}
+
+#[test]
+fn a_thread_that_read_once_and_sleeps_pins_nothing() {
+    let store = store(BackgroundMode::Threads);
+    store.prepare(Reason::Compaction);
+    let (wake, asleep) = mpsc::channel::<()>();
+    let (tell, read) = mpsc::channel();
+    let p = store.p.clone();
+    let sleeper = std::thread::spawn(move || {
+        let got = p.get("a").unwrap().map(|value| value.len());
+        let first = p.iter().next().map(|entry| entry.unwrap().0.len());
+        tell.send((got, first)).unwrap();
+        let _ = asleep.recv();
+    });
+    assert_eq!(read.recv().unwrap(), (Some(100), Some(1)));
+    let tables = || -> Vec<_> {
+        let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "sst");
+        store.mem.paths().into_iter().filter(is_table).collect()
+    };
+    let before = tables();
+    store.p.put("a", [9; 100]).unwrap();
+    store.p.compact(..).unwrap();
+    store.db.wait_idle().unwrap();
+    let after = tables();
+    assert!(!after.iter().any(|table| before.contains(table)), "{before:?} {after:?}");
+    assert_eq!(store.db.health().pinned_obsolete_bytes, 0);
+    // An iterator does pin, and shows.
+    let held = store.p.iter();
+    store.p.put("a", [8; 100]).unwrap();
+    store.p.compact(..).unwrap();
+    store.db.wait_idle().unwrap();
+    assert!(store.db.health().pinned_obsolete_bytes > 0);
+    drop(held);
+    store.db.wait_idle().unwrap();
+    assert_eq!(store.db.health().pinned_obsolete_bytes, 0);
+    drop(wake);
+    sleeper.join().unwrap();
+}
+
+#[test]
+fn health_knows_the_age_of_the_oldest_snapshot() {
+    let store = store(BackgroundMode::Stepped);
+    store.p.put("k", "v").unwrap();
+    assert_eq!(store.db.health().oldest_snapshot, None);
+    let old = store.db.snapshot();
+    store.clock.pass(Duration::from_secs(60));
+    store.p.put("k", "w").unwrap();
+    let new = store.db.snapshot();
+    store.clock.pass(Duration::from_secs(5));
+    assert_eq!(store.db.health().oldest_snapshot, Some(Duration::from_secs(65)));
+    drop(old);
+    assert_eq!(store.db.health().oldest_snapshot, Some(Duration::from_secs(5)));
+    drop(new);
+    assert_eq!(store.db.health().oldest_snapshot, None);
+}

@@ -1,0 +1,209 @@
+//! After a failed sync of the log the store writes what it holds to new files and goes on.
+//!
+//! That is done under a second fault at each of its operations, and under a power cut before each:
+//! what was synced before the failure is never lost, what readers see stays, and when the faults
+//! are over the store takes writes again, unopened.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{
+    CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, FsOp, MemFs, OpKind,
+};
+use lsm_core::hooks::{Event, EventListener};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
+use testkit::Rng;
+
+use crate::crash::seed_or;
+use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, observe};
+use crate::sim::script::{Deed, Variant, Writer, variants};
+use crate::sim::{DIR, Moment, Truth, World, told};
+
+const DEEDS: usize = 30;
+
+fn failed_sync(action: FaultAction) -> FaultRule {
+    let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".to_owned(), nth: 0 };
+    FaultRule::once(at, action)
+}
+
+/// A world that a script ran in, with writes that were synced and writes that were not, whose log
+/// fails its next sync.
+fn failed(variant: &Variant, action: FaultAction, seed: u64) -> Result<World, String> {
+    let mut rng = Rng::new(seed);
+    let mut world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
+    world.open().map_err(told("open"))?;
+    world.prepare().map_err(told("prepare"))?;
+    world.act(&Deed::Create("p")).map_err(told("create"))?;
+    for deed in Writer::new(variant, &["p"], rng.fork()).script(DEEDS) {
+        world.act(&deed).map_err(told("a deed on a sound store"))?;
+    }
+    if !world.db().partition_names().contains(&"p".to_owned()) {
+        world.act(&Deed::Create("p")).map_err(told("create"))?;
+    }
+    let both = |key| vec![("default", key, Some(30)), ("p", key, Some(30))];
+    let act = |world: &mut World, key, sync| world.act(&Deed::Commit { ops: both(key), sync });
+    act(&mut world, 1, true).map_err(told("a synced write"))?;
+    act(&mut world, 2, false).map_err(told("a write"))?;
+    world.fs.add_rule(failed_sync(action));
+    let refused = act(&mut world, 3, true).err().map(|error| error.kind());
+    if refused != Some(ErrorKind::ReadOnly) {
+        return Err(format!("a write whose sync failed gave {refused:?}"));
+    }
+    let refused = act(&mut world, 4, false).err().map(|error| error.kind());
+    if refused != Some(ErrorKind::ReadOnly) {
+        return Err(format!("a write after the failed sync gave {refused:?}"));
+    }
+    world.truth().refused = None;
+    Ok(world)
+}
+
+/// The store goes on, and what it acknowledges from now on lasts.
+fn check_resumed(variant: &Variant, world: &mut World, rng: &mut Rng) -> Result<(), String> {
+    world.act(&Deed::Settle).map_err(told("background work after the faults"))?;
+    if let Some(why) = world.db().stats().read_only_because {
+        return Err(format!("still read-only: {why}"));
+    }
+    if world.db().durable_seq() != world.db().visible_seq() && !variant.has_unlogged {
+        return Err("what was written to tables is not called durable".to_owned());
+    }
+    for (key, sync) in [(5, true), (6, false), (7, true)] {
+        let put = Deed::Commit { ops: vec![("default", key, Some(9)), ("p", key, None)], sync };
+        world.act(&put).map_err(told("a write after resuming"))?;
+    }
+    let seen = observe(world.db())?;
+    if seen.logged != world.truth().visible() {
+        return Err("a reader sees something else than what was written".to_owned());
+    }
+    for outcome in CrashOutcome::ALL {
+        let left = world.mem.crash_clone(outcome, &mut || rng.next_u64());
+        let seen = check_goes_on(variant, &left, false)?;
+        let truth = world.truth();
+        check_prefix(&truth, &truth.moment(), &seen)
+            .map_err(|what| format!("cut after resuming, {outcome:?}: {what}"))?;
+    }
+    world.act(&Deed::Reopen).map_err(told("closing and opening"))?;
+    if observe(world.db())?.logged != world.truth().visible() {
+        return Err("the next open lost something".to_owned());
+    }
+    check_files(&world.mem)
+}
+
+fn each_variant(check: impl Fn(&Variant, FaultAction, u64) -> Result<(), String>) {
+    let seed = seed_or(3);
+    for (at, variant) in variants().iter().enumerate() {
+        for action in [FaultAction::Eio, FaultAction::SyncLost, FaultAction::SyncReverted] {
+            guarded(|| check(variant, action, seed + at as u64))
+                .unwrap_or_else(|what| panic!("{}, {action:?}, SEED={seed}: {what}", variant.name));
+        }
+    }
+}
+
+#[test]
+fn a_cut_at_any_moment_of_resuming_keeps_what_was_synced() {
+    each_variant(|variant, action, seed| {
+        let mut world = failed(variant, action, seed)?;
+        let images: Arc<Mutex<Vec<(String, MemFs, Moment)>>> = Arc::default();
+        let (taken, mem, truth) = (images.clone(), world.mem.clone(), world.truth.clone());
+        let rng = Mutex::new(Rng::new(seed));
+        world.fs.set_observer(Arc::new(move |op: &FsOp| {
+            let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };
+            for outcome in outcomes {
+                let left = mem.crash_clone(*outcome, &mut || rng.lock().unwrap().next_u64());
+                let moment = truth.lock().unwrap().moment();
+                taken.lock().unwrap().push((format!("{op:?}, {outcome:?}"), left, moment));
+            }
+        }));
+        world.act(&Deed::Step(1)).map_err(told("resuming"))?;
+        world.fs.clear_observer();
+        let images = std::mem::take(&mut *images.lock().unwrap());
+        if images.is_empty() {
+            return Err("nothing was written".to_owned());
+        }
+        for (what, left, moment) in &images {
+            let seen = check_goes_on(variant, left, false);
+            seen.and_then(|seen| check_prefix(&world.truth(), moment, &seen))
+                .map_err(|error| format!("cut before {what}: {error}"))?;
+        }
+        check_resumed(variant, &mut world, &mut Rng::new(seed))
+    });
+}
+
+#[test]
+fn a_second_fault_while_resuming_is_got_over() {
+    each_variant(|variant, action, seed| {
+        let world = failed(variant, action, seed)?;
+        world.fs.start_log();
+        world.db().step().map_err(told("resuming"))?;
+        let log = world.fs.take_log();
+        let first = log.first().ok_or("nothing was written")?.index;
+        drop(world);
+        for at in 0..log.len() as u64 {
+            for (second, sticky) in [
+                (FaultAction::Eio, false),
+                (FaultAction::Enospc, true),
+                (FaultAction::SyncReverted, true),
+                (FaultAction::ShortWrite(9), false),
+            ] {
+                let mut world = failed(variant, action, seed)?;
+                let rule = FaultRule { at: FaultAt::Op(first + at), action: second, sticky };
+                world.fs.add_rule(rule.clone());
+                let told_of = |what| format!("{:?}, {rule:?}: {what}", log[at as usize]);
+                let mut rng = Rng::new(seed);
+                for _ in 0..3 {
+                    let _ = world.act(&Deed::Step(1));
+                    let left = world.mem.crash_clone(CrashOutcome::Subset, &mut || rng.next_u64());
+                    let seen = check_goes_on(variant, &left, false).map_err(told_of)?;
+                    let truth = world.truth();
+                    check_prefix(&truth, &truth.moment(), &seen).map_err(told_of)?;
+                }
+                world.fs.heal();
+                check_resumed(variant, &mut world, &mut rng).map_err(told_of)?;
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Sends the events on.
+struct Told(std::sync::mpsc::Sender<Event>);
+
+impl EventListener for Told {
+    fn on_event(&self, event: &Event) {
+        let _ = self.0.send(event.clone());
+    }
+}
+
+#[test]
+fn threads_resume_by_themselves() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (told, events) = std::sync::mpsc::channel();
+    let db = Db::builder(Path::new(DIR))
+        .fs(Arc::new(fs.clone()))
+        .background(BackgroundMode::Threads)
+        .listener(Arc::new(Told(told)))
+        .open()
+        .unwrap();
+    let users = db.partition("users").unwrap();
+    for round in 0..4 {
+        db.batch().put(&users, "synced", [round]).commit(Durability::Sync).unwrap();
+        fs.add_rule(failed_sync(FaultAction::SyncReverted));
+        let lost = db.batch().put(&users, "lost", [round]).commit(Durability::Sync);
+        // The store may have gone on before the writer looked, and then it is durable.
+        assert!(lost.is_ok() || lost.is_err_and(|error| error.kind() == ErrorKind::ReadOnly));
+        let resumed = events.iter().find(|event| matches!(event, Event::Resumed));
+        assert!(resumed.is_some());
+        users.put("after", [round]).unwrap();
+        let left = mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+        let left = Db::builder(Path::new(DIR)).fs(Arc::new(left)).open().unwrap();
+        let left = left.partition("users").unwrap();
+        for key in ["synced", "lost"] {
+            assert_eq!(left.get(key).unwrap().as_deref(), Some(&[round][..]), "{key}");
+        }
+    }
+    let segments = |fs: &dyn Fs| {
+        let names = fs.list(Path::new(DIR), "").unwrap();
+        names.iter().filter(|entry| entry.name.ends_with(".wal")).count()
+    };
+    assert!(segments(&fs) <= 2, "condemned segments are deleted");
+}
