@@ -101,6 +101,7 @@
 //! ```
 
 pub use lsm_core::db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
+pub use lsm_core::db::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};

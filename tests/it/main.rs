@@ -13,3 +13,4 @@ mod kill;
 mod model;
 mod regressions;
 mod sim;
+mod verify;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::DbInner;
 use super::commit::Commit;
 use super::open::Builder;
+use super::verify::{VerifyOptions, VerifyReport};
 use super::write::{Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::PartitionOptions;
@@ -132,6 +133,21 @@ impl Db {
     /// The failure of background work, if that is what keeps it from being done.
     pub fn wait_idle(&self) -> Result<()> {
         self.inner().wait_idle()
+    }
+
+    /// Reads every live file and reports all damage: each table with all that is in it, the log as
+    /// far as it is written at the call, the manifest. Reads past the block cache; writes, flushes
+    /// and compactions go on meanwhile. Nothing is repaired.
+    ///
+    /// # Errors
+    /// Damage is no error but in the report, and so is a file that cannot be read. A closed
+    /// database, a mark of another one.
+    ///
+    /// # Cost
+    /// Reads the whole database; see [`VerifyOptions::bytes_per_second`]. Keeps the index and the
+    /// bloom of one table in memory. Tables that become obsolete stay until they were read.
+    pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
+        self.inner().verify(options)
     }
 
     /// What the engine counts.

@@ -2,7 +2,7 @@
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go.
+//! `obsolete.rs` lets files go, `verify.rs` reads all of them.
 
 mod background;
 mod commit;
@@ -14,6 +14,7 @@ mod open;
 mod partitions;
 mod stall;
 mod stats;
+mod verify;
 mod write;
 
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ pub use background::BackgroundMode;
 pub use commit::Commit;
 pub use handle::{Db, Partition, Snapshot};
 pub use open::Builder;
+pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use write::Batch;
 
 use background::Background;

@@ -133,9 +133,31 @@ fn put_header(out: &mut Vec<u8>, place: Place, epoch: Epoch) {
     debug_assert_eq!(out.len(), HEADER_BYTES);
 }
 
-/// Reads the header of the generation `name`: its place, and whether this code may write to a
-/// database that has it.
-pub(super) fn read_header(bytes: &[u8], name: FileName, path: &Path) -> Result<(Place, bool)> {
+/// The fields of the header in order, for descriptions: length in bytes and name.
+pub(super) const HEADER_FIELDS: [(usize, &str); 11] = [
+    (8, "magic"),
+    (4, "format version"),
+    (4, "checksum kind"),
+    (8, "compatible features"),
+    (8, "read-compatible features"),
+    (8, "incompatible features"),
+    (16, "database id"),
+    (8, "generation"),
+    (4, "epoch"),
+    (4, "zero"),
+    (8, "header checksum"),
+];
+
+/// What the header of a generation says.
+pub(super) struct Header {
+    pub(super) place: Place,
+    pub(super) epoch: Epoch,
+    /// Whether this code may write to a database that has it.
+    pub(super) writable: bool,
+}
+
+/// Reads the header of the generation `name`, if that is known.
+pub(super) fn read_header(bytes: &[u8], name: Option<FileName>, path: &Path) -> Result<Header> {
     let bad = |offset: u64, what: &str| Error::corruption(path, offset, what);
     let short = |_| bad(0, "a manifest is shorter than its header");
     let mut r = Reader::new(bytes);
@@ -161,10 +183,11 @@ pub(super) fn read_header(bytes: &[u8], name: FileName, path: &Path) -> Result<(
         );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    if generation != name.number || epoch != name.epoch {
+    if name.is_some_and(|name| generation != name.number || epoch != name.epoch) {
         return Err(bad(56, "the manifest is another generation than its name says"));
     }
-    Ok((Place { db_id, generation }, read_compatible == 0))
+    let place = Place { db_id, generation };
+    Ok(Header { place, epoch, writable: read_compatible == 0 })
 }
 
 impl fmt::Debug for Manifest {

@@ -85,6 +85,13 @@ impl VersionSet {
         &self.current
     }
 
+    /// The generation that edits go to, and its length in bytes; `None` where a failed write has
+    /// left that in doubt.
+    pub fn generation(&self) -> (FileName, Option<u64>) {
+        let bytes = (!self.manifest.is_failed()).then(|| self.manifest.bytes());
+        (self.manifest.name(), bytes)
+    }
+
     /// Begins a new generation if the present one takes no more edits: before work whose result
     /// could not be installed.
     pub fn ensure_writable(&mut self) -> Result<()> {
