@@ -105,6 +105,7 @@ pub use lsm_core::db::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};
+pub use lsm_core::raw;
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
 pub use lsm_core::types::{Epoch, SeqNo, Slice};

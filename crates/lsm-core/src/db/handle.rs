@@ -14,6 +14,7 @@ use super::write::{Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
+use crate::raw;
 use crate::read::{self, Cursor, KeyRange, Keys, Range, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
@@ -309,6 +310,14 @@ impl Partition {
     /// afterwards, unless a snapshot needs it. Flushes first.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         self.db().compact(&self.state, &range.bounds())
+    }
+}
+
+impl raw::Walkable for Partition {
+    fn pin_raw(&self) -> Result<raw::Pin> {
+        let point = self.reader(None)?;
+        let (partition, view, context) = (point.partition, point.view, point.context);
+        Ok(raw::Pin { partition, view, context, keep: point.keep })
     }
 }
 

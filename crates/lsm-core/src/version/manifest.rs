@@ -48,7 +48,8 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs};
 use crate::types::{DbId, Epoch, FileNo};
 
-const MAGIC: &[u8; 8] = b"SILTMANI";
+/// The first bytes of a manifest.
+pub const MAGIC: [u8; 8] = *b"SILTMANI";
 const FORMAT_VERSION: u32 = 1;
 const CHECKSUM_XXH3_64: u32 = 1;
 /// Length of the header in bytes.
@@ -120,7 +121,7 @@ impl Place {
 }
 
 fn put_header(out: &mut Vec<u8>, place: Place, epoch: Epoch) {
-    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&MAGIC);
     put_u32(out, FORMAT_VERSION);
     put_u32(out, CHECKSUM_XXH3_64);
     (0..3).for_each(|_| put_u64(out, 0));
@@ -162,7 +163,7 @@ pub(super) fn read_header(bytes: &[u8], name: Option<FileName>, path: &Path) -> 
     let short = |_| bad(0, "a manifest is shorter than its header");
     let mut r = Reader::new(bytes);
     let head = r.clone().take(HEADER_BYTES - 8).map_err(short)?;
-    if r.take(8).map_err(short)? != MAGIC {
+    if r.take(8).map_err(short)? != &MAGIC[..] {
         return Err(bad(0, "the file is no manifest"));
     }
     let (version, checksum_id) = (r.u32().map_err(short)?, r.u32().map_err(short)?);

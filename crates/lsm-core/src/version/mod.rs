@@ -29,7 +29,7 @@ pub use describe::{check_generation, describe};
 pub use edit::{Change, EditFault, VersionEdit};
 pub use level::Level;
 pub use level_iter::LevelIter;
-pub use manifest::{Manifest, retire};
+pub use manifest::{MAGIC, Manifest, retire};
 pub use recover::{Recovered, recover};
 pub use set::{FileNumbers, VersionSet};
 pub use table::{Bounds, SstMeta, Table, TableContext, UserRange};

@@ -44,7 +44,7 @@ pub use reader::{
     BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Position, Record, SectionRef,
     SegmentSource,
 };
-pub use segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader};
 pub use survey::{Piece, survey};
 pub use writer::{Reserved, SegmentWriter};
 

@@ -43,7 +43,8 @@ pub const SEGMENT_HEADER_BYTES: u64 = 128;
 
 pub(super) const HEADER_LEN: usize = 128;
 const CHECKSUM_AT: usize = 120;
-const MAGIC: [u8; 8] = *b"SILTWAL\n";
+/// The first bytes of a segment.
+pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
 const VERSION: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
 
