@@ -16,11 +16,11 @@ use std::path::Path;
 const FLOORS: [&[&str]; 8] = [
     &["types", "codec", "error", "limits", "options"],
     &["fs", "iter", "hooks", "clock", "stats"],
-    &["wal", "sstable", "memtable", "batch"],
+    &["wal", "sstable", "memtable", "batch", "filters"],
     &["cache"],
     &["version"],
-    &["partition", "snapshot", "compaction"],
-    &["read", "replay", "flush", "raw"],
+    &["partition", "compaction"],
+    &["read", "replay", "flush", "snapshot", "raw"],
     &["db"],
 ];
 /// The floor of the formats: none imports another.

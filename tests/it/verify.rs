@@ -326,3 +326,28 @@ fn a_limit_holds_by_the_clock_of_the_database() {
     assert!((900..1500).contains(&took), "{took} ms instead of 1000");
     assert!(told > 20, "whoever waits may stop: {told}");
 }
+
+#[test]
+fn ingested_tables_are_sound_and_their_damage_is_found() {
+    let fs = MemFs::new();
+    let db = build(&fs);
+    let plain = db.partition("plain").unwrap();
+    plain.export(.., "/export").unwrap();
+    let taken_in = db.partition_with("taken in", partition_options(Compression::None)).unwrap();
+    taken_in.put("zzz", "before").unwrap();
+    let before = files(&fs, FileKind::Sst);
+    taken_in.ingest("/export").unwrap();
+    assert_eq!(taken_in.get(key(1)).unwrap(), plain.get(key(1)).unwrap());
+    let report = db.verify(VerifyOptions::new()).unwrap();
+    assert!(report.is_sound(), "{report}");
+    // Versions of an ingested key have the sequence that the ingest took.
+    let versions = siltstone::raw::versions(&plain, &key(2)).unwrap();
+    let versions_taken_in = siltstone::raw::versions(&taken_in, &key(2)).unwrap();
+    assert_eq!(versions_taken_in.len(), usize::from(plain.contains(key(2)).unwrap()));
+    assert!(versions_taken_in.iter().all(|version| version.seq > versions[0].seq));
+    let mut new = files(&fs, FileKind::Sst);
+    new.retain(|path| path.starts_with(DIR) && !before.contains(path));
+    fs.corrupt(&new[0], 9, 1).unwrap();
+    let found = damage(&db);
+    assert_eq!((found.len(), &found[0].file), (1, &new[0]));
+}

@@ -11,6 +11,7 @@ mod admin;
 mod bench;
 mod dump;
 mod engine;
+mod exchange;
 mod levels;
 mod load;
 mod output;
@@ -61,6 +62,12 @@ enum Command {
     Levels(levels::Args),
     /// Prints what each byte of a file of a database means
     Dump(dump::Args),
+    /// Copies a database; what can be linked is
+    Checkpoint(exchange::CheckpointArgs),
+    /// Writes entries to tables that any database takes in
+    Export(exchange::ExportArgs),
+    /// Takes an export in
+    Ingest(exchange::IngestArgs),
 }
 
 fn run(command: Command) -> Result<(), Failure> {
@@ -78,6 +85,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args),
         Command::Levels(args) => levels::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Checkpoint(args) => exchange::checkpoint(&args),
+        Command::Export(args) => exchange::export(&args),
+        Command::Ingest(args) => exchange::ingest(&args),
     }
 }
 

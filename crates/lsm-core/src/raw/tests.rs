@@ -108,6 +108,11 @@ fn of_a_damaged_block_suspect_entries_are_shown() {
     let found = versions(&partition, b"b").unwrap();
     let suspect = found.last().unwrap();
     assert_eq!((suspect.at.block_verified, &suspect.value[..]), (false, &b"3"[..]));
+    // Where entries are lost, a version might be among them.
+    fs.corrupt(&path, 0, 0xff).unwrap();
+    let error = versions(&open_again(&fs), b"b").unwrap_err();
+    let damage = error.damage().unwrap();
+    assert_eq!((&damage.file, damage.partition.as_deref()), (&path, Some("p")));
 }
 
 fn open_again(fs: &MemFs) -> Partition {

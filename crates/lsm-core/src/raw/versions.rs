@@ -39,11 +39,11 @@ impl RawVersion {
 }
 
 /// Every version of the stored key `key` in every memtable and table, newest first. Of a damaged
-/// block the suspect entries are shown as well.
+/// block the suspect entries are shown as well, if all of it decodes.
 ///
 /// # Errors
-/// A closed or dropped partition; a table that cannot be opened, or whose index is damaged: it
-/// might hold a version.
+/// A closed or dropped partition; a table that cannot be opened, or whose index or block is so
+/// damaged that it might hold a version that is not shown.
 ///
 /// # Cost
 /// Reads one block, or a few, of each table whose range covers the key; blooms are not asked.
@@ -82,7 +82,13 @@ fn in_table(table: &RawTable, key: &[u8], found: &mut Vec<RawVersion>) -> Result
     while let Some(entry) = entries.next()?.filter(|entry| entry.key == key) {
         found.push(RawVersion::new(&entry, Some(table.path()), false));
     }
-    Ok(())
+    match entries.damage().iter().find(|damage| damage.is_lossy) {
+        None => Ok(()),
+        Some(damage) => {
+            let error = damage.error.clone().in_partition(&table.pin.partition);
+            Err(error.at_key(key))
+        }
+    }
 }
 
 /// The entry at a place that a walk named, read again from the device, past every cache. `None`

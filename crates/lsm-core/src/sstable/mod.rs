@@ -50,7 +50,7 @@ pub use describe::describe;
 pub use footer::MAGIC;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
-pub use raw::{RawDamage, RawIter, RawMode};
+pub use raw::{RawDamage, RawIter};
 pub use reader::SstReader;
 pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
@@ -130,6 +130,18 @@ pub struct SstSummary {
     pub hidden: u64,
     /// Bytes of all user keys and values.
     pub raw_bytes: u64,
+}
+
+/// How a raw cursor reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawMode {
+    /// Many blocks at once, forward, without looking into the block cache or filling it.
+    pub read_ahead: bool,
+    /// A block that does not verify is read once more past every cache; if it still does not, its
+    /// entries are handed over as suspect, as far as they decode.
+    pub tolerant: bool,
+    /// From the device: past the block cache and, where the system allows it, its own.
+    pub uncached: bool,
 }
 
 /// Where parsed blocks are kept between reads. Implemented by [`crate::cache`].
