@@ -105,12 +105,14 @@ pub use lsm_core::db::{
     Health, IngestSummary, Partition, PartitionHealth, Reason, Resume, Severity, Snapshot,
     StallHealth,
 };
+pub use lsm_core::db::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
 pub use lsm_core::hooks;
 pub use lsm_core::hooks::{Event, EventListener, Hooks};
 pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};
+pub use lsm_core::raw;
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
 pub use lsm_core::types::{Epoch, SeqNo, Slice};

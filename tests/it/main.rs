@@ -17,3 +17,4 @@ mod model;
 mod regressions;
 mod resume;
 mod sim;
+mod verify;

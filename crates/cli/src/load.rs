@@ -2,12 +2,15 @@
 //!
 //! `--format files`: the key is the path below the folder with `/` between its parts, the value
 //! is the content. Symbolic links and special files are left out. `--format lines`: each line is
-//! key TAB value; of two lines with one key the later wins.
+//! key TAB value. `tsv`, `csv` and `jsonl` are read by `load/rows.rs`. Of two rows with one key the
+//! later wins.
 //!
 //! Invariants:
 //! 1. Entries beyond a limit of the engine are skipped and listed, never cut.
 //! 2. Loading ends with a flush: what was reported as loaded survives a power cut.
 //! 3. `--check` writes nothing and makes nothing.
+
+mod rows;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,8 +37,14 @@ const NAMED_MAX: u64 = 20;
 enum Format {
     /// Each file below a folder is an entry
     Files,
-    /// Each line is an entry: key TAB value
+    /// Each line is an entry: key TAB value, which may hold further TABs
     Lines,
+    /// Each line is a row of fields with TABs between them
+    Tsv,
+    /// Each row is an entry: RFC 4180, with quotes
+    Csv,
+    /// Each line is a JSON object: "key" and "value", or either as "..._base64" or "..._hex"
+    Jsonl,
 }
 
 /// Arguments of `load`.
@@ -48,6 +57,8 @@ pub(crate) struct Args {
     /// How the source is cut into entries
     #[arg(long, value_enum)]
     format: Format,
+    #[command(flatten)]
+    columns: rows::Columns,
     /// Compare the source with what was loaded, and change nothing
     #[arg(long)]
     check: bool,
@@ -60,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let (is_right, needed) = match args.format {
         Format::Files => (args.source.is_dir(), "folder"),
-        Format::Lines => (args.source.is_file(), "file"),
+        _ => (args.source.is_file(), "file"),
     };
     if !is_right {
         return Err(Failure::Usage(format!("{} is no {needed}", args.source.display())));
@@ -76,6 +87,7 @@ fn each_entry(
     match args.format {
         Format::Files => each_file(&args.source, skipped, sink),
         Format::Lines => each_line(&args.source, sink),
+        format => each_row(&args.source, format, &args.columns, sink),
     }
 }
 
@@ -211,10 +223,10 @@ fn check(args: &Args) -> Result<(), Failure> {
     };
     match args.format {
         Format::Files => each_entry(args, &mut skipped, &mut compare)?,
-        Format::Lines => {
-            // The last line of a key is the one that counts.
+        _ => {
+            // The last row of a key is the one that counts.
             let mut last = BTreeMap::new();
-            each_line(&args.source, &mut |key, value| {
+            each_entry(args, &mut skipped, &mut |key, value| {
                 last.insert(key, value);
                 Ok(())
             })?;
@@ -293,4 +305,26 @@ fn each_line(
         sink(line[..tab].to_vec(), line[tab + 1..].to_vec())?;
     }
     Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the source is no database")]
+fn each_row(
+    path: &Path,
+    format: Format,
+    columns: &rows::Columns,
+    sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let file = fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
+    let file = BufReader::new(file);
+    let read = match format {
+        Format::Jsonl => rows::each_json_line(file, sink),
+        _ => rows::each_table_row(file, matches!(format, Format::Csv), columns, sink),
+    };
+    read.map_err(|stop| match stop {
+        rows::Stop::Sink(failure) => failure,
+        rows::Stop::Io(e) => Failure::io("read", path, &e),
+        rows::Stop::Fault(fault) => {
+            Failure::Usage(format!("{}:{}: {}", path.display(), fault.line, fault.what))
+        }
+    })
 }

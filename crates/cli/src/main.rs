@@ -9,12 +9,15 @@
 
 mod admin;
 mod bench;
+mod dump;
 mod engine;
 mod exchange;
+mod levels;
 mod load;
 mod output;
 mod read;
 mod stats;
+mod verify;
 mod write;
 
 use std::process::ExitCode;
@@ -53,6 +56,12 @@ enum Command {
     Stats(stats::Args),
     /// Lists the partitions
     Partitions(admin::PartitionsArgs),
+    /// Reads every file of the database and names all damage
+    Verify(verify::Args),
+    /// Shows the tables on each level
+    Levels(levels::Args),
+    /// Prints what each byte of a file of a database means
+    Dump(dump::Args),
     /// Copies a database; what can be linked is
     Checkpoint(exchange::CheckpointArgs),
     /// Writes entries to tables that any database takes in
@@ -73,6 +82,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Compact(args) => admin::compact(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Partitions(args) => admin::partitions(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Levels(args) => levels::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Checkpoint(args) => exchange::checkpoint(&args),
         Command::Export(args) => exchange::export(&args),
         Command::Ingest(args) => exchange::ingest(&args),

@@ -116,7 +116,8 @@ impl Bytes {
     }
 }
 
-fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+/// The bytes of a row of pairs of hex digits.
+pub(crate) fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     text.chunks(2)
         .map(|pair| match pair {

@@ -8,6 +8,7 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use siltstone::{LevelStats, PartitionStats, Stats};
@@ -23,20 +24,38 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Print again every so many seconds, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    watch: Option<u64>,
+    /// End after printing so many times
+    #[arg(long, requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
 }
 
 /// Prints what the engine says of itself.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open(&args.database)?;
-    let stats = existing.db.stats();
     let mut out = Output::new(args.json);
-    out.line(text(&stats), &json(&stats))?;
+    let most = if args.watch.is_some() { args.count.unwrap_or(u64::MAX) } else { 1 };
+    for round in 0..most {
+        if let Some(seconds) = args.watch.filter(|_| round > 0) {
+            // Nobody unparks this thread; one that wakes early prints early.
+            std::thread::park_timeout(Duration::from_secs(seconds));
+            if !args.json {
+                out.raw(b"\n")?;
+            }
+        }
+        let stats = existing.db.stats();
+        out.line(text(&stats), &json(&stats))?;
+        out.flush()?;
+    }
     out.finish()?;
     Ok(existing.db.close()?)
 }
 
 /// A number of bytes with a unit, exact where it is small.
-fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     match bytes {
         0..0x2800 => format!("{bytes} B"),
         0x2800..0xa0_0000 => format!("{:.1} KiB", bytes as f64 / f64::from(1 << 10)),

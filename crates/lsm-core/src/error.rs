@@ -58,8 +58,39 @@ pub struct Damage {
     pub offset: Option<u64>,
     /// The user key that is affected, where it is known.
     pub key: Option<Vec<u8>>,
+    /// First and last user key of those that may be affected, where more is not known.
+    pub keys: Option<(Vec<u8>, Vec<u8>)>,
+    /// Level of the damaged table, where it is known.
+    pub level: Option<usize>,
     /// What is wrong, in one phrase.
     pub what: String,
+}
+
+impl Damage {
+    /// What `error` says of `file`: its own account if it is corruption, or why the file cannot be
+    /// read.
+    pub fn of(error: &Error, file: &Path) -> Damage {
+        match error.damage() {
+            Some(damage) => damage.clone(),
+            None => Damage::new(file, None, error.to_string()),
+        }
+    }
+
+    fn new(
+        file: impl Into<PathBuf>,
+        offset: impl Into<Option<u64>>,
+        what: impl Into<String>,
+    ) -> Damage {
+        Damage {
+            partition: None,
+            file: file.into(),
+            offset: offset.into(),
+            key: None,
+            keys: None,
+            level: None,
+            what: what.into(),
+        }
+    }
 }
 
 impl fmt::Display for Damage {
@@ -71,8 +102,15 @@ impl fmt::Display for Damage {
         if let Some(partition) = &self.partition {
             write!(f, ", partition {partition:?}")?;
         }
+        if let Some(level) = self.level {
+            write!(f, ", level {level}")?;
+        }
         if let Some(key) = &self.key {
             write!(f, ", key \"{}\"", key.escape_ascii())?;
+        }
+        if let Some((first, last)) = &self.keys {
+            let (first, last) = (first.escape_ascii(), last.escape_ascii());
+            write!(f, ", keys \"{first}\" to \"{last}\"")?;
         }
         Ok(())
     }
@@ -128,13 +166,7 @@ impl Error {
         offset: impl Into<Option<u64>>,
         what: impl Into<String>,
     ) -> Self {
-        let damage = Damage {
-            partition: None,
-            file: file.into(),
-            offset: offset.into(),
-            key: None,
-            what: what.into(),
-        };
+        let damage = Damage::new(file, offset, what);
         Self::build(ErrorKind::Corruption, String::new(), Some(damage), None)
     }
 

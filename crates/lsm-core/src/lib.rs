@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! 7  db                                     open, commit, background work, letting files go
-//! 6  read  replay  flush                    functions of a view, of decoded records
+//! 6  read  replay  flush  raw               functions of a view, of decoded records
 //! 5  partition  snapshot  compaction        what a reader pins; which merge is due
 //! 4  version                                the set of live files and the manifest
 //! 3  cache                                  blocks in memory
@@ -80,6 +80,7 @@ pub mod limits;
 pub mod memtable;
 pub mod options;
 pub mod partition;
+pub mod raw;
 pub mod read;
 pub mod replay;
 pub mod snapshot;

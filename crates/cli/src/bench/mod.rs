@@ -126,7 +126,7 @@ impl Args {
 }
 
 /// A number of bytes with an optional unit: `4096`, `64KiB`, `256MiB`, `1GiB`.
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit {

@@ -10,11 +10,13 @@ use super::DbInner;
 use super::commit::Commit;
 use super::health::Health;
 use super::open::Builder;
+use super::verify::{VerifyOptions, VerifyReport};
 use super::write::{Admission, Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
 use crate::options::PartitionOptions;
 use crate::partition::{PartitionState, ReadView};
+use crate::raw;
 use crate::read::{self, Cursor, GetContext, KeyRange, Keys, Range, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
@@ -153,6 +155,21 @@ impl Db {
     /// The failure of background work, if that is what keeps it from being done.
     pub fn wait_idle(&self) -> Result<()> {
         self.inner().wait_idle()
+    }
+
+    /// Reads every live file and reports all damage: each table with all that is in it, the log as
+    /// far as it is written at the call, the manifest. Reads past the block cache; writes, flushes
+    /// and compactions go on meanwhile. Nothing is repaired.
+    ///
+    /// # Errors
+    /// Damage is no error but in the report, and so is a file that cannot be read. A closed
+    /// database, a mark of another one.
+    ///
+    /// # Cost
+    /// Reads the whole database; see [`VerifyOptions::bytes_per_second`]. Keeps the index and the
+    /// bloom of one table in memory. Tables that become obsolete stay until they were read.
+    pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
+        self.inner().verify(options)
     }
 
     /// What the engine counts.
@@ -351,6 +368,14 @@ impl Partition {
         let compacted = self.db().compact(&self.state, &range.bounds());
         self.db().deliver();
         compacted
+    }
+}
+
+impl raw::Walkable for Partition {
+    fn pin_raw(&self) -> Result<raw::Pin> {
+        let point = self.reader(None)?;
+        let (partition, view, context) = (point.partition, point.view, point.context);
+        Ok(raw::Pin { partition, view, context, keep: point.keep })
     }
 }
 

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::DbInner;
+use super::verify::Begun;
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File};
@@ -44,8 +45,8 @@ pub(super) struct Pipeline {
     pub(super) logged_seq: SeqNo,
     pub(super) segment: Option<SegmentWriter>,
     pub(super) reserve: Option<(Reserved, FileNo)>,
-    /// Closed segments that are still live, with their ends.
-    pub(super) closed: VecDeque<(FileNo, Lsn)>,
+    /// Closed segments that are still live.
+    pub(super) closed: VecDeque<Begun>,
     /// Live segments that will never be used.
     pub(super) spoiled: Vec<FileNo>,
     /// Whether a spoiled segment may hold a header that ends the present one here.
@@ -102,6 +103,12 @@ impl Pipeline {
 
     pub(super) fn note_switch(&mut self, partition: PartitionId, memtable: MemtableId) {
         self.switches.push(Control::MemtableSwitch { partition, memtable });
+    }
+
+    /// The segments that frames were written to and that are still live, in order.
+    pub(super) fn begun(&self) -> Vec<Begun> {
+        let present = self.segment.as_ref().map(Begun::of);
+        self.closed.iter().copied().chain(present).collect()
     }
 
     /// Where the log ends as a manifest edit names it.
@@ -214,7 +221,7 @@ impl DbInner {
             return Err(self.latch_failure(error));
         }
         if let Some(old) = pipeline.segment.replace(segment) {
-            pipeline.closed.push_back((old.header().number, old.lsn()));
+            pipeline.closed.push_back(Begun::of(&old));
         }
         let segment = pipeline.segment.as_ref().expect("it was just begun");
         let mut written = self.commit.written.lock();
@@ -451,13 +458,13 @@ impl DbInner {
             return Ok(Vec::new());
         }
         let pipeline = self.between_groups();
-        let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
+        let obsolete = pipeline.closed.iter().take_while(|closed| closed.end_lsn() <= low);
         let obsolete: Vec<_> = obsolete.copied().collect();
         drop(pipeline);
-        if obsolete.last().is_some_and(|(_, end)| *end >= self.durable_lsn()) {
+        if obsolete.last().is_some_and(|closed| closed.end_lsn() >= self.durable_lsn()) {
             self.sync_log()?;
         }
-        Ok(obsolete.into_iter().map(|(number, _)| number).collect())
+        Ok(obsolete.into_iter().map(|closed| closed.header.number).collect())
     }
 
     /// Deletes segments whose removal is durable.
@@ -466,7 +473,7 @@ impl DbInner {
             return Ok(());
         }
         let mut pipeline = self.between_groups();
-        pipeline.closed.retain(|(number, _)| !numbers.contains(number));
+        pipeline.closed.retain(|closed| !numbers.contains(&closed.header.number));
         pipeline.spoiled.retain(|number| !numbers.contains(number));
         drop(pipeline);
         numbers.iter().try_for_each(|number| self.delete_segment(*number))

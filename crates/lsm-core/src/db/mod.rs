@@ -2,9 +2,9 @@
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go; `checkpoint.rs` and `exchange/` copy to and from other folders;
-//! `errors.rs` says what a failure means and `resume.rs` goes on after the worst; `health.rs` and
-//! `stats.rs` tell, and so do the listeners of `events.rs`.
+//! `obsolete.rs` lets files go, `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy
+//! to and from other folders; `errors.rs` says what a failure means and `resume.rs` goes on after
+//! the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`.
 
 mod background;
 mod checkpoint;
@@ -26,6 +26,7 @@ mod repair;
 mod resume;
 mod stall;
 mod stats;
+mod verify;
 mod write;
 
 use std::path::PathBuf;
@@ -53,6 +54,7 @@ pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth, StallHealth};
 pub use open::Builder;
+pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use write::Batch;
 
 use background::Background;

@@ -96,6 +96,8 @@ impl DbInner {
             file,
             offset: fault.at.file.map(|_| fault.at.block_offset),
             key: Some(fault.key.clone()),
+            keys: None,
+            level: fault.at.file.map(|_| fault.at.level),
             what: fault.what.clone(),
         }
     }

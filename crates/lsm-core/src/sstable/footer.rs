@@ -36,7 +36,8 @@ pub(super) const FOOTER_BYTES: usize = 152;
 const FOOTER_BYTES_MAX: usize = 4096;
 /// Bytes from the footer length to the end.
 const ENDING_BYTES: usize = 24;
-const MAGIC: u64 = u64::from_le_bytes(*b"siltsst\n");
+/// Stands 16 bytes before the end of a table, little-endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"siltsst\n");
 const VERSION: u32 = 1;
 const CHECKSUM_XXH3_64: u8 = 1;
 /// Incompatible feature: data blocks hold hidden entries.

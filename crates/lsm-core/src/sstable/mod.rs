@@ -47,6 +47,7 @@ use std::sync::Arc;
 pub use block::Block;
 pub use bloom::bloom_hash;
 pub use describe::describe;
+pub use footer::MAGIC;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
 pub use raw::{RawDamage, RawIter};

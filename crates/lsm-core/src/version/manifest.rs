@@ -48,7 +48,8 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs};
 use crate::types::{DbId, Epoch, FileNo};
 
-const MAGIC: &[u8; 8] = b"SILTMANI";
+/// The first bytes of a manifest.
+pub const MAGIC: [u8; 8] = *b"SILTMANI";
 const FORMAT_VERSION: u32 = 1;
 const CHECKSUM_XXH3_64: u32 = 1;
 /// Length of the header in bytes.
@@ -120,7 +121,7 @@ impl Place {
 }
 
 fn put_header(out: &mut Vec<u8>, place: Place, epoch: Epoch) {
-    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&MAGIC);
     put_u32(out, FORMAT_VERSION);
     put_u32(out, CHECKSUM_XXH3_64);
     (0..3).for_each(|_| put_u64(out, 0));
@@ -133,14 +134,36 @@ fn put_header(out: &mut Vec<u8>, place: Place, epoch: Epoch) {
     debug_assert_eq!(out.len(), HEADER_BYTES);
 }
 
-/// Reads the header of the generation `name`: its place, and whether this code may write to a
-/// database that has it.
-pub(super) fn read_header(bytes: &[u8], name: FileName, path: &Path) -> Result<(Place, bool)> {
+/// The fields of the header in order, for descriptions: length in bytes and name.
+pub(super) const HEADER_FIELDS: [(usize, &str); 11] = [
+    (8, "magic"),
+    (4, "format version"),
+    (4, "checksum kind"),
+    (8, "compatible features"),
+    (8, "read-compatible features"),
+    (8, "incompatible features"),
+    (16, "database id"),
+    (8, "generation"),
+    (4, "epoch"),
+    (4, "zero"),
+    (8, "header checksum"),
+];
+
+/// What the header of a generation says.
+pub(super) struct Header {
+    pub(super) place: Place,
+    pub(super) epoch: Epoch,
+    /// Whether this code may write to a database that has it.
+    pub(super) writable: bool,
+}
+
+/// Reads the header of the generation `name`, if that is known.
+pub(super) fn read_header(bytes: &[u8], name: Option<FileName>, path: &Path) -> Result<Header> {
     let bad = |offset: u64, what: &str| Error::corruption(path, offset, what);
     let short = |_| bad(0, "a manifest is shorter than its header");
     let mut r = Reader::new(bytes);
     let head = r.clone().take(HEADER_BYTES - 8).map_err(short)?;
-    if r.take(8).map_err(short)? != MAGIC {
+    if r.take(8).map_err(short)? != &MAGIC[..] {
         return Err(bad(0, "the file is no manifest"));
     }
     let (version, checksum_id) = (r.u32().map_err(short)?, r.u32().map_err(short)?);
@@ -161,10 +184,11 @@ pub(super) fn read_header(bytes: &[u8], name: FileName, path: &Path) -> Result<(
         );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    if generation != name.number || epoch != name.epoch {
+    if name.is_some_and(|name| generation != name.number || epoch != name.epoch) {
         return Err(bad(56, "the manifest is another generation than its name says"));
     }
-    Ok((Place { db_id, generation }, read_compatible == 0))
+    let place = Place { db_id, generation };
+    Ok(Header { place, epoch, writable: read_compatible == 0 })
 }
 
 impl fmt::Debug for Manifest {

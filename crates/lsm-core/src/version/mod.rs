@@ -9,6 +9,7 @@
 //! 3. File numbers and partition ids only grow.
 
 mod apply;
+mod describe;
 mod edit;
 mod level;
 mod level_iter;
@@ -24,10 +25,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use apply::{Builder, Refused, apply, snapshot_edit};
+pub use describe::{check_generation, describe};
 pub use edit::{Change, EditFault, VersionEdit};
 pub use level::Level;
 pub use level_iter::LevelIter;
-pub use manifest::{Manifest, retire};
+pub use manifest::{MAGIC, Manifest, retire};
 pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};

@@ -22,7 +22,7 @@ use std::path::Path;
 use super::DbVersion;
 use super::apply::{Builder, Refused};
 use super::edit::{Change, EditFault, VersionEdit};
-use super::manifest::{FRAME_BYTES, HEADER_BYTES, Place, read_header};
+use super::manifest::{FRAME_BYTES, HEADER_BYTES, Header, Place, read_header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs};
@@ -135,7 +135,7 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
 fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
-    let Ok((place, _)) = read_header(&bytes, name, &path) else {
+    let Ok(Header { place, .. }) = read_header(&bytes, Some(name), &path) else {
         return Ok(false);
     };
     let snapshot = place.frame_at(&bytes, HEADER_BYTES);
@@ -157,7 +157,7 @@ struct Generation {
 fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
-    let (place, writable) = read_header(&bytes, name, &path)?;
+    let Header { place, writable, .. } = read_header(&bytes, Some(name), &path)?;
     let mut generation = Generation {
         place,
         writable,

@@ -91,6 +91,13 @@ impl VersionSet {
         &self.current
     }
 
+    /// The generation that edits go to, and its length in bytes; `None` where a failed write has
+    /// left that in doubt.
+    pub fn generation(&self) -> (FileName, Option<u64>) {
+        let bytes = (!self.manifest.is_failed()).then(|| self.manifest.bytes());
+        (self.manifest.name(), bytes)
+    }
+
     /// The number that the next edit gets.
     pub fn next_number(&self) -> u64 {
         self.last_number + 1

@@ -239,6 +239,19 @@ impl Table {
 
     #[cold]
     fn open(&self, context: &TableContext) -> Result<&Arc<SstReader>> {
+        let reader = self.open_apart(context)?;
+        // Two first readers may open it at once; one of the two is kept.
+        Ok(self.reader.get_or_init(|| Arc::new(reader)))
+    }
+
+    /// Its reader, if somebody has read the table before.
+    pub fn opened(&self) -> Option<&Arc<SstReader>> {
+        self.reader.get()
+    }
+
+    /// Another reader of it, from the file as it is now, which the table does not keep. Errors and
+    /// cost as in the first call of [`Table::reader`].
+    pub fn open_apart(&self, context: &TableContext) -> Result<SstReader> {
         let path = self.path(context);
         let file = context.fs.open_read(&path).map_err(|error| {
             match error.io_source().map(io::Error::kind) {
@@ -253,9 +266,7 @@ impl Table {
         let identity = foreign.unwrap_or(own);
         let expected = Some((self.meta.bytes, self.meta.hash));
         let reader = SstReader::open(file, path, identity, expected, context.cache.clone())?;
-        let reader = reader.placed(file_no, global_seq);
-        // Two first readers may open it at once; one of the two is kept.
-        Ok(self.reader.get_or_init(|| Arc::new(reader)))
+        Ok(reader.placed(file_no, global_seq))
     }
 
     /// Memory of its filter and index, in bytes, if it is open.

@@ -25,10 +25,12 @@
 //! segment stands in the manifest, and its preallocated zeros are durable, before its header is
 //! written; segments are begun in the order of their numbers.
 
+mod describe;
 pub mod frame;
 mod lookahead;
 mod reader;
 mod segment;
+mod survey;
 #[cfg(test)]
 mod testing;
 mod window;
@@ -36,12 +38,14 @@ mod writer;
 
 use std::fmt;
 
+pub use describe::describe;
 pub use frame::{Control, FramePlace, Section, section_checksum};
 pub use reader::{
     BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Position, Record, SectionRef,
     SegmentSource,
 };
-pub use segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader};
+pub use survey::{Piece, survey};
 pub use writer::{Reserved, SegmentWriter};
 
 use crate::types::FileNo;

@@ -24,7 +24,7 @@ mod record;
 mod verdict;
 
 pub use options::{LogReaderOptions, Position, SegmentSource};
-use record::section_of;
+pub(super) use record::section_of;
 pub use record::{BatchRef, FrameRef, Record, SectionRef};
 pub use verdict::LogEnd;
 

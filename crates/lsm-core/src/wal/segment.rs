@@ -43,11 +43,32 @@ pub const SEGMENT_HEADER_BYTES: u64 = 128;
 
 pub(super) const HEADER_LEN: usize = 128;
 const CHECKSUM_AT: usize = 120;
-const MAGIC: [u8; 8] = *b"SILTWAL\n";
+/// The first bytes of a segment.
+pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
 const VERSION: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
 
 const _: () = assert!(HEADER_LEN as u64 == SEGMENT_HEADER_BYTES && HEADER_LEN.is_multiple_of(8));
+
+/// The fields of the header in order, for descriptions: length in bytes and name.
+pub(super) const HEADER_FIELDS: [(usize, &str); 16] = [
+    (8, "magic"),
+    (4, "format version"),
+    (4, "checksum kind"),
+    (4, "compatible features"),
+    (4, "read-compatible features"),
+    (4, "incompatible features"),
+    (4, "epoch"),
+    (16, "database id"),
+    (8, "file number"),
+    (8, "salt"),
+    (8, "LSN"),
+    (8, "segment before"),
+    (8, "end of the segment before"),
+    (8, "last durable manifest edit"),
+    (8, "durable LSN"),
+    (8, "last sequence before"),
+];
 
 /// What a segment says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

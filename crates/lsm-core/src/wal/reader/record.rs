@@ -38,10 +38,10 @@ pub struct BatchRef<'a> {
     pub first_seq: SeqNo,
     /// Sequence of its last operation.
     pub last_seq: SeqNo,
-    pub(super) directory: &'a [Entry],
+    pub(in crate::wal) directory: &'a [Entry],
     /// The body, or the part of it that was asked for, from `body_start` of it on.
-    pub(super) body: &'a [u8],
-    pub(super) body_start: u64,
+    pub(in crate::wal) body: &'a [u8],
+    pub(in crate::wal) body_start: u64,
 }
 
 /// The operations of a batch on one partition.
@@ -73,7 +73,11 @@ impl<'a> BatchRef<'a> {
 }
 
 /// The bytes of a section in `body`, which holds the frame's body from `body_start` of it on.
-pub(super) fn section_of<'a>(body: &'a [u8], body_start: u64, entry: &Entry) -> Option<&'a [u8]> {
+pub(in crate::wal) fn section_of<'a>(
+    body: &'a [u8],
+    body_start: u64,
+    entry: &Entry,
+) -> Option<&'a [u8]> {
     let skip = usize::try_from(entry.start.checked_sub(body_start)?).ok()?;
     body.get(skip..skip.checked_add(entry.len)?)
 }

@@ -1,0 +1,58 @@
+//! `dump`: what each byte of a table, a log segment or a manifest means.
+//!
+//! It reads one file, needs no database around it, and writes nothing. The engine tells the
+//! meaning; here it is only laid out, what lies inside of something further to the right.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde_json::json;
+use siltstone::raw::{self, FileKind};
+
+use crate::output::{Failure, Output};
+
+/// Arguments of `dump`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Table, log segment or manifest
+    file: PathBuf,
+    /// Down to single entries, operations and changes
+    #[arg(long)]
+    entries: bool,
+    /// Print JSON, one object a range
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the meaning of each byte.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if !args.file.is_file() {
+        return Err(Failure::NotFound(format!("no file {}", args.file.display())));
+    }
+    let description = raw::describe_path(&args.file, args.entries)?;
+    let mut out = Output::new(args.json);
+    let kind = match description.kind {
+        FileKind::Sst => "table",
+        FileKind::Wal => "log segment",
+        FileKind::Manifest => "manifest",
+    };
+    let bytes = description.bytes;
+    out.line(format_args!("{kind}, {bytes} bytes"), &json!({ "kind": kind, "bytes": bytes }))?;
+    let width = bytes.to_string().len();
+    let mut around: Vec<Range<u64>> = Vec::new();
+    for (range, text) in &description.lines {
+        while around.last().is_some_and(|outer| range.end > outer.end || range.start >= outer.end) {
+            around.pop();
+        }
+        let indent = 2 * around.len();
+        let (from, to) = (range.start, range.end);
+        out.line(
+            format_args!("{from:>width$}..{to:<width$} {:indent$}{text}", ""),
+            &json!({ "from": from, "to": to, "depth": around.len(), "text": text }),
+        )?;
+        if around.last() != Some(range) {
+            around.push(range.clone());
+        }
+    }
+    out.finish()
+}

@@ -1,0 +1,191 @@
+//! `levels`: which tables lie on which level, as text, as JSON, or as a drawing.
+//!
+//! Everything is what the manifest says; no table is read. The drawing is made in `levels/svg.rs`.
+
+mod svg;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use siltstone::raw::{SstMeta, Walk};
+
+use crate::engine::{Existing, partition_names};
+use crate::output::{Bytes, Failure, Output, note};
+use crate::stats::bytes;
+
+/// Longest key that is printed in a table for people, in characters.
+const KEY_CHARS_MAX: usize = 28;
+
+/// Arguments of `levels`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder of the database
+    database: PathBuf,
+    /// One line for each table
+    #[arg(long)]
+    tables: bool,
+    /// Draw the levels into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A table and where it lies.
+struct Placed {
+    level: usize,
+    meta: SstMeta,
+}
+
+/// A partition and its tables: level 0 newest first, then each deeper level in key order.
+struct Shape {
+    partition: String,
+    tables: Vec<Placed>,
+}
+
+impl Shape {
+    /// The levels that hold tables, with these.
+    fn levels(&self) -> impl Iterator<Item = (usize, &[Placed])> {
+        self.tables.chunk_by(|a, b| a.level == b.level).map(|tables| (tables[0].level, tables))
+    }
+}
+
+/// Shows the levels of every partition.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let existing = Existing::open(&args.database)?;
+    let mut shapes = Vec::new();
+    for name in partition_names(&existing.db) {
+        let walk = Walk::open(&existing.partition(&name)?)?;
+        let tables =
+            walk.tables().map(|table| Placed { level: table.level(), meta: table.meta().clone() });
+        shapes.push(Shape { tables: tables.collect(), partition: name });
+    }
+    if let Some(path) = &args.svg {
+        write_svg(path, &svg::draw(&shapes))?;
+    }
+    let mut out = Output::new(args.json);
+    out.line(text(&shapes, args.tables), &json(&shapes))?;
+    out.finish()?;
+    if let Some(path) = args.svg.as_ref().filter(|_| !args.json) {
+        note(format_args!("drawn into {}", path.display()));
+    }
+    Ok(existing.db.close()?)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the drawing is outside every database")]
+fn write_svg(path: &std::path::Path, svg: &str) -> Result<(), Failure> {
+    std::fs::write(path, svg).map_err(|e| Failure::io("write", path, &e))
+}
+
+/// What a row says of one table or several.
+#[derive(Default)]
+struct Sum {
+    tables: u64,
+    bytes: u64,
+    entries: u64,
+    tombstones: u64,
+    hidden: u64,
+}
+
+impl Sum {
+    fn of(tables: &[Placed]) -> Sum {
+        tables.iter().fold(Sum::default(), |sum, Placed { meta, .. }| Sum {
+            tables: sum.tables + 1,
+            bytes: sum.bytes + meta.bytes,
+            entries: sum.entries + meta.entries,
+            tombstones: sum.tombstones + meta.tombstones,
+            hidden: sum.hidden + meta.hidden,
+        })
+    }
+}
+
+/// First and last user key of some tables.
+fn range(tables: &[Placed]) -> Option<(&[u8], &[u8])> {
+    let first = tables.iter().map(|table| &*table.meta.smallest.user).min()?;
+    let last = tables.iter().map(|table| &*table.meta.largest.user).max()?;
+    Some((first, last))
+}
+
+/// A key for people: escaped, and cut where it is long.
+fn short_key(key: &[u8]) -> String {
+    let text = Bytes::Escaped.text(key);
+    match text.char_indices().nth(KEY_CHARS_MAX) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text,
+    }
+}
+
+fn text(shapes: &[Shape], each_table: bool) -> String {
+    let mut text = format!(
+        "{:<20} {:>5} {:>7} {:>11} {:>10} {:>10}  keys",
+        "partition", "level", "tables", "size", "entries", "tombstones"
+    );
+    for shape in shapes {
+        let name = shape.partition.escape_debug().to_string();
+        let mut row = |level: &str, tables: &[Placed], count: &str| {
+            let sum = Sum::of(tables);
+            let keys = range(tables).map_or(String::new(), |(first, last)| {
+                format!("{} to {}", short_key(first), short_key(last))
+            });
+            let line = format!(
+                "\n{name:<20} {level:>5} {count:>7} {:>11} {:>10} {:>10}  {keys}",
+                bytes(sum.bytes),
+                sum.entries,
+                sum.tombstones,
+            );
+            text.push_str(line.trim_end());
+        };
+        if shape.tables.is_empty() {
+            row("-", &[], "0");
+        }
+        for (level, tables) in shape.levels() {
+            row(&level.to_string(), tables, &tables.len().to_string());
+            for table in tables.iter().filter(|_| each_table) {
+                let mut number = String::new();
+                let _ = write!(number, "#{}", table.meta.file);
+                row("", std::slice::from_ref(table), &number);
+            }
+        }
+    }
+    text
+}
+
+fn json(shapes: &[Shape]) -> Value {
+    let key = |key: &[u8]| Bytes::Escaped.text(key);
+    let table = |Placed { meta, .. }: &Placed| {
+        json!({
+            "file": meta.file.0,
+            "epoch": meta.epoch.0,
+            "bytes": meta.bytes,
+            "entries": meta.entries,
+            "tombstones": meta.tombstones,
+            "hidden": meta.hidden,
+            "first_key": key(&meta.smallest.user),
+            "last_key": key(&meta.largest.user),
+            "min_seq": meta.min_seq.get(),
+            "max_seq": meta.max_seq.get(),
+            "global_seq": meta.global_seq.map(|seq| seq.get()),
+        })
+    };
+    let level = |(level, tables): (usize, &[Placed])| {
+        let sum = Sum::of(tables);
+        json!({
+            "level": level,
+            "table_count": sum.tables,
+            "bytes": sum.bytes,
+            "entries": sum.entries,
+            "tombstones": sum.tombstones,
+            "hidden": sum.hidden,
+            "tables": tables.iter().map(table).collect::<Vec<_>>(),
+        })
+    };
+    let shape = |shape: &Shape| {
+        json!({
+            "partition": shape.partition,
+            "levels": shape.levels().map(level).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "partitions": shapes.iter().map(shape).collect::<Vec<_>>() })
+}

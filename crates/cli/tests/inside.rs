@@ -1,0 +1,200 @@
+//! The commands that look inside: `verify`, `levels`, `dump`, `stats --watch`, and `load` of rows.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+#![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn siltstone(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    command.current_dir(folder).args(args).output().expect("the command can be started")
+}
+
+/// Runs the command, compares its exit code, and returns what it printed.
+#[track_caller]
+fn run(folder: &Path, args: &[&str], code: i32) -> String {
+    let output = siltstone(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(folder: &Path, args: &[&str], code: i32) -> Value {
+    serde_json::from_str(&run(folder, args, code)).unwrap()
+}
+
+/// A database with tables on two levels of two partitions.
+fn filled(at: &Path) {
+    let rows: String = (0..2000).map(|n| format!("key{n:05},{}\n", n * 7 % 2000)).collect();
+    std::fs::write(at.join("rows.csv"), rows).unwrap();
+    for partition in ["default", "users"] {
+        let load = ["load", "db", "rows.csv", "--format", "csv", "--partition", partition];
+        assert!(run(at, &load, 0).starts_with("loaded 2000 entries"));
+        run(at, &["compact", "db", "--all"], 0);
+    }
+    run(at, &["put", "db", "new", "1"], 0);
+    run(at, &["delete", "db", "key00003"], 0);
+    run(at, &["stats", "db"], 0);
+}
+
+fn files(at: &Path, ending: &str) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(at.join("db")).unwrap().map(|name| name.unwrap().path());
+    let mut paths: Vec<_> =
+        names.filter(|path| path.extension().is_some_and(|e| e == ending)).collect();
+    paths.sort();
+    paths
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn verify_finds_nothing_in_a_sound_database_and_names_what_is_harmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    filled(at);
+    let text = run(at, &["verify", "db"], 0);
+    assert!(text.starts_with("no damage; "), "{text}");
+    let report = json(at, &["verify", "db", "--json", "--rate", "100MiB"], 0);
+    assert_eq!(report["damage"].as_array().map(Vec::len), Some(0));
+    assert!(report["entries"].as_u64() >= Some(4000), "{report}");
+
+    let largest = files(at, "sst").into_iter().max_by_key(|path| path.metadata().unwrap().len());
+    let largest = largest.unwrap();
+    flip(&largest, 100);
+    let report = json(at, &["verify", "db", "--json"], 1);
+    let damage = &report["damage"][0];
+    assert_eq!(report["damage"].as_array().map(Vec::len), Some(1), "{report}");
+    let name = largest.file_name().unwrap().to_str().unwrap();
+    assert!(damage["file"].as_str().unwrap().ends_with(name), "{damage}");
+    assert_eq!((&damage["offset"], &damage["level"]), (&Value::from(0), &Value::from(6)));
+    assert_eq!(damage["first_key"], "key00000");
+    let text = run(at, &["verify", "db"], 1);
+    assert!(text.starts_with("damage in 1 place; "), "{text}");
+    assert!(text.contains(name) && text.contains("keys \"key00000\" to"), "{text}");
+
+    // What keeps the database from being opened is damage like any other.
+    let manifest = files(at, "manifest").pop().unwrap();
+    flip(&manifest, 90);
+    let report = json(at, &["verify", "db", "--json"], 1);
+    assert_eq!(report["opened"], false);
+    assert!(report["damage"][0]["file"].as_str().unwrap().ends_with("manifest"), "{report}");
+    assert_eq!(run(at, &["verify", "nothing"], 1), "");
+}
+
+#[test]
+fn a_verification_in_parts_comes_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    filled(at);
+    let part = ["verify", "db", "--json", "--resume", "mark", "--at-most", "1KiB"];
+    let mut runs = 0;
+    let mut files = 0;
+    loop {
+        let report = json(at, &part, 0);
+        runs += 1;
+        files += report["files"].as_u64().unwrap();
+        assert_eq!(report["mark"].is_null(), !at.join("mark").exists());
+        if report["mark"].is_null() {
+            break;
+        }
+        assert!(runs < 100, "it goes on from the mark");
+    }
+    assert!(runs > 2 && files >= 4, "{runs} runs, {files} files");
+    std::fs::write(at.join("mark"), "nonsense").unwrap();
+    run(at, &part, 2);
+    run(at, &["verify", "db", "--rate", "fast"], 2);
+}
+
+#[test]
+fn levels_are_a_table_an_object_and_a_drawing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    filled(at);
+    run(at, &["put", "db", "k", "v", "--partition", "<&>\u{7f}"], 0);
+    let text = run(at, &["levels", "db", "--tables", "--svg", "levels.svg"], 0);
+    assert!(text.contains("key00000 to key01999"), "{text}");
+    assert!(text.lines().filter(|line| line.contains(" #")).count() >= 3, "{text}");
+    let levels = json(at, &["levels", "db", "--json"], 0);
+    let users = levels["partitions"].as_array().unwrap();
+    let users = users.iter().find(|partition| partition["partition"] == "users").unwrap();
+    assert_eq!(users["levels"][0]["level"], 6);
+    assert_eq!(users["levels"][0]["entries"], 2000);
+    assert_eq!(users["levels"][0]["tables"][0]["first_key"], "key00000");
+    let svg = std::fs::read_to_string(at.join("levels.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert!(svg.contains("&lt;&amp;&gt;\\u{7f}") && svg.contains("prefers-color-scheme:dark"));
+    assert_eq!(svg.matches("<g>").count(), svg.matches("</g>").count());
+    assert_eq!(svg.matches("class=\"table\"").count(), files(at, "sst").len());
+}
+
+#[test]
+fn dump_tells_the_meaning_of_every_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    filled(at);
+    run(at, &["put", "db", "in the log", "1"], 0);
+    for (ending, says, inside) in [
+        ("sst", "data block 0", "entry"),
+        ("wal", "clean close", "put \"in the log\""),
+        ("manifest", "snapshot", "table added"),
+    ] {
+        let path = files(at, ending).pop().unwrap();
+        let path = path.to_str().unwrap();
+        let brief = run(at, &["dump", path], 0);
+        assert!(brief.contains(says), "{brief}");
+        let whole = run(at, &["dump", path, "--entries"], 0);
+        assert!(whole.contains(inside) && whole.len() > brief.len(), "{whole}");
+        for line in run(at, &["dump", path, "--json"], 0).lines().skip(1) {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert!(line["from"].as_u64() < line["to"].as_u64(), "{line}");
+        }
+    }
+    assert_eq!(run(at, &["dump", "rows.csv"], 1), "");
+    assert_eq!(run(at, &["dump", "nothing"], 1), "");
+}
+
+#[test]
+fn rows_are_loaded_compared_and_refused_by_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let write = |name: &str, text: &str| std::fs::write(at.join(name), text).unwrap();
+    write("a.csv", "city,name\r\n\"Brno, CZ\",kurt\r\nLondon,ada\r\n");
+    let csv = ["load", "db", "a.csv", "--format", "csv", "--header", "--key", "name"];
+    let csv = [&csv[..], &["--value", "city"]].concat();
+    assert_eq!(run(at, &csv, 0), "loaded 2 entries, 21 bytes; skipped 0\n");
+    assert_eq!(run(at, &["scan", "db"], 0), "ada\tLondon\nkurt\tBrno, CZ\n");
+    let equal = "equal 2 entries, 21 bytes; missing 0, different 0, skipped 0\n";
+    assert_eq!(run(at, &[&csv[..], &["--check"]].concat(), 0), equal);
+    write("a.jsonl", "{\"key_hex\": \"00ff\", \"value\": \"x\"}\n");
+    run(at, &["load", "db", "a.jsonl", "--format", "jsonl"], 0);
+    assert_eq!(run(at, &["get", "db", "00ff", "--hex"], 0), "78\n");
+    write("a.tsv", "a\t1\nb\t2\tmore\n");
+    run(at, &["load", "db", "a.tsv", "--format", "tsv"], 0);
+    assert_eq!(run(at, &["get", "db", "b"], 0), "2\n");
+    write("bad.csv", "a,1\n\"b,2\n");
+    let output = siltstone(at, &["load", "other", "bad.csv", "--format", "csv"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told.contains("bad.csv:2: a quoted field has no end"), "{told}");
+}
+
+#[test]
+fn watched_stats_are_printed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    run(at, &["put", "db", "k", "v"], 0);
+    let text = run(at, &["stats", "db", "--json", "--watch", "1", "--count", "2"], 0);
+    assert_eq!(text.lines().count(), 2);
+    let objects: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
+    assert!(objects.is_ok(), "{text}");
+    run(at, &["stats", "db", "--count", "2"], 2);
+    run(at, &["stats", "db", "--watch", "0"], 2);
+}

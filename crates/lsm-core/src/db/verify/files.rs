@@ -1,0 +1,303 @@
+//! Which files are live, and what each of them must be.
+//!
+//! Called by `verify.rs`. A table is read by its own reader, a segment of the log as far as it was
+//! written at the call, the manifest as a whole, with what recovery would make of it.
+//!
+//! Invariant: damage of a segment counts only if the segment is live after it was found.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Run;
+use crate::batch::SectionReader;
+use crate::codec::Malformed;
+use crate::db::DbInner;
+use crate::error::{Damage, Error, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::sstable::{Expected, SstReader, TableDamage};
+use crate::types::{Epoch, FileNo, PartitionId};
+use crate::version::{Bounds, Table, check_generation, recover};
+use crate::wal::{
+    Piece, Record, SEGMENT_HEADER_BYTES, SectionRef, SegmentHeader, SegmentWriter, survey,
+};
+
+/// A segment with a header, and where its last frame ends, in bytes.
+#[derive(Clone, Copy)]
+pub(in crate::db) struct Begun {
+    pub(in crate::db) header: SegmentHeader,
+    end: u64,
+}
+
+impl Begun {
+    pub(in crate::db) fn of(segment: &SegmentWriter) -> Begun {
+        Begun { header: *segment.header(), end: segment.offset() }
+    }
+
+    /// Where it ends in the log.
+    pub(in crate::db) fn end_lsn(&self) -> crate::wal::Lsn {
+        self.header.lsn_at(self.end)
+    }
+}
+
+/// A live file.
+pub(super) struct Unit {
+    pub(super) number: FileNo,
+    /// How many bytes of it are read.
+    pub(super) bytes: u64,
+    kind: UnitKind,
+}
+
+enum UnitKind {
+    Table {
+        partition: Arc<str>,
+        level: usize,
+        table: Arc<Table>,
+    },
+    Segment {
+        epoch: Epoch,
+        /// Absent for a reserve, and for one that will never be used.
+        begun: Option<Begun>,
+    },
+    Manifest,
+}
+
+impl DbInner {
+    /// The live files in the order of their numbers. Tables stay until their unit is dropped.
+    pub(super) fn plan_verify(&self) -> Result<Vec<Unit>> {
+        let mut units = Vec::new();
+        for partition in self.live_partitions() {
+            let view = partition.pin();
+            units.extend(view.version.tables().map(|(level, table)| Unit {
+                number: table.meta.file,
+                bytes: table.meta.bytes,
+                kind: UnitKind::Table {
+                    partition: partition.name.clone(),
+                    level,
+                    table: table.clone(),
+                },
+            }));
+        }
+        // Between two groups, so that no frame is half way into the file.
+        let pipeline = self.between_groups();
+        let versions = self.lock_versions()?;
+        let begun = pipeline.begun();
+        for (number, epoch) in &versions.current().log_segments {
+            let begun = begun.iter().find(|begun| begun.header.number == *number).copied();
+            units.push(Unit {
+                number: *number,
+                bytes: begun.map_or(0, |begun| begun.end),
+                kind: UnitKind::Segment { epoch: *epoch, begun },
+            });
+        }
+        let (name, bytes) = versions.generation();
+        units.push(Unit {
+            number: name.number,
+            bytes: bytes.unwrap_or_default(),
+            kind: UnitKind::Manifest,
+        });
+        drop(versions);
+        drop(pipeline);
+        units.sort_by_key(|unit| unit.number);
+        Ok(units)
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn check_unit(&mut self, unit: &Unit) -> Result<()> {
+        match &unit.kind {
+            UnitKind::Table { partition, level, table } => {
+                self.check_table(partition, *level, table)
+            }
+            UnitKind::Segment { epoch, begun } => {
+                let found = self.damage.len();
+                self.check_segment(unit.number, *epoch, *begun)?;
+                // Deleted segments leave the version before they leave the folder.
+                if self.damage.len() > found && !self.is_live(unit.number)? {
+                    self.damage.truncate(found);
+                }
+                Ok(())
+            }
+            UnitKind::Manifest => self.check_manifest(unit.bytes),
+        }
+    }
+
+    fn check_table(&mut self, partition: &str, level: usize, table: &Table) -> Result<()> {
+        let context = &self.db.tables;
+        let meta = &table.meta;
+        // What the manifest calls a bound, and is none of the entries, cannot be held against them.
+        let expected = (meta.bounds == Bounds::INCLUSIVE).then(|| Expected {
+            smallest: meta.smallest.clone(),
+            largest: meta.largest.clone(),
+            min_seq: meta.min_seq,
+            max_seq: meta.max_seq,
+            entries: meta.entries,
+            tombstones: meta.tombstones,
+            hidden: meta.hidden,
+        });
+        let mut read =
+            |reader: &SstReader| reader.verify(expected.as_ref(), &mut |bytes| self.advance(bytes));
+        let path = table.path(context);
+        // The file as it is now, then what was opened in better days: with its index, damage of
+        // the index on disk does not hide the rest.
+        let found = match (table.open_apart(context), table.opened()) {
+            (Ok(reader), _) => read(&reader)?,
+            (Err(refused), None) => vec![whole_table(refused)],
+            (Err(refused), Some(reader)) => {
+                let mut found = read(reader)?;
+                if found.is_empty() {
+                    found.push(whole_table(refused));
+                }
+                found
+            }
+        };
+        self.entries += meta.entries + meta.hidden;
+        self.damage.extend(found.into_iter().map(|found| {
+            let mut damage = Damage::of(&found.error, &path);
+            damage.partition.get_or_insert_with(|| partition.to_owned());
+            damage.level = Some(level);
+            damage.offset = damage.offset.or(found.offset);
+            let (first, last) = (&meta.smallest.user, &meta.largest.user);
+            let begins = found.first_key.unwrap_or_else(|| first.to_vec());
+            let ends = found.last_key.unwrap_or_else(|| last.to_vec());
+            // A separator may lie behind the last key of its block.
+            damage.keys = Some((begins, ends.min(last.to_vec())));
+            damage
+        }));
+        Ok(())
+    }
+
+    fn is_live(&self, segment: FileNo) -> Result<bool> {
+        Ok(self.db.lock_versions()?.current().log_segments.contains_key(&segment))
+    }
+
+    fn check_segment(&mut self, number: FileNo, epoch: Epoch, begun: Option<Begun>) -> Result<()> {
+        let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.dir);
+        let file = match self.db.fs.open_read(&path) {
+            Ok(file) => file,
+            Err(error) => {
+                self.damage.push(missing(&error, &path, "a segment of the log is missing"));
+                return Ok(());
+            }
+        };
+        let Some(Begun { header, end }) = begun else { return Ok(()) };
+        let mut found = Vec::new();
+        let mut operations = 0;
+        match SegmentHeader::read(&*file, &path) {
+            Ok(Some(read)) if read == header => {}
+            Ok(Some(_)) => found.push(Error::corruption(&path, 0, "segment has another header")),
+            Ok(None) => found.push(Error::corruption(&path, 0, "segment header is damaged")),
+            Err(error) => found.push(error),
+        }
+        self.advance(SEGMENT_HEADER_BYTES)?;
+        let walk = survey(&*file, &header, SEGMENT_HEADER_BYTES..end, &mut |piece| {
+            let (range, bad) = match piece {
+                Piece::Damaged { range, what } => (range, Some(what.to_owned())),
+                Piece::Zeros(range) => (range, Some("frames are lost: zeros".to_owned())),
+                Piece::Frame { range, record: Record::Batch(batch), .. } => {
+                    for section in batch.sections() {
+                        match count_operations(&section) {
+                            Ok(count) => operations += count,
+                            Err(fault) => {
+                                let what = format!("a section is malformed: {fault}");
+                                let error = Error::corruption(&path, range.start, what);
+                                found.push(match self.partition_name(section.partition) {
+                                    Some(name) => error.in_partition(&name),
+                                    None => error,
+                                });
+                            }
+                        }
+                    }
+                    (range, None)
+                }
+                Piece::Frame { range, .. } => (range, None),
+            };
+            found.extend(bad.map(|what| Error::corruption(&path, range.start, what)));
+            self.advance(range.end - range.start)
+        });
+        if let Err(error) = walk {
+            if self.is_stopped || self.db.check_not_closed().is_err() {
+                return Err(error);
+            }
+            found.push(error);
+        }
+        self.entries += operations;
+        self.damage.extend(found.iter().map(|error| Damage::of(error, &path)));
+        Ok(())
+    }
+
+    fn partition_name(&self, id: PartitionId) -> Option<Arc<str>> {
+        let partitions = self.db.live_partitions();
+        partitions.iter().find(|partition| partition.id == id).map(|found| found.name.clone())
+    }
+
+    /// Reads the present generation, and what recovery would make of all that are there.
+    fn check_manifest(&mut self, bytes: u64) -> Result<()> {
+        let DbInner { fs, dir, .. } = self.db;
+        // I/O under this lock as in every append: only flushes and compactions that want to
+        // install something wait for it, and a writer that needs a new segment.
+        let versions = self.db.lock_versions()?;
+        let (name, written) = versions.generation();
+        let path = name.path(dir);
+        let mut found = match check_generation(&**fs, dir, name, written) {
+            Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
+            Err(error) => vec![missing(&error, &path, "the manifest is missing")],
+        };
+        if found.is_empty() {
+            let names = fs.list(dir, "")?;
+            let names: Vec<_> = names.iter().filter_map(|e| FileName::parse(&e.name)).collect();
+            match recover(&**fs, dir, &names) {
+                Err(error) => found.push(Damage::of(&error, &path)),
+                Ok(None) => found.push(missing_manifest(&path)),
+                // After a failed write the last edit may be there or not.
+                Ok(Some(_)) if written.is_none() => {}
+                Ok(Some(mut recovered)) => {
+                    let current = versions.current();
+                    recovered.version.next_file = current.next_file;
+                    if recovered.version != **current {
+                        let what = format!(
+                            "the manifest ends in another state at edit {} than the database at {}",
+                            recovered.version.edit_number, current.edit_number
+                        );
+                        let error = Error::corruption(&path, recovered.end, what);
+                        found.push(Damage::of(&error, &path));
+                    }
+                }
+            }
+        }
+        drop(versions);
+        self.damage.extend(found);
+        self.advance(bytes)
+    }
+}
+
+/// Damage that keeps a table from being opened.
+fn whole_table(error: Error) -> TableDamage {
+    let offset = error.damage().and_then(|damage| damage.offset);
+    TableDamage { offset, first_key: None, last_key: None, error }
+}
+
+fn missing_manifest(path: &Path) -> Damage {
+    Damage::of(&Error::corruption(path, None, "the manifest is missing"), path)
+}
+
+/// Why a file cannot be opened or read, where its absence says `what`.
+fn missing(error: &Error, path: &Path, what: &str) -> Damage {
+    match error.io_source().map(io::Error::kind) {
+        Some(io::ErrorKind::NotFound) => Damage::of(&Error::corruption(path, None, what), path),
+        _ => Damage::of(error, path),
+    }
+}
+
+/// How many operations a section holds, if it holds as many as it says.
+fn count_operations(section: &SectionRef<'_>) -> Result<u64, Malformed> {
+    let mut reader = SectionReader::new(section.bytes);
+    let mut count = 0;
+    while reader.next_operation()?.is_some() {
+        count += 1;
+    }
+    match count == u64::from(section.operations) {
+        true => Ok(count),
+        false => Err(Malformed { what: "another number of operations than its frame says", at: 0 }),
+    }
+}

@@ -1,0 +1,87 @@
+//! [`Pace`]: no more than so many bytes a second, by parking the thread that reads.
+//!
+//! Used by `verify.rs` alone. Time saved is not kept for later beyond [`BURST`], so that a limit
+//! holds over every second and not on average.
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// How far reading may run ahead of the limit.
+const BURST: Duration = Duration::from_millis(50);
+/// The longest wait at once: whoever waits looks up this often.
+const PARK_MAX: Duration = Duration::from_millis(20);
+
+/// See the module.
+pub(super) struct Pace {
+    /// 0 is no limit.
+    bytes_per_second: u64,
+    /// When everything taken so far is paid for.
+    due: Duration,
+    lock: Mutex<()>,
+    never: Condvar,
+}
+
+impl Pace {
+    pub(super) fn new(bytes_per_second: u64) -> Pace {
+        Pace {
+            bytes_per_second,
+            due: Duration::ZERO,
+            lock: Mutex::default(),
+            never: Condvar::new(),
+        }
+    }
+
+    /// Takes `bytes` at the time `now`.
+    pub(super) fn take(&mut self, bytes: u64, now: Duration) {
+        if self.bytes_per_second > 0 {
+            let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
+            let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+            self.due = self.due.max(now.saturating_sub(BURST)).saturating_add(cost);
+        }
+    }
+
+    /// Parks for a moment if what was taken is not paid for yet; `false` if it is.
+    pub(super) fn park(&self, now: impl Fn() -> Duration) -> bool {
+        let left = self.due.saturating_sub(now());
+        if self.bytes_per_second == 0 || left.is_zero() {
+            return false;
+        }
+        self.never.wait_for(&mut self.lock.lock(), left.min(PARK_MAX));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn reading_keeps_to_the_limit_by_the_clock_it_is_given() {
+        let clock = Cell::new(Duration::from_secs(100));
+        let mut pace = Pace::new(1000);
+        let mut taken = 0;
+        for bytes in [1, 50, 49, 400, 1000, 7] {
+            pace.take(bytes, clock.get());
+            taken += bytes;
+            while pace.park(|| clock.get()) {
+                clock.set(clock.get() + Duration::from_millis(90));
+            }
+            let passed = clock.get() - Duration::from_secs(100) + BURST;
+            assert!(passed >= Duration::from_millis(taken), "{taken} after {passed:?}");
+        }
+        assert!(clock.get() < Duration::from_secs(103));
+        let free = Pace::new(0);
+        assert!(!free.park(|| Duration::ZERO));
+    }
+
+    #[test]
+    fn a_pause_saves_up_nothing() {
+        let mut pace = Pace::new(1000);
+        pace.take(1000, Duration::from_secs(1));
+        pace.take(1000, Duration::from_secs(60));
+        assert_eq!(pace.due, Duration::from_secs(61) - BURST);
+    }
+}

@@ -1,0 +1,105 @@
+//! [`describe`]: what each byte of a file of a database means, whatever kind it is.
+//!
+//! For `dump`. It needs one file and nothing else: neither a database nor a manifest. What a kind
+//! means is told by the format itself; only the operations in a section of the log are decoded
+//! here, because the log does not know them.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::batch::SectionReader;
+use crate::error::{Error, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{File, Fs, OsFs};
+use crate::types::EntryKind;
+use crate::{sstable, version, wal};
+
+/// What a file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// What it is.
+    pub kind: FileKind,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Ranges of the file in bytes, with a text for people, in the order of the file. What lies
+    /// inside of another range comes behind it.
+    pub lines: Vec<(Range<u64>, String)>,
+}
+
+/// As [`describe`], for a file of the operating system.
+///
+/// # Errors
+/// As there, and those of opening it.
+pub fn describe_path(path: &Path, inside: bool) -> Result<Description> {
+    describe(OsFs.open_read(path)?, path, inside)
+}
+
+/// What each byte of the file means. With `inside` down to single entries, operations and
+/// changes. Damaged parts are described as that, and the description goes on behind them.
+///
+/// # Errors
+/// `Corruption` for a file of no kind that is known, and where header or footer are damaged, from
+/// which all else is found; `Unsupported` for newer formats; `Io`.
+///
+/// # Cost
+/// Reads the whole file; the text takes a multiple of what it describes.
+pub fn describe(file: Arc<dyn File>, path: &Path, inside: bool) -> Result<Description> {
+    let bytes = file.len()?;
+    let kind = kind_of(&*file, path, bytes)?;
+    let lines = match kind {
+        FileKind::Sst => sstable::describe(file, path.to_owned(), inside)?,
+        FileKind::Manifest => version::describe(&*file, path, inside)?,
+        FileKind::Wal if inside => wal::describe(&*file, path, &operations)?,
+        FileKind::Wal => wal::describe(&*file, path, &|_| Vec::new())?,
+    };
+    Ok(Description { kind, bytes, lines })
+}
+
+/// What the file is by its magic; where that is damaged, by its name.
+fn kind_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileKind> {
+    let magic = |offset: u64| -> Result<[u8; 8]> {
+        let mut magic = [0; 8];
+        file.read_at(offset, &mut magic)?;
+        Ok(magic)
+    };
+    let front = magic(0)?;
+    if front == wal::MAGIC {
+        return Ok(FileKind::Wal);
+    }
+    if front == version::MAGIC {
+        return Ok(FileKind::Manifest);
+    }
+    if bytes >= 16 && magic(bytes - 16)? == sstable::MAGIC.to_le_bytes() {
+        return Ok(FileKind::Sst);
+    }
+    let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
+    let what = "neither a table nor a log segment nor a manifest, by magic and name";
+    name.map(|name| name.kind).ok_or_else(|| Error::corruption(path, None, what))
+}
+
+/// Describes the operations in a section, as far as they decode.
+fn operations(section: &[u8]) -> Vec<(Range<u64>, String)> {
+    let mut reader = SectionReader::new(section);
+    let mut lines = Vec::new();
+    let mut at = 0;
+    loop {
+        let operation = match reader.next_operation() {
+            Ok(Some(operation)) => operation,
+            Ok(None) => return lines,
+            Err(fault) => {
+                lines.push((at..section.len() as u64, format!("malformed: {fault}")));
+                return lines;
+            }
+        };
+        let key = section[operation.key.clone()].escape_ascii();
+        let text = match operation.kind {
+            EntryKind::Value => format!("put \"{key}\", value of {} bytes", operation.value.len()),
+            EntryKind::Tombstone => format!("delete \"{key}\""),
+            kind => format!("{kind:?} \"{key}\", {} bytes", operation.value.len()),
+        };
+        let end = operation.value.end as u64;
+        lines.push((at..end, text));
+        at = end;
+    }
+}

@@ -1,0 +1,331 @@
+//! Entries as they are stored: a read-only walk for sister crates, exports and tools.
+//!
+//! Readers see the newest version of a key; here all versions are seen, with tombstones, handles,
+//! poisons and the entries that compaction filters added, and with the place of each. Keys are
+//! stored keys: in a partition with [`Rules::any_key`](crate::hooks::Rules::any_key) each ends in
+//! a zero byte. Nothing is decoded, judged or changed.
+//!
+//! ```
+//! use lsm_core::{Db, raw};
+//!
+//! # fn main() -> lsm_core::Result<()> {
+//! # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+//! let db = Db::builder("/db").fs(fs).open()?;
+//! let users = db.partition("users")?;
+//! users.put("alice", "admin")?;
+//! db.flush()?;
+//! users.delete("alice")?;
+//!
+//! let versions = raw::versions(&users, b"alice")?;
+//! assert_eq!(versions.len(), 2);
+//! assert_eq!((versions[0].kind, versions[0].at.file), (raw::EntryKind::Tombstone, None));
+//! for table in raw::Walk::open(&users)?.tables() {
+//!     let mut entries = table.walk(raw::RawMode::default())?;
+//!     while let Some(entry) = entries.next()? {
+//!         println!("level {}: {:?} {:?}", entry.at.level, entry.key, entry.kind);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Invariants:
+//! 1. A walk sees its partition at one moment, and no file of it goes before the walk does.
+//! 2. What is not shown is an error or in [`TableWalk::damage`].
+
+mod describe;
+mod versions;
+
+use std::any::Any;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use describe::{Description, describe, describe_path};
+pub use versions::{RawVersion, reread, versions};
+
+pub use crate::fs::names::FileKind;
+pub use crate::hooks::{Origin, OwnedEntry};
+pub use crate::sstable::{Properties, RawDamage, RawMode};
+pub use crate::types::EntryKind;
+pub use crate::version::SstMeta;
+
+use crate::error::Result;
+use crate::iter::InternalIter;
+use crate::memtable::MemtableIter;
+use crate::partition::ReadView;
+use crate::sstable::RawIter;
+use crate::types::{KeyRef, SeqNo};
+use crate::version::{Table, TableContext};
+
+/// What has entries to walk: a partition of an open database.
+pub trait Walkable {
+    /// Its present state.
+    ///
+    /// # Errors
+    /// If it is closed or dropped.
+    fn pin_raw(&self) -> Result<Pin>;
+}
+
+/// A partition at one moment.
+#[derive(Clone)]
+pub struct Pin {
+    /// Its name.
+    pub partition: Arc<str>,
+    /// Its memtables and tables.
+    pub view: Arc<ReadView>,
+    /// How its tables are opened.
+    pub context: Arc<TableContext>,
+    /// What must live as long as this: the open database.
+    pub keep: Arc<dyn Any + Send + Sync>,
+}
+
+/// An entry where it lies. It is lent by the walk and gone when that moves on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RawEntry<'a> {
+    /// The stored key.
+    pub key: &'a [u8],
+    /// The sequence number that counts.
+    pub seq: SeqNo,
+    /// The sequence number in the file: another one in a file that was ingested.
+    pub stored_seq: SeqNo,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its value, payload or handle.
+    pub value: &'a [u8],
+    /// Whether a compaction filter added it.
+    pub hidden: bool,
+    /// Where it lies.
+    pub at: Origin,
+}
+
+impl fmt::Debug for RawEntry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, value) = (self.key.escape_ascii(), self.value.escape_ascii());
+        let hidden = if self.hidden { " hidden" } else { "" };
+        write!(f, "\"{key}\"{:?}/{:?}{hidden} = \"{value}\" {:?}", self.seq, self.kind, self.at)
+    }
+}
+
+/// All places of a partition in which entries lie. See the module.
+#[derive(Clone)]
+pub struct Walk {
+    pin: Pin,
+}
+
+impl Walk {
+    /// The partition as it is now.
+    ///
+    /// # Errors
+    /// If it is closed or dropped.
+    pub fn open(partition: &impl Walkable) -> Result<Walk> {
+        Ok(Walk { pin: partition.pin_raw()? })
+    }
+
+    /// Name of the partition.
+    pub fn partition(&self) -> &str {
+        &self.pin.partition
+    }
+
+    /// Its memtables, newest first. The first one still takes writes.
+    pub fn memtables(&self) -> impl Iterator<Item = MemtableWalk> {
+        self.pin.view.memtables().map(|memtable| MemtableWalk {
+            iter: memtable.iter(),
+            bytes: memtable.bytes(),
+            entries: memtable.entry_count(),
+            begun: false,
+        })
+    }
+
+    /// Its tables: level 0 newest first, then each deeper level in key order.
+    pub fn tables(&self) -> impl Iterator<Item = RawTable> {
+        self.pin.view.version.tables().map(|(level, table)| self.table(level, table))
+    }
+
+    fn table(&self, level: usize, table: &Arc<Table>) -> RawTable {
+        RawTable { level, table: table.clone(), pin: self.pin.clone() }
+    }
+}
+
+impl fmt::Debug for Walk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Walk").field("partition", &self.pin.partition).finish_non_exhaustive()
+    }
+}
+
+/// The entries of a memtable, in internal order: keys ascending, versions of one newest first.
+pub struct MemtableWalk {
+    iter: MemtableIter,
+    bytes: u64,
+    entries: u64,
+    begun: bool,
+}
+
+impl MemtableWalk {
+    /// Memory that it took when the walk was opened, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Entries that it had when the walk was opened. An active one may show more.
+    pub fn entry_count(&self) -> u64 {
+        self.entries
+    }
+
+    /// The next entry; `None` behind the last.
+    #[expect(clippy::should_implement_trait, reason = "it lends what it returns")]
+    pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
+        if !self.begun {
+            self.begun = true;
+            self.iter.seek_to_first()?;
+        } else if self.iter.valid() {
+            self.iter.next()?;
+        }
+        if !self.iter.valid() {
+            return Ok(None);
+        }
+        Ok(Some(entry_of(self.iter.key(), self.iter.value(), None, false, Origin::MEMTABLE)))
+    }
+}
+
+fn entry_of<'a>(
+    key: KeyRef<'a>,
+    value: &'a [u8],
+    global: Option<SeqNo>,
+    hidden: bool,
+    at: Origin,
+) -> RawEntry<'a> {
+    let stored_seq = key.trailer.seq();
+    RawEntry {
+        key: key.user,
+        seq: global.unwrap_or(stored_seq),
+        stored_seq,
+        // Of a kind that is not known no entry decodes.
+        kind: key.trailer.kind().unwrap_or(EntryKind::Poison),
+        value,
+        hidden,
+        at,
+    }
+}
+
+/// A table of a walk.
+#[derive(Clone)]
+pub struct RawTable {
+    level: usize,
+    table: Arc<Table>,
+    pin: Pin,
+}
+
+impl RawTable {
+    /// The level on which it lies.
+    pub fn level(&self) -> usize {
+        self.level
+    }
+
+    /// What the manifest says of it.
+    pub fn meta(&self) -> &SstMeta {
+        &self.table.meta
+    }
+
+    /// The path of its file.
+    pub fn path(&self) -> PathBuf {
+        self.table.path(&self.pin.context)
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn properties(&self) -> Result<Properties> {
+        let reader = self.table.reader(&self.pin.context);
+        let reader = reader.map_err(|error| error.in_partition(&self.pin.partition))?;
+        Ok(reader.properties().clone())
+    }
+
+    /// Its entries, before the first.
+    ///
+    /// # Errors
+    /// Where it cannot be opened.
+    pub fn walk(&self, mode: RawMode) -> Result<TableWalk> {
+        let reader = self.table.reader(&self.pin.context);
+        let reader = reader.map_err(|error| error.in_partition(&self.pin.partition))?;
+        let state = State::Before;
+        Ok(TableWalk { table: self.clone(), iter: reader.raw_iter(mode), state })
+    }
+}
+
+impl fmt::Debug for RawTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawTable")
+            .field("level", &self.level)
+            .field("meta", &self.table.meta)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a [`TableWalk`] is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Before,
+    /// A seek found the entry that comes next.
+    Found,
+    On,
+}
+
+/// The entries of a table, hidden ones included, in internal order: keys ascending, versions of
+/// one newest first. After an error it is behind the last.
+pub struct TableWalk {
+    table: RawTable,
+    iter: RawIter,
+    state: State,
+}
+
+impl TableWalk {
+    /// The table.
+    pub fn table(&self) -> &RawTable {
+        &self.table
+    }
+
+    /// Goes on at the first entry whose key is not before `key`.
+    ///
+    /// # Errors
+    /// As [`TableWalk::next`].
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.state = State::Found;
+        let sought = self.iter.seek(KeyRef::seek(key, SeqNo::MAX));
+        sought.map_err(|error| error.in_partition(&self.table.pin.partition))
+    }
+
+    /// The next entry; `None` behind the last.
+    ///
+    /// # Errors
+    /// Corruption that names partition, file and offset; with [`RawMode::tolerant`] only that of
+    /// the index: suspect entries of damaged blocks are handed over, see
+    /// [`Origin::block_verified`].
+    #[expect(clippy::should_implement_trait, reason = "it lends what it returns")]
+    pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
+        let moved = match std::mem::replace(&mut self.state, State::On) {
+            State::Before => self.iter.seek_to_first(),
+            State::On if self.iter.valid() => self.iter.next(),
+            State::On | State::Found => Ok(()),
+        };
+        moved.map_err(|error| error.in_partition(&self.table.pin.partition))?;
+        if !self.iter.valid() {
+            return Ok(None);
+        }
+        let (block_offset, entry, block_verified) = self.iter.origin();
+        let meta = &self.table.table.meta;
+        let (file, level) = (Some(meta.file), self.table.level);
+        let at = Origin { file, level, block_offset, entry, block_verified };
+        let (key, value) = (self.iter.key(), self.iter.value());
+        Ok(Some(entry_of(key, value, meta.global_seq, self.iter.hidden(), at)))
+    }
+
+    /// The damaged blocks that a tolerant walk met so far.
+    pub fn damage(&self) -> &[RawDamage] {
+        self.iter.damage()
+    }
+}
+
+#[cfg(test)]
+mod tests;

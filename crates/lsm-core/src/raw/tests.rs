@@ -1,0 +1,175 @@
+//! Walks over a small store: nothing is left out, and each place is where it says.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::*;
+use crate::db::{BackgroundMode, Db, Partition};
+use crate::fs::{Fs, MemFs};
+use crate::options::PartitionOptions;
+
+fn open(fs: &MemFs) -> Db {
+    let mut word = 0;
+    let random = move || {
+        word += 1;
+        word
+    };
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).random(random);
+    builder.background(BackgroundMode::Stepped).open().unwrap()
+}
+
+/// Three versions of `b` in two tables and the memtable, among others.
+fn store(fs: &MemFs) -> (Db, Partition) {
+    let db = open(fs);
+    let partition = db.partition_with("p", PartitionOptions::new().level0_tables(8)).unwrap();
+    partition.put("a", "1").unwrap();
+    partition.put("b", "2").unwrap();
+    db.flush().unwrap();
+    partition.delete("b").unwrap();
+    partition.put("c", "4").unwrap();
+    db.flush().unwrap();
+    partition.put("b", "5").unwrap();
+    (db, partition)
+}
+
+#[test]
+fn every_version_of_a_key_is_found_newest_first() {
+    let fs = MemFs::new();
+    let (_db, partition) = store(&fs);
+    let found = versions(&partition, b"b").unwrap();
+    let told: Vec<_> = found.iter().map(|v| (v.seq.get(), v.kind, &v.value[..])).collect();
+    let (value, tombstone) = (EntryKind::Value, EntryKind::Tombstone);
+    assert_eq!(told, [(5, value, &b"5"[..]), (3, tombstone, b""), (2, value, b"2")]);
+    assert_eq!((found[0].at, &found[0].path), (Origin::MEMTABLE, &None));
+    assert!(fs.paths().contains(found[2].path.as_ref().unwrap()));
+    assert_eq!(versions(&partition, b"bb").unwrap(), []);
+    for version in &found[1..] {
+        let again = reread(&partition, &version.at).unwrap().unwrap();
+        assert_eq!((&again.key[..], again.seq, again.kind), (&b"b"[..], version.seq, version.kind));
+        assert!(again.verified);
+    }
+    assert_eq!(reread(&partition, &Origin::MEMTABLE).unwrap(), None);
+}
+
+#[test]
+fn a_walk_shows_what_is_stored_and_where() {
+    let fs = MemFs::new();
+    let (db, partition) = store(&fs);
+    let walk = Walk::open(&partition).unwrap();
+    let mut seen = Vec::new();
+    for mut memtable in walk.memtables() {
+        while let Some(entry) = memtable.next().unwrap() {
+            seen.push((entry.at.level, entry.key.to_vec(), entry.seq.get()));
+        }
+    }
+    // What comes later is not seen, and what the walk holds does not go.
+    partition.compact(..).unwrap();
+    for table in walk.tables() {
+        let mut entries = table.walk(RawMode::default()).unwrap();
+        let mut count = 0;
+        while let Some(entry) = entries.next().unwrap() {
+            assert_eq!(entry.at.file, Some(table.meta().file));
+            assert!(entry.at.block_verified && !entry.hidden);
+            seen.push((entry.at.level, entry.key.to_vec(), entry.seq.get()));
+            count += 1;
+        }
+        assert_eq!(count, table.meta().entries);
+        assert_eq!(table.properties().unwrap().entries(), count);
+        assert!(entries.next().unwrap().is_none());
+        entries.seek(b"b").unwrap();
+        assert_eq!(entries.next().unwrap().unwrap().key, b"b");
+    }
+    let key = |text: &str| text.as_bytes().to_vec();
+    let expected =
+        [(0, key("b"), 5), (0, key("b"), 3), (0, key("c"), 4), (0, key("a"), 1), (0, key("b"), 2)];
+    assert_eq!(seen, expected);
+    drop(walk);
+    assert_eq!(Walk::open(&partition).unwrap().tables().count(), 1);
+    drop(partition);
+    let other = db.clone();
+    db.close().unwrap();
+    assert!(other.partition("p").is_err());
+}
+
+#[test]
+fn of_a_damaged_block_suspect_entries_are_shown() {
+    let fs = MemFs::new();
+    let (_db, partition) = store(&fs);
+    let found = versions(&partition, b"b").unwrap();
+    let path = found[2].path.clone().unwrap();
+    // A bit of the value.
+    let bytes = fs.read_raw(&path).unwrap();
+    let at = bytes.iter().position(|byte| *byte == b'2').unwrap();
+    fs.corrupt(&path, at as u64, 1).unwrap();
+    drop((found, partition));
+    let suspect = reread(&open_again(&fs), &first_origin(&fs, &path)).unwrap().unwrap();
+    assert!(!suspect.verified);
+    let partition = open_again(&fs);
+    let found = versions(&partition, b"b").unwrap();
+    let suspect = found.last().unwrap();
+    assert_eq!((suspect.at.block_verified, &suspect.value[..]), (false, &b"3"[..]));
+    // Where entries are lost, a version might be among them.
+    fs.corrupt(&path, 0, 0xff).unwrap();
+    let error = versions(&open_again(&fs), b"b").unwrap_err();
+    let damage = error.damage().unwrap();
+    assert_eq!((&damage.file, damage.partition.as_deref()), (&path, Some("p")));
+}
+
+fn open_again(fs: &MemFs) -> Partition {
+    let copy = fs.crash_clone(crate::fs::CrashOutcome::Everything, &mut || 0);
+    open(&copy).partition("p").unwrap()
+}
+
+fn first_origin(fs: &MemFs, path: &Path) -> Origin {
+    let partition = open_again(fs);
+    let tables = Walk::open(&partition).unwrap();
+    let table = tables.tables().find(|table| table.path() == path).unwrap();
+    let mode = RawMode { tolerant: true, ..RawMode::default() };
+    let mut walk = table.walk(mode).unwrap();
+    let at = walk.next().unwrap().unwrap().at;
+    assert_eq!(walk.damage().len(), 1);
+    at
+}
+
+#[test]
+fn every_byte_of_every_file_is_described() {
+    let fs = MemFs::new();
+    let (db, partition) = store(&fs);
+    partition.put("in the log", "x").unwrap();
+    drop(partition);
+    db.close().unwrap();
+    let mut kinds = Vec::new();
+    for path in fs.paths() {
+        if path.ends_with("LOCK") {
+            continue;
+        }
+        for inside in [false, true] {
+            let description = describe(fs.open_read(&path).unwrap(), &path, inside).unwrap();
+            kinds.push(description.kind);
+            let mut covered = 0;
+            let mut from = 0;
+            for (range, text) in &description.lines {
+                assert!(range.start <= covered && range.start < range.end, "{range:?} {text}");
+                assert!(from <= range.start, "{range:?} {text}");
+                from = range.start;
+                covered = covered.max(range.end);
+                assert!(!text.contains("damaged"), "{range:?} {text}");
+            }
+            assert_eq!(covered, description.bytes, "{}", path.display());
+            let says = |text: &str| description.lines.iter().any(|line| line.1.contains(text));
+            if inside && description.kind == FileKind::Wal {
+                assert!(says("put \"in the log\"") && says("delete \"b\""));
+                assert!(says("clean close"));
+            }
+            if inside && description.kind == FileKind::Manifest {
+                assert!(says("table added") && says("LogClosed"));
+            }
+        }
+    }
+    for kind in [FileKind::Sst, FileKind::Wal, FileKind::Manifest] {
+        assert!(kinds.contains(&kind));
+    }
+    fs.write_raw(Path::new("/db/notes.txt"), b"notes").unwrap();
+    let notes = Path::new("/db/notes.txt");
+    assert!(describe(fs.open_read(notes).unwrap(), notes, false).unwrap_err().is_corruption());
+}

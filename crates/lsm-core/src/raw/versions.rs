@@ -1,0 +1,112 @@
+//! [`versions`]: everything that is stored of one key, and [`reread`]: one entry once more.
+
+use std::cmp::Reverse;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{EntryKind, Origin, OwnedEntry, RawEntry, RawMode, RawTable, Walk, Walkable, entry_of};
+use crate::error::Result;
+use crate::iter::InternalIter;
+use crate::memtable::Memtable;
+use crate::types::{KeyRef, SeqNo};
+
+/// A version of a key, wherever it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawVersion {
+    /// The sequence number that counts.
+    pub seq: SeqNo,
+    /// The sequence number in the file: another one in a file that was ingested.
+    pub stored_seq: SeqNo,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its value, payload or handle.
+    pub value: Vec<u8>,
+    /// Whether a compaction filter added it.
+    pub hidden: bool,
+    /// Where it lies. One whose block did not verify is suspect.
+    pub at: Origin,
+    /// The file; `None` in memory.
+    pub path: Option<PathBuf>,
+    /// Whether the memtable that it is in waits for its flush.
+    pub sealed: bool,
+}
+
+impl RawVersion {
+    fn new(entry: &RawEntry<'_>, path: Option<PathBuf>, sealed: bool) -> RawVersion {
+        let RawEntry { seq, stored_seq, kind, hidden, at, .. } = *entry;
+        RawVersion { seq, stored_seq, kind, value: entry.value.to_vec(), hidden, at, path, sealed }
+    }
+}
+
+/// Every version of the stored key `key` in every memtable and table, newest first. Of a damaged
+/// block the suspect entries are shown as well, if all of it decodes.
+///
+/// # Errors
+/// A closed or dropped partition; a table that cannot be opened, or whose index or block is so
+/// damaged that it might hold a version that is not shown.
+///
+/// # Cost
+/// Reads one block, or a few, of each table whose range covers the key; blooms are not asked.
+pub fn versions(partition: &impl Walkable, key: &[u8]) -> Result<Vec<RawVersion>> {
+    let walk = Walk::open(partition)?;
+    let mut found = Vec::new();
+    for (i, memtable) in walk.pin.view.memtables().enumerate() {
+        in_memtable(memtable, key, i > 0, &mut found)?;
+    }
+    for table in walk.tables().filter(|table| table.meta().covers(key)) {
+        in_table(&table, key, &mut found)?;
+    }
+    found.sort_by_key(|version| (Reverse(version.seq), version.at.level));
+    Ok(found)
+}
+
+fn in_memtable(
+    memtable: &Arc<Memtable>,
+    key: &[u8],
+    sealed: bool,
+    found: &mut Vec<RawVersion>,
+) -> Result<()> {
+    let mut iter = memtable.iter();
+    iter.seek(KeyRef::seek(key, SeqNo::MAX))?;
+    while iter.valid() && iter.key().user == key {
+        let entry = entry_of(iter.key(), iter.value(), None, false, Origin::MEMTABLE);
+        found.push(RawVersion::new(&entry, None, sealed));
+        iter.next()?;
+    }
+    Ok(())
+}
+
+fn in_table(table: &RawTable, key: &[u8], found: &mut Vec<RawVersion>) -> Result<()> {
+    let mut entries = table.walk(RawMode { tolerant: true, ..RawMode::default() })?;
+    entries.seek(key)?;
+    while let Some(entry) = entries.next()?.filter(|entry| entry.key == key) {
+        found.push(RawVersion::new(&entry, Some(table.path()), false));
+    }
+    match entries.damage().iter().find(|damage| damage.is_lossy) {
+        None => Ok(()),
+        Some(damage) => {
+            let error = damage.error.clone().in_partition(&table.pin.partition);
+            Err(error.at_key(key))
+        }
+    }
+}
+
+/// The entry at a place that a walk named, read again from the device, past every cache. `None`
+/// if the table is no longer live, or no entry decodes there; always for a memtable.
+///
+/// # Errors
+/// A closed or dropped partition, corruption of the table's index, `Io`. Where the block is
+/// damaged, the entry is not [verified](OwnedEntry::verified).
+///
+/// # Cost
+/// Walks the table's index.
+pub fn reread(partition: &impl Walkable, at: &Origin) -> Result<Option<OwnedEntry>> {
+    let walk = Walk::open(partition)?;
+    let Some(table) = walk.tables().find(|table| Some(table.meta().file) == at.file) else {
+        return Ok(None);
+    };
+    let reader = table.table.reader(&walk.pin.context);
+    reader
+        .and_then(|reader| reader.entry_at(at.block_offset, at.entry, true))
+        .map_err(|error| error.in_partition(&walk.pin.partition))
+}

@@ -1,0 +1,154 @@
+//! [`describe`] and [`check_generation`]: what stands in one manifest file, damage included.
+//!
+//! For `dump` and for verification. Unlike recovery both go on behind a bad frame, so what they
+//! find there is never applied to anything.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::edit::{Change, EditFault, VersionEdit};
+use super::manifest::{FRAME_BYTES, HEADER_BYTES, HEADER_FIELDS, Place, read_header};
+use super::recover::read_all;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::FileName;
+use crate::fs::{File, Fs};
+
+/// What each byte of the manifest in `file` means: ranges in the file with a text for people, in
+/// the order of the file; what is inside of another range comes behind it. `changes` asks for
+/// those of each edit, too.
+///
+/// # Errors
+/// `Corruption` where the header is damaged: frames cannot be told from anything then;
+/// `Unsupported` for newer formats; `Io`.
+///
+/// # Cost
+/// Keeps the whole file in memory.
+pub fn describe(file: &dyn File, path: &Path, changes: bool) -> Result<Vec<(Range<u64>, String)>> {
+    let bytes = read_all(file)?;
+    let (place, epoch) =
+        read_header(&bytes, None, path).map(|header| (header.place, header.epoch))?;
+    let text = format!("manifest header: generation {}, epoch {epoch}", place.generation);
+    let mut lines = vec![(0..HEADER_BYTES as u64, text)];
+    let mut at = 0;
+    for (size, name) in HEADER_FIELDS {
+        let field = &bytes[at..at + size];
+        let value = match name {
+            "magic" => format!("\"{}\"", field.escape_ascii()),
+            _ => field.iter().rev().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        lines.push((at as u64..(at + size) as u64, format!("header: {name} {value}")));
+        at += size;
+    }
+    let mut is_first = true;
+    frames(&bytes, place, &mut |range, frame| {
+        let Some((number, payload)) = frame else {
+            lines.push((range, "damaged: no edit that verifies".to_owned()));
+            return;
+        };
+        let name = if is_first { "snapshot" } else { "edit" };
+        is_first = false;
+        let payload_at = range.start + FRAME_BYTES as u64;
+        let text = match VersionEdit::decode(number, payload) {
+            Err(fault) => format!("{name} {number}: {fault}"),
+            Ok(edit) if !changes => format!("{name} {number}: {} changes", edit.changes.len()),
+            Ok(edit) => {
+                let texts: Vec<_> = edit.changes.iter().map(describe_change).collect();
+                lines.push((range, format!("{name} {number}: {} changes", texts.len())));
+                let end = payload_at + payload.len() as u64;
+                lines.extend(texts.into_iter().map(|text| (payload_at..end, text)));
+                return;
+            }
+        };
+        lines.push((range, text));
+    });
+    Ok(lines)
+}
+
+fn describe_change(change: &Change) -> String {
+    match change {
+        Change::TableAdded { partition, level, meta } => format!(
+            "table added: partition {partition}, level {level}, file {}, {} bytes, {} entries, \
+             {:?} to {:?}",
+            meta.file, meta.bytes, meta.entries, meta.smallest, meta.largest
+        ),
+        Change::TableRemoved { partition, level, file } => {
+            format!("table removed: partition {partition}, level {level}, file {file}")
+        }
+        Change::FlushedThrough { partition, seq, .. } => {
+            format!("flushed: partition {partition} through sequence {}", seq.get())
+        }
+        Change::SegmentAdded { file, epoch } => {
+            format!("log segment added: file {file}, epoch {epoch}")
+        }
+        Change::SegmentRemoved { file } => format!("log segment removed: file {file}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Takes a range of the file, and number and payload of the edit in it if there is one.
+type Visit<'a> = dyn FnMut(Range<u64>, Option<(u64, &[u8])>) + 'a;
+
+/// Shows each frame, or each stretch that is none.
+fn frames(bytes: &[u8], place: Place, visit: &mut Visit<'_>) {
+    let mut at = HEADER_BYTES;
+    while at < bytes.len() {
+        if let Some((number, payload, end)) = place.frame_at(bytes, at) {
+            visit(at as u64..end as u64, Some((number, payload)));
+            at = end;
+            continue;
+        }
+        let is_frame = |probe: &usize| place.frame_at(bytes, *probe).is_some();
+        let end = (at + 1..bytes.len()).find(is_frame).unwrap_or(bytes.len());
+        visit(at as u64..end as u64, None);
+        at = end;
+    }
+}
+
+/// All damage of the generation `name`, which should be `expected` bytes long: header, frames and
+/// their numbers. Without a length, what ends the file may be a torn append.
+///
+/// # Errors
+/// Those of reading; `Unsupported` for newer formats.
+pub fn check_generation(
+    fs: &dyn Fs,
+    dir: &Path,
+    name: FileName,
+    expected: Option<u64>,
+) -> Result<Vec<Error>> {
+    let path = name.path(dir);
+    let bytes = read_all(&*fs.open_read(&path)?)?;
+    let mut found = Vec::new();
+    let len = bytes.len() as u64;
+    if let Some(expected) = expected.filter(|expected| *expected != len) {
+        let what = format!("the manifest has {len} bytes, {expected} were written");
+        found.push(Error::corruption(&path, len.min(expected), what));
+    }
+    let place = match read_header(&bytes, Some(name), &path) {
+        Ok(header) => header.place,
+        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+        Err(error) => {
+            found.push(error);
+            return Ok(found);
+        }
+    };
+    let mut last = None;
+    frames(&bytes, place, &mut |range, frame| {
+        let Some((number, payload)) = frame else {
+            last = None;
+            if expected.is_some() || range.end < len {
+                found.push(Error::corruption(&path, range.start, "an edit is damaged"));
+            }
+            return;
+        };
+        if last.is_some_and(|last: u64| last.checked_add(1) != Some(number)) {
+            let what = format!("edit {number} does not follow the one before");
+            found.push(Error::corruption(&path, range.start, what));
+        }
+        last = Some(number);
+        if let Err(EditFault::Malformed(fault)) = VersionEdit::decode(number, payload) {
+            let offset = range.start + (FRAME_BYTES + fault.at) as u64;
+            found.push(Error::corruption(&path, offset, format!("edit {number}: {}", fault.what)));
+        }
+    });
+    Ok(found)
+}

@@ -1,0 +1,124 @@
+//! [`describe`]: what each byte of a log segment means, for `dump`.
+//!
+//! It needs no manifest: salt, epoch and place are taken from the segment's own header. What does
+//! not verify is described as damaged, and the description goes on behind it. Frames behind the
+//! end that the next segment names were refused; from one file that cannot be known.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::frame::Control;
+use super::segment::{HEADER_FIELDS, HEADER_LEN, HeaderState};
+use super::{BatchRef, Piece, Record, SEGMENT_HEADER_BYTES, SegmentHeader, survey};
+use crate::error::{Error, Result};
+use crate::fs::File;
+
+/// Ranges in bytes with a text for people.
+type Lines = Vec<(Range<u64>, String)>;
+
+/// What each byte of the segment in `file` means: ranges in the file with a text for people, in
+/// the order of the file; what is inside of another range comes behind it. `operations` describes
+/// the bytes of a section, by ranges in it.
+///
+/// # Errors
+/// `Corruption` where the header is damaged: the frames cannot be told from anything then;
+/// `Unsupported` for newer formats; `Io`.
+pub fn describe(
+    file: &dyn File,
+    path: &Path,
+    operations: &dyn Fn(&[u8]) -> Lines,
+) -> Result<Lines> {
+    let mut front = [0; HEADER_LEN];
+    let got = file.read_at(0, &mut front)?;
+    let len = file.len()?;
+    let header = match SegmentHeader::decode(&front[..got], path)? {
+        HeaderState::Valid(header) => header,
+        HeaderState::Zero if len == 0 => return Ok(Vec::new()),
+        HeaderState::Zero => return Ok(vec![(0..len, "zeros: not begun yet".to_owned())]),
+        HeaderState::Garbage(what) => return Err(Error::corruption(path, 0, what)),
+    };
+    let mut lines = describe_header(&front, &header);
+    survey(file, &header, SEGMENT_HEADER_BYTES..len, &mut |piece| {
+        match piece {
+            Piece::Zeros(range) => lines.push((range, "zeros".to_owned())),
+            Piece::Damaged { range, what } => lines.push((range, format!("damaged: {what}"))),
+            Piece::Frame { range, header_len, record } => {
+                let body_at = range.start + header_len;
+                match record {
+                    Record::Control(control) => lines.push((range, describe_control(control))),
+                    Record::Batch(batch) => {
+                        describe_batch(&mut lines, range, body_at, &batch, operations);
+                    }
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(lines)
+}
+
+fn describe_header(bytes: &[u8; HEADER_LEN], header: &SegmentHeader) -> Lines {
+    let whole = format!("segment header: segment {}, epoch {}", header.number, header.epoch);
+    let mut lines = vec![(0..SEGMENT_HEADER_BYTES, whole)];
+    let mut at = 0;
+    for (size, name) in HEADER_FIELDS.into_iter().chain([(8, "zeros"), (8, "checksum")]) {
+        let field = &bytes[at..at + size];
+        let value = match name {
+            "magic" => format!("\"{}\"", field.escape_ascii()),
+            _ => field.iter().rev().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        lines.push((at as u64..(at + size) as u64, format!("header: {name} {value}")));
+        at += size;
+    }
+    lines
+}
+
+fn describe_control(control: Control) -> String {
+    match control {
+        Control::MemtableSwitch { partition, memtable } => {
+            format!("memtable switch: partition {partition} goes on in memtable {memtable}")
+        }
+        Control::IdleMarker { manifest_edit } => {
+            format!("idle marker: manifest edit {manifest_edit} is durable")
+        }
+        Control::CleanClose { manifest_edit } => {
+            format!("clean close: manifest edit {manifest_edit} is durable")
+        }
+        Control::EpochStart => "epoch start".to_owned(),
+    }
+}
+
+fn describe_batch(
+    lines: &mut Lines,
+    range: Range<u64>,
+    body_at: u64,
+    batch: &BatchRef<'_>,
+    operations: &dyn Fn(&[u8]) -> Lines,
+) {
+    let sections = batch.sections().count();
+    let text = format!(
+        "batch: sequences {} to {}, sections: {sections}",
+        batch.first_seq.get(),
+        batch.last_seq.get()
+    );
+    let end = range.end;
+    lines.push((range.clone(), text));
+    lines.push((range.start..body_at, "frame header".to_owned()));
+    let mut at = body_at;
+    for section in batch.sections() {
+        let section_end = at + section.bytes.len() as u64;
+        let text = format!(
+            "section: partition {}, {} operations from sequence {} on",
+            section.partition,
+            section.operations,
+            section.first_seq.get()
+        );
+        lines.push((at..section_end, text));
+        let inside = operations(section.bytes).into_iter();
+        lines.extend(inside.map(|(range, text)| (at + range.start..at + range.end, text)));
+        at = section_end;
+    }
+    if at < end {
+        lines.push((at..end, "padding".to_owned()));
+    }
+}

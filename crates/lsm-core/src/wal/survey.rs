@@ -1,0 +1,208 @@
+//! [`survey`]: everything that stands in one segment, damage included.
+//!
+//! Called by verification and `describe.rs`. Unlike the reader it goes on behind a bad place, so
+//! what it finds there must never be replayed: it may have been refused.
+//!
+//! Invariants:
+//! 1. The pieces cover the range from its front to its end, in order, without a gap.
+//! 2. A frame is handed over only if its header and all its sections verify and it continues the
+//!    sequence; behind a damaged piece any sequence will do.
+
+use std::ops::Range;
+
+use super::frame::{
+    Entry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields, section_checksum,
+    seed_of, verifies,
+};
+use super::reader::section_of;
+use super::window::Window;
+use super::{BatchRef, Record, SegmentHeader};
+use crate::error::Result;
+use crate::fs::File;
+use crate::types::SeqNo;
+
+/// A piece of a segment behind its header.
+#[derive(Clone, Debug)]
+pub enum Piece<'a> {
+    /// A frame.
+    Frame {
+        /// Its bytes, padding included.
+        range: Range<u64>,
+        /// Length of its header in bytes; its sections follow.
+        header_len: u64,
+        /// What it holds.
+        record: Record<'a>,
+    },
+    /// Bytes that are no frame, or a frame that does not verify.
+    Damaged {
+        /// They.
+        range: Range<u64>,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Zeros, up to the end of the range or to the next frame.
+    Zeros(Range<u64>),
+}
+
+/// Shows `visit` each piece in `range` of the segment with this header. The range begins where a
+/// frame may, and an error of `visit` ends the walk.
+///
+/// # Errors
+/// Those of reading and of `visit`; damage is none.
+pub fn survey(
+    file: &dyn File,
+    header: &SegmentHeader,
+    range: Range<u64>,
+    visit: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut survey = Survey {
+        file,
+        header,
+        end: range.end,
+        window: Window::default(),
+        directory: Vec::new(),
+        last_seq: Some(header.previous_seq),
+    };
+    let mut at = range.start;
+    while at < range.end {
+        let (prefix, fields) = match survey.frame(at)? {
+            Ok(found) => found,
+            Err(bad) => {
+                let end = survey.bad_end(at, &bad)?;
+                survey.last_seq = None;
+                match bad.is_zero {
+                    true => visit(Piece::Zeros(at..end))?,
+                    false => visit(Piece::Damaged { range: at..end, what: bad.what })?,
+                }
+                at = end;
+                continue;
+            }
+        };
+        let end = at + prefix.frame_len();
+        let record = match fields {
+            Fields::Control { control, .. } => Record::Control(control),
+            Fields::Batch { first_seq, last_seq, .. } => {
+                survey.last_seq = Some(last_seq);
+                let body_at = at + prefix.header_len as u64;
+                let len = usize::try_from(end - body_at).expect("its body was just loaded");
+                let body = survey.window.loaded(body_at, len);
+                let directory = &survey.directory;
+                Record::Batch(BatchRef { first_seq, last_seq, directory, body, body_start: 0 })
+            }
+        };
+        visit(Piece::Frame { range: at..end, header_len: prefix.header_len as u64, record })?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Why there is no frame at a place.
+struct Bad {
+    what: &'static str,
+    is_zero: bool,
+    /// Length of the frame, where its header verifies.
+    len: Option<u64>,
+}
+
+impl Bad {
+    fn new(what: &'static str) -> Bad {
+        Bad { what, is_zero: false, len: None }
+    }
+}
+
+struct Survey<'a> {
+    file: &'a dyn File,
+    header: &'a SegmentHeader,
+    end: u64,
+    window: Window,
+    directory: Vec<Entry>,
+    /// The last sequence before the next frame, if it is known.
+    last_seq: Option<SeqNo>,
+}
+
+impl Survey<'_> {
+    /// The header of the frame at `at`, if that verifies.
+    fn frame_header(&mut self, at: u64) -> Result<Result<(Prefix, Fields), Bad>> {
+        let front = self.window.load(self.file, at, PREFIX_BYTES_MAX, self.end)?;
+        if front.is_empty() {
+            return Ok(Err(Bad::new("the file ends too soon")));
+        }
+        if front.iter().all(|byte| *byte == 0) {
+            return Ok(Err(Bad { is_zero: true, ..Bad::new("no frame") }));
+        }
+        let prefix = match Prefix::decode(front) {
+            Ok(prefix) => prefix,
+            Err(bad) => return Ok(Err(Bad::new(bad.what))),
+        };
+        if prefix.frame_len() > self.end - at {
+            return Ok(Err(Bad::new("frame passes the end")));
+        }
+        let header = self.window.load(self.file, at, prefix.header_len, self.end)?;
+        let seed = seed_of(self.header.salt, self.header.epoch, at);
+        if header.len() < prefix.header_len || !verifies(header, seed) {
+            return Ok(Err(Bad::new("frame header checksum does not match")));
+        }
+        let bad = |what| Bad { len: Some(prefix.frame_len()), ..Bad::new(what) };
+        Ok(match decode_fields(header, &prefix, &mut self.directory) {
+            Ok(_) if prefix.lag > self.header.lsn_at(at).0 => {
+                Err(bad("frame calls durable what was not written"))
+            }
+            Ok(fields) => Ok((prefix, fields)),
+            Err(malformed) => Err(bad(malformed.what)),
+        })
+    }
+
+    /// The frame at `at`, if all of it verifies. Its body is loaded then.
+    fn frame(&mut self, at: u64) -> Result<Result<(Prefix, Fields), Bad>> {
+        let (prefix, fields) = match self.frame_header(at)? {
+            Ok(found) => found,
+            Err(bad) => return Ok(Err(bad)),
+        };
+        let bad = |what| Bad { len: Some(prefix.frame_len()), ..Bad::new(what) };
+        let (Fields::Batch { previous_seq: before, .. } | Fields::Control { last_seq: before, .. }) =
+            fields;
+        if self.last_seq.is_some_and(|last| last != before) {
+            return Ok(Err(bad("frame does not continue the sequence")));
+        }
+        let body_at = at + prefix.header_len as u64;
+        let Ok(len) = usize::try_from(at + prefix.frame_len() - body_at) else {
+            return Ok(Err(bad("frame is too long")));
+        };
+        let body = self.window.load(self.file, body_at, len, self.end)?;
+        for entry in &self.directory {
+            let section = section_of(body, 0, entry);
+            if section.is_none_or(|bytes| section_checksum(bytes) != entry.checksum) {
+                return Ok(Err(bad("section checksum does not match")));
+            }
+        }
+        let padding = usize::try_from(prefix.body_len).ok().and_then(|from| body.get(from..));
+        if body.len() != len || padding.is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)) {
+            return Ok(Err(bad("padding is not zero")));
+        }
+        Ok(Ok((prefix, fields)))
+    }
+
+    /// Where what is bad at `at` ends: with the frame, if its length is known, or before the next
+    /// one whose header verifies.
+    fn bad_end(&mut self, at: u64, bad: &Bad) -> Result<u64> {
+        if let Some(len) = bad.len {
+            return Ok(at + len);
+        }
+        let mut next = at + FRAME_ALIGNMENT as u64;
+        while next < self.end {
+            let front = self.window.load(self.file, next, 2 * FRAME_ALIGNMENT, self.end)?;
+            let word = &front[..front.len().min(FRAME_ALIGNMENT)];
+            // Most steps end here, at the kind byte.
+            let may_begin = front.get(FRAME_ALIGNMENT).is_some_and(|kind| (1..=6).contains(kind));
+            if word.is_empty() {
+                break;
+            }
+            let is_end = bad.is_zero && word.iter().any(|byte| *byte != 0);
+            if is_end || (may_begin && self.frame_header(next)?.is_ok()) {
+                return Ok(next);
+            }
+            next += FRAME_ALIGNMENT as u64;
+        }
+        Ok(self.end)
+    }
+}

@@ -1,0 +1,58 @@
+//! A disk that lies: one bit of a table flips, and `verify` says where while the rest still reads.
+//!
+//! `cargo run --example verify`
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+#![expect(clippy::disallowed_methods, reason = "it plays the disk")]
+
+use siltstone::{Db, Result, VerifyOptions};
+
+fn main() -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("siltstone-verify-{}", std::process::id()));
+    let db = Db::open(&folder)?;
+    let words = db.partition("words")?;
+    for number in 0..10_000 {
+        words.put(format!("word{number:05}"), format!("meaning {number}"))?;
+    }
+    words.compact(..)?;
+    drop(words);
+    println!("{}", db.verify(VerifyOptions::default())?);
+    db.close()?;
+
+    // In the middle of the table; behind it lie bloom, index and footer.
+    let files = std::fs::read_dir(&folder).expect("the folder is there");
+    let mut paths = files.map(|file| file.expect("it can be listed").path());
+    let table = paths.find(|path| path.extension().is_some_and(|ending| ending == "sst"));
+    let table = table.expect("the words were written to a table");
+    let mut bytes = std::fs::read(&table).expect("it can be read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1 << 3;
+    std::fs::write(&table, bytes).expect("it can be written");
+
+    let db = Db::open(&folder)?;
+    let report = db.verify(VerifyOptions::default())?;
+    println!("{report}");
+    let damage = &report.damage()[0];
+    let (first, last) = damage.keys.clone().expect("the keys of a block are known");
+    assert_eq!((report.damage().len(), &damage.file), (1, &table));
+
+    // The damage is no value and no gap: its keys say so, all others read.
+    let words = db.partition("words")?;
+    let (mut sound, mut lost) = (0, 0);
+    for number in 0..10_000 {
+        let key = format!("word{number:05}").into_bytes();
+        match words.get(&key) {
+            Ok(value) => sound += usize::from(value.is_some()),
+            Err(error) => {
+                assert!(error.is_corruption() && (&first..=&last).contains(&&key));
+                lost += 1;
+            }
+        }
+    }
+    println!("{sound} words read, {lost} say that they are damaged");
+    assert!(lost > 0 && sound + lost == 10_000);
+    drop(words);
+    db.close()?;
+    std::fs::remove_dir_all(&folder).expect("nobody else uses the folder");
+    Ok(())
+}

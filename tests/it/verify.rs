@@ -1,0 +1,356 @@
+//! `Db::verify` over whole stores: it finds what was harmed and says where, it never complains
+//! about a sound store whatever goes on in it, and it can be stopped, resumed and slowed down.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lsm_core::clock::Clock;
+use lsm_core::fs::MemFs;
+use lsm_core::fs::names::{FileKind, FileName};
+use siltstone::{
+    BackgroundMode, Compression, Damage, Db, ErrorKind, Options, PartitionOptions, VerifyMark,
+    VerifyOptions,
+};
+use testkit::Rng;
+
+const DIR: &str = "/db";
+
+fn options() -> Options {
+    Options::new()
+        .cache_bytes(64 << 10)
+        .write_buffer_bytes(1 << 20)
+        .wal_segment_bytes(4 << 10)
+        .wal_bytes_max(1 << 20)
+        .compaction_threads(1)
+}
+
+fn partition_options(compression: Compression) -> PartitionOptions {
+    PartitionOptions::new()
+        .compression(compression)
+        .block_bytes(256)
+        .table_bytes(2 << 10)
+        .level0_tables(2)
+        .level_base_bytes(2 << 10)
+        .level_multiplier(2)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key{number:04}").into_bytes()
+}
+
+/// An open store at rest: tables on several levels of two partitions, a log of several segments.
+fn build(fs: &MemFs) -> Db {
+    let mut words = Rng::new(1);
+    let builder = Db::builder(DIR)
+        .fs(Arc::new(fs.clone()))
+        .options(options())
+        .background(BackgroundMode::Stepped)
+        .random(move || words.next_u64());
+    let db = builder.open().unwrap();
+    db.partition_with("packed", partition_options(Compression::Lz4)).unwrap();
+    db.partition_with("plain", partition_options(Compression::None)).unwrap();
+    let mut rng = Rng::new(2);
+    for round in 0..4 {
+        let count = if round < 3 { 60 } else { 130 };
+        for number in 0..count {
+            for name in ["packed", "plain"] {
+                let partition = db.partition(name).unwrap();
+                let key = key(rng.next_u64() % 300);
+                if number % 7 == 0 {
+                    partition.delete(&key).unwrap();
+                } else {
+                    partition.put(&key, format!("{round}-{number}").repeat(4)).unwrap();
+                }
+            }
+        }
+        if round < 3 {
+            db.flush().unwrap();
+            db.wait_idle().unwrap();
+        }
+    }
+    db.wait_idle().unwrap();
+    db
+}
+
+fn kind(path: &Path) -> Option<FileKind> {
+    FileName::parse(path.file_name()?.to_str()?).map(|name| name.kind)
+}
+
+fn files(fs: &MemFs, wanted: FileKind) -> Vec<PathBuf> {
+    fs.paths().into_iter().filter(|path| kind(path) == Some(wanted)).collect()
+}
+
+fn damage(db: &Db) -> Vec<Damage> {
+    db.verify(VerifyOptions::default()).unwrap().damage().to_vec()
+}
+
+#[test]
+fn no_flipped_bit_of_a_live_file_is_missed_or_blamed_on_another() {
+    let fs = MemFs::new();
+    let db = build(&fs);
+    let report = db.verify(VerifyOptions::new()).unwrap();
+    assert!(report.is_sound(), "{report}");
+    assert!(report.entries > 300, "{report}");
+    let counts =
+        [FileKind::Sst, FileKind::Wal, FileKind::Manifest].map(|kind| files(&fs, kind).len());
+    assert!(counts[0] >= 6 && counts[1] >= 3 && counts[2] == 1, "{counts:?}");
+    assert_eq!(report.files, counts.iter().sum::<usize>() as u64);
+    let mut rng = Rng::new(3);
+    let (mut found, mut idle) = (0, 0);
+    for path in fs.paths() {
+        let Some(kind) = kind(&path) else { continue };
+        let bytes = fs.read_raw(&path).unwrap();
+        // Behind the last frame lie zeros that the next one is written over.
+        let end = match kind {
+            FileKind::Wal => {
+                let last = bytes.iter().rposition(|byte| *byte != 0);
+                last.map_or(0, |at| (at + 1).next_multiple_of(8))
+            }
+            _ => bytes.len(),
+        };
+        let mut at = (rng.next_u64() % 16) as usize;
+        while at < bytes.len() {
+            let mask = 1 << (rng.next_u64() % 8);
+            fs.corrupt(&path, at as u64, mask).unwrap();
+            let damage = damage(&db);
+            fs.corrupt(&path, at as u64, mask).unwrap();
+            let what = format!("byte {at} of {end} of {}: {damage:?}", path.display());
+            if at < end {
+                found += 1;
+                assert!(!damage.is_empty(), "{what}");
+                assert!(damage.iter().all(|damage| damage.file == path), "{what}");
+                if kind == FileKind::Sst {
+                    assert!(damage.iter().all(|damage| damage.level.is_some()), "{what}");
+                    assert!(damage.iter().all(|damage| damage.partition.is_some()), "{what}");
+                }
+                if kind == FileKind::Wal {
+                    let offset = damage[0].offset.unwrap();
+                    assert!(offset <= at as u64, "{what}");
+                }
+            } else {
+                idle += 1;
+                assert!(damage.is_empty(), "{what}");
+            }
+            at += 1 + (rng.next_u64() % if at < end { 70 } else { 1024 }) as usize;
+        }
+    }
+    assert!(found > 500 && idle > 5, "{found} {idle}");
+    assert!(damage(&db).is_empty());
+}
+
+#[test]
+fn every_damaged_place_is_named_and_all_other_keys_read() {
+    let fs = MemFs::new();
+    let db = build(&fs);
+    let content = |db: &Db| -> Vec<_> {
+        let plain = db.partition("plain").unwrap();
+        (0..300).map(|number| plain.get(key(number))).collect()
+    };
+    let before = content(&db);
+    // A block at the front of each table, and one further on.
+    let tables = files(&fs, FileKind::Sst);
+    let len = |path: &PathBuf| fs.read_raw(path).unwrap().len();
+    let harmed: Vec<_> = tables.iter().filter(|path| len(path) > 1600).collect();
+    assert!(harmed.len() > 3, "{}", harmed.len());
+    for path in &harmed {
+        fs.corrupt(path, 3, 0x10).unwrap();
+        fs.corrupt(path, 700, 0x10).unwrap();
+    }
+    let found = damage(&db);
+    for path in harmed {
+        let there: Vec<_> = found.iter().filter(|damage| damage.file == *path).collect();
+        assert_eq!(there.len(), 2, "{there:?}");
+        assert!(there[0].offset == Some(0) && there[1].offset < Some(700), "{there:?}");
+    }
+    // Closed, and opened with an empty cache: what no damage names reads as before.
+    db.close().unwrap();
+    let db = Db::builder(DIR).fs(Arc::new(fs)).background(BackgroundMode::Stepped).open().unwrap();
+    let mut lost = 0;
+    for (number, (now, before)) in (0..).zip(content(&db).into_iter().zip(before)) {
+        let key = key(number);
+        match now {
+            Ok(value) => assert_eq!(value, before.unwrap()),
+            Err(_) => {
+                lost += 1;
+                let names = |damage: &Damage| {
+                    let (first, last) = damage.keys.as_ref().unwrap();
+                    damage.partition.as_deref() == Some("plain") && (first..=last).contains(&&key)
+                };
+                assert!(found.iter().any(names), "{}", key.escape_ascii());
+            }
+        }
+    }
+    assert!(lost > 0);
+}
+
+#[test]
+fn a_damaged_log_is_read_to_its_end() {
+    let fs = MemFs::new();
+    let db = build(&fs);
+    let segments = files(&fs, FileKind::Wal);
+    for at in [200, 1500, 2600] {
+        fs.corrupt(&segments[0], at, 0xff).unwrap();
+    }
+    fs.remove_raw(&segments[1]).unwrap();
+    let damage = damage(&db);
+    let places: Vec<_> = damage.iter().map(|damage| (&damage.file, damage.offset)).collect();
+    assert_eq!(places.len(), 4, "{damage:?}");
+    for (at, (file, offset)) in [200, 1500, 2600].into_iter().zip(&places) {
+        assert_eq!(*file, &segments[0]);
+        assert!(offset.is_some_and(|offset| offset <= at && at < offset + 100), "{places:?}");
+    }
+    assert_eq!(places[3], (&segments[1], None));
+    assert!(damage[3].what.contains("missing"), "{damage:?}");
+}
+
+#[test]
+fn a_sound_store_is_never_complained_about_while_it_works() {
+    let fs = MemFs::new();
+    let db = Db::builder(DIR)
+        .fs(Arc::new(fs))
+        .options(options().write_buffer_bytes(64 << 10))
+        .open()
+        .unwrap();
+    for name in ["a", "b"] {
+        db.partition_with(name, partition_options(Compression::Lz4)).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (seed, name) in [(1, "a"), (2, "b"), (3, "a")] {
+            let (db, stop, written) = (db.clone(), &stop, &written);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                let partition = db.partition(name).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    let key = key(rng.next_u64() % 2000);
+                    match rng.next_u64() % 2000 {
+                        0 => db.flush().unwrap(),
+                        1 => partition.compact(..).unwrap(),
+                        2 => {
+                            db.partition("passing").unwrap().put(&key, "x").unwrap();
+                            let _ = db.drop_partition("passing");
+                        }
+                        n if n % 5 == 0 => drop(partition.delete(&key).unwrap()),
+                        n => drop(partition.put(&key, "v".repeat(n as usize % 200)).unwrap()),
+                    }
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut rounds = 0;
+        while rounds < 150 || written.load(Ordering::Relaxed) < 40_000 {
+            let report = db.verify(VerifyOptions::new());
+            let is_sound = report.as_ref().is_ok_and(|report| report.is_sound());
+            // Before the assertion: the writers are waited for when it fails, too.
+            stop.fetch_or(!is_sound, Ordering::Relaxed);
+            assert!(is_sound, "round {rounds}: {report:?}");
+            rounds += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(db.stats().compaction_count > 0 && db.stats().flush_count > 3);
+    assert!(db.verify(VerifyOptions::new()).unwrap().is_sound());
+}
+
+#[test]
+fn a_run_that_is_stopped_and_goes_on_covers_every_file_once() {
+    let fs = MemFs::new();
+    let db = build(&fs);
+    let tables = files(&fs, FileKind::Sst);
+    for path in &tables[..3] {
+        fs.corrupt(path, 5, 1).unwrap();
+    }
+    let whole = db.verify(VerifyOptions::new()).unwrap();
+    assert_eq!((whole.mark, whole.is_sound()), (None, false));
+    for patience in [1, 2, 5, 17, 60] {
+        let (mut files, mut bytes, mut entries) = (0, 0, 0);
+        let (mut mark, mut damage) = (None, Vec::new());
+        // A run that is not patient enough for one file would come no further.
+        let mut extra = 0;
+        for round in 0.. {
+            assert!(round < 10_000, "it comes to an end");
+            let mut left = patience + extra;
+            let options = VerifyOptions::new().resume_after(mark).on_progress(|progress| {
+                assert!(progress.files_done <= progress.files);
+                assert!(progress.bytes_done <= progress.bytes, "{progress:?}");
+                left -= 1;
+                left > 0
+            });
+            let report = db.verify(options).unwrap();
+            extra = if report.files == 0 { extra + 5 } else { 0 };
+            files += report.files;
+            bytes += report.bytes;
+            entries += report.entries;
+            damage.extend_from_slice(report.damage());
+            mark = report.mark.map(|mark| mark.to_string().parse::<VerifyMark>().unwrap());
+            if mark.is_none() {
+                break;
+            }
+        }
+        assert_eq!((files, bytes, entries), (whole.files, whole.bytes, whole.entries));
+        assert_eq!(damage, whole.damage());
+    }
+    let foreign = format!("{:032x}-{:016x}", 7, 1).parse().unwrap();
+    let refused = db.verify(VerifyOptions::new().resume_after(Some(foreign)));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+/// Goes on by itself, a little whenever somebody looks at it.
+#[derive(Default)]
+struct Ticking(AtomicU64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.fetch_add(20, Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn a_limit_holds_by_the_clock_of_the_database() {
+    let clock = Arc::new(Ticking::default());
+    let builder = Db::builder(DIR).fs(Arc::new(MemFs::new())).options(options());
+    let db = builder.clock(clock.clone()).background(BackgroundMode::Stepped).open().unwrap();
+    db.partition("default").unwrap().put("key", "value".repeat(1000)).unwrap();
+    db.flush().unwrap();
+    let free = db.verify(VerifyOptions::new()).unwrap();
+    let begun = clock.now();
+    // So slow that nearly all of the time is spent waiting.
+    let mut told = 0;
+    let options = VerifyOptions::new().bytes_per_second(free.bytes).on_progress(|_| {
+        told += 1;
+        true
+    });
+    let report = db.verify(options).unwrap();
+    let took = (clock.now() - begun).as_millis();
+    assert_eq!(report, free);
+    assert!((900..1500).contains(&took), "{took} ms instead of 1000");
+    assert!(told > 20, "whoever waits may stop: {told}");
+}
+
+#[test]
+fn ingested_tables_are_sound_and_their_damage_is_found() {
+    let fs = MemFs::new();
+    let db = build(&fs);
+    let plain = db.partition("plain").unwrap();
+    plain.export(.., "/export").unwrap();
+    let taken_in = db.partition_with("taken in", partition_options(Compression::None)).unwrap();
+    taken_in.put("zzz", "before").unwrap();
+    let before = files(&fs, FileKind::Sst);
+    taken_in.ingest("/export").unwrap();
+    assert_eq!(taken_in.get(key(1)).unwrap(), plain.get(key(1)).unwrap());
+    let report = db.verify(VerifyOptions::new()).unwrap();
+    assert!(report.is_sound(), "{report}");
+    // Versions of an ingested key have the sequence that the ingest took.
+    let versions = siltstone::raw::versions(&plain, &key(2)).unwrap();
+    let versions_taken_in = siltstone::raw::versions(&taken_in, &key(2)).unwrap();
+    assert_eq!(versions_taken_in.len(), usize::from(plain.contains(key(2)).unwrap()));
+    assert!(versions_taken_in.iter().all(|version| version.seq > versions[0].seq));
+    let mut new = files(&fs, FileKind::Sst);
+    new.retain(|path| path.starts_with(DIR) && !before.contains(path));
+    fs.corrupt(&new[0], 9, 1).unwrap();
+    let found = damage(&db);
+    assert_eq!((found.len(), &found[0].file), (1, &new[0]));
+}
