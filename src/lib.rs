@@ -101,11 +101,14 @@
 //! ```
 
 pub use lsm_core::db::{
-    BackgroundFailure, BackgroundMode, Batch, Builder, Class, Commit, Db, Gauge, Health, Partition,
-    PartitionHealth, Reason, Resume, Severity, Snapshot, StallHealth,
+    BackgroundFailure, BackgroundMode, Batch, Builder, Class, Commit, Db, ExportSummary, Gauge,
+    Health, IngestSummary, Partition, PartitionHealth, Reason, Resume, Severity, Snapshot,
+    StallHealth,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
-pub use lsm_core::hooks::{Event, EventListener};
+pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
+pub use lsm_core::hooks;
+pub use lsm_core::hooks::{Event, EventListener, Hooks};
 pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};

@@ -13,6 +13,7 @@ use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::error::{Error, Result};
 use crate::memtable::Memtable;
+use crate::sstable::bloom_hash;
 use crate::types::{MemtableId, PartitionId};
 use crate::version::DbVersion;
 use crate::wal::{FrameRef, Record, SectionRef};
@@ -66,7 +67,8 @@ impl Replay {
             let operation = operation
                 .ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
             let seq = section.first_seq.plus(number);
-            self.bytes += memtable.insert(seq, lsn, &bytes, &operation);
+            let hash = bloom_hash(&bytes[operation.key.clone()]);
+            self.bytes += memtable.insert(seq, lsn, hash, &bytes, &operation);
         }
         match operations.next_operation()? {
             None => Ok(()),

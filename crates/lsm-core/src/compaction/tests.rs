@@ -38,7 +38,7 @@ fn empty() -> DbVersion {
 }
 
 /// `file:first-last`, then `*bytes` (else 100) and `!tombstones` (else 0) of 100 entries.
-fn table(text: &str) -> SstMeta {
+pub(super) fn table(text: &str) -> SstMeta {
     let (text, tombstones) = text.split_once('!').unwrap_or((text, "0"));
     let (text, bytes) = text.split_once('*').unwrap_or((text, "100"));
     let (file, range) = text.split_once(':').unwrap();
@@ -62,10 +62,11 @@ fn table(text: &str) -> SstMeta {
         tombstones: tombstones.parse().unwrap(),
         hidden: 0,
         global_seq: None,
+        foreign: None,
     }
 }
 
-fn draw(text: &str) -> PartitionVersion {
+pub(super) fn draw(text: &str) -> PartitionVersion {
     let mut changes = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (level, tables) = line.split_once(':').unwrap();
@@ -113,7 +114,14 @@ fn check(drawing: &str, expected: &[&str]) {
 }
 
 fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursors) -> Picker<'a> {
-    Picker { version, busy, cursors, oldest_snapshot: SeqNo::MAX, joined: &|_, _| false }
+    Picker {
+        version,
+        busy,
+        cursors,
+        oldest_snapshot: SeqNo::MAX,
+        joined: &|_, _| false,
+        rewrite_before: None,
+    }
 }
 
 #[test]
@@ -308,7 +316,7 @@ fn equal_internal_keys_are_told_apart_from_versions() {
     let key = |user: &'static [u8], n| {
         crate::types::KeyRef::new(user, Trailer::new(seq(n), EntryKind::Value))
     };
-    let mut keep = |key| rules.keep(key, false, |_| true);
+    let mut keep = |key| rules.keep(key, |_| true);
     assert_eq!(keep(key(b"a", 5)), Verdict::Keep);
     assert_eq!(keep(key(b"a", 5)), Verdict::Twin);
     assert_eq!(keep(key(b"a", 4)), Verdict::Drop);

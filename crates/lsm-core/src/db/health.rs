@@ -150,11 +150,6 @@ impl DbInner {
         times.entry(seq).or_insert_with(|| self.background.now());
     }
 
-    /// The sequence of the oldest snapshot, or what is visible.
-    fn oldest_snapshot(&self) -> SeqNo {
-        self.snapshots_for_job()[0]
-    }
-
     fn oldest_snapshot_age(&self) -> Option<Duration> {
         if self.snapshots.count() == 0 {
             return None;

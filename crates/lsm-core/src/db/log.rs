@@ -336,7 +336,10 @@ impl DbInner {
             let written = self.commit.written.lock();
             (written.lsn, written.seq, written.files.clone())
         };
-        let result = files.iter().try_for_each(|file| file.sync());
+        // Durability: no place in the log is durable before the values are that handles below it
+        // point to. Their handles are in what was written, so their `put` has returned.
+        let result =
+            self.sync_stores().and_then(|()| files.iter().try_for_each(|file| file.sync()));
         self.counters.wal_syncs.add(files.len() as u64);
         let result = result.map_err(|error| self.latch_failure(error));
         let mut sync = self.commit.sync.lock();
@@ -355,6 +358,11 @@ impl DbInner {
         drop(sync);
         self.background.log_active();
         result
+    }
+
+    pub(super) fn sync_stores(&self) -> Result<()> {
+        let partitions = self.live_partitions();
+        partitions.iter().filter_map(|partition| partition.store()).try_for_each(|s| s.sync())
     }
 
     /// Waits until every logged operation through `seq` is durable.

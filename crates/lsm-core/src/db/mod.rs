@@ -2,24 +2,32 @@
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go; `errors.rs` says what a failure means and `resume.rs` goes on after
-//! the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`.
+//! `obsolete.rs` lets files go; `checkpoint.rs` and `exchange/` copy to and from other folders;
+//! `errors.rs` says what a failure means and `resume.rs` goes on after the worst; `health.rs` and
+//! `stats.rs` tell, and so do the listeners of `events.rs`.
 
 mod background;
+mod checkpoint;
+mod close;
 mod commit;
 mod errors;
 mod events;
+mod exchange;
 mod handle;
 mod health;
+mod hooked;
 mod jobs;
 mod log;
 mod obsolete;
 mod open;
 mod partitions;
+mod recovery;
+mod repair;
 mod resume;
 mod stall;
 mod stats;
 mod write;
+mod written;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::cache::Blocks;
+use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
 use crate::hooks::EventListener;
@@ -41,6 +50,7 @@ use crate::version::{Change, FileNumbers, TableContext, VersionSet};
 pub use background::BackgroundMode;
 pub use commit::Commit;
 pub use errors::{BackgroundFailure, Class, Reason, Resume, Rule, Severity, rule};
+pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth, StallHealth};
 pub use open::Builder;
@@ -68,6 +78,8 @@ pub(crate) struct DbInner {
     counters: Counters,
     random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
     listeners: Vec<Arc<dyn EventListener>>,
+    /// Changes entries between reading and writing: for tests alone.
+    inject: Option<Box<Inject>>,
 
     // Each with a lock of its own inside.
     commit: CommitPath,

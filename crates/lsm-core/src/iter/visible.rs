@@ -16,6 +16,8 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 /// Steps over versions of one key before a seek is cheaper.
 const STEPS_BEFORE_SEEK: usize = 8;
+/// Room for a key from the start.
+const KEY_BYTES_TYPICAL: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -38,7 +40,7 @@ pub struct VisibleIter<I> {
 impl<I: InternalIter> VisibleIter<I> {
     /// The entries of `inner` as a reader at `seq` sees them.
     pub fn new(inner: I, seq: SeqNo) -> VisibleIter<I> {
-        let (key, value) = (Vec::new(), Vec::new());
+        let (key, value) = (Vec::with_capacity(KEY_BYTES_TYPICAL), Vec::new());
         VisibleIter { inner, seq, state: State::Invalid, key, trailer: Trailer::LAST, value }
     }
 

@@ -27,7 +27,8 @@ pub struct MemtableIter {
 
 impl MemtableIter {
     pub(super) fn new(table: Arc<Memtable>) -> MemtableIter {
-        MemtableIter { table, run: Vec::new(), at: 0, run_length: RUN_MIN }
+        let run = Vec::with_capacity(4 * RUN_MIN);
+        MemtableIter { table, run, at: 0, run_length: RUN_MIN }
     }
 
     /// The value, shared where that is worth it.

@@ -10,6 +10,7 @@
 //! 2. A lookup allocates nothing.
 //! 3. Internal keys are unique, because sequence numbers are.
 
+mod bloom;
 mod iter;
 
 use std::borrow::Borrow;
@@ -22,6 +23,7 @@ use crossbeam_skiplist::SkipMap;
 
 use crate::types::{KeyRef, MemtableId, Operation, SeqNo, Slice, Trailer, prefix8};
 
+use bloom::MemtableBloom;
 pub use iter::MemtableIter;
 
 /// What a node costs beside its key and value: the node with its tower and its allocation.
@@ -143,6 +145,7 @@ pub struct Memtable {
     /// Its place in the order of the partition's memtables.
     pub id: MemtableId,
     entries: SkipMap<Entry, ()>,
+    bloom: MemtableBloom,
     // Written by the one committing thread, read by anybody as a hint: relaxed.
     bytes: AtomicU64,
     entry_count: AtomicU64,
@@ -156,6 +159,7 @@ impl Memtable {
         Memtable {
             id,
             entries: SkipMap::new(),
+            bloom: MemtableBloom::default(),
             bytes: AtomicU64::new(0),
             entry_count: AtomicU64::new(0),
             first_lsn: AtomicU64::new(u64::MAX),
@@ -164,8 +168,16 @@ impl Memtable {
     }
 
     /// Inserts one operation of `section`, whose frame lies at `lsn` in the WAL (`u64::MAX` for an
-    /// unlogged one). Returns the memory that it took, in bytes.
-    pub fn insert(&self, seq: SeqNo, lsn: u64, section: &Arc<[u8]>, operation: &Operation) -> u64 {
+    /// unlogged one). `hash` is the key's, as [`Memtable::get`] is given it. Returns the memory that
+    /// it took, in bytes.
+    pub fn insert(
+        &self,
+        seq: SeqNo,
+        lsn: u64,
+        hash: u64,
+        section: &Arc<[u8]>,
+        operation: &Operation,
+    ) -> u64 {
         let key = &section[operation.key.clone()];
         let offset = |at: usize| u32::try_from(at).expect("a section is at most 2 GiB");
         let entry = Entry {
@@ -178,6 +190,8 @@ impl Memtable {
             value_len: offset(operation.value.len()),
         };
         let bytes = NODE_BYTES + (operation.key.len() + operation.value.len()) as u64;
+        let count = self.entry_count.load(Atomic::Relaxed);
+        self.bloom.insert(hash, count);
         self.entries.insert(entry, ());
         self.bytes.fetch_add(bytes, Atomic::Relaxed);
         self.entry_count.fetch_add(1, Atomic::Relaxed);
@@ -186,9 +200,10 @@ impl Memtable {
         bytes
     }
 
-    /// The newest entry of `key` that a reader at `seq` sees: its trailer and value.
-    pub fn get(&self, key: &[u8], seq: SeqNo) -> Option<(Trailer, Slice)> {
-        if self.is_empty() {
+    /// The newest entry of `key`, whose hash is `hash`, that a reader at `seq` sees: its trailer and
+    /// value.
+    pub fn get(&self, key: &[u8], hash: u64, seq: SeqNo) -> Option<(Trailer, Slice)> {
+        if !self.bloom.may_contain(hash) {
             return None;
         }
         let target = Target { prefix: prefix8(key), key: KeyRef::seek(key, seq) };
@@ -205,6 +220,11 @@ impl Memtable {
     /// Memory taken, in bytes (an estimate that counts the allocator's rounding in).
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Atomic::Relaxed)
+    }
+
+    /// Memory of the filter over the keys, in bytes; not part of [`Memtable::bytes`].
+    pub fn bloom_bytes(&self) -> u64 {
+        self.bloom.bytes()
     }
 
     /// How many entries there are.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::batch::{SectionBuilder, SectionReader};
+use crate::codec::checksum64;
 use crate::iter::InternalIter;
 use crate::types::{EntryKind, InternalKey};
 
@@ -17,7 +18,7 @@ fn fill(keys: &[Vec<u8>]) -> (Arc<Memtable>, Vec<(InternalKey, Vec<u8>)>) {
         let mut section = SectionBuilder::default();
         section.push(kind, key, &value);
         let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
-        table.insert(seq, 100 + n as u64, &section.bytes().into(), &op);
+        table.insert(seq, 100 + n as u64, checksum64(key), &section.bytes().into(), &op);
         list.push((KeyRef::new(key, Trailer::new(seq, kind)).to_owned(), value));
     }
     list.sort();
@@ -64,7 +65,7 @@ proptest! {
                 prop_assert_eq!(entry(&iter), list.get(at).cloned());
             }
             let expected = list.get(at).filter(|(k, _)| *k.user == key[..]);
-            let got = table.get(key, SeqNo::new(*seq).unwrap());
+            let got = table.get(key, checksum64(key), SeqNo::new(*seq).unwrap());
             prop_assert_eq!(got.map(|(t, v)| (t, v.to_vec())),
                 expected.map(|(k, v)| (k.trailer, v.clone())));
         }
@@ -75,7 +76,7 @@ proptest! {
 fn an_empty_memtable_has_no_entries_and_no_place_in_the_log() {
     let table = Arc::new(Memtable::new(MemtableId(1)));
     assert!(table.is_empty() && table.first_lsn().is_none());
-    assert!(table.get(b"k", SeqNo::MAX).is_none());
+    assert!(table.get(b"k", 7, SeqNo::MAX).is_none());
     let mut iter = table.iter();
     iter.seek_to_first().unwrap();
     assert!(!iter.valid());
@@ -94,7 +95,7 @@ fn readers_meet_writers() {
                 section.push(EntryKind::Value, &(n * 7919 % 20_000).to_be_bytes(), b"v");
                 let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
                 let seq = SeqNo::new(n + 1).unwrap();
-                table.insert(seq, n, &section.bytes().into(), &op);
+                table.insert(seq, n, n, &section.bytes().into(), &op);
             }
         }
     };

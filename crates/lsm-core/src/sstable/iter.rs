@@ -9,12 +9,15 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::types::{KeyRef, Slice, Trailer};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 use super::block::{Block, RESTART_ENTRIES};
 use super::index::IndexCursor;
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
+
+/// Room for a key from the start: a short scan should not grow its buffer step by step.
+const KEY_BYTES_TYPICAL: usize = 64;
 
 /// Bytes that a streaming cursor reads at once.
 pub(super) const READ_AHEAD_BYTES: u64 = 256 << 10;
@@ -31,6 +34,8 @@ pub enum ReadMode {
 /// A cursor over the visible entries of a table. It keeps the table open.
 pub struct SstIter {
     reader: Arc<SstReader>,
+    /// The reader's, kept at hand.
+    global_seq: Option<SeqNo>,
     mode: ReadMode,
     ahead: ReadAhead,
     index: IndexCursor,
@@ -56,10 +61,11 @@ impl SstIter {
             block: None,
             at: 0,
             is_valid: false,
-            key: Vec::new(),
+            key: Vec::with_capacity(KEY_BYTES_TYPICAL),
             trailer: Trailer::LAST,
             value: 0..0,
             restart: 0..0,
+            global_seq: reader.global_seq(),
             reader,
         }
     }
@@ -75,6 +81,13 @@ impl SstIter {
     pub fn place(&self) -> (u64, usize) {
         debug_assert!(self.is_valid, "the cursor is on an entry");
         (self.block.as_ref().expect("a valid cursor has a block").0.offset, self.at)
+    }
+
+    /// The sequence number that the file has for the entry: another than the key's in an ingested
+    /// table. Only while [`InternalIter::valid`].
+    pub fn stored_seq(&self) -> SeqNo {
+        let block = self.present();
+        block.trailer(block.head(self.at)).seq()
     }
 
     fn present(&self) -> &Block {
@@ -118,6 +131,9 @@ impl SstIter {
         }
         self.key.extend_from_slice(&block.bytes[suffix.clone()]);
         self.trailer = block.trailer(head);
+        if let Some(seq) = self.global_seq {
+            self.trailer = self.trailer.with_seq(seq);
+        }
         self.value = suffix.end..suffix.end + head.value_len;
         self.at = at;
         self.is_valid = true;
@@ -162,6 +178,45 @@ impl SstIter {
         let extent = self.index.prev(&self.reader)?;
         self.enter_last(extent)
     }
+
+    fn seek_stored(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return Ok(());
+        };
+        let block = self.load(extent)?;
+        let at = block.lower_bound(target);
+        if at == block.len() {
+            // The target lies between the last key of this block and its separator.
+            return self.next_block();
+        }
+        self.enter(at);
+        Ok(())
+    }
+
+    fn seek_stored_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return self.seek_to_last();
+        };
+        let at = self.load(extent)?.lower_bound(target);
+        if at == 0 {
+            return self.prev_block();
+        }
+        self.enter(at - 1);
+        Ok(())
+    }
+
+    /// Stored sequences say nothing here: there is one entry of a user key, so it is the one that
+    /// the target asks for, or the next one is.
+    #[cold]
+    fn seek_ingested(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.seek_stored(KeyRef::seek(target.user, SeqNo::MAX))?;
+        while self.is_valid && self.key() < target {
+            self.next()?;
+        }
+        Ok(())
+    }
 }
 
 impl InternalIter for SstIter {
@@ -191,31 +246,18 @@ impl InternalIter for SstIter {
     }
 
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
-        let Some(extent) = self.index.seek(&self.reader, target)? else {
-            return Ok(());
-        };
-        let block = self.load(extent)?;
-        let at = block.lower_bound(target);
-        if at == block.len() {
-            // The target lies between the last key of this block and its separator.
-            return self.next_block();
+        if self.global_seq.is_some() {
+            return self.seek_ingested(target);
         }
-        self.enter(at);
-        Ok(())
+        self.seek_stored(target)
     }
 
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
-        let Some(extent) = self.index.seek(&self.reader, target)? else {
-            return self.seek_to_last();
-        };
-        let at = self.load(extent)?.lower_bound(target);
-        if at == 0 {
-            return self.prev_block();
+        if self.global_seq.is_none() {
+            return self.seek_stored_before(target);
         }
-        self.enter(at - 1);
-        Ok(())
+        self.seek_ingested(target)?;
+        if self.is_valid { self.prev() } else { self.seek_to_last() }
     }
 
     #[inline]

@@ -49,7 +49,7 @@ pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
-pub use raw::{RawDamage, RawIter, RawMode};
+pub use raw::{RawDamage, RawIter};
 pub use reader::SstReader;
 pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
@@ -129,6 +129,18 @@ pub struct SstSummary {
     pub hidden: u64,
     /// Bytes of all user keys and values.
     pub raw_bytes: u64,
+}
+
+/// How a raw cursor reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawMode {
+    /// Many blocks at once, forward, without looking into the block cache or filling it.
+    pub read_ahead: bool,
+    /// A block that does not verify is read once more past every cache; if it still does not, its
+    /// entries are handed over as suspect, as far as they decode.
+    pub tolerant: bool,
+    /// From the device: past the block cache and, where the system allows it, its own.
+    pub uncached: bool,
 }
 
 /// Where parsed blocks are kept between reads. Implemented by [`crate::cache`].

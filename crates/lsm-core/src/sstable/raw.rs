@@ -12,11 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::hooks::OwnedEntry;
-use crate::iter::InternalIter;
-use crate::types::{KeyRef, Trailer};
-
+use super::RawMode;
 use super::block::{Block, RESTART_ENTRIES};
 use super::hidden::{Owner, hidden_trailer};
 use super::index::IndexCursor;
@@ -24,18 +20,10 @@ use super::iter::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::suspect::Suspect;
-
-/// How a raw cursor reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RawMode {
-    /// Many blocks at once, forward, without looking into the block cache or filling it.
-    pub read_ahead: bool,
-    /// A block that does not verify is read once more past every cache; if it still does not, its
-    /// entries are handed over as suspect, as far as they decode.
-    pub tolerant: bool,
-    /// From the device: past the block cache and, where the system allows it, its own.
-    pub uncached: bool,
-}
+use crate::error::{Error, Result};
+use crate::hooks::OwnedEntry;
+use crate::iter::InternalIter;
+use crate::types::{KeyRef, Trailer};
 
 impl RawMode {
     fn access(self) -> Access {

@@ -7,6 +7,8 @@
 //! 1. Opening refuses a file of another identity, length or hash than the manifest says.
 //! 2. A point read needs one data block: separators never part a key from the reader's target.
 //! 3. A miss allocates nothing once its blocks are cached.
+//! 4. An ingested table's entries have its global sequence wherever they are read; what is stored
+//!    orders them in the file and nowhere else. It has one entry of each user key.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,15 +16,16 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::hooks;
-use crate::types::{KeyRef, SeqNo, Slice, Trailer};
+use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 
+use super::RawMode;
 use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::{Footer, HAS_HIDDEN};
 use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::Properties;
-use super::raw::{self, RawIter, RawMode};
+use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, Payload, Source};
 use super::{BlockCache, SstIdentity};
 
@@ -30,6 +33,10 @@ use super::{BlockCache, SstIdentity};
 pub struct SstReader {
     source: Source,
     identity: SstIdentity,
+    /// The number under which its blocks are cached: the one in the file's name.
+    file: FileNo,
+    /// The sequence that all entries have instead of their stored ones.
+    global_seq: Option<SeqNo>,
     cache: Option<Arc<dyn BlockCache>>,
     bloom: Option<Bloom>,
     /// The index, or its upper level.
@@ -79,7 +86,25 @@ impl SstReader {
             let what = "footer and properties differ about hidden entries";
             return Err(source.corruption(footer.properties.offset, what));
         }
-        Ok(SstReader { source, identity, cache, bloom, index, footer, footer_at, properties })
+        Ok(SstReader {
+            source,
+            identity,
+            file: identity.file,
+            global_seq: None,
+            cache,
+            bloom,
+            index,
+            footer,
+            footer_at,
+            properties,
+        })
+    }
+
+    /// This table under the number `file`, which is another than the one in its identity if it was
+    /// ingested, and with `global_seq` as the sequence of all its entries if that is given.
+    #[must_use]
+    pub fn placed(self, file: FileNo, global_seq: Option<SeqNo>) -> SstReader {
+        SstReader { file, global_seq, ..self }
     }
 
     /// Whether the table may hold the user key with this [`bloom_hash`](super::bloom_hash).
@@ -97,7 +122,24 @@ impl SstReader {
         if !self.may_contain(hash) {
             return Ok(None);
         }
-        self.find(user_key, seq).map_err(|e| e.at_key(user_key))
+        match self.global_seq {
+            None => self.find(user_key, seq),
+            Some(global) => self.find_ingested(user_key, seq, global),
+        }
+        .map_err(|e| e.at_key(user_key))
+    }
+
+    fn find_ingested(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+        global: SeqNo,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        if seq < global {
+            return Ok(None);
+        }
+        let found = self.find(user_key, SeqNo::MAX)?;
+        Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
 
     fn find(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {
@@ -210,6 +252,11 @@ impl SstReader {
         self.identity
     }
 
+    /// The sequence that all entries have instead of their stored ones, if it was ingested.
+    pub fn global_seq(&self) -> Option<SeqNo> {
+        self.global_seq
+    }
+
     /// XXH3-128 over the checksums of all blocks.
     pub fn file_hash(&self) -> u128 {
         self.footer.file_hash
@@ -234,7 +281,7 @@ impl SstReader {
     #[inline]
     pub(super) fn block(&self, extent: Extent) -> Result<Arc<Block>> {
         if let Some(cache) = &self.cache
-            && let Some(block) = cache.get(self.identity.file, extent.offset)
+            && let Some(block) = cache.get(self.file, extent.offset)
         {
             return Ok(block);
         }
@@ -245,7 +292,7 @@ impl SstReader {
     fn read_block(&self, extent: Extent) -> Result<Arc<Block>> {
         let block = Arc::new(self.parse(extent, self.source.read(extent)?)?);
         if let Some(cache) = &self.cache {
-            cache.insert(self.identity.file, extent.offset, &block);
+            cache.insert(self.file, extent.offset, &block);
         }
         Ok(block)
     }

@@ -199,7 +199,7 @@ fn survive(
         let kind = if *value { EntryKind::Value } else { EntryKind::Tombstone };
         let user = [*key];
         let key = KeyRef::new(&user, Trailer::new(seq(*n), kind));
-        match rules.keep(key, false, &mut below) {
+        match rules.keep(key, &mut below) {
             Verdict::Keep => true,
             Verdict::Drop => false,
             Verdict::Twin => panic!("sequences are unique"),

@@ -237,3 +237,28 @@ fn a_key_that_comes_twice_is_our_mistake() {
     let twice = vec![entry(b"k", 1, EntryKind::Value, b""); 2];
     write(&twice, options(4096, Compression::None), INDEX_BYTES_MAX);
 }
+
+proptest! {
+    #[test]
+    fn an_ingested_table_reads_as_if_all_were_written_at_one_sequence(
+        keys in prop::collection::btree_map(user_key(), (0..40_u64, value()), 1..60),
+        global in 0..60_u64,
+        targets in vec((user_key(), 0..60_u64 << 8), 10),
+    ) {
+        let value = EntryKind::Value;
+        let stored: Entries = keys.iter().map(|(k, (seq, v))| entry(k, *seq, value, v)).collect();
+        let (bytes, _) = write(&stored, options(128, Compression::None), INDEX_BYTES_MAX);
+        let file = crate::sstable::test_file::TestFile::holding(&bytes);
+        let reader = SstReader::open(file, "t.sst".into(), super::IDENTITY, None, None).unwrap();
+        let global_seq = SeqNo::new(global).unwrap();
+        let reader = Arc::new(reader.placed(crate::types::FileNo(77), Some(global_seq)));
+        let seen: Entries = keys.iter().map(|(k, (_, v))| entry(k, global, value, v)).collect();
+        check(&reader, &seen, &targets);
+        let mut iter = reader.iter(ReadMode::Cached);
+        iter.seek_to_first().unwrap();
+        for (key, _) in &stored {
+            prop_assert_eq!(iter.stored_seq(), key.trailer.seq());
+            iter.next().unwrap();
+        }
+    }
+}

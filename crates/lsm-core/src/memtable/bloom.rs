@@ -1,0 +1,115 @@
+//! A Bloom filter over the keys of a memtable, so that a lookup of a key that is not there costs
+//! a few cached words instead of a search through the skiplist.
+//!
+//! It grows with the memtable: tier after tier, each eight times the one before, so that a
+//! memtable of three entries takes 4 KiB and one of 200,000 a bit over ten bits a key. A key's
+//! bits are in the tier that was the last one when it came.
+//!
+//! Invariants:
+//! 1. One thread inserts, in commit order; any thread asks.
+//! 2. The bits of a key are set before the key is in the skiplist, and whoever sees the key's
+//!    sequence number sees them: the number is published with release and loaded with acquire,
+//!    so relaxed is enough here.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of a cache line: all bits of one key are in one.
+const LINE_WORDS: usize = 8;
+/// Lines of the first tier (4 KiB).
+const FIRST_LINES: usize = 64;
+/// Each tier has this many times the lines of the one before.
+const GROWTH: usize = 8;
+/// Keys per line before the next tier begins: 10.7 bits a key.
+const KEYS_PER_LINE: u64 = 48;
+/// Bits set for a key.
+const PROBES: u32 = 6;
+const TIERS: usize = 7;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct MemtableBloom {
+    tiers: [OnceLock<Box<[AtomicU64]>>; TIERS],
+}
+
+const fn lines(tier: usize) -> usize {
+    FIRST_LINES * GROWTH.pow(tier as u32)
+}
+
+/// The tier in which the key number `count` has its bits.
+fn tier_of(count: u64) -> usize {
+    let mut held = 0;
+    for tier in 0..TIERS - 1 {
+        held += lines(tier) as u64 * KEYS_PER_LINE;
+        if count < held {
+            return tier;
+        }
+    }
+    TIERS - 1
+}
+
+/// The words of the key's line and its bits in each: word index in the line, mask.
+fn probes(hash: u64) -> impl Iterator<Item = (usize, u64)> {
+    // The high bits choose the line; nine of the low ones each a bit in it.
+    (0..PROBES).map(move |probe| {
+        let bit = (hash >> (9 * probe)) & 511;
+        ((bit >> 6) as usize, 1 << (bit & 63))
+    })
+}
+
+#[inline]
+fn line_of(hash: u64, words: usize) -> usize {
+    let lines = (words / LINE_WORDS) as u64;
+    let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((u128::from(mixed) * u128::from(lines)) >> 64) as usize * LINE_WORDS
+}
+
+impl MemtableBloom {
+    /// Adds the key with this hash, the `count`-th from 0.
+    pub(super) fn insert(&self, hash: u64, count: u64) {
+        let tier = tier_of(count);
+        let words = self.tiers[tier]
+            .get_or_init(|| (0..lines(tier) * LINE_WORDS).map(|_| AtomicU64::new(0)).collect());
+        let line = line_of(hash, words.len());
+        for (word, mask) in probes(hash) {
+            let word = &words[line + word];
+            // One thread inserts, so a load and a store lose nothing.
+            word.store(word.load(Ordering::Relaxed) | mask, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a key with this hash may have been added.
+    #[inline]
+    pub(super) fn may_contain(&self, hash: u64) -> bool {
+        self.tiers.iter().map_while(OnceLock::get).any(|words| {
+            let line = &words[line_of(hash, words.len())..];
+            probes(hash).all(|(word, mask)| line[word].load(Ordering::Relaxed) & mask != 0)
+        })
+    }
+
+    /// Memory taken, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tiers.iter().map_while(OnceLock::get).map(|words| words.len() as u64 * 8).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::checksum64;
+
+    #[test]
+    fn what_was_added_is_found_and_little_else() {
+        let hash = |n: u64| checksum64(&n.to_le_bytes());
+        let bloom = MemtableBloom::default();
+        assert!(!bloom.may_contain(hash(0)));
+        let count = 100_000;
+        for n in 0..count {
+            bloom.insert(hash(n), n);
+        }
+        assert!((0..count).all(|n| bloom.may_contain(hash(n))));
+        let wrong = (count..2 * count).filter(|n| bloom.may_contain(hash(*n))).count();
+        assert!(wrong < 5000, "{wrong} of {count}");
+        assert!(bloom.bytes() < 300 << 10, "{}", bloom.bytes());
+    }
+}
