@@ -423,7 +423,11 @@ fn memory_stays_within_its_budget_under_load() {
         partition.get((rng.below(500) as u32).to_be_bytes()).unwrap();
         let stats = store.db.stats();
         most = most.max(stats.memtable_bytes + stats.cache_bytes);
-        assert!(stats.memory_used_bytes <= stats.memory_budget_bytes + 1000, "{stats:?}");
+        // A batch, and the filters of so small memtables.
+        let filters: u64 =
+            1 + stats.partitions.iter().map(|p| 1 + p.sealed_memtable_count).sum::<u64>();
+        let most_allowed = stats.memory_budget_bytes + 1000 + filters * (4 << 10);
+        assert!(stats.memory_used_bytes <= most_allowed, "{stats:?}");
     }
     // The load was one: it filled the cache and more than one memtable.
     assert!(most > (64 << 10) + 2 * (16 << 10), "{most}");

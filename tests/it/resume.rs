@@ -11,7 +11,7 @@ use lsm_core::fs::{
     CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, FsOp, MemFs, OpKind,
 };
 use lsm_core::hooks::{Event, EventListener};
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
 use testkit::Rng;
 
 use crate::crash::seed_or;
@@ -206,4 +206,67 @@ fn threads_resume_by_themselves() {
         names.iter().filter(|entry| entry.name.ends_with(".wal")).count()
     };
     assert!(segments(&fs) <= 2, "condemned segments are deleted");
+}
+
+/// Writers go on through failures of the log, of its new segments and of the tables, in small
+/// segments and memtables; partitions come and go meanwhile.
+#[test]
+fn threads_resume_amid_writers() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let options = Options::new().write_buffer_bytes(8 << 10).wal_segment_bytes(4 << 10);
+    let builder = Db::builder(Path::new(DIR)).options(options.wal_bytes_max(16 << 10));
+    let (told, events) = std::sync::mpsc::channel();
+    let builder = builder.fs(Arc::new(fs.clone())).listener(Arc::new(Told(told)));
+    let db = builder.sync_interval_ms(1).open().unwrap();
+    let (p, q) = (db.partition("p").unwrap(), db.partition("q").unwrap());
+    let write = &|writer: u64| {
+        let mut synced = Vec::new();
+        for number in 0..1_000_u64 {
+            let key = [writer, number].map(u64::to_be_bytes).concat();
+            // Both or none, in two partitions.
+            let batch = || db.batch().put(&p, &key, [3; 60]).put(&q, &key, [3; 60]);
+            let sync = (number + writer).is_multiple_of(3);
+            let durability = if sync { Durability::Sync } else { Durability::Os };
+            while batch().commit(durability).is_err() {
+                std::thread::yield_now();
+            }
+            if sync {
+                synced.push(key);
+            }
+        }
+        synced
+    };
+    let synced: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3).map(|writer| scope.spawn(move || write(writer))).collect();
+        let mut rng = Rng::new(seed_or(9));
+        while !writers.iter().all(|writer| writer.is_finished()) {
+            // One fault at a time: the next when the last one was met and got over.
+            fs.heal();
+            let suffix = (*rng.pick(&[".wal", ".wal", ".wal", ".sst", ".manifest"])).to_owned();
+            let at = FaultAt::Nth { kind: OpKind::Sync, suffix, nth: rng.below(3) };
+            fs.add_rule(FaultRule::once(at, FaultAction::SyncReverted));
+            let _ = db.flush();
+            let _ = db.partition("r").and_then(|_| db.drop_partition("r"));
+            // A cut in the middle: both halves of each batch, or neither.
+            let left = mem.crash_clone(CrashOutcome::Subset, &mut || rng.next_u64());
+            let left = Db::builder(Path::new(DIR)).fs(Arc::new(left)).open().unwrap();
+            let keys = |name: &str| -> Vec<_> {
+                left.partition(name).unwrap().keys().map(|key| key.unwrap()).collect()
+            };
+            assert_eq!(keys("p"), keys("q"));
+        }
+        fs.heal();
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    let left = mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    let left = Db::builder(Path::new(DIR)).fs(Arc::new(left)).open().unwrap();
+    for key in &synced {
+        assert!(left.partition("p").unwrap().contains(key).unwrap());
+    }
+    db.wait_idle().unwrap();
+    assert!(db.health().read_only.is_none());
+    let resumed = events.try_iter().filter(|event| matches!(event, Event::Resumed)).count();
+    println!("resumed {resumed} times");
+    assert_eq!((p.iter().count(), q.iter().count()), (3_000, 3_000));
 }

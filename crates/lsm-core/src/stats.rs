@@ -127,7 +127,8 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// What memtables, block cache and open tables may take together, in bytes: four times the
     /// write buffers, the cache's capacity, and what the open tables' indexes and filters take. It
-    /// is exceeded by at most the batches that are being written while memory runs full.
+    /// is exceeded by at most the batches that are being written while memory runs full, and the
+    /// memtables' filters: 4 KiB each, and at most about 11 bytes a key.
     pub memory_budget_bytes: u64,
     /// What they take now, in bytes.
     pub memory_used_bytes: u64,

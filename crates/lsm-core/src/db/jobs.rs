@@ -12,7 +12,6 @@
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -23,7 +22,6 @@ use crate::compaction::{
     TableFactory,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::flush::flush;
 use crate::hooks::{Event, PartitionHooks};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
@@ -59,32 +57,8 @@ pub(super) struct Jobs {
     pub(super) claims: Mutex<HashMap<PartitionId, Claims>>,
 }
 
-/// Sealed memtables that are in tables which are not installed yet.
-pub(super) struct Written {
-    pub(super) tables: Vec<SstMeta>,
-    /// Handles that no entry refers to any more.
-    pub(super) dropped: Vec<Vec<u8>>,
-    /// The memtables through this one,
-    pub(super) through: MemtableId,
-    /// and the operations through this one.
-    last_seq: SeqNo,
-    took: Duration,
-    /// Until it is installed, snapshots keep the view that filters have decided over.
-    _deciding: Option<DecidingJob>,
-}
-
-impl Written {
-    /// What installing them changes.
-    pub(super) fn changes(&self, partition: PartitionId) -> Vec<Change> {
-        let tables = self.tables.iter().cloned();
-        let added = tables.map(|meta| Change::TableAdded { partition, level: 0, meta });
-        let (seq, memtables_through) = (self.last_seq, self.through);
-        added.chain([Change::FlushedThrough { partition, seq, memtables_through }]).collect()
-    }
-}
-
 impl DbInner {
-    fn factory(&self) -> TableFactory {
+    pub(super) fn factory(&self) -> TableFactory {
         TableFactory {
             fs: self.fs.clone(),
             dir: self.dir.clone(),
@@ -94,14 +68,13 @@ impl DbInner {
         }
     }
 
-    /// The sequence of the oldest snapshot, or what is visible.
     pub(super) fn oldest_snapshot(&self) -> SeqNo {
         self.snapshots.for_job(|| self.visible_seq()).respected[0]
     }
 
     /// What a job over `partition` starting now respects. While the second part lives, snapshots
     /// keep the partition's view, if its filters decide.
-    fn snapshots_for(
+    pub(super) fn snapshots_for(
         &self,
         partition: &Arc<PartitionState>,
         hooks: &PartitionHooks,
@@ -116,7 +89,7 @@ impl DbInner {
 
     /// Runs a job until it has tables: faults are repaired between the runs. Returns the tables
     /// and the handles that no entry refers to any more.
-    fn run_to_tables(
+    pub(super) fn run_to_tables(
         &self,
         partition: &PartitionState,
         hooks: &PartitionHooks,
@@ -173,38 +146,6 @@ impl DbInner {
         Ok(true)
     }
 
-    /// Writes the sealed memtables of a partition through `through`, which is one of them, to
-    /// tables, and installs nothing. The caller holds `Jobs::flushing`.
-    pub(super) fn write_sealed(
-        &self,
-        partition: &Arc<PartitionState>,
-        through: MemtableId,
-    ) -> Result<Written> {
-        let started = self.background.now();
-        let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
-        let view = partition.pin();
-        let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
-        let sealed = &view.sealed[newer..];
-        let last_seq = sealed.first().expect("`through` is sealed").last_seq();
-        let hooks = partition.hooks();
-        let (snapshots, deciding) = self.snapshots_for(partition, &hooks);
-        let factory = self.factory();
-        let (tables, dropped) = self.run_to_tables(partition, &hooks, &snapshots, |stages| {
-            flush(sealed, &view.version, stages, &factory)
-        })?;
-        let took = self.background.now().saturating_sub(started);
-        Ok(Written { tables, dropped, through, last_seq, took, _deciding: deciding })
-    }
-
-    /// Counts and tells a flush that is installed.
-    pub(super) fn count_flush(&self, partition: &PartitionState, written: &Written) {
-        let bytes = written.tables.iter().map(|meta| meta.bytes).sum();
-        self.counters.flush_bytes.add(bytes);
-        self.counters.flushes.add(1);
-        let (partition, took) = (partition.name.to_string(), written.took);
-        self.tell(&Event::Flushed { partition, bytes, took });
-    }
-
     /// Flushes the sealed memtables of a partition through `through`, which is one of them. The
     /// caller holds `Jobs::flushing`.
     pub(super) fn flush_partition(
@@ -214,12 +155,14 @@ impl DbInner {
         old_log: OldLog,
     ) -> Result<()> {
         self.lock_versions()?.ensure_writable()?;
+        let view = partition.pin();
+        let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
+        let sealed = &view.sealed[newer..];
+        let last_seq = sealed.first().expect("`through` is sealed").last_seq();
         // Durability: no flush that covers a sequence enters the manifest before the log is
         // durable through it; else a crash could keep half of a batch over two partitions.
         if partition.logged {
-            let view = partition.pin();
-            let newest = view.sealed.first().expect("it was picked for its sealed memtables");
-            self.sync_through_seq(newest.last_seq())?;
+            self.sync_through_seq(last_seq)?;
         }
         let written = self.write_sealed(partition, through)?;
         let id = partition.id;
@@ -230,8 +173,7 @@ impl DbInner {
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
-        let dropped = &written.dropped;
-        if self.install_job(partition, changes, Some(through), Vec::new(), dropped)? {
+        if self.install_job(partition, changes, Some(through), Vec::new(), &written.dropped)? {
             self.count_flush(partition, &written);
             self.segments_removed(&segments)
         } else {
@@ -417,7 +359,14 @@ impl DbInner {
         };
         if self.install_job(partition, changes, None, obsolete, &dropped)? {
             self.counters.compactions.add(1);
-            self.tell_compacted(partition, job, written, started);
+            self.tell(&Event::Compacted {
+                partition: partition.name.to_string(),
+                level_from: job.level_from,
+                level_to: job.level_to,
+                read_bytes: job.bytes(),
+                written_bytes: if job.kind == JobKind::Merge { written } else { 0 },
+                took: self.background.now().saturating_sub(started),
+            });
             match job.kind {
                 JobKind::Move => self.counters.trivial_moves.add(1),
                 JobKind::Merge => {
@@ -429,18 +378,6 @@ impl DbInner {
             self.forget(&outputs)?;
         }
         Ok(outputs)
-    }
-
-    fn tell_compacted(&self, partition: &PartitionState, job: &Job, bytes: u64, began: Duration) {
-        let is_move = job.kind == JobKind::Move;
-        self.tell(&Event::Compacted {
-            partition: partition.name.to_string(),
-            level_from: job.level_from,
-            level_to: job.level_to,
-            read_bytes: job.bytes(),
-            written_bytes: if is_move { 0 } else { bytes },
-            took: self.background.now().saturating_sub(began),
-        });
     }
 
     /// Removes tables that a job wrote for a partition that was dropped meanwhile.

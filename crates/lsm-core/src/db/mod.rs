@@ -28,6 +28,7 @@ mod stall;
 mod stats;
 mod verify;
 mod write;
+mod written;
 
 use std::path::PathBuf;
 use std::sync::Arc;

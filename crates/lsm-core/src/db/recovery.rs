@@ -201,6 +201,8 @@ impl Opening {
         if stores.is_empty() {
             return Ok(None);
         }
+        let segments = self.version.log_segments.len();
+        let _span = tracing::info_span!("recovery", segments).entered();
         let sources = self.log_sources(factory)?;
         let mut reader = LogReader::new(sources, LogReaderOptions::new(self.version.db_id))?;
         let mut missing: Option<(LogPlace, Lsn)> = None;

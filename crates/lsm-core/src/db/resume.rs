@@ -18,12 +18,12 @@
 use std::sync::Arc;
 
 use super::DbInner;
-use super::jobs::Written;
 use super::log::{self, Pipeline, SyncState};
+use super::written::Written;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::Event;
+use crate::hooks::{Event, ValueStore};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo};
 use crate::version::{Change, SstMeta};
@@ -31,6 +31,17 @@ use crate::wal::{SegmentHeader, SegmentWriter};
 
 /// A partition whose memtables are in tables that are not installed yet.
 type Rewritten = (Arc<PartitionState>, Written);
+
+/// A partition, its value store, and what an edit tells that of handles that are dropped.
+type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
+
+/// What the edit that begins the log anew leaves to be done.
+struct Anew {
+    /// The segments that it removed.
+    condemned: Vec<(FileNo, Epoch)>,
+    /// What the value stores made of it.
+    applied: Result<()>,
+}
 
 /// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a
 /// new generation, which does not know it.
@@ -90,9 +101,12 @@ impl DbInner {
                 }
             }
         }
-        // The new tables hold handles that no sync of the log has vouched for.
-        self.sync_stores().inspect_err(|_| self.let_go(&rewritten))?;
-        let condemned = self.begin_anew(&rewritten)?;
+        // The tables hold handles; what those point to is durable first.
+        if let Err(error) = self.sync_stores() {
+            self.let_go(&rewritten);
+            return Err(error);
+        }
+        let Anew { condemned, applied } = self.begin_anew(&rewritten)?;
         for (partition, written) in &rewritten {
             self.update_pressure(partition);
             self.count_flush(partition, written);
@@ -105,11 +119,11 @@ impl DbInner {
         self.background.flush_worked();
         self.background.wake_all();
         self.ease();
-        Ok(())
+        applied
     }
 
-    /// Installs the tables and the new log; returns the segments that are condemned by it.
-    fn begin_anew(&self, rewritten: &[Rewritten]) -> Result<Vec<(FileNo, Epoch)>> {
+    /// Installs the tables and the new log.
+    fn begin_anew(&self, rewritten: &[Rewritten]) -> Result<Anew> {
         let mut pipeline = self.between_groups();
         // Closing ends the log, or says why it could not, under the same lock.
         let fresh = self.check_not_closed().and_then(|()| {
@@ -132,18 +146,16 @@ impl DbInner {
         let is_there = |partition: &PartitionState| current.partitions.contains_key(&partition.id);
         let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) =
             rewritten.iter().partition(|(partition, _)| is_there(partition));
-        let edit = versions.next_number();
-        let mut sections = Vec::new();
         for (partition, written) in &kept {
             changes.extend(written.changes(partition.id));
-            if let Some(store) = partition.store().filter(|_| !written.dropped.is_empty()) {
-                let bytes = store.edit(edit, &written.dropped);
-                let section = bytes.clone();
-                let partition_id = partition.id;
-                changes.push(Change::StoreSection { partition: partition_id, number: edit, bytes });
-                sections.push((partition, store, section));
-            }
         }
+        let edit = versions.next_number();
+        let sections = store_sections(edit, &kept);
+        changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
+            partition: partition.id,
+            number: edit,
+            bytes: bytes.clone(),
+        }));
         changes.push(Change::LastSeq(self.visible_seq()));
         let version = versions.install(changes).inspect_err(|_| {
             let tables = rewritten.iter().flat_map(|(_, written)| written.tables.iter().cloned());
@@ -160,12 +172,17 @@ impl DbInner {
         self.restart_log(&mut pipeline, segment);
         *self.failure.lock() = None;
         drop(pipeline);
-        for (partition, store, section) in sections {
-            store.apply(edit, &section)?;
-            self.obsolete.add_values(edit, partition.past_versions(), store.clone());
-        }
         dropped.iter().for_each(|(_, written)| self.let_go_of(&written.tables));
-        Ok(condemned)
+        let applied = self.apply_sections(edit, &sections);
+        Ok(Anew { condemned, applied })
+    }
+
+    fn apply_sections(&self, edit: u64, sections: &[StoreSection<'_>]) -> Result<()> {
+        sections.iter().try_for_each(|(partition, store, bytes)| {
+            store.apply(edit, bytes)?;
+            self.obsolete.add_values(edit, partition.past_versions(), Arc::clone(store));
+            Ok(())
+        })
     }
 
     /// A durable segment that continues the log, and that nothing lists yet.
@@ -253,4 +270,12 @@ impl DbInner {
     fn let_go_of(&self, tables: &[SstMeta]) {
         let _ = self.forget(tables);
     }
+}
+
+fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Vec<StoreSection<'a>> {
+    let with_store = kept.iter().filter_map(|(partition, written)| {
+        let store = partition.store().filter(|_| !written.dropped.is_empty())?;
+        Some((&**partition, store, store.edit(edit, &written.dropped)))
+    });
+    with_store.collect()
 }
