@@ -75,12 +75,8 @@ impl DbInner {
                 .or_else(|| self.compaction_damage())
                 .map(|error| error.to_string()),
         };
-        // Filters over memtables come on top of what the buffers are counted by.
-        let blooms: u64 = tables()
-            .map(|view| view.memtables().map(|memtable| memtable.bloom_bytes()).sum::<u64>())
-            .sum();
         stats.memory_budget_bytes =
-            stats.memory_budget_bytes.saturating_add(stats.open_table_bytes + blooms);
+            stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
         stats.memory_used_bytes = stats.memtable_bytes + stats.cache_bytes + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
         stats
