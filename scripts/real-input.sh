@@ -21,4 +21,5 @@ time "$SILTSTONE" load "$work/db" "$source" --format files --check
 echo "entries: $("$SILTSTONE" count "$work/db")"
 time "$SILTSTONE" compact "$work/db"
 "$SILTSTONE" load "$work/db" "$source" --format files --check
+"$SILTSTONE" stats "$work/db"
 echo "bytes on disk: $(du -sb "$work/db" | cut -f1)"

@@ -3,3 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod api;
+mod compat;
+mod concurrent;
+mod corrupt;
+mod crash;
+mod fault;
+mod hostile;
+mod kill;
+mod model;
+mod regressions;
+mod sim;

@@ -1,9 +1,8 @@
-//! `compact`, `stats` and `partitions`: a database as a whole.
+//! `compact` and `partitions`: a database as a whole.
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
-use siltstone::Db;
+use serde_json::json;
 
 use crate::engine::{self, Existing, Target};
 use crate::output::{Failure, Output};
@@ -33,33 +32,6 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<(), Failure> {
     out.line(format_args!("compacted {}", names.join(", ")), &json!({ "compacted": names }))?;
     out.finish()?;
     Ok(existing.db.close()?)
-}
-
-/// Arguments of `stats`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct StatsArgs {
-    /// Folder of the database
-    database: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Prints what the engine says of itself.
-pub(crate) fn stats(args: &StatsArgs) -> Result<(), Failure> {
-    let existing = Existing::open(&args.database)?;
-    let (text, json) = stats_of(&existing.db);
-    let mut out = Output::new(args.json);
-    out.line(text, &json)?;
-    out.finish()?;
-    Ok(existing.db.close()?)
-}
-
-/// The only place that knows the fields of the engine's statistics.
-fn stats_of(db: &Db) -> (String, Value) {
-    let text = format!("{:#?}", db.stats());
-    let json = json!({ "stats": text });
-    (text, json)
 }
 
 /// Arguments of `partitions`.

@@ -37,12 +37,9 @@ pub(crate) struct Existing {
 impl Existing {
     /// Opens the database at `path`; refuses if there is none.
     pub(crate) fn open(path: &Path) -> Result<Existing, Failure> {
-        if !path.is_dir() {
-            return Err(Failure::NotFound(format!("no database at {}", path.display())));
-        }
-        // An empty folder would be made a database by opening it.
-        if is_empty_folder(path)? {
-            return Err(Failure::NotFound(format!("{} is empty", path.display())));
+        // Opening would make one.
+        if !path.is_dir() || !holds_database(path)? {
+            return Err(Failure::NotFound(format!("no database in {}", path.display())));
         }
         Ok(Existing { db: Db::open(path)?, path: path.to_owned() })
     }
@@ -57,10 +54,25 @@ impl Existing {
     }
 }
 
+/// Whether a file in `folder` is named as those of a database are. Their content is the engine's
+/// to judge: where a manifest is lost, it says so better than "no database" would.
 #[expect(clippy::disallowed_methods, reason = "looks before there is an engine")]
-fn is_empty_folder(path: &Path) -> Result<bool, Failure> {
-    let mut names = std::fs::read_dir(path).map_err(|e| Failure::io("list", path, &e))?;
-    Ok(names.next().is_none())
+fn holds_database(folder: &Path) -> Result<bool, Failure> {
+    let list = |e: std::io::Error| Failure::io("list", folder, &e);
+    for name in std::fs::read_dir(folder).map_err(list)? {
+        if name.map_err(list)?.file_name().to_str().is_some_and(is_database_file) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// As in docs/FORMATS.md: number, `-`, epoch, both in hex, and the kind.
+fn is_database_file(name: &str) -> bool {
+    let is_hex = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let stem = name.split_once('.').filter(|(_, k)| matches!(*k, "manifest" | "sst" | "wal"));
+    let parts = stem.and_then(|(stem, _)| stem.split_once('-'));
+    parts.is_some_and(|(number, epoch)| is_hex(number, 16) && is_hex(epoch, 8))
 }
 
 /// Names of all partitions, in order.
@@ -141,4 +153,17 @@ pub(crate) fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     let add = |batch: Batch, (key, value): (K, V)| batch.put(partition, key, value);
     entries.into_iter().fold(db.batch(), add).commit(durability)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_database_are_told_from_others() {
+        assert!(is_database_file("000000000000002c-00000003.manifest"));
+        for other in ["LOCK", "notes.wal", "000000000000002c-00000003.manifest.tmp", "", "-."] {
+            assert!(!is_database_file(other), "{other}");
+        }
+    }
 }

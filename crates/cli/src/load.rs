@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde_json::json;
-use siltstone::{Db, Durability, Error, ErrorKind, Partition};
+use siltstone::limits::USER_KEY_BYTES_MAX;
+use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition};
 
 use crate::engine::{self, Existing, Target};
 use crate::output::{Bytes, Failure, Output, note};
@@ -56,6 +57,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.source.exists() {
         return Err(Failure::NotFound(format!("no {}", args.source.display())));
+    }
+    let (is_right, needed) = match args.format {
+        Format::Files => (args.source.is_dir(), "folder"),
+        Format::Lines => (args.source.is_file(), "file"),
+    };
+    if !is_right {
+        return Err(Failure::Usage(format!("{} is no {needed}", args.source.display())));
     }
     if args.check { check(args) } else { load(args) }
 }
@@ -173,10 +181,17 @@ fn is_limit(e: &Error) -> bool {
     e.kind() == ErrorKind::LimitExceeded
 }
 
+/// Whether loading skips such an entry: it opens the database with the default limits.
+fn is_beyond_limits(key: &[u8], value: &[u8]) -> bool {
+    key.is_empty()
+        || key.len() > USER_KEY_BYTES_MAX
+        || value.len() as u64 > Options::default().value_bytes_max
+}
+
 fn check(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
-    let mut skipped = Named::new("skipped");
+    let (mut skipped, mut refused) = (Named::new("skipped"), Named::new("skipped"));
     let (mut missing, mut different) = (Named::new("missing"), Named::new("different"));
     let (mut equal, mut bytes) = (0u64, 0u64);
     let mut compare = |key: Vec<u8>, value: Vec<u8>| -> Result<(), Failure> {
@@ -189,6 +204,7 @@ fn check(args: &Args) -> Result<(), Failure> {
                 let lens = format!("{} bytes stored, {} in the source", stored.len(), value.len());
                 different.add(&key, &lens);
             }
+            None if is_beyond_limits(&key, &value) => refused.add(&key, "beyond a limit"),
             None => missing.add(&key, "not in the database"),
         }
         Ok(())
@@ -206,7 +222,8 @@ fn check(args: &Args) -> Result<(), Failure> {
         }
     }
 
-    let (missing, different, skipped) = (missing.count, different.count, skipped.count);
+    let (missing, different) = (missing.count, different.count);
+    let skipped = skipped.count + refused.count;
     let mut out = Output::new(args.target.json);
     out.line(
         format_args!(

@@ -13,6 +13,7 @@ mod engine;
 mod load;
 mod output;
 mod read;
+mod stats;
 mod write;
 
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use crate::output::Failure;
 
 /// Benchmarks, loads, reads and looks into siltstone databases.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(name = "siltstone", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,7 +49,7 @@ enum Command {
     /// Merges everything down to the lowest level
     Compact(admin::CompactArgs),
     /// Prints what the engine says of itself
-    Stats(admin::StatsArgs),
+    Stats(stats::Args),
     /// Lists the partitions
     Partitions(admin::PartitionsArgs),
 }
@@ -63,7 +64,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Scan(args) => read::scan(&args),
         Command::Count(args) => read::count(&args),
         Command::Compact(args) => admin::compact(&args),
-        Command::Stats(args) => admin::stats(&args),
+        Command::Stats(args) => stats::run(&args),
         Command::Partitions(args) => admin::partitions(&args),
     }
 }

@@ -56,6 +56,9 @@ fn reading_makes_neither_a_database_nor_a_partition() {
     assert!(!at.join("db").exists());
     std::fs::create_dir(at.join("empty")).unwrap();
     check(at, &["count", "empty"], 1, "");
+    std::fs::write(at.join("empty/notes.txt"), "no database").unwrap();
+    check(at, &["count", "empty"], 1, "");
+    assert_eq!(std::fs::read_dir(at.join("empty")).unwrap().count(), 1);
     check(at, &["put", "db", "k", "v"], 0, "");
     check(at, &["get", "db", "k", "--partition", "other"], 1, "");
     check(at, &["count", "db", "--partition", "other"], 1, "");
@@ -93,6 +96,74 @@ fn a_tree_of_files_is_loaded_and_differences_are_found() {
     std::fs::write(at.join("tree/new"), "3").unwrap();
     let other = "equal 2 entries, 13 bytes; missing 1, different 1, skipped 0\n";
     check(at, &compare, 1, other);
+}
+
+#[test]
+fn values_beyond_the_limit_are_skipped_and_named_and_no_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::create_dir(at.join("tree")).unwrap();
+    std::fs::write(at.join("tree/small"), "1").unwrap();
+    let big = std::fs::File::create(at.join("tree/big")).unwrap();
+    big.set_len((64 << 20) + 1).unwrap();
+    for (extra, expected) in [
+        (None, "loaded 1 entries, 6 bytes; skipped 1\n"),
+        (Some("--check"), "equal 1 entries, 6 bytes; missing 0, different 0, skipped 1\n"),
+    ] {
+        let load = ["load", "db", "tree", "--format", "files"];
+        let output = siltstone(at, &load.into_iter().chain(extra).collect::<Vec<_>>());
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("skipped big: "));
+    }
+    check(at, &["load", "other", "tree", "--format", "lines"], 2, "");
+    assert!(!at.join("other").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn names_and_lines_may_be_any_bytes() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::create_dir(at.join("tree")).unwrap();
+    std::fs::write(at.join("tree").join(std::ffi::OsStr::from_bytes(b"\xff\n")), "1").unwrap();
+    std::fs::write(at.join("lines"), b"a\0\tv\xff\n").unwrap();
+    check(
+        at,
+        &["load", "db", "tree", "--format", "files"],
+        0,
+        "loaded 1 entries, 3 bytes; skipped 0\n",
+    );
+    check(
+        at,
+        &["load", "db", "lines", "--format", "lines"],
+        0,
+        "loaded 1 entries, 4 bytes; skipped 0\n",
+    );
+    check(at, &["scan", "db", "--hex"], 0, "6100\t76ff\nff0a\t31\n");
+}
+
+#[test]
+fn stats_are_a_table_and_an_object_with_the_same_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["put", "db", "k", "v", "--partition", "users"], 0, "");
+    check(at, &["delete", "db", "k", "--partition", "users"], 0, "");
+    check(at, &["put", "db", "k2", "v", "--partition", "users"], 0, "");
+    let text = siltstone(at, &["stats", "db"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    for word in ["partition", "users", "tombstones", "cache", "stalled", "background error"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let output = siltstone(at, &["stats", "db", "--json"]);
+    let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let users = &stats["partitions"][1];
+    assert_eq!(users["partition"], "users");
+    let entries = users["levels"].as_array().unwrap().iter().map(|l| l["entry_count"].as_u64());
+    assert!(entries.sum::<Option<u64>>() >= Some(2), "{users}");
+    assert_eq!(stats["background_error"], serde_json::Value::Null);
+    assert_eq!(stats["since_open"]["user_bytes"], 0);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::types::EntryKind;
+use crate::types::{EntryKind, Operation};
 
 /// Encodes operations of one partition.
 #[derive(Clone, Debug, Default)]
@@ -56,17 +56,6 @@ impl SectionBuilder {
     pub fn into_buffer(self) -> Vec<u8> {
         self.bytes
     }
-}
-
-/// One operation: where its key and value lie in the section.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Operation {
-    /// What it does.
-    pub kind: EntryKind,
-    /// Place of the key.
-    pub key: Range<usize>,
-    /// Place of the value.
-    pub value: Range<usize>,
 }
 
 /// Walks the operations of a section, checking everything.

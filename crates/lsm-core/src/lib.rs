@@ -1,4 +1,68 @@
 //! The engine underneath siltstone: a log-structured merge tree of partitions over one WAL.
+//!
+//! Applications use the crate `siltstone`, which re-exports what they need; this page is for those
+//! who read or change the engine.
+//!
+//! # Floors
+//!
+//! Modules stand on floors, and imports only go down:
+//!
+//! ```text
+//! 7  db                                     open, commit, background work, letting files go
+//! 6  read  replay  flush                    functions of a view, of decoded records
+//! 5  partition  snapshot  compaction        what a reader pins; which merge is due
+//! 4  version                                the set of live files and the manifest
+//! 3  cache                                  blocks in memory
+//! 2  wal  sstable  memtable  batch          formats; none imports another
+//! 1  fs  iter  clock  stats                 contracts
+//! 0  types  codec  error  limits  options   the vocabulary
+//! ```
+//!
+//! # A write
+//!
+//! [`Partition::put`] and [`Batch::commit`] encode their operations ([`batch`]) and join a commit
+//! group. Its leader numbers them, appends one frame a batch to the log ([`wal`]), inserts them
+//! into the memtables ([`memtable`]), and publishes the sequence number up to which readers see. A
+//! full memtable is sealed between two groups; background work writes it to a table ([`flush`],
+//! [`sstable`]), merges tables ([`compaction`]) and makes the result part of the database by an
+//! edit of the manifest ([`version`]).
+//!
+//! # A read
+//!
+//! A reader loads the partition's view ([`partition::ReadView`]: memtables and version), then the
+//! visible sequence number, and looks through both with [`read::get`] or a [`read::Cursor`]. Blocks
+//! of tables are verified and parsed once, when they enter the [`cache`].
+//!
+//! # A deterministic store
+//!
+//! File system, clock, randomness and background work are arguments, so a whole store can run in
+//! memory, one step at a time, and lose power:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lsm_core::fs::MemFs;
+//! use lsm_core::{BackgroundMode, Db};
+//!
+//! # fn main() -> lsm_core::Result<()> {
+//! let fs = Arc::new(MemFs::new());
+//! let open = || {
+//!     let mut word = 0;
+//!     let random = move || {
+//!         word += 1;
+//!         word
+//!     };
+//!     let builder = Db::builder("/db").fs(fs.clone()).random(random);
+//!     builder.background(BackgroundMode::Stepped).open()
+//! };
+//! let db = open()?;
+//! db.partition("users")?.put("alice", "admin")?;
+//! while db.step()? {}
+//! db.close()?;
+//! assert!(open()?.partition("users")?.contains("alice")?);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod batch;
 pub mod cache;

@@ -109,6 +109,9 @@ impl Options {
     /// Checks every range.
     pub fn check(&self) -> Result<()> {
         at_least("write_buffer_bytes", self.write_buffer_bytes, 4 << 10)?;
+        at_most("write_buffer_bytes", self.write_buffer_bytes, 1 << 40)?;
+        at_most("wal_segment_bytes", self.wal_segment_bytes, 1 << 40)?;
+        at_most("wal_bytes_max", self.wal_bytes_max, 1 << 50)?;
         at_least("wal_segment_bytes", self.wal_segment_bytes, 4 << 10)?;
         at_least("wal_bytes_max", self.wal_bytes_max, 2 * self.wal_segment_bytes)?;
         at_least("compaction_threads", self.compaction_threads as u64, 1)?;

@@ -1,14 +1,15 @@
 //! What a workload costs: latencies, processor time, memory, bytes written, space.
 //!
-//! Latencies are kept in nanoseconds with three digits. Processor time and written bytes are the
-//! whole process's, so that the engine's background work is counted to the workload during which
-//! it ran. Written bytes are those handed to `write` (and its relatives), from `/proc/self/io`.
-//! What a machine cannot tell is `None`, never zero.
+//! Latencies are kept in nanoseconds with three digits. Processor time is the whole process's and
+//! written bytes are the whole engine's, so that background work is counted to the workload during
+//! which it ran. Written bytes are those of log, flushes and compactions, as `Db::stats` counts
+//! them. What a machine cannot tell is `None`, never zero.
 
 use std::path::Path;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use siltstone::Db;
 
 use crate::output::Failure;
 
@@ -17,33 +18,33 @@ pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// What the process used up to some moment, or between two.
+/// What was used up to some moment, or between two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// Processor time of all threads.
     pub(crate) cpu: Duration,
-    /// Bytes handed to `write`.
-    pub(crate) written_bytes: Option<u64>,
+    /// Bytes that the engine wrote to log and tables.
+    pub(crate) written_bytes: u64,
 }
 
 impl Usage {
-    /// Up to now.
-    pub(crate) fn now() -> Usage {
+    /// Up to now, since `db` was opened.
+    pub(crate) fn now(db: &Db) -> Usage {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let seconds = u64::try_from(cpu.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(cpu.tv_nsec).unwrap_or(0);
+        let stats = db.stats();
         Usage {
             cpu: Duration::from_secs(seconds) + Duration::from_nanos(nanos),
-            written_bytes: number_after("/proc/self/io", "wchar:"),
+            written_bytes: stats.wal_bytes + stats.flush_bytes + stats.compaction_written_bytes,
         }
     }
 
     /// Between `earlier` and this.
     pub(crate) fn since(&self, earlier: &Usage) -> Usage {
-        let written = self.written_bytes.zip(earlier.written_bytes);
         Usage {
             cpu: self.cpu.saturating_sub(earlier.cpu),
-            written_bytes: written.map(|(now, then)| now.saturating_sub(then)),
+            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
         }
     }
 }

@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (db, partition) = args.open(folder.path())?;
     let mut bench = run::Bench::new(args, db.clone(), partition.clone());
     let mut report = Report::new(args, folder.path())?;
-    let start = Usage::now();
+    let start = Usage::now(&db);
 
     // A database that was there before is not.
     let mut is_compact = args.dir.is_none();
@@ -183,7 +183,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 
     db.wait_idle()?;
-    let spent = Usage::now().since(&start);
+    let spent = Usage::now(&db).since(&start);
     let live_bytes = engine::count(&partition)? * bench.record_bytes();
     let disk_bytes = disk_bytes(folder.path())?;
     report.finish(&spent, bench.user_bytes_written(), live_bytes, disk_bytes)?;

@@ -1,7 +1,7 @@
 //! Prints what was measured: a row as each workload ends, or one JSON object at the end.
 //!
-//! Latencies are in microseconds. Write amplification is bytes handed to `write` by bytes of keys
-//! and values written; space amplification is bytes on the device by bytes of live records. A
+//! Latencies are in microseconds. Write amplification is bytes written to log and tables by bytes
+//! of keys and values written; space amplification is bytes on the device by bytes of live records. A
 //! figure that the machine cannot tell is `-`, or null in JSON.
 
 use std::path::Path;
@@ -25,8 +25,8 @@ fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1000.0
 }
 
-fn per(bytes: Option<u64>, base: u64) -> Option<f64> {
-    bytes.filter(|_| base > 0).map(|bytes| bytes as f64 / base as f64)
+fn per(bytes: u64, base: u64) -> Option<f64> {
+    (base > 0).then(|| bytes as f64 / base as f64)
 }
 
 fn mebibytes(bytes: u64) -> f64 {
@@ -104,7 +104,7 @@ impl Report {
     ) -> Result<(), Failure> {
         let memory = Memory::now();
         let write_amplification = per(spent.written_bytes, user_bytes);
-        let space_amplification = per(Some(disk_bytes), live_bytes);
+        let space_amplification = per(disk_bytes, live_bytes);
         let json = json!({
             "config": self.config,
             "workloads": self.rows,

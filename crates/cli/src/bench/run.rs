@@ -235,7 +235,7 @@ impl<'a> Bench<'a> {
         let workers = (0..u64::from(threads)).map(|number| self.worker(number, ops)).collect();
         let beside = (kind == Kind::ReadWhileWriting).then(|| self.worker(u64::from(threads), ops));
 
-        let before = Usage::now();
+        let before = Usage::now(&self.db);
         let done = run_threads(kind, name, workers, beside, ops)?;
         let outcome = Outcome {
             name,
@@ -243,7 +243,7 @@ impl<'a> Bench<'a> {
             elapsed: done.elapsed,
             tally: done.tally,
             beside: done.beside,
-            usage: Usage::now().since(&before),
+            usage: Usage::now(&self.db).since(&before),
             memory: Memory::now(),
             disk_bytes: disk_bytes(folder)?,
         };

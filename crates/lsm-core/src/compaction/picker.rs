@@ -87,10 +87,12 @@ impl Picker<'_> {
     }
 
     /// The next job that brings the range nearer to the last level, where its tombstones go.
-    pub fn pick_range(&self, range: UserRange<'_>) -> RangePick {
+    pub fn pick_range(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
         let base = Shape::of(self.version).base;
         let mut waits = false;
-        if self.version.levels[0].tables().iter().any(|table| table.meta.overlaps(range)) {
+        let wanted =
+            |table: &Arc<Table>| table.meta.overlaps(range) && table.meta.min_seq <= through;
+        if self.version.levels[0].tables().iter().any(wanted) {
             match self.level0(base, range, Reason::Range) {
                 Some(job) => return RangePick::Job(job),
                 None => waits = true,

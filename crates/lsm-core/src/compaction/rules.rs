@@ -9,6 +9,7 @@
 //! 2. An entry goes only if a newer one of its key shadows it for every snapshot, or if it is a
 //!    tombstone with nothing left to delete.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::limits::LEVEL_COUNT;
@@ -25,6 +26,8 @@ pub enum Verdict {
     /// It has the key and sequence of the entry before. Equal kind and value: it goes; else one of
     /// the two inputs is damaged, which is a fault.
     Twin,
+    /// It sorts before the entry before it: an input is damaged.
+    Disordered,
 }
 
 /// The rules as a state machine over entries in internal order.
@@ -63,17 +66,20 @@ impl<'a> Survival<'a> {
         // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
         // its snapshot, so of each stripe only the newest entry of a key is ever seen.
         let stripe = self.snapshots.partition_point(|snapshot| *snapshot < seq);
-        let newer = match self.last {
-            Some(last) if *self.user == *key.user => Some(last),
+        let newer = match (self.last, (*self.user).cmp(key.user)) {
+            (Some(last), Ordering::Equal) => Some(last),
+            (Some(_), Ordering::Greater) => return Verdict::Disordered,
             _ => {
                 self.user.clear();
                 self.user.extend_from_slice(key.user);
                 None
             }
         };
+        if newer.is_some_and(|(newer_seq, _)| seq > newer_seq) {
+            return Verdict::Disordered;
+        }
         self.last = Some((seq, stripe));
         if let Some((newer_seq, newer_stripe)) = newer {
-            debug_assert!(seq <= newer_seq, "entries come in internal order");
             if seq == newer_seq {
                 return Verdict::Twin;
             }

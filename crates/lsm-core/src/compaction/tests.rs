@@ -307,4 +307,6 @@ fn equal_internal_keys_are_told_apart_from_versions() {
     assert_eq!(keep(key(b"a", 5)), Verdict::Twin);
     assert_eq!(keep(key(b"a", 4)), Verdict::Drop);
     assert_eq!(keep(key(b"b", 4)), Verdict::Keep);
+    assert_eq!(keep(key(b"b", 5)), Verdict::Disordered);
+    assert_eq!(keep(key(b"a", 1)), Verdict::Disordered);
 }

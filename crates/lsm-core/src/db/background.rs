@@ -253,7 +253,13 @@ impl DbInner {
 
     /// Syncs and marks the log as they fall due; says when to look again.
     fn tend_log(&self) -> Result<Option<Duration>> {
+        let next = self.tend_synced()?;
+        // Last: a disk without room for a reserve keeps nothing from being synced.
         self.ensure_reserve()?;
+        Ok(next)
+    }
+
+    fn tend_synced(&self) -> Result<Option<Duration>> {
         let chore = self.log_chore();
         let age = self.background.log_watch.lock().age(chore, self.background.now());
         match chore {
@@ -261,7 +267,10 @@ impl DbInner {
             LogChore::Sync => {
                 // 0 leaves syncing to the operating system and to commits that ask for it.
                 let interval = Duration::from_millis(self.options.sync_interval_ms);
-                if !interval.is_zero() && age >= interval {
+                if interval.is_zero() {
+                    return Ok(Some(LOOK_AT_HELD_FILES));
+                }
+                if age >= interval {
                     self.sync_log()?;
                     *self.background.log_watch.lock() = LogWatch::default();
                 }
@@ -319,8 +328,6 @@ impl DbInner {
     /// Waits for news from background work.
     pub(super) fn wait_for_background(&self) {
         let mut state = self.background.state.lock();
-        if !state.stop {
-            self.background.changed.wait_for(&mut state, RETRY);
-        }
+        self.background.changed.wait_for(&mut state, RETRY);
     }
 }

@@ -327,7 +327,10 @@ impl DbInner {
 
     fn check_writable(&self, batch: &Prepared) -> Result<()> {
         self.check_open()?;
-        batch.sections().iter().try_for_each(|section| section.partition.check_live())
+        batch.sections().iter().try_for_each(|section| {
+            section.partition.check_live()?;
+            if section.partition.is_doubtful() { self.settle(&section.partition) } else { Ok(()) }
+        })
     }
 
     /// Encodes a frame into the buffer; writes out what is there first if it does not fit.
@@ -350,11 +353,16 @@ impl DbInner {
                 &many
             }
         };
-        let len = frame::batch_frame_len_max(sections);
+        let len = frame::batch_frame_len_max(sections) + pipeline.switches_len_max();
         if !pipeline.fits(len) {
             self.write_buffer(pipeline, members, unwritten);
+        }
+        // A failed write has begun the next segment already, and perhaps put frames for it into
+        // the buffer.
+        if !pipeline.fits(len) {
             self.next_segment(pipeline, len as u64)?;
         }
+        self.encode_switches(pipeline);
         let place: FramePlace = pipeline.place(self.durable_lsn());
         let previous = pipeline.encoded_seq;
         pipeline.frame_lsn = place.lsn;
@@ -409,15 +417,14 @@ impl DbInner {
         }
     }
 
-    /// Seals the partition that pins the oldest part of the log, if the log has grown too long.
+    /// Seals every partition whose active memtable pins more of the log than it may grow to.
     fn seal_for_log_size(&self, pipeline: &mut Pipeline) {
-        let oldest = |p: &Arc<PartitionState>| {
-            p.view().memtables().filter_map(|memtable| memtable.first_lsn()).min()
-        };
-        let pinning = self.live_partitions().into_iter().filter_map(|p| Some((oldest(&p)?, p)));
-        let Some((lsn, partition)) = pinning.min_by_key(|(lsn, _)| *lsn) else { return };
-        if pipeline.lsn().0.saturating_sub(lsn) > self.options.wal_bytes_max {
-            self.seal(pipeline, &partition);
+        let end = pipeline.lsn().0;
+        for partition in self.live_partitions() {
+            let first = partition.view().active.first_lsn();
+            if first.is_some_and(|lsn| end.saturating_sub(lsn) > self.options.wal_bytes_max) {
+                self.seal(pipeline, &partition);
+            }
         }
     }
 

@@ -104,6 +104,10 @@ impl Db {
     /// Waits until every logged operation up to `seq` is on the device, syncing if needed.
     pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
         self.inner().check_not_closed()?;
+        if seq > self.visible_seq() {
+            let message = format!("sequence {seq} was not written yet");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
         self.inner().sync_through_seq(seq)
     }
 
@@ -258,13 +262,12 @@ impl Partition {
     /// What a scan needs: the present view and a sequence number, or the error that says why
     /// there is none.
     fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
-        self.db().check_not_closed()?;
-        if snapshot.is_none_or(|snapshot| !self.state.existed_at(snapshot.seq())) {
-            self.state.check_live()?;
-        }
-        if snapshot.is_some_and(|snapshot| !Arc::ptr_eq(snapshot.db.inner(), self.db())) {
-            let message = "the snapshot is of another database";
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        match snapshot {
+            None => {
+                self.db().check_not_closed()?;
+                self.state.check_live()?;
+            }
+            Some(snapshot) => self.check_snapshot(snapshot)?,
         }
         let view = self.state.pin();
         let seq = snapshot.map_or_else(|| self.db().visible_seq(), Snapshot::seq);
@@ -274,6 +277,16 @@ impl Partition {
         };
         let (context, partition) = (self.db().tables.clone(), self.state.name.clone());
         Ok(read::ReadPoint { view, seq, context, partition, keep })
+    }
+
+    /// An error if a snapshot cannot be read in this partition.
+    fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        self.db().check_not_closed()?;
+        if !Arc::ptr_eq(snapshot.db.inner(), self.db()) {
+            let message = "the snapshot is of another database";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if self.state.existed_at(snapshot.seq()) { Ok(()) } else { self.state.check_live() }
     }
 
     /// Compacts `range` to the bottom level: deleted and overwritten data in it is gone
@@ -307,8 +320,10 @@ impl Snapshot {
 
     /// The value that `key` had in `partition`. As [`Partition::get`].
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        let point = partition.reader(Some(self))?;
-        read::get(&point.view, &point.context, key.as_ref(), point.seq)
+        partition.check_snapshot(self)?;
+        let db = partition.db();
+        let view = partition.state.view();
+        read::get(&view, &db.tables, key.as_ref(), self.seq())
             .map_err(|error| error.in_partition(partition.name()))
     }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::log::Pipeline;
 use super::{BackgroundMode, DbInner};
 use crate::compaction::{self, Busy, Cursors, Job, JobKind, Picker, RangePick, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
@@ -77,6 +78,7 @@ impl DbInner {
     }
 
     fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
+        self.lock_versions()?.ensure_writable()?;
         let view = partition.pin();
         let newest = view.sealed.first().expect("it was picked for its sealed memtables");
         let (through, last_seq) = (newest.id, newest.last_seq());
@@ -87,24 +89,29 @@ impl DbInner {
         }
         let snapshots = self.snapshots_for_job();
         let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
-        let bytes = table.as_ref().map_or(0, |meta| meta.bytes);
+        let table = table.as_slice();
         let (id, level) = (partition.id, 0);
         let mut changes = Vec::new();
-        changes.extend(table.map(|meta| Change::TableAdded { partition: id, level, meta }));
+        changes.extend(table.iter().cloned().map(|meta| Change::TableAdded {
+            partition: id,
+            level,
+            meta,
+        }));
         changes.push(Change::FlushedThrough {
             partition: id,
             seq: last_seq,
             memtables_through: through,
         });
-        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))));
+        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))))?;
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
         if self.install_tables(partition, changes, Some(through), Vec::new())? {
-            self.counters.flush_bytes.add(bytes);
+            self.counters.flush_bytes.add(table.iter().map(|meta| meta.bytes).sum());
             self.counters.flushes.add(1);
-            self.segments_removed(&segments)?;
+            self.segments_removed(&segments)
+        } else {
+            self.forget(table)
         }
-        Ok(())
     }
 
     /// Flushes everything that was written before the call.
@@ -117,8 +124,19 @@ impl DbInner {
         self.finish_flushes(&partitions)
     }
 
-    /// Flushes what is sealed in these partitions, on the calling thread.
+    /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
+    /// closed meanwhile.
     fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
+        self.flush_sealed(partitions, || self.check_not_closed())
+    }
+
+    /// Flushes what is sealed in these partitions, on the calling thread, as long as `go_on` lets
+    /// it.
+    fn flush_sealed(
+        &self,
+        partitions: &[Arc<PartitionState>],
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let newest_sealed = |partition: &PartitionState| {
             partition.view().sealed.first().map(|memtable| memtable.id)
         };
@@ -128,7 +146,7 @@ impl DbInner {
             !partition.is_dropped() && partition.view().sealed.iter().any(|m| m.id <= goal)
         };
         while goals.iter().any(|(partition, goal)| is_waiting(partition, *goal)) {
-            self.check_not_closed()?;
+            go_on()?;
             self.flush_one()?;
         }
         Ok(())
@@ -152,10 +170,14 @@ impl DbInner {
         }
         let Some((partition, job, version)) = best else { return Ok(false) };
         let result = self.run_claimed(&partition, &job, &version);
-        self.background.wake_all();
+        if result.is_ok() {
+            self.background.wake_all();
+        }
         match result {
             // The damaged inputs stay claimed; other work goes on.
             Err(error) if error.is_corruption() => Ok(true),
+            // It gave up because nobody wants its result.
+            Err(_) if partition.is_dropped() => Ok(true),
             result => result.map(|()| true),
         }
     }
@@ -182,7 +204,7 @@ impl DbInner {
     }
 
     /// Runs a job whose inputs are claimed and installs its result; gives the claim back unless an
-    /// input is damaged.
+    /// input is damaged. If the partition was dropped meanwhile, that is the error.
     fn run_claimed(
         &self,
         partition: &PartitionState,
@@ -190,19 +212,25 @@ impl DbInner {
         version: &PartitionVersion,
     ) -> Result<()> {
         let result = self.run_job(partition, job, version);
+        let result = result.map_err(|error| {
+            partition.check_live().err().unwrap_or(error.in_partition(&partition.name))
+        });
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         claim.running -= 1;
+        let gone = partition.is_dropped() && claim.running == 0;
         match &result {
             Ok(outputs) => {
                 claim.busy.release(job);
                 claim.cursors.finished(job, outputs.iter().map(|meta| meta.file));
             }
             Err(error) if error.is_corruption() => {
-                let error = error.clone().in_partition(&partition.name);
-                claim.damage.get_or_insert(error);
+                claim.damage.get_or_insert_with(|| error.clone());
             }
             Err(_) => claim.busy.release(job),
+        }
+        if gone {
+            claims.remove(&partition.id);
         }
         result.map(|_| ())
     }
@@ -213,6 +241,7 @@ impl DbInner {
         job: &Job,
         version: &PartitionVersion,
     ) -> Result<Vec<SstMeta>> {
+        self.lock_versions()?.ensure_writable()?;
         let (id, to) = (partition.id, job.level_to as u8);
         let removed = job.tables().map(|(level, table)| Change::TableRemoved {
             partition: id,
@@ -279,13 +308,15 @@ impl DbInner {
             return Ok(());
         }
         let range = UserRange { start: start.as_deref(), end: end.as_deref() };
+        // What is flushed from here on is not waited for.
+        let through = self.visible_seq();
         loop {
             self.check_open()?;
             partition.check_live()?;
             let mut claims = self.jobs.claims.lock();
             let claim = claims.entry(partition.id).or_default();
             let version = partition.view().version.clone();
-            match self.with_picker(&version, claim, |picker| picker.pick_range(range)) {
+            match self.with_picker(&version, claim, |picker| picker.pick_range(range, through)) {
                 RangePick::Done => return Ok(()),
                 RangePick::Job(job) => {
                     claim.claim(&job);
@@ -334,6 +365,11 @@ impl DbInner {
         let mut between = self.between_groups();
         // Writers that come from here on are refused; those before were answered.
         self.closed.store(true, Ordering::Release);
+        let unlogged = self.seal_unlogged(&mut between);
+        drop(between);
+        // What was acknowledged while the first flush ran.
+        let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
+        let mut between = self.between_groups();
         let ended = match &*self.failure.lock() {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -342,6 +378,14 @@ impl DbInner {
         drop(between);
         self.background.stop();
         self.ease();
+        // Calls that work on threads of their own give up; none may touch the folder afterwards.
+        while self.jobs.claims.lock().values().any(|claim| claim.running > 0) {
+            self.wait_for_background();
+        }
+        let flushing = self.jobs.flushing.lock();
+        let versions = self.versions.lock();
+        self.shut.store(true, Ordering::Release);
+        drop((versions, flushing));
         let removed = self.remove_obsolete();
         *lock = None;
         flushed.and(ended).and(removed)
@@ -352,12 +396,15 @@ impl DbInner {
         if self.background.mode() == BackgroundMode::Threads {
             self.check_open()?;
         }
-        let mut between = self.between_groups();
+        let unlogged = self.seal_unlogged(&mut self.between_groups());
+        self.finish_flushes(&unlogged)
+    }
+
+    fn seal_unlogged(&self, between: &mut Pipeline) -> Vec<Arc<PartitionState>> {
         let mut unlogged = self.live_partitions();
         unlogged.retain(|partition| !partition.logged);
-        unlogged.iter().for_each(|partition| self.seal(&mut between, partition));
-        drop(between);
-        self.finish_flushes(&unlogged)
+        unlogged.iter().for_each(|partition| self.seal(between, partition));
+        unlogged
     }
 }
 

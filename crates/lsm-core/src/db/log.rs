@@ -7,6 +7,9 @@
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
 //! 4. After a failed sync nothing is synced again: the store turns read-only.
+//! 5. Segments are begun in the order of their numbers, because replay follows the numbers. One
+//!    that was overtaken, or could not be begun, is spoiled: it leaves the manifest no later than
+//!    the next segment is begun, or the segments before it go.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,8 +45,13 @@ pub(super) struct Pipeline {
     reserve: Option<(Reserved, FileNo)>,
     /// Closed segments that are still live, with their ends.
     closed: VecDeque<(FileNo, Lsn)>,
-    /// Memtable switches that the next frame is preceded by.
+    /// Live segments that will never be used.
+    spoiled: Vec<FileNo>,
+    /// Whether a spoiled segment may hold a header that ends the present one here.
+    must_switch: bool,
+    /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
     switches: Vec<Control>,
+    switches_encoded: usize,
 }
 
 impl Pipeline {
@@ -58,7 +66,10 @@ impl Pipeline {
             segment: None,
             reserve: None,
             closed: VecDeque::new(),
+            spoiled: Vec::new(),
+            must_switch: false,
             switches: Vec::new(),
+            switches_encoded: 0,
         }
     }
 
@@ -67,11 +78,16 @@ impl Pipeline {
         self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
     }
 
+    /// The most that encoding the pending memtable switches takes, in bytes.
+    pub(super) fn switches_len_max(&self) -> usize {
+        (self.switches.len() - self.switches_encoded) * frame::CONTROL_FRAME_LEN_MAX
+    }
+
     /// Whether a frame of `len` bytes fits behind the buffer.
     pub(super) fn fits(&self, len: usize) -> bool {
-        self.segment
-            .as_ref()
-            .is_some_and(|segment| !segment.is_failed() && segment.fits(self.buffer.len() + len))
+        let len = self.buffer.len() + len;
+        let fits = |segment: &SegmentWriter| !segment.is_failed() && segment.fits(len);
+        !self.must_switch && self.segment.as_ref().is_some_and(fits)
     }
 
     /// The place behind the buffer, for a frame that attests `durable`.
@@ -153,6 +169,7 @@ impl DbInner {
         pipeline.buffer.shrink_to(BUFFER_BYTES_KEPT);
         if let Err(error) = appended {
             pipeline.encoded_seq = pipeline.logged_seq;
+            pipeline.switches_encoded = 0;
             // Any part of the buffer may have reached the file. The next segment's header, which
             // says that none of it counts, is durable before the writers hear of the failure. If
             // no segment can be begun now, the next write tries again.
@@ -161,6 +178,7 @@ impl DbInner {
         }
         self.counters.wal_bytes.add(len as u64);
         pipeline.logged_seq = pipeline.encoded_seq;
+        pipeline.switches.drain(..std::mem::take(&mut pipeline.switches_encoded));
         let mut written = self.commit.written.lock();
         written.lsn = segment.lsn();
         written.seq = pipeline.logged_seq;
@@ -172,15 +190,7 @@ impl DbInner {
     /// Begins the next segment, with room for a frame of `len` bytes. The buffer is empty.
     pub(super) fn next_segment(&self, pipeline: &mut Pipeline, len: u64) -> Result<()> {
         assert!(pipeline.buffer.is_empty(), "its frames belong to the present segment");
-        let bytes = self.options.wal_segment_bytes;
-        let (reserved, number) = match pipeline.reserve.take() {
-            Some(reserve) if len + crate::wal::SEGMENT_HEADER_BYTES <= bytes => reserve,
-            other => {
-                pipeline.reserve = other;
-                let room = len + crate::wal::SEGMENT_HEADER_BYTES;
-                self.reserve_segment(room.max(bytes))?
-            }
-        };
+        let (reserved, number) = self.take_segment(pipeline, len)?;
         let old = pipeline.segment.as_ref();
         let header = SegmentHeader {
             db: self.db_id,
@@ -194,7 +204,11 @@ impl DbInner {
             previous_seq: pipeline.logged_seq,
         };
         let replaces_failed = old.is_some_and(SegmentWriter::is_failed);
-        let segment = reserved.begin(header)?;
+        let segment = reserved.begin(header).inspect_err(|_| {
+            // Its header may be whole, and says where the present segment ends.
+            pipeline.spoiled.push(number);
+            pipeline.must_switch = true;
+        })?;
         if replaces_failed && let Err(error) = segment.file().sync() {
             return Err(self.latch_failure(error));
         }
@@ -207,23 +221,59 @@ impl DbInner {
         written.lsn = segment.lsn();
         drop(written);
         pipeline.segment_switched = true;
+        pipeline.must_switch = false;
         self.encode_switches(pipeline);
         Ok(())
     }
 
-    fn encode_switches(&self, pipeline: &mut Pipeline) {
-        for control in std::mem::take(&mut pipeline.switches) {
-            let place = pipeline.place(self.durable_lsn());
+    /// Encodes the memtable switches that are not in the buffer yet: what follows goes to the new
+    /// memtables.
+    pub(super) fn encode_switches(&self, pipeline: &mut Pipeline) {
+        for idx in pipeline.switches_encoded..pipeline.switches.len() {
+            let (place, control) = (pipeline.place(self.durable_lsn()), pipeline.switches[idx]);
             frame::encode_control(&mut pipeline.buffer, &place, pipeline.encoded_seq, control);
         }
+        pipeline.switches_encoded = pipeline.switches.len();
     }
 
-    /// Makes, preallocates and registers a segment whose header is not written yet.
-    fn reserve_segment(&self, bytes: u64) -> Result<(Reserved, FileNo)> {
+    /// The reserve, or a new segment with room for a frame of `len` bytes; nothing is spoiled then.
+    fn take_segment(&self, pipeline: &mut Pipeline, len: u64) -> Result<(Reserved, FileNo)> {
+        let bytes = self.options.wal_segment_bytes;
+        let room = len + crate::wal::SEGMENT_HEADER_BYTES;
+        if room > bytes {
+            // The reserve has a smaller number than the segment that is made now.
+            pipeline.spoiled.extend(pipeline.reserve.take().map(|(_, number)| number));
+        }
+        let spoiled = pipeline.spoiled.clone();
+        if pipeline.reserve.is_none() {
+            pipeline.reserve = Some(self.reserve_segment(room.max(bytes), &spoiled)?);
+        } else if !spoiled.is_empty() {
+            self.install(
+                spoiled.iter().map(|file| Change::SegmentRemoved { file: *file }).collect(),
+            )?;
+        }
+        pipeline.spoiled.clear();
+        for number in spoiled {
+            // If this fails, the next open removes it.
+            let _ = self.delete_segment(number);
+        }
+        Ok(pipeline.reserve.take().expect("made above if there was none"))
+    }
+
+    fn delete_segment(&self, number: FileNo) -> Result<()> {
+        self.fs.delete(&FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir))
+    }
+
+    /// Makes, preallocates and registers a segment whose header is not written yet; the same edit
+    /// removes those that are spoiled.
+    fn reserve_segment(&self, bytes: u64, spoiled: &[FileNo]) -> Result<(Reserved, FileNo)> {
         let number = self.numbers.allocate();
         let path = FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir);
         let file = self.fs.open_append(&path, AppendMode::IfAbsent)?;
         let reserved = SegmentWriter::create_reserved(file, &path, bytes).and_then(|reserved| {
+            // Durability: its zeros too. A header over them is torn to zeros or not at all, so
+            // that one which is neither is known as damage.
+            reserved.file().sync()?;
             self.fs.sync_dir(&self.dir)?;
             Ok(reserved)
         });
@@ -235,8 +285,9 @@ impl DbInner {
                 return Err(error);
             }
         };
+        let removed = spoiled.iter().map(|file| Change::SegmentRemoved { file: *file });
         let added = Change::SegmentAdded { file: number, epoch: self.epoch };
-        self.install(vec![added])?;
+        self.install(removed.chain([added]).collect())?;
         Ok((reserved, number))
     }
 
@@ -246,16 +297,14 @@ impl DbInner {
         if !wanted(&self.between_groups()) {
             return Ok(());
         }
-        let reserve = self.reserve_segment(self.options.wal_segment_bytes)?;
+        let reserve = self.reserve_segment(self.options.wal_segment_bytes, &[])?;
         let mut pipeline = self.between_groups();
-        if pipeline.reserve.is_none() {
+        let is_next = pipeline.segment.as_ref().is_none_or(|s| s.header().number < reserve.1);
+        if pipeline.reserve.is_none() && is_next {
             pipeline.reserve = Some(reserve);
         } else {
-            // Another thread was faster: its segment stays, this one is let go.
-            drop(pipeline);
-            let (reserved, number) = reserve;
-            self.install(vec![Change::SegmentRemoved { file: number }])?;
-            self.fs.delete(reserved.path())?;
+            // The log went on meanwhile, in a segment with a larger number.
+            pipeline.spoiled.push(reserve.1);
         }
         Ok(())
     }
@@ -343,7 +392,9 @@ impl DbInner {
         let lsn = pipeline.lsn();
         drop(pipeline);
         self.sync_through(lsn)?;
-        self.commit.sync.lock().marked = true;
+        let mut sync = self.commit.sync.lock();
+        // A later sync has nothing behind it that attests it.
+        sync.marked |= sync.lsn == lsn;
         Ok(())
     }
 
@@ -371,12 +422,22 @@ impl DbInner {
         self.install(vec![Change::LogClosed(cut)])
     }
 
-    /// Removals of the segments that lie wholly below `low`, to go into a manifest edit. Call
-    /// [`DbInner::segments_removed`] when that edit is durable.
-    pub(super) fn obsolete_segments(&self, low: Lsn) -> Vec<FileNo> {
+    /// The segments that lie wholly below `low`, and spoiled ones: their removals go into a
+    /// manifest edit. Call [`DbInner::segments_removed`] when that edit is durable.
+    ///
+    /// # Durability
+    /// The header behind each of them is durable: what is left of the log says how far it came,
+    /// so that the next open can tell a log that lost everything from one that never began.
+    pub(super) fn obsolete_segments(&self, low: Lsn) -> Result<Vec<FileNo>> {
         let pipeline = self.between_groups();
         let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
-        obsolete.map(|(number, _)| *number).collect()
+        let obsolete: Vec<_> = obsolete.copied().collect();
+        let spoiled: Vec<_> = pipeline.spoiled.iter().copied().collect();
+        drop(pipeline);
+        if obsolete.last().is_some_and(|(_, end)| *end >= self.durable_lsn()) {
+            self.sync_log()?;
+        }
+        Ok(obsolete.into_iter().map(|(number, _)| number).chain(spoiled).collect())
     }
 
     /// Deletes segments whose removal is durable.
@@ -384,12 +445,11 @@ impl DbInner {
         if numbers.is_empty() {
             return Ok(());
         }
-        self.between_groups().closed.retain(|(number, _)| !numbers.contains(number));
-        for number in numbers {
-            let name = FileName::new(FileKind::Wal, *number, self.epoch);
-            self.fs.delete(&name.path(&self.dir))?;
-        }
-        Ok(())
+        let mut pipeline = self.between_groups();
+        pipeline.closed.retain(|(number, _)| !numbers.contains(number));
+        pipeline.spoiled.retain(|number| !numbers.contains(number));
+        drop(pipeline);
+        numbers.iter().try_for_each(|number| self.delete_segment(*number))
     }
 
     /// Everything in the log below the result is in tables, apart from memtables of `flushing`

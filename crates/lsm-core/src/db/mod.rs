@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::cache::Blocks;
 use crate::error::{Error, ErrorKind, Result};
@@ -76,6 +76,8 @@ pub(crate) struct DbInner {
     /// Set once: why no write is taken until the next open.
     failure: Mutex<Option<Error>>,
     closed: AtomicBool,
+    /// Set under `versions` before the lock file is let go: nothing is installed from then on.
+    shut: AtomicBool,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
@@ -98,10 +100,20 @@ impl DbInner {
 
     /// Makes changes durable that concern no partition's view.
     pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
-        let mut versions = self.versions.lock();
+        let mut versions = self.lock_versions()?;
         let number = versions.install(changes)?.edit_number;
         self.edit_number.store(number, Ordering::Release);
         Ok(())
+    }
+
+    /// The lock under which edits are installed; refused once the database has let go of its
+    /// folder, which may be another process's by then.
+    pub(super) fn lock_versions(&self) -> Result<MutexGuard<'_, VersionSet>> {
+        let versions = self.versions.lock();
+        if self.shut.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+        }
+        Ok(versions)
     }
 
     /// The last edit that is durable.

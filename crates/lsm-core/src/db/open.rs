@@ -29,6 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OsFs};
+use crate::limits::SEQNO_MAX;
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::replay::Replay;
@@ -40,7 +41,7 @@ use crate::version::{
     Change, DbVersion, FileNumbers, LogCut, Manifest, Recovered, TableContext, VersionEdit,
     VersionSet, apply, recover, retire,
 };
-use crate::wal::{LogEnd, LogPlace, LogReader, LogReaderOptions, SegmentSource};
+use crate::wal::{LogEnd, LogPlace, LogReader, LogReaderOptions, SegmentHeader, SegmentSource};
 
 /// Options for opening a database, and the world that it lives in.
 #[must_use = "a builder does nothing until it opens"]
@@ -163,6 +164,7 @@ impl Builder {
             partitions: RwLock::new(partitions),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         });
         inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));
@@ -176,6 +178,15 @@ impl Builder {
 fn random_from_hasher_keys() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
+}
+
+/// Numbers only grow, and running out of them would be a panic in the middle of a write. No
+/// database comes half way; one that says so is damaged, or holds a file with such a name.
+fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
+    if used <= max / 2 {
+        return Ok(());
+    }
+    Err(Error::limit(&format!("the largest of the {what} in use"), used, max / 2))
 }
 
 /// What lies in the folder before this epoch.
@@ -193,12 +204,8 @@ impl Opening {
         let entries = fs.list(dir, "")?;
         let names: Vec<FileName> =
             entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
-        let is_temporary = |name: &&String| {
-            name.ends_with(names::TEMPORARY_SUFFIX)
-                && name.split('.').nth(1).is_some_and(|kind| kind == "manifest")
-        };
-        let temporary = entries.iter().map(|entry| &entry.name).filter(is_temporary);
-        let temporary = temporary.cloned().collect();
+        let temporary = entries.iter().map(|entry| &entry.name);
+        let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
         let recovered = recover(fs, dir, &names)?;
         let version = match &recovered {
             Some(recovered) if !recovered.writable => {
@@ -227,6 +234,8 @@ impl Opening {
     ) -> Result<(Arc<FileNumbers>, VersionSet)> {
         let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
         let next_file = used.max().unwrap_or_default().max(self.version.next_file);
+        check_room("file numbers", next_file.0, u64::MAX)?;
+        check_room("edit numbers", self.version.edit_number, u64::MAX)?;
         let numbers = Arc::new(FileNumbers::new(next_file));
         let epoch = Epoch(self.version.epoch.0.checked_add(1).ok_or_else(|| {
             Error::new(ErrorKind::LimitExceeded, "the database was opened 2^32 times")
@@ -241,7 +250,8 @@ impl Opening {
         let (end, mut changes) = self.replay(&factory, options.write_buffer_bytes)?;
         let LogPlace { segment, offset } = end.place;
         let last_seq = end.last_seq.max(self.last_known_seq());
-        let cut = (segment != FileNo(0)).then_some(LogCut { segment, offset, last_seq });
+        check_room("sequence numbers", last_seq.get(), SEQNO_MAX)?;
+        let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
         changes.insert(0, Change::EpochBegan { epoch, cut });
         if self.recovered.is_none() {
             changes.push(Change::PartitionCreated {
@@ -264,10 +274,22 @@ impl Opening {
             let old = recovered.generation;
             Manifest::reopen(&**fs, dir, old, &recovered.version)?.supersede(name)?;
         }
-        self.remove_leftovers(&**fs, dir, &version);
-        let (fs, dir) = (fs.clone(), dir.to_owned());
         let bytes_max = options.manifest_bytes_max;
-        Ok((numbers.clone(), VersionSet::new(fs, dir, numbers, bytes_max, version, manifest)))
+        let mut versions = VersionSet::new(
+            fs.clone(),
+            dir.to_owned(),
+            numbers.clone(),
+            bytes_max,
+            version,
+            manifest,
+        );
+        if self.recovered.is_some() {
+            // Durability: with an edit behind its snapshot the new generation counts even if the
+            // old ones, or what they say, come back because a sync of the folder failed.
+            versions.install(vec![Change::LastSeq(last_seq)])?;
+        }
+        self.remove_leftovers(&**fs, dir, versions.current());
+        Ok((numbers, versions))
     }
 
     /// The largest sequence number that the manifest knows of.
@@ -299,26 +321,81 @@ impl Opening {
             .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
         let mut reader = LogReader::new(sources, reading)?;
         let mut replay = Replay::default();
-        let mut tables = Tables::default();
+        let mut tables = Tables { version: self.version.clone(), changes: Vec::new() };
         while let Some(frame) = reader.next_frame()? {
             replay.apply(&self.version, &frame, &paths[&frame.place.segment])?;
             if replay.bytes() >= bytes_max {
-                tables.write(&self.version, &mut replay, factory)?;
+                tables.write(&mut replay, factory)?;
             }
         }
-        tables.write(&self.version, &mut replay, factory)?;
+        // Judged before the rest is written: a log that is refused leaves no table behind.
         let end = reader.end()?;
-        if let Some(recovered) = &self.recovered
-            && end.manifest_edit > self.version.edit_number
-        {
-            let what = format!(
-                "the manifest ends at edit {}, but the log attests edit {}",
-                self.version.edit_number, end.manifest_edit
-            );
-            let path = recovered.generation.path(&factory.dir);
-            return Err(Error::corruption(path, recovered.end, what));
-        }
+        self.check_manifest_reaches(end.manifest_edit, &factory.dir)?;
+        self.check_unlisted_segments(factory)?;
+        self.check_log_reaches_flushes(&end, factory)?;
+        tables.write(&mut replay, factory)?;
         Ok((end, tables.changes))
+    }
+
+    /// The log attests an edit: a manifest that ends before it lost its end.
+    fn check_manifest_reaches(&self, edit: u64, dir: &Path) -> Result<()> {
+        match &self.recovered {
+            Some(recovered) if edit > self.version.edit_number => {
+                let what = format!(
+                    "the manifest ends at edit {}, but the log attests edit {edit}",
+                    self.version.edit_number
+                );
+                Err(Error::corruption(recovered.generation.path(dir), recovered.end, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A segment is begun only when the edit that lists it is durable, and its header says so. One
+    /// that is not listed is a leftover if the manifest has that edit; if not, the manifest lost
+    /// it, and taking the segment for a leftover would lose what it holds.
+    fn check_unlisted_segments(&self, factory: &TableFactory) -> Result<()> {
+        for name in &self.names {
+            if name.kind != FileKind::Wal || self.version.log_segments.contains_key(&name.number) {
+                continue;
+            }
+            let path = name.path(&factory.dir);
+            let file = factory.fs.open_read(&path)?;
+            if let Some(header) = SegmentHeader::read(&*file, &path)?
+                && header.db == self.version.db_id
+            {
+                self.check_manifest_reaches(header.manifest_edit, &factory.dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a flush of a logged partition covered was durable in the log first, so a log that
+    /// ends before it lost its end: the state would be no prefix of the commit order.
+    fn check_log_reaches_flushes(&self, end: &LogEnd, factory: &TableFactory) -> Result<()> {
+        // Before its first epoch a database had no log.
+        let before_epoch = match self.version.log_cut {
+            Some(cut) => cut.last_seq,
+            None => SeqNo::ZERO,
+        };
+        let logged = self.version.partitions.values().filter(|p| p.options.logged);
+        let flushed = logged.map(|partition| partition.flushed_through).max().unwrap_or_default();
+        if flushed <= end.last_seq.max(before_epoch) {
+            return Ok(());
+        }
+        let listed = self.version.log_segments.iter();
+        let in_it = listed.clone().find(|(number, _)| **number == end.place.segment);
+        let path = match in_it.or(listed.clone().next()) {
+            Some((number, epoch)) => {
+                FileName::new(FileKind::Wal, *number, *epoch).path(&factory.dir)
+            }
+            None => factory.dir.clone(),
+        };
+        let what = format!(
+            "the log ends with sequence {}, but was durable through {flushed}, which is flushed",
+            end.last_seq
+        );
+        Err(Error::corruption(path, end.place.offset, what))
     }
 
     /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
@@ -347,28 +424,31 @@ impl Opening {
 }
 
 /// The tables that replayed operations were written to.
-#[derive(Default)]
 struct Tables {
+    /// What the manifest says, and what was written since: a tombstone may go only if neither
+    /// holds anything that it deletes.
+    version: DbVersion,
     changes: Vec<Change>,
 }
 
 impl Tables {
-    fn write(
-        &mut self,
-        version: &DbVersion,
-        replay: &mut Replay,
-        factory: &TableFactory,
-    ) -> Result<()> {
+    fn write(&mut self, replay: &mut Replay, factory: &TableFactory) -> Result<()> {
+        let mut changes = Vec::new();
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
-            let partition = &version.partitions[&id];
+            let partition = &self.version.partitions[&id];
             if let Some(meta) = flush(&[memtable], partition, &[SeqNo::MAX], factory)? {
-                self.changes.push(Change::TableAdded { partition: id, level: 0, meta });
+                changes.push(Change::TableAdded { partition: id, level: 0, meta });
             }
             let memtables_through = Default::default();
-            self.changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
+            changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
         }
+        let number = self.version.edit_number + 1;
+        let edit = VersionEdit { number, changes };
+        self.version = apply(&self.version, &edit)
+            .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
+        self.changes.extend(edit.changes);
         Ok(())
     }
 }

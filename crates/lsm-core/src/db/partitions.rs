@@ -55,6 +55,11 @@ impl DbInner {
         if let Some(options) = options {
             options.check()?;
         }
+        if options.is_none()
+            && let Some(partition) = self.partitions.read().named(name)
+        {
+            return Ok(partition);
+        }
         // The commit path's lock makes creating, changing and dropping one thing at a time.
         let _between = self.between_groups();
         if let Some(partition) = self.partitions.read().named(name) {
@@ -72,7 +77,7 @@ impl DbInner {
         name: &str,
         options: PartitionOptions,
     ) -> Result<Arc<PartitionState>> {
-        let mut versions = self.versions.lock();
+        let mut versions = self.lock_versions()?;
         let current = versions.current();
         if current.partitions.len() >= PARTITIONS_MAX {
             let count = current.partitions.len() as u64 + 1;
@@ -120,7 +125,10 @@ impl DbInner {
             let message = format!("there is no partition {name:?}");
             return Err(Error::new(ErrorKind::PartitionNotFound, message));
         };
-        let mut versions = self.versions.lock();
+        let mut versions = self.lock_versions()?;
+        // A failure leaves in doubt whether the partition is gone. Until a later edit has settled
+        // it, writes to the partition are refused: a crash might drop it with them.
+        partition.set_doubtful(true);
         let version = versions.install(vec![Change::PartitionDropped { id: partition.id }])?;
         self.edit_number.store(version.edit_number, Ordering::Release);
         partition.mark_dropped(self.visible_seq());
@@ -128,7 +136,18 @@ impl DbInner {
         drop(versions);
         let view = partition.pin();
         self.obsolete.add(view.version.tables().map(|(_, table)| table));
+        // Its memtables held back writes to every partition; no flush will say that they are gone.
+        self.update_pressure(&partition);
         self.background.wake_all();
+        Ok(())
+    }
+
+    /// Makes durable that a partition whose drop failed is still there: an edit goes into a
+    /// manifest generation that does not know the drop. Under the commit path's lock.
+    #[cold]
+    pub(super) fn settle(&self, partition: &PartitionState) -> Result<()> {
+        self.install(vec![Change::LastSeq(self.visible_seq())])?;
+        partition.set_doubtful(false);
         Ok(())
     }
 
@@ -149,7 +168,7 @@ impl DbInner {
         flushed: Option<MemtableId>,
         removed: Vec<Arc<Table>>,
     ) -> Result<bool> {
-        let mut versions = self.versions.lock();
+        let mut versions = self.lock_versions()?;
         if !versions.current().partitions.contains_key(&partition.id) {
             return Ok(false);
         }

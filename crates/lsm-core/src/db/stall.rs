@@ -54,13 +54,12 @@ fn share(got: u64, soft: u64, hard: u64) -> u32 {
 
 impl DbInner {
     /// What holds writes to a partition back, and how much.
-    pub(super) fn pressure(&self, partition: &PartitionState) -> (u32, &'static str) {
+    pub(super) fn pressure(&self, partition: &PartitionState, sealed: u64) -> (u32, &'static str) {
         let view = partition.view();
         let options = &view.version.options;
         let level0 = view.version.levels[0].tables().len() as u64;
         let trigger = u64::from(options.level0_tables);
         let debt = compaction_debt(&view.version);
-        let sealed: u64 = self.sealed_bytes();
         let half = self.options.write_buffer_bytes / 2;
         [
             (share(level0, trigger * LEVEL0_SOFT, trigger * LEVEL0_HARD), "level-0 tables"),
@@ -89,19 +88,18 @@ impl DbInner {
     }
 
     /// Computes the pressures anew after `changed` took new tables or memtables in, and wakes who
-    /// waits. Sealed memtables count for every partition, so a change of one may ease all.
+    /// waits. Sealed memtables count for every partition, so a change of one may move all.
     pub(super) fn update_pressure(&self, changed: &PartitionState) {
+        // One at a time: else an older view's pressure could be stored over a newer one's.
+        let _lock = self.stall.lock.lock();
+        let sealed = self.sealed_bytes();
         let store = |partition: &PartitionState| {
-            let (pressure, _) = self.pressure(partition);
-            partition.pressure.swap(pressure, Ordering::Relaxed)
+            let (pressure, _) = self.pressure(partition, sealed);
+            partition.pressure.store(pressure, Ordering::Relaxed);
         };
-        let before = store(changed);
-        for partition in self.live_partitions() {
-            if before > 0 || partition.pressure.load(Ordering::Relaxed) > 0 {
-                store(&partition);
-            }
-        }
-        self.ease();
+        store(changed);
+        self.live_partitions().iter().for_each(|partition| store(partition));
+        self.stall.eased.notify_all();
     }
 
     /// Wakes parked writers, to look again.
@@ -137,7 +135,7 @@ impl DbInner {
         let mut lock = self.stall.lock.lock();
         while worst(partitions.clone()) >= STOP {
             self.check_open()?;
-            if let Some(error) = self.background.error() {
+            if let Some(error) = self.background.error().or_else(|| self.compaction_damage()) {
                 return Err(stopped_by(error));
             }
             self.stall.eased.wait(&mut lock);
@@ -172,8 +170,15 @@ impl DbInner {
     }
 }
 
+/// The worst pressure. A dropped partition has none: its writers must hear of the drop, and
+/// nothing would ever ease them.
 fn worst<'a>(partitions: impl Iterator<Item = &'a PartitionState>) -> u32 {
-    partitions.map(|p| p.pressure.load(Ordering::Relaxed)).max().unwrap_or(0)
+    let pressures = partitions.map(|p| match p.pressure.load(Ordering::Relaxed) {
+        0 => 0,
+        _ if p.is_dropped() => 0,
+        pressure => pressure,
+    });
+    pressures.max().unwrap_or(0)
 }
 
 fn stopped_by(error: Error) -> Error {

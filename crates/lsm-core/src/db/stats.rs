@@ -22,7 +22,7 @@ fn level_stats(level: &Level) -> LevelStats {
 impl DbInner {
     fn partition_stats(&self, partition: &Arc<PartitionState>) -> PartitionStats {
         let view = partition.view();
-        let (pressure_permille, reason) = self.pressure(partition);
+        let (pressure_permille, reason) = self.pressure(partition, self.sealed_bytes());
         PartitionStats {
             name: partition.name.to_string(),
             memtable_bytes: view.memtable_bytes(),

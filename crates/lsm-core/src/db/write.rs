@@ -7,7 +7,7 @@ use super::commit::{Commit, Prepared, PreparedSection, Sections};
 use super::handle::{Db, Partition};
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
-use crate::limits::check_key;
+use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
 use crate::options::{Durability, Options};
 use crate::partition::PartitionState;
 use crate::types::EntryKind;
@@ -148,6 +148,10 @@ impl Batch {
         let bytes = self.bytes + (key.len() + value.len()) as u64;
         if bytes > db.options.batch_bytes_max {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
+        }
+        let encoded: u64 = self.sections.iter().map(|(_, s)| s.bytes().len() as u64).sum();
+        if encoded + key.len() as u64 + value.len() as u64 + 32 > FORMAT_BATCH_BYTES_MAX {
+            return Err(Error::limit("encoded batch size", encoded, FORMAT_BATCH_BYTES_MAX));
         }
         if self.sections.first().is_some_and(|(other, _)| other.logged != partition.state().logged)
         {

@@ -5,7 +5,7 @@
 //! 000000000000002b-00000003.wal        a log segment
 //! 000000000000002c-00000003.manifest   a manifest generation
 //! LOCK                                 held by the process that writes
-//! *.tmp                                a file that put_if_absent had not finished
+//! *.manifest.123-4.tmp                 a manifest that put_if_absent had not finished
 //! ```
 //!
 //! Invariant: names of one kind sort by age, and a number is never used again, so that a leftover
@@ -87,6 +87,17 @@ impl fmt::Display for FileName {
     }
 }
 
+/// Whether `text` names a manifest that [`put_if_absent`](super::Fs::put_if_absent) had not
+/// finished: its name, then process and counter. Anything else that ends alike is a stranger's.
+pub fn is_temporary(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    text.strip_suffix(TEMPORARY_SUFFIX)
+        .and_then(|text| text.rsplit_once('.'))
+        .filter(|(_, by)| by.split_once('-').is_some_and(|(a, b)| is_number(a) && is_number(b)))
+        .and_then(|(name, _)| FileName::parse(name))
+        .is_some_and(|name| name.kind == FileKind::Manifest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +125,21 @@ mod tests {
             "\u{e9}00000000000002a-0000003.sst",
         ] {
             assert_eq!(FileName::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_our_own_unfinished_files_are_temporary() {
+        assert!(is_temporary("000000000000002c-00000003.manifest.17-4.tmp"));
+        for text in [
+            "notes.manifest.tmp",
+            "000000000000002c-00000003.manifest.tmp",
+            "000000000000002c-00000003.manifest.17-.tmp",
+            "000000000000002c-00000003.manifest.a-1.tmp",
+            "000000000000002c-00000003.sst.17-4.tmp",
+            "000000000000002c-00000003.manifest",
+        ] {
+            assert!(!is_temporary(text), "{text}");
         }
     }
 }

@@ -20,8 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering as Atomic};
 
 use crossbeam_skiplist::SkipMap;
 
-use crate::batch::Operation;
-use crate::types::{KeyRef, MemtableId, SeqNo, Slice, Trailer, prefix8};
+use crate::types::{KeyRef, MemtableId, Operation, SeqNo, Slice, Trailer, prefix8};
 
 pub use iter::MemtableIter;
 

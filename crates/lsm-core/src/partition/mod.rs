@@ -9,7 +9,7 @@
 mod view;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
@@ -35,6 +35,8 @@ pub struct PartitionState {
     // Set once, under the commit path's lock; read anywhere. The visible sequence number at the
     // drop, plus one so that 0 can mean that it lives.
     dropped_at: AtomicU64,
+    /// Changed under the commit path's lock.
+    doubtful: AtomicBool,
     /// How far writes are held back, in thousandths, and why: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
 }
@@ -50,6 +52,7 @@ impl PartitionState {
             view: ArcSwap::from_pointee(ReadView { active, sealed: Vec::new(), version }),
             change: Mutex::new(MemtableId(2)),
             dropped_at: AtomicU64::new(0),
+            doubtful: AtomicBool::new(false),
             pressure: AtomicU32::new(0),
         }
     }
@@ -95,6 +98,16 @@ impl PartitionState {
     /// Marks the partition as dropped behind `visible`. Only under the commit path's lock.
     pub fn mark_dropped(&self, visible: SeqNo) {
         self.dropped_at.store(visible.get() + 1, Ordering::Release);
+    }
+
+    /// Says whether a drop of it may be on disk that did not take place.
+    pub fn set_doubtful(&self, doubtful: bool) {
+        self.doubtful.store(doubtful, Ordering::Release);
+    }
+
+    /// Whether a drop of it may be on disk that did not take place.
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Acquire)
     }
 
     /// Whether it was dropped.

@@ -50,7 +50,9 @@ fn look_up(
     hash: u64,
     seq: SeqNo,
 ) -> Result<Option<(Trailer, Slice)>> {
-    table.reader(context)?.get(key, hash, seq).map_err(|error| error.at_key(key))
+    // A table that cannot be opened is damage on the way to the key as well.
+    let found = table.reader(context).and_then(|reader| reader.get(key, hash, seq));
+    found.map_err(|error| error.at_key(key))
 }
 
 fn resolve(

@@ -32,7 +32,7 @@
 //! A key shares with its restart key, not with its neighbour, so that any entry can be rebuilt
 //! from two places. Beside the payload a block holds 12 bytes an entry: its offset, and the 8
 //! bytes of its key that follow the common prefix as a word, which decide nearly every comparison
-//! of a search.
+//! of a search. (Words and offsets in one array were tried: no faster.)
 //!
 //! Invariants of a [`Block`], which everything behind [`Block::parse`] relies on:
 //! 1. Each entry decodes, lies inside the entries, and has a known kind and a valid key length.
@@ -67,10 +67,16 @@ pub struct Block {
     pub(super) offsets: Box<[u32]>,
     base_seq: u64,
     /// Length of the common prefix.
-    pub(super) common: usize,
+    common: u32,
     /// Where the first key begins.
-    first_key: usize,
+    first_key: u32,
+    /// The common prefix, if it is not longer: it is compared in every search, and here it costs
+    /// no further line of memory.
+    common_copy: [u8; COMMON_COPY_BYTES],
 }
+
+/// Longest common prefix that a block keeps beside its numbers.
+const COMMON_COPY_BYTES: usize = 16;
 
 /// The numbers in front of an entry.
 #[derive(Clone, Copy)]
@@ -136,14 +142,20 @@ impl Head {
     }
 }
 
-/// An entry of a block.
+/// What a look-up found: an entry without its user key, which is the one that was asked for.
 #[derive(Clone, Copy)]
-pub(super) struct EntryRef<'a> {
-    pub key: JoinedKey<'a>,
+pub(super) struct Found {
     pub trailer: Trailer,
     /// Where the value begins in the payload.
     pub value: usize,
     pub value_len: usize,
+}
+
+/// The key of an entry, in pieces.
+#[derive(Clone, Copy)]
+pub(super) struct EntryKey<'a> {
+    pub key: JoinedKey<'a>,
+    pub trailer: Trailer,
 }
 
 impl Block {
@@ -176,7 +188,12 @@ impl Block {
         check.entries(count)?;
         let (words, offsets) = (check.words.into(), check.offsets.into());
         let first_key = Head::decode(payload, 0).ok_or(bad("bad entry", 0))?.suffix;
-        Ok(Block { words, offsets, base_seq, common: common as usize, first_key, bytes })
+        let mut common_copy = [0; COMMON_COPY_BYTES];
+        if let Some(copy) = common_copy.get_mut(..common as usize) {
+            copy.copy_from_slice(&payload[first_key..first_key + copy.len()]);
+        }
+        let first_key = first_key as u32;
+        Ok(Block { words, offsets, base_seq, common, first_key, common_copy, bytes })
     }
 
     /// Number of entries; at least 1.
@@ -193,7 +210,15 @@ impl Block {
     /// The prefix that all keys have.
     #[inline]
     pub(super) fn common_prefix(&self) -> &[u8] {
-        &self.bytes[self.first_key..self.first_key + self.common]
+        let len = self.common as usize;
+        let start = self.first_key as usize;
+        self.common_copy.get(..len).unwrap_or_else(|| &self.bytes[start..start + len])
+    }
+
+    /// Length of the common prefix.
+    #[inline]
+    pub(super) fn common_len(&self) -> usize {
+        self.common as usize
     }
 
     #[inline]
@@ -216,19 +241,14 @@ impl Block {
         Trailer::new(seq.expect("checked by parse"), kind.expect("checked by parse"))
     }
 
-    /// Entry `i`, its key in two pieces.
+    /// The key of entry `i`.
     #[inline]
-    pub(super) fn entry(&self, i: usize) -> EntryRef<'_> {
+    pub(super) fn key(&self, i: usize) -> EntryKey<'_> {
         let head = self.head(i);
         let restart = if head.shared == 0 { 0..0 } else { self.restart_range(i) };
         let shared = &self.bytes[restart][..head.shared];
-        let value = head.suffix + head.suffix_len;
-        EntryRef {
-            key: JoinedKey { shared, suffix: &self.bytes[head.suffix..value] },
-            trailer: self.trailer(head),
-            value,
-            value_len: head.value_len,
-        }
+        let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
+        EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
     }
 
     /// The value of entry `i`.

@@ -7,23 +7,13 @@ use std::cmp::Ordering;
 
 use crate::types::{KeyRef, SeqNo, prefix8};
 
-use super::block::{Block, EntryRef};
+use super::block::{Block, Found, Head};
 
 /// A user key in two pieces: what it shares with its restart key, and the rest.
 #[derive(Clone, Copy)]
 pub(super) struct JoinedKey<'a> {
     pub shared: &'a [u8],
     pub suffix: &'a [u8],
-}
-
-impl JoinedKey<'_> {
-    /// Whether it is `key`.
-    #[inline]
-    pub(super) fn is(self, key: &[u8]) -> bool {
-        key.len() == self.shared.len() + self.suffix.len()
-            && key[self.shared.len()..] == *self.suffix
-            && key[..self.shared.len()] == *self.shared
-    }
 }
 
 /// Length of the longest common prefix.
@@ -114,12 +104,9 @@ impl Block {
     }
 
     /// The newest entry of `user_key` that is not newer than `seq`.
-    ///
-    /// The common prefix is not compared: a key that lacks it differs from whatever is found, and
-    /// that costs one line of memory less.
     #[inline]
-    pub(super) fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<EntryRef<'_>> {
-        let word = prefix8(user_key.get(self.common..)?);
+    pub(super) fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<Found> {
+        let word = prefix8(user_key.get(self.common_len()..)?);
         let words = &*self.words;
         let low = words.partition_point(|w| *w < word);
         if *words.get(low)? != word {
@@ -131,14 +118,32 @@ impl Block {
         if at == self.len() {
             return None;
         }
-        let entry = self.entry(at);
-        (entry.trailer <= target.trailer && entry.key.is(user_key)).then_some(entry)
+        let head = self.head(at);
+        let trailer = self.trailer(head);
+        if trailer > target.trailer || !self.is_key(head, user_key) {
+            return None;
+        }
+        let value = head.suffix + head.suffix_len;
+        Some(Found { trailer, value, value_len: head.value_len })
+    }
+
+    /// Whether `user_key` is the user key of the entry that [`Block::find`] came to.
+    ///
+    /// The restart key, which lies elsewhere in the block, need not be read. If it is not the
+    /// entry itself, the search has passed it. Either its word is smaller: then what the entry
+    /// shares with it lies within the entry's word, and that is the word of `user_key`. Or
+    /// `user_key` lies between the two and has what both share. This holds for keys with the
+    /// common prefix, since words tell nothing of others.
+    #[inline]
+    fn is_key(&self, head: Head, user_key: &[u8]) -> bool {
+        let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
+        user_key.get(head.shared..) == Some(suffix) && user_key.starts_with(self.common_prefix())
     }
 
     /// Whether entry `i` is before `target`.
     #[inline]
     fn is_before(&self, i: usize, target: KeyRef<'_>) -> bool {
-        let entry = self.entry(i);
+        let entry = self.key(i);
         let order = compare_tails(entry.key.shared, entry.key.suffix, target.user);
         // Newer first: the greater trailer is the earlier.
         order.then_with(|| target.trailer.cmp(&entry.trailer)) == Ordering::Less

@@ -107,7 +107,7 @@ impl SstReader {
         };
         let block = self.block(extent)?;
         let found = block.find(user_key, seq);
-        Ok(found.map(|entry| (entry.trailer, block.slice(entry.value, entry.value_len))))
+        Ok(found.map(|found| (found.trailer, block.slice(found.value, found.value_len))))
     }
 
     /// The only data block that can hold an entry of the target's user key not before `target`.

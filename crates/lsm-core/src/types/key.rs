@@ -209,9 +209,13 @@ pub fn prefix8(bytes: &[u8]) -> u64 {
     if let Some(head) = bytes.first_chunk::<8>() {
         return u64::from_be_bytes(*head);
     }
-    let mut word = [0; 8];
-    word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_be_bytes(word)
+    // Two loads that overlap: copying a few bytes into a word and loading it stalls the CPU.
+    let len = bytes.len();
+    if let (Some(head), Some(tail)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        let (head, tail) = (u32::from_be_bytes(*head), u32::from_be_bytes(*tail));
+        return u64::from(head) << 32 | u64::from(tail) << (64 - 8 * len);
+    }
+    bytes.iter().zip([56, 48, 40]).fold(0, |word, (byte, shift)| word | u64::from(*byte) << shift)
 }
 
 #[cfg(test)]
@@ -227,6 +231,16 @@ mod tests {
         let seek = KeyRef::seek(b"k", SeqNo(5));
         assert!(new < seek && seek < old);
         assert!(old < KeyRef::new(b"k", Trailer::LAST) && old < KeyRef::new(b"k\0", at(99)));
+    }
+
+    #[test]
+    fn short_prefix_words_are_padded_with_zeros() {
+        for len in 0..12_u8 {
+            let bytes: Vec<u8> = (0..len).map(|n| 0xf1 + n).collect();
+            let mut padded = bytes.clone();
+            padded.resize(8, 0);
+            assert_eq!(prefix8(&bytes).to_be_bytes(), padded[..8]);
+        }
     }
 
     proptest! {

@@ -2,8 +2,10 @@
 
 mod ids;
 mod key;
+mod operation;
 mod slice;
 
 pub use ids::{DbId, Epoch, FileNo, MemtableId, PartitionId};
 pub use key::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer, prefix8};
+pub use operation::Operation;
 pub use slice::Slice;

@@ -24,7 +24,7 @@ impl Slice {
     /// Longest string that is kept without a heap buffer.
     pub const INLINE_BYTES: usize = 30;
     /// Up to this length a piece of a larger buffer is copied rather than shared, so that a small
-    /// value never keeps a whole block in memory.
+    /// value never keeps a whole block in memory. Neither does one that is a small part of a batch.
     const COPY_BYTES_MAX: usize = 512;
 
     /// A copy of `bytes`.
@@ -42,7 +42,8 @@ impl Slice {
     /// # Panics
     /// If the range does not lie inside the buffer.
     pub fn share(buffer: &Arc<[u8]>, start: usize, len: usize) -> Slice {
-        if len <= Self::COPY_BYTES_MAX && len < buffer.len() {
+        let wasteful = len <= Self::COPY_BYTES_MAX || buffer.len() / 16 > len;
+        if wasteful && len < buffer.len() {
             return Slice::copy_from(&buffer[start..start + len]);
         }
         assert!(start + len <= buffer.len() && buffer.len() <= u32::MAX as usize);

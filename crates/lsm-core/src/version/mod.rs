@@ -80,7 +80,7 @@ impl PartitionVersion {
 /// A place in the log, with the last sequence that counts before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogCut {
-    /// The segment.
+    /// The segment; 0 if the log had none yet.
     pub segment: FileNo,
     /// Offset in it, in bytes.
     pub offset: u64,
@@ -105,7 +105,8 @@ pub struct DbVersion {
     pub partitions: BTreeMap<PartitionId, Arc<PartitionVersion>>,
     /// Every live log segment, reserves included, with the epoch in its name.
     pub log_segments: BTreeMap<FileNo, Epoch>,
-    /// Where the log of the epochs before the present one ends: replay never reads past it.
+    /// Where the log of the epochs before the present one ends: replay never reads past it. Absent
+    /// in the first epoch.
     pub log_cut: Option<LogCut>,
     /// Where the present epoch's log ends, if it was closed cleanly.
     pub log_closed: Option<LogCut>,

@@ -2,8 +2,9 @@
 //!
 //! Called at open, by secondaries and by tools. It writes nothing.
 //!
-//! The chain begins at the oldest generation present and follows what [`Change::Superseded`]
-//! names. A generation that nobody names was made by a writer that died before it used it.
+//! The chain begins at the newest generation that was in use, which shows in frames behind its
+//! snapshot, or else at the oldest one present, and follows what [`Change::Superseded`] names. A
+//! newer generation that nobody names was made by a writer that died before it used it.
 //!
 //! Invariants:
 //! 1. The answer is the state after the last edit of the chain, or an error: never a state with an
@@ -11,8 +12,9 @@
 //! 2. A bad frame ends the manifest only if nothing valid follows it in the file. A valid
 //!    `Superseded` behind it counts: its successor begins with a whole snapshot that is at least
 //!    as new, so what is damaged before it matters no more.
-//! 3. A generation takes edits only when it is named. One that has edits and that nobody names
-//!    means that the name was damaged: corruption, not garbage.
+//! 3. A generation takes edits only when those before it name it durably or are gone. If it has
+//!    some, all older ones are history, even if they do not say so: their last frame was lost, or
+//!    they were deleted and a failed sync of the folder brought them back.
 //! 4. A failed read is an error, never an end.
 
 use std::path::Path;
@@ -35,9 +37,9 @@ pub struct Recovered {
     pub generation: FileName,
     /// Offset behind the last good edit in it, in bytes.
     pub end: u64,
-    /// Older generations of the chain that are still present, oldest first.
+    /// Older generations that are still present, oldest first.
     pub older: Vec<FileName>,
-    /// Generations that nobody names. Delete them before the others, see `retire`.
+    /// Newer generations that nobody names. Delete them before the others, see `retire`.
     pub garbage: Vec<FileName>,
     /// Whether bytes behind `end` are no edit: the last append was torn.
     pub torn: bool,
@@ -58,8 +60,14 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
     let Some(&oldest) = present.first() else {
         return Ok(None);
     };
-    let mut older = Vec::new();
     let mut name = oldest;
+    for newer in present[1..].iter().rev() {
+        if was_used(fs, dir, *newer)? {
+            name = *newer;
+            break;
+        }
+    }
+    let mut older: Vec<_> = present.iter().copied().filter(|other| *other < name).collect();
     let mut last = read_generation(fs, dir, name)?;
     let mut writable = last.writable;
     while let Some((next, number)) = last.superseded {
@@ -100,7 +108,6 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
     }
     let garbage: Vec<_> =
         present.into_iter().filter(|n| *n != name && !older.contains(n)).collect();
-    garbage.iter().try_for_each(|unnamed| check_unused(fs, dir, *unnamed))?;
     Ok(Some(Recovered {
         version,
         generation: name,
@@ -124,21 +131,15 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
     }
 }
 
-/// Whatever else is wrong with a generation that nobody names, it has no edits.
-fn check_unused(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<()> {
+/// Whether a generation holds anything behind its snapshot.
+fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
     let Ok((place, _)) = read_header(&bytes, name, &path) else {
-        return Ok(());
+        return Ok(false);
     };
-    let Some((_, _, end)) = place.frame_at(&bytes, HEADER_BYTES) else {
-        return Ok(());
-    };
-    if place.frame_at(&bytes, end).is_some() {
-        let what = "a manifest generation has edits, but no other one names it";
-        return Err(Error::corruption(path, end as u64, what));
-    }
-    Ok(())
+    let snapshot = place.frame_at(&bytes, HEADER_BYTES);
+    Ok(snapshot.is_some_and(|(_, _, end)| place.frame_at(&bytes, end).is_some()))
 }
 
 struct Generation {

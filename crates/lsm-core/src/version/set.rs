@@ -43,6 +43,8 @@ pub struct VersionSet {
     epoch: Epoch,
     numbers: Arc<FileNumbers>,
     manifest_bytes_max: u64,
+    /// Length of the present generation when it was begun: its snapshot.
+    snapshot_bytes: u64,
     current: Arc<DbVersion>,
     manifest: Manifest,
     /// Number of the last edit that was tried.
@@ -69,6 +71,7 @@ impl VersionSet {
             epoch: current.epoch,
             numbers,
             manifest_bytes_max,
+            snapshot_bytes: manifest.bytes(),
             last_number: current.edit_number,
             current: Arc::new(current),
             manifest,
@@ -82,6 +85,12 @@ impl VersionSet {
         &self.current
     }
 
+    /// Begins a new generation if the present one takes no more edits: before work whose result
+    /// could not be installed.
+    pub fn ensure_writable(&mut self) -> Result<()> {
+        if self.manifest.is_failed() { self.begin_generation() } else { Ok(()) }
+    }
+
     /// Makes an edit of `changes` durable and current.
     ///
     /// # Errors
@@ -93,7 +102,7 @@ impl VersionSet {
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
         if self.manifest.is_failed() {
             self.begin_generation()?;
-        } else if self.manifest.bytes() > self.manifest_bytes_max {
+        } else if self.manifest.bytes() > self.manifest_bytes_max.max(2 * self.snapshot_bytes) {
             // The present generation takes edits all the same if this fails.
             if let Err(error) = self.begin_generation()
                 && self.manifest.is_failed()
@@ -109,6 +118,7 @@ impl VersionSet {
         self.last_number = edit.number;
         self.manifest.append(&edit)?;
         self.current = Arc::new(next);
+        self.retire_older();
         Ok(&self.current)
     }
 
@@ -123,22 +133,30 @@ impl VersionSet {
         })?;
         let is_named = !self.manifest.is_failed() && self.manifest.supersede(name).is_ok();
         self.older.push(self.manifest.name());
-        match retire(&*self.fs, &self.dir, &self.garbage, &self.older) {
-            Ok(()) => {
-                self.garbage.clear();
-                self.older.clear();
-            }
-            // Durably named: what is left of the old ones goes next time or at the next open.
-            Err(_) if is_named => {}
-            // Recovery may still begin with the old one, so the new one must not be used. It may
-            // be named all the same: it is deleted after the old one, never before.
-            Err(error) => {
+        if !is_named {
+            // Recovery may still begin with the old one, so the new one must not be used before
+            // that is gone. It may be named all the same: if it cannot be used now, it is deleted
+            // after the old one, never before.
+            if let Err(error) = retire(&*self.fs, &self.dir, &self.garbage, &self.older) {
                 self.older.push(name);
                 return Err(error);
             }
+            self.garbage.clear();
+            self.older.clear();
         }
+        self.snapshot_bytes = new.bytes();
         self.manifest = new;
         self.current = Arc::new(version);
         Ok(())
+    }
+
+    /// Lets the generations go that an edit in a newer one has made history. What cannot be
+    /// deleted now goes next time, or at the next open.
+    fn retire_older(&mut self) {
+        let is_idle = self.older.is_empty() && self.garbage.is_empty();
+        if !is_idle && retire(&*self.fs, &self.dir, &self.garbage, &self.older).is_ok() {
+            self.garbage.clear();
+            self.older.clear();
+        }
     }
 }

@@ -484,13 +484,15 @@ fn recovery_follows_the_chain_and_calls_the_unnamed_garbage() {
     let found = recover(&shelf, dir(), &names).unwrap().unwrap();
     assert_eq!(found.version, apply(&version, &edit).unwrap());
     assert_eq!((found.generation, found.end), (generation(120), new.bytes()));
-    assert_eq!((found.older.clone(), found.garbage.clone()), (vec![names[1]], vec![names[2]]));
+    assert_eq!((found.older.clone(), found.garbage.len()), (vec![names[1], names[2]], 0));
     let e = recover(&shelf, dir(), &names[1..]).unwrap_err();
     assert!(e.to_string().contains("missing") && e.is_corruption(), "{e}");
-    // Damage of the name would make acknowledged edits look like garbage.
+    // A generation that has edits counts, whatever the ones before it say: a failed sync of the
+    // folder may have brought them back.
     let path = generation(100).path(dir());
     *shelf.files.lock().get_mut(&path).unwrap().last_mut().unwrap() ^= 1;
-    assert!(recover(&shelf, dir(), &names).unwrap_err().to_string().contains("no other one names"));
+    let again = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!((again.version, again.older), (found.version, found.older.clone()));
     retire(&shelf, dir(), &found.garbage, &found.older).unwrap();
     let found = recover(&shelf, dir(), &names[..1]).unwrap().unwrap();
     assert_eq!(found.version.edit_number, edit.number);

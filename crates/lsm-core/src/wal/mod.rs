@@ -22,7 +22,8 @@
 //! What the caller must do, so that this holds: after a failed append the next segment's header is
 //! durable before the refused writers hear of it and before anything later is acknowledged; a
 //! place is called durable only when every byte of the log before it is, in each segment; a
-//! segment stands in the manifest before its header is written.
+//! segment stands in the manifest, and its preallocated zeros are durable, before its header is
+//! written; segments are begun in the order of their numbers.
 
 pub mod frame;
 mod lookahead;

@@ -256,7 +256,11 @@ impl LogReader {
             Err(what) if self.offset >= SEGMENT_HEADER_BYTES => {
                 return Err(Error::corruption(&self.sources[self.idx].path, 0, what));
             }
-            Err(what) => return Ok(Some(what)),
+            Err(what) => {
+                let Some(idx) = self.first_begun()? else { return Ok(Some(what)) };
+                self.idx = idx;
+                return self.open_segment();
+            }
         };
         let mut limit = self.readable(self.idx)?;
         if self.offset < SEGMENT_HEADER_BYTES {
@@ -276,6 +280,22 @@ impl LogReader {
         let next = next.filter(|(_, next)| next.base == header.lsn_at(limit));
         self.durable = self.durable.max(header.durable);
         self.current = Some(Current { header, limit, next });
+        Ok(None)
+    }
+
+    /// The segment that the log begins with, if those listed before it were never begun: it is the
+    /// first with a header, and continues none that is still listed.
+    fn first_begun(&mut self) -> Result<Option<usize>> {
+        if self.idx > 0 || self.options.start.is_some() {
+            return Ok(None);
+        }
+        for idx in 1..self.sources.len() {
+            if let HeaderState::Valid(header) = self.header_state(idx)? {
+                let named = header.previous.map(|previous| previous.segment);
+                let is_listed = self.sources.iter().any(|source| Some(source.number) == named);
+                return Ok((!is_listed).then_some(idx));
+            }
+        }
         Ok(None)
     }
 

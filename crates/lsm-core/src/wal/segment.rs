@@ -35,6 +35,7 @@ use std::path::Path;
 use super::{LogPlace, Lsn};
 use crate::codec::{Malformed, Reader, checksum64};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::File;
 use crate::types::{DbId, Epoch, FileNo, SeqNo};
 
 /// Length of a segment's header in bytes: where its first frame begins.
@@ -122,6 +123,19 @@ impl SegmentHeader {
         out
     }
 
+    /// The header of the segment in `file`; `None` if there is none that verifies.
+    ///
+    /// # Errors
+    /// Those of reading; `Unsupported` for a header that verifies but needs newer code.
+    pub fn read(file: &dyn File, path: &Path) -> Result<Option<SegmentHeader>> {
+        let mut bytes = [0; HEADER_LEN];
+        let got = file.read_at(0, &mut bytes)?;
+        Ok(match Self::decode(&bytes[..got], path)? {
+            HeaderState::Valid(header) => Some(header),
+            HeaderState::Zero | HeaderState::Garbage(_) => None,
+        })
+    }
+
     /// What `bytes`, the front of the file `path`, are.
     ///
     /// # Errors
@@ -142,18 +156,25 @@ impl SegmentHeader {
             return Ok(HeaderState::Garbage("segment header checksum does not match"));
         }
         let mut reader = Reader::new(&covered[8..]);
-        let unsupported =
-            |what: &str| Error::new(ErrorKind::Unsupported, format!("{} {what}", path.display()));
+        let unsupported = |what: String| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("{} needs newer code: {what}", path.display()),
+            )
+        };
         let malformed = |bad: Malformed| Error::corruption(path, bad.at as u64 + 8, bad.what);
-        if reader.u32().map_err(malformed)? != VERSION {
-            return Err(unsupported("has an unknown format version"));
+        let version = reader.u32().map_err(malformed)?;
+        if version != VERSION {
+            return Err(unsupported(format!("log format version {version}")));
         }
-        if reader.u32().map_err(malformed)? != CHECKSUM_ID {
-            return Err(unsupported("has an unknown checksum"));
+        let checksum = reader.u32().map_err(malformed)?;
+        if checksum != CHECKSUM_ID {
+            return Err(unsupported(format!("log checksum {checksum}")));
         }
         let _ignored = reader.u64().map_err(malformed)?;
-        if reader.u32().map_err(malformed)? != 0 {
-            return Err(unsupported("has unknown incompatible features"));
+        let incompatible = reader.u32().map_err(malformed)?;
+        if incompatible != 0 {
+            return Err(unsupported(format!("log features {incompatible:#x}")));
         }
         Self::fields(&mut reader).map(HeaderState::Valid).map_err(malformed)
     }
@@ -190,6 +211,8 @@ impl SegmentHeader {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn header() -> SegmentHeader {
@@ -257,6 +280,26 @@ mod tests {
             assert_eq!(state.is_ok(), expected, "byte {at}");
             if let Err(e) = state {
                 assert_eq!(e.kind(), ErrorKind::Unsupported);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_that_verifies_panics(
+            edits in prop::collection::vec((8..CHECKSUM_AT, any::<u8>()), 0..8),
+            lie in (28..112_usize, 1..17_usize, any::<bool>()),
+        ) {
+            let mut bytes = header().encode();
+            edits.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+            let (at, len, ones) = lie;
+            bytes[at..(at + len).min(112)].fill(if ones { 0xff } else { 0 });
+            let sum = checksum64(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+            if let Ok(HeaderState::Valid(header)) = SegmentHeader::decode(&bytes, Path::new("x")) {
+                // No file is longer than this, so no place in one overflows the log's.
+                prop_assert!(header.lsn_at(i64::MAX as u64) >= header.base);
+                prop_assert!(header.durable <= header.base);
             }
         }
     }

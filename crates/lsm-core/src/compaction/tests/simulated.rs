@@ -201,6 +201,7 @@ fn survive(
             Verdict::Keep => true,
             Verdict::Drop => false,
             Verdict::Twin => panic!("sequences are unique"),
+            Verdict::Disordered => panic!("they are in order"),
         }
     });
     kept.copied().collect()

@@ -10,8 +10,12 @@ use crate::error::{ErrorKind, Result};
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
+use crate::sstable::block_builder::BlockBuilder;
+use crate::sstable::bloom::Bloom;
+use crate::sstable::footer::FOOTER_BYTES;
+use crate::sstable::index::Index;
 use crate::sstable::properties::Properties;
-use crate::sstable::stored::{Payload, Sealer, Source};
+use crate::sstable::stored::{Extent, Payload, Sealer, Source};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
@@ -179,12 +183,12 @@ fn footers_of_other_versions_and_features_are_unsupported() {
 fn use_block(block: &Block, targets: &[Vec<u8>]) {
     let mut last: Option<(Vec<u8>, Trailer)> = None;
     for i in 0..block.len() {
-        let entry = block.entry(i);
+        let entry = block.key(i);
         let user = [entry.key.shared, entry.key.suffix].concat();
-        assert_eq!(block.value(i).len(), entry.value_len);
+        let value = block.value(i).len();
         let key = KeyRef::new(&user, entry.trailer);
         assert_eq!(block.lower_bound(key), i);
-        assert!(block.find(&user, entry.trailer.seq()).is_some());
+        assert_eq!(block.find(&user, entry.trailer.seq()).unwrap().value_len, value);
         if let Some((user, trailer)) = &last {
             assert!(KeyRef::new(user, *trailer) < key);
         }
@@ -233,6 +237,40 @@ proptest! {
         let source = Source { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
         let _ = Properties::decode(&source, 0, &payload);
     }
+
+    #[test]
+    fn no_bytes_make_a_bloom_panic(mut payload in vec(any::<u8>(), 0..300), hash: u64) {
+        if let Some(extractor) = payload.first_mut() {
+            *extractor &= 1;
+        }
+        if let Ok(Some(bloom)) = Bloom::parse(&payload) {
+            bloom.may_contain(hash);
+        }
+    }
+
+    /// Each field of a footer that verifies may lie; what it points at then does not. The file's
+    /// hash is left out: that one is compared with the manifest.
+    #[test]
+    fn a_false_footer_is_an_error(
+        at in 16..112_usize,
+        lie in vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 1..17),
+    ) {
+        let all = small_table();
+        let (mut bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
+        let len = bytes.len();
+        let footer = len - FOOTER_BYTES;
+        let end = (at + lie.len()).min(112);
+        let before = bytes.clone();
+        bytes[footer + at..footer + end].copy_from_slice(&lie[..end - at]);
+        let checksum = crate::codec::checksum64_seeded(&bytes[footer..len - 8], len as u64);
+        bytes[len - 8..].copy_from_slice(&checksum.to_le_bytes());
+        // Reserved bytes mean nothing, and a file without a bloom reads as well as one with it.
+        let changed = (footer..len - 8).filter(|at| bytes[*at] != before[*at]);
+        let matters = |at: usize| !(27..32).contains(&at) && !(64..80).contains(&at);
+        let is_sound = changed.map(|at| at - footer).filter(|at| matters(*at)).count() == 0;
+        let read = read_all(&bytes, &all);
+        prop_assert!(read.is_err() || is_sound);
+    }
 }
 
 #[test]
@@ -261,6 +299,23 @@ fn numbers_have_one_form_and_counts_are_held_against_the_bytes() {
     assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 2), too_many);
     assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 0), too_many);
     assert!(block(&[1, 0, 1, 0, 0, b'k'], u32::MAX).is_some());
+}
+
+#[test]
+fn an_index_whose_blocks_leave_a_gap_is_refused() {
+    let index = |values: [&[u8]; 2]| {
+        let mut builder = BlockBuilder::new(SeqNo::ZERO);
+        builder.add(KeyRef::new(b"a", Trailer::LAST), values[0]);
+        builder.add(KeyRef::new(b"b", Trailer::LAST), values[1]);
+        Index::new(parse(builder.finish(b"b")).unwrap(), 1)
+    };
+    let index_of_two = index([&[0, 30], &[30, 40]]).unwrap();
+    assert_eq!(index_of_two.extent(1), Some(Extent { offset: 30, len: 40 }));
+    assert_eq!(index_of_two.extent(2), None);
+    let none: [&[u8]; 4] = [&[31, 40], &[29, 40], &[30], &[30, 40, 0]];
+    for second in none {
+        assert!(index([&[0, 30], second]).is_none());
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::codec::checksum64;
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::index::INDEX_BYTES_MAX;
-use crate::sstable::{ReadMode, SstReader, bloom_hash};
+use crate::sstable::{ReadMode, SstOptions, SstReader, bloom_hash};
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
 
 fn kind() -> impl Strategy<Value = EntryKind> {
@@ -129,7 +129,7 @@ proptest! {
         bloom_bits_per_key in prop_oneof![Just(0_u32), Just(1), Just(10)],
     ) {
         let compression = if lz4 { Compression::Lz4 } else { Compression::None };
-        let options = crate::sstable::SstOptions {
+        let options = SstOptions {
             bloom_bits_per_key, ..options(block_bytes, compression)
         };
         let (bytes, summary) = write(&all, options, index_bytes_max);
@@ -167,6 +167,33 @@ fn versions_of_one_key_may_span_many_blocks_and_index_partitions() {
             assert_eq!(found.unwrap().unwrap().1, seq.to_le_bytes());
         }
         check(&reader, &all, &[(b"hot\0".to_vec(), 5), (b"ho".to_vec(), 5)]);
+    }
+}
+
+#[test]
+fn a_key_that_differs_in_one_byte_is_another_key() {
+    let long = b"a restart key whose neighbours share much of it ";
+    let mut keys: Vec<Vec<u8>> = (0..40_u8).map(|n| [&long[..], &[n * 5, 7]].concat()).collect();
+    keys.extend((0..40_u8).map(|n| [&b"abc"[..], &[n * 3, 1, 2, 3, 4, 5, 6, 7, n]].concat()));
+    keys.extend((0..40_u8).map(|n| [b'a', n * 5, 9]).map(Vec::from));
+    keys.sort();
+    let all: Entries = keys.iter().map(|key| entry(key, 5, EntryKind::Value, key)).collect();
+    // Common prefixes of all, of some and of no keys of a block.
+    for block_bytes in [128, 512, 1 << 20] {
+        let options =
+            SstOptions { bloom_bits_per_key: 0, ..options(block_bytes, Compression::None) };
+        let (bytes, _) = write(&all, options, INDEX_BYTES_MAX);
+        let reader = open(&bytes, None).unwrap();
+        for key in &keys {
+            for at in 0..key.len() {
+                for change in [1, 0x80, 0xff] {
+                    let mut other = key.clone();
+                    other[at] ^= change;
+                    let found = reader.get(&other, 0, SeqNo::MAX).unwrap();
+                    assert_eq!(found.map(|f| f.1.to_vec()), keys.contains(&other).then_some(other));
+                }
+            }
+        }
     }
 }
 

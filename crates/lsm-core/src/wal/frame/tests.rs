@@ -1,3 +1,5 @@
+//! Frames as bytes: goldens, round trips, and every single damage refused.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -496,6 +496,28 @@ fn a_segment_that_could_not_be_begun_is_passed_over() {
     }
 }
 
+/// A reserve that was overtaken, or that could not be begun, stays listed for a while; by then the
+/// segment before it may be gone.
+#[test]
+fn a_log_begins_behind_segments_that_were_never_begun() {
+    for written in [0, 100] {
+        let mut log = Log::new(0);
+        log.put(b"one");
+        let broken = MemFile::new(&[]);
+        let reserved = SegmentWriter::create_reserved(broken.clone(), &path(2), 256).unwrap();
+        broken.fail_next_append_after(written);
+        assert!(reserved.begin(header(2, Some(&log.writer))).is_err());
+        log.files.push(broken);
+        log.headers.push(header(2, Some(&log.writer)));
+        log.sync();
+        log.next_segment();
+        log.put(b"two");
+        let (frames, end) = read(log.sources().split_off(1), LogReaderOptions::new(DB));
+        let expected: Vec<_> = log.all().split_off(1);
+        assert_eq!((frames, end.is_ok()), (expected, true), "{written} bytes were written");
+    }
+}
+
 #[test]
 fn a_reserved_segment_ends_the_log_quietly_and_a_follower_goes_on_in_it() {
     let mut log = Log::new(256);

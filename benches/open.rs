@@ -1,0 +1,64 @@
+//! Opening: a new store, one whose records all lie in tables, and one with a log to replay.
+//!
+//! Each run opens a copy, because an open changes what it finds: it flushes what it replayed.
+//! The database is closed, and the copy made and removed, outside the measured time.
+//!
+//! `cargo bench --bench open`
+
+#![expect(clippy::disallowed_methods, reason = "it copies folders of closed databases")]
+
+mod store;
+
+use std::fs;
+use std::path::Path;
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use siltstone::{Db, Options};
+use tempfile::TempDir;
+
+use store::{RECORDS, Store};
+
+/// The folder of a closed store.
+fn closed(store: Store) -> TempDir {
+    let Store { db, partition, folder, .. } = store;
+    drop(partition);
+    db.close().expect("what was written can be synced");
+    folder
+}
+
+fn copy(from: &Path) -> TempDir {
+    let to = tempfile::tempdir().expect("the system has a temporary folder");
+    for file in fs::read_dir(from).expect("the folder can be listed") {
+        let file = file.expect("the folder can be listed");
+        fs::copy(file.path(), to.path().join(file.file_name())).expect("there is room for a copy");
+    }
+    to
+}
+
+fn opens(c: &mut Criterion, name: &str, original: &Path) {
+    c.bench_function(&format!("open/{name}"), |b| {
+        let open = |folder: TempDir| (Db::open(folder.path()).expect("it was closed"), folder);
+        b.iter_batched(|| copy(original), open, BatchSize::PerIteration);
+    });
+}
+
+fn open(c: &mut Criterion) {
+    // Short segments, so that little is copied that holds nothing.
+    let options = Options::new().wal_segment_bytes(1 << 20);
+    let nothing = tempfile::tempdir().expect("the system has a temporary folder");
+    opens(c, "new", nothing.path());
+
+    let mut tables = Store::empty(options.clone());
+    tables.fill(0..RECORDS);
+    tables.db.flush().expect("there is room for the tables");
+    let tables = closed(tables);
+    opens(c, "tables_of_100000_records", tables.path());
+
+    let mut log = Store::empty(options);
+    log.fill(0..RECORDS / 10);
+    let log = closed(log);
+    opens(c, "log_of_10000_records", log.path());
+}
+
+criterion_group! { name = benches; config = store::criterion(); targets = open }
+criterion_main!(benches);

@@ -1,0 +1,216 @@
+//! `stats`: what the engine says of itself, as a table for people or as one JSON object.
+//!
+//! The only place that knows the fields of [`Stats`]. What is counted since the open says so,
+//! because this command opens the database for itself: its log was just replayed, and its
+//! counters began at 0.
+//!
+//! Invariant: text and JSON are made from the same copy and leave nothing out.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use siltstone::{LevelStats, PartitionStats, Stats};
+
+use crate::engine::Existing;
+use crate::output::{Failure, Output};
+
+/// Arguments of `stats`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder of the database
+    database: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what the engine says of itself.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let existing = Existing::open(&args.database)?;
+    let stats = existing.db.stats();
+    let mut out = Output::new(args.json);
+    out.line(text(&stats), &json(&stats))?;
+    out.finish()?;
+    Ok(existing.db.close()?)
+}
+
+/// A number of bytes with a unit, exact where it is small.
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..0x2800 => format!("{bytes} B"),
+        0x2800..0xa0_0000 => format!("{:.1} KiB", bytes as f64 / f64::from(1 << 10)),
+        0xa0_0000..0x2_8000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+fn text(stats: &Stats) -> String {
+    let mut text = format!(
+        "{:<20} {:>5} {:>7} {:>12} {:>12} {:>12}\n",
+        "partition", "level", "tables", "size", "entries", "tombstones"
+    );
+    for partition in &stats.partitions {
+        partition_text(&mut text, partition);
+    }
+    let mut line = |name: &str, value: String| {
+        let _ = write!(text, "\n{name:<20} {value}");
+    };
+    line(
+        "on disk",
+        format!("{} in tables, {} log segments", bytes(stats.table_bytes), stats.wal_segment_count),
+    );
+    line(
+        "memory",
+        format!(
+            "{} memtables, {} block cache, {} open tables",
+            bytes(stats.memtable_bytes),
+            bytes(stats.cache_bytes),
+            bytes(stats.open_table_bytes)
+        ),
+    );
+    line(
+        "cache",
+        format!("{} hits, {} misses since the open", stats.cache_hits, stats.cache_misses),
+    );
+    line(
+        "written",
+        format!(
+            "{} by the application in {} batches since the open",
+            bytes(stats.user_bytes),
+            stats.batch_count
+        ),
+    );
+    line("log", format!("{} in {} syncs", bytes(stats.wal_bytes), stats.wal_sync_count));
+    line("flushes", format!("{}, {} written", stats.flush_count, bytes(stats.flush_bytes)));
+    line(
+        "compactions",
+        format!(
+            "{} ({} only moved a table), {} read, {} written",
+            stats.compaction_count,
+            stats.trivial_move_count,
+            bytes(stats.compaction_read_bytes),
+            bytes(stats.compaction_written_bytes)
+        ),
+    );
+    line("write amplification", amplification(stats).map_or("-".to_owned(), |x| format!("{x:.2}")));
+    line("stalled", format!("{:.3} s", stats.stalled.as_secs_f64()));
+    line("read-only", stats.read_only_because.clone().unwrap_or_else(|| "no".to_owned()));
+    line("background error", stats.background_error.clone().unwrap_or_else(|| "none".to_owned()));
+    text
+}
+
+/// A row for each level that holds tables, then what else there is to say of the partition.
+fn partition_text(text: &mut String, partition: &PartitionStats) {
+    // A name may hold anything; a terminal sees it escaped.
+    let name = partition.name.escape_debug().to_string();
+    let mut row = |level: &str, stats: &LevelStats| {
+        let _ = writeln!(
+            text,
+            "{name:<20} {level:>5} {:>7} {:>12} {:>12} {:>12}",
+            stats.table_count,
+            bytes(stats.bytes),
+            stats.entry_count,
+            stats.tombstone_count
+        );
+    };
+    let mut sum = LevelStats::default();
+    for (level, stats) in partition.levels.iter().enumerate() {
+        if stats.table_count > 0 {
+            row(&level.to_string(), stats);
+        }
+        sum.table_count += stats.table_count;
+        sum.bytes += stats.bytes;
+        sum.entry_count += stats.entry_count;
+        sum.tombstone_count += stats.tombstone_count;
+    }
+    row("all", &sum);
+    if partition.memtable_bytes > 0 {
+        let (size, sealed) = (bytes(partition.memtable_bytes), partition.sealed_memtable_count);
+        let _ = writeln!(text, "  {size} in memtables, {sealed} of them sealed");
+    }
+    if partition.compaction_debt_bytes > 0 {
+        let _ = writeln!(text, "  {} to compact", bytes(partition.compaction_debt_bytes));
+    }
+    if let Some(reason) = partition.pressure_reason {
+        let _ = writeln!(
+            text,
+            "  writes held back by {} of 1000: {reason}",
+            partition.pressure_permille
+        );
+    }
+}
+
+/// As [`Stats::write_amplification`]; none before the first write.
+fn amplification(stats: &Stats) -> Option<f64> {
+    (stats.user_bytes > 0).then(|| stats.write_amplification())
+}
+
+fn json(stats: &Stats) -> Value {
+    json!({
+        "partitions": stats.partitions.iter().map(partition_json).collect::<Vec<_>>(),
+        "table_bytes": stats.table_bytes,
+        "wal_segment_count": stats.wal_segment_count,
+        "memtable_bytes": stats.memtable_bytes,
+        "open_table_bytes": stats.open_table_bytes,
+        "cache": {
+            "bytes": stats.cache_bytes,
+            "hits": stats.cache_hits,
+            "misses": stats.cache_misses,
+        },
+        "since_open": {
+            "user_bytes": stats.user_bytes,
+            "batch_count": stats.batch_count,
+            "wal_bytes": stats.wal_bytes,
+            "wal_sync_count": stats.wal_sync_count,
+            "flush_bytes": stats.flush_bytes,
+            "flush_count": stats.flush_count,
+            "compaction_read_bytes": stats.compaction_read_bytes,
+            "compaction_written_bytes": stats.compaction_written_bytes,
+            "compaction_count": stats.compaction_count,
+            "trivial_move_count": stats.trivial_move_count,
+            "write_amplification": amplification(stats),
+            "stalled_seconds": stats.stalled.as_secs_f64(),
+        },
+        "read_only_because": stats.read_only_because,
+        "background_error": stats.background_error,
+    })
+}
+
+fn partition_json(partition: &PartitionStats) -> Value {
+    let levels = partition.levels.iter().enumerate().map(|(level, stats)| {
+        json!({
+            "level": level,
+            "table_count": stats.table_count,
+            "bytes": stats.bytes,
+            "entry_count": stats.entry_count,
+            "tombstone_count": stats.tombstone_count,
+        })
+    });
+    json!({
+        "partition": partition.name,
+        "levels": levels.collect::<Vec<_>>(),
+        "memtable_bytes": partition.memtable_bytes,
+        "sealed_memtable_count": partition.sealed_memtable_count,
+        "compaction_debt_bytes": partition.compaction_debt_bytes,
+        "pressure_permille": partition.pressure_permille,
+        "pressure_reason": partition.pressure_reason,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_exact_while_they_are_small() {
+        let texts = [0, 10_239, 10_240, 10 << 20, 10 << 30].map(bytes);
+        assert_eq!(texts, ["0 B", "10239 B", "10.0 KiB", "10.0 MiB", "10.0 GiB"]);
+    }
+
+    #[test]
+    fn before_the_first_write_there_is_no_amplification() {
+        assert_eq!(json(&Stats::default())["since_open"]["write_amplification"], Value::Null);
+        assert!(text(&Stats::default()).contains("write amplification  -\n"));
+    }
+}

@@ -1,0 +1,369 @@
+//! Stores that earlier versions wrote, kept as files, and what newer ones may one day write.
+//!
+//! `tests/fixtures/v1/` holds two stores of format version 1: one that was closed, one whose
+//! writer died. Every later version must open them. `BLESS_FIXTURE=1 cargo test fixture` writes
+//! them anew from [`write`]; do that only for a format that was never shipped. What they hold
+//! is told by [`expected`], which must never change.
+
+#![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsm_core::codec::{checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_varint};
+use lsm_core::fs::names::{FileKind, FileName};
+use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use siltstone::{
+    BackgroundMode, Builder, Compression, Db, Durability, ErrorKind, Options, PartitionOptions,
+};
+use testkit::Rng;
+
+const DIR: &str = "/db";
+const FIXTURES: [(&str, bool); 2] = [("closed", true), ("crashed", false)];
+
+type Content = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1").join(name)
+}
+
+fn builder(fs: &MemFs) -> Builder {
+    let mut rng = Rng::new(1);
+    let options = Options::new()
+        .wal_segment_bytes(4 << 10)
+        .write_buffer_bytes(1 << 20)
+        .cache_bytes(1 << 20)
+        .compaction_threads(1);
+    Db::builder(DIR)
+        .fs(Arc::new(fs.clone()))
+        .options(options)
+        .background(BackgroundMode::Stepped)
+        .random(move || rng.next_u64())
+}
+
+/// One operation of the fixture: partition, key, and a value or a deletion.
+type Operation = (&'static str, Vec<u8>, Option<Vec<u8>>);
+
+/// The batches of the fixture in order. Frozen with format version 1.
+fn batches() -> Vec<Vec<Operation>> {
+    let value = |n: usize| format!("value {n} {}", "sand and silt ".repeat(n % 9)).into_bytes();
+    let mut batches = Vec::new();
+    for n in 0..240 {
+        let key = format!("key {:03}", n * 37 % 90).into_bytes();
+        let partition = if n % 3 == 0 { "plain" } else { "packed" };
+        let value = (n % 7 != 5).then(|| value(n));
+        let mut batch = vec![(partition, key.clone(), value)];
+        if n % 10 == 0 {
+            batch.push(("default", key, Some(n.to_string().into_bytes())));
+        }
+        batches.push(batch);
+    }
+    batches[50].push(("default", b"empty value".to_vec(), Some(Vec::new())));
+    batches[60].push(("default", b"\0\xff".to_vec(), Some(b"bytes\0\xff".to_vec())));
+    batches[70].push(("packed", b"long key ".repeat(100), Some(b"l".to_vec())));
+    batches[80].push(("packed", b"long value".to_vec(), Some(b"0123456789abcdef".repeat(400))));
+    // In the log at the end, and longer than a segment.
+    batches[210].push(("plain", b"longer than a segment".to_vec(), Some(vec![7; 6000])));
+    batches
+}
+
+/// What the fixtures hold. Frozen with format version 1.
+fn expected() -> Content {
+    let names = ["default", "packed", "plain", "unlogged"];
+    let mut content: Content = names.map(|name| (name, BTreeMap::new())).into();
+    for (partition, key, value) in batches().into_iter().flatten() {
+        let partition = content.get_mut(partition).unwrap();
+        match value {
+            Some(value) => drop(partition.insert(key, value)),
+            None => drop(partition.remove(&key)),
+        }
+    }
+    let unlogged = content.get_mut("unlogged").unwrap();
+    (0..20u8).for_each(|n| drop(unlogged.insert(vec![n], vec![n; 10])));
+    content
+}
+
+/// Writes the fixture: three epochs, tables on several levels, a log of several segments.
+fn write(is_closed: bool) -> MemFs {
+    let fs = MemFs::new();
+    let small = |compression| {
+        let options = PartitionOptions::new().compression(compression).block_bytes(512);
+        options.table_bytes(2 << 10).level0_tables(2).level_base_bytes(2 << 10).level_multiplier(2)
+    };
+    let batches = batches();
+    let mut written = 0;
+    for (epoch, end) in [90, 170, 240].into_iter().enumerate() {
+        let db = builder(&fs).open().unwrap();
+        db.partition_with("packed", small(Compression::Lz4)).unwrap();
+        db.partition_with("plain", small(Compression::None)).unwrap();
+        if epoch == 0 {
+            db.partition("dropped").unwrap().put("gone", "for good").unwrap();
+            let options = PartitionOptions::new().logged(false);
+            let unlogged = db.partition_with("unlogged", options).unwrap();
+            for n in 0..20u8 {
+                unlogged.put([n], [n; 10]).unwrap();
+            }
+        }
+        for (number, operations) in batches.iter().enumerate().take(end).skip(written) {
+            let mut batch = db.batch();
+            for (partition, key, value) in operations {
+                let partition = db.partition(partition).unwrap();
+                batch = match value {
+                    Some(value) => batch.put(&partition, key, value),
+                    None => batch.delete(&partition, key),
+                };
+            }
+            batch.commit(Durability::Os).unwrap();
+            if number % 30 == 20 && number < 200 {
+                db.flush().unwrap();
+            }
+            if number % 25 == 24 {
+                db.wait_idle().unwrap();
+            }
+        }
+        if epoch == 1 {
+            db.drop_partition("dropped").unwrap();
+            db.partition("plain").unwrap().compact(..).unwrap();
+        }
+        written = end;
+        if end < batches.len() || is_closed {
+            db.close().unwrap();
+        } else {
+            return fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+        }
+    }
+    fs
+}
+
+fn check(db: &Db, expected: &Content) {
+    let names: Vec<_> = expected.keys().copied().collect();
+    assert_eq!(db.partition_names(), names);
+    for (name, content) in expected {
+        let partition = db.partition(name).unwrap();
+        let pairs = partition.iter().map(|pair| {
+            let (key, value) = pair.unwrap();
+            (key.to_vec(), value.to_vec())
+        });
+        let pairs: BTreeMap<_, _> = pairs.collect();
+        assert!(pairs == *content, "{name} has {} keys of {}", pairs.len(), content.len());
+        for (key, value) in content {
+            assert_eq!(partition.get(key).unwrap().as_deref(), Some(&value[..]));
+        }
+    }
+}
+
+/// The files of a fixture in memory.
+fn load(name: &str) -> MemFs {
+    let fs = MemFs::new();
+    fs.create_dir(Path::new(DIR)).unwrap();
+    for entry in std::fs::read_dir(fixture(name)).unwrap() {
+        let entry = entry.unwrap();
+        let bytes = std::fs::read(entry.path()).unwrap();
+        fs.write_raw(&Path::new(DIR).join(entry.file_name()), &bytes).unwrap();
+    }
+    fs
+}
+
+#[test]
+fn fixture_of_version_1_opens_and_lives_on() {
+    for (name, is_closed) in FIXTURES {
+        if std::env::var_os("BLESS_FIXTURE").is_some() {
+            let _ = std::fs::remove_dir_all(fixture(name));
+            std::fs::create_dir_all(fixture(name)).unwrap();
+            let fs = write(is_closed);
+            for path in fs.paths() {
+                let to = fixture(name).join(path.file_name().unwrap());
+                std::fs::write(to, fs.read_raw(&path).unwrap()).unwrap();
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(fixture(name)).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+        }
+        let mut content = expected();
+        let db = Db::open(dir.path()).unwrap();
+        check(&db, &content);
+        for name in ["default", "plain"] {
+            db.partition(name).unwrap().put("key 001", "written by a later version").unwrap();
+            let value = b"written by a later version".to_vec();
+            content.get_mut(name).unwrap().insert(b"key 001".to_vec(), value);
+        }
+        for name in content.keys() {
+            db.partition(name).unwrap().compact(..).unwrap();
+        }
+        check(&db, &content);
+        db.close().unwrap();
+        let db = Db::open(dir.path()).unwrap();
+        check(&db, &content);
+    }
+}
+
+#[test]
+fn the_generator_of_the_fixture_writes_what_it_says() {
+    for (_, is_closed) in FIXTURES {
+        let fs = write(is_closed);
+        let files =
+            |end: &str| fs.paths().iter().filter(|p| p.to_string_lossy().ends_with(end)).count();
+        assert!(files(".sst") >= 6 && files(".wal") >= 2 && files(".manifest") == 1);
+        let bytes: usize = fs.paths().iter().map(|path| fs.read_raw(path).unwrap().len()).sum();
+        assert!(bytes < 100 << 10, "{bytes} bytes");
+        check(&builder(&fs).open().unwrap(), &expected());
+    }
+}
+
+fn files(fs: &MemFs, kind: FileKind) -> Vec<PathBuf> {
+    let mut paths = fs.paths();
+    paths.retain(|path| {
+        let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
+        name.is_some_and(|name| name.kind == kind)
+    });
+    paths
+}
+
+/// Opens and reads everything; the first error.
+fn read_all(fs: &MemFs) -> siltstone::Result<()> {
+    let db = builder(fs).open()?;
+    for name in db.partition_names() {
+        for pair in db.partition(&name)?.iter() {
+            pair?;
+        }
+    }
+    Ok(())
+}
+
+/// Patches the first file of `kind` with `edit`; the store must be refused as too new, with a
+/// message that names the file and `said`.
+fn check_refused(kind: FileKind, said: &str, edit: impl Fn(&mut Vec<u8>)) {
+    for (name, _) in FIXTURES {
+        let fs = load(name);
+        let path = files(&fs, kind).remove(0);
+        let mut bytes = fs.read_raw(&path).unwrap();
+        edit(&mut bytes);
+        fs.write_raw(&path, &bytes).unwrap();
+        let error = read_all(&fs).expect_err(said);
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let message = error.to_string();
+        assert!(message.contains(said), "{message:?} does not say {said:?}");
+        assert!(message.contains(path.to_str().unwrap()), "{message:?} names no file");
+    }
+}
+
+fn seal(bytes: &mut [u8], at: usize) {
+    let sum = checksum64(&bytes[..at]);
+    bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn a_manifest_of_a_newer_version_or_with_unknown_features_is_refused() {
+    check_refused(FileKind::Manifest, "version 2", |bytes| {
+        bytes[8] = 2;
+        seal(bytes, 72);
+    });
+    check_refused(FileKind::Manifest, "features 0x10000", |bytes| {
+        bytes[34] = 1;
+        seal(bytes, 72);
+    });
+    check_refused(FileKind::Manifest, "checksum 9", |bytes| {
+        bytes[12] = 9;
+        seal(bytes, 72);
+    });
+}
+
+#[test]
+fn a_segment_of_a_newer_version_or_with_unknown_features_is_refused() {
+    check_refused(FileKind::Wal, "version 2", |bytes| {
+        bytes[8] = 2;
+        seal(bytes, 120);
+    });
+    check_refused(FileKind::Wal, "features 0x100", |bytes| {
+        bytes[25] = 1;
+        seal(bytes, 120);
+    });
+    check_refused(FileKind::Wal, "checksum 9", |bytes| {
+        bytes[12] = 9;
+        seal(bytes, 120);
+    });
+}
+
+fn seal_table(bytes: &mut [u8]) {
+    let (len, start) = (bytes.len(), bytes.len() - 152);
+    let sum = checksum64_seeded(&bytes[start..len - 8], len as u64);
+    bytes[len - 8..].copy_from_slice(&sum.to_le_bytes());
+}
+
+#[test]
+fn a_table_of_a_newer_version_or_with_unknown_features_is_refused() {
+    check_refused(FileKind::Sst, "version 2", |bytes| {
+        let at = bytes.len() - 152 + 132;
+        bytes[at] = 2;
+        seal_table(bytes);
+    });
+    check_refused(FileKind::Sst, "features 0x80", |bytes| {
+        let at = bytes.len() - 152 + 16;
+        bytes[at] = 0x80;
+        seal_table(bytes);
+    });
+    check_refused(FileKind::Sst, "checksum 9", |bytes| {
+        let at = bytes.len() - 152 + 24;
+        bytes[at] = 9;
+        seal_table(bytes);
+    });
+}
+
+/// Appends an edit with one change of the number `tag` to a manifest.
+fn append_change(bytes: &mut Vec<u8>, tag: u64) {
+    // Walk the frames to the last edit's number.
+    let (mut at, mut number) = (80, 0);
+    while at < bytes.len() {
+        let field = |from: usize, len: usize| {
+            let mut word = [0; 8];
+            word[..len].copy_from_slice(&bytes[at + from..at + from + len]);
+            u64::from_le_bytes(word)
+        };
+        number = field(12, 8);
+        at += 20 + field(8, 4) as usize;
+    }
+    let mut payload = Vec::new();
+    put_varint(&mut payload, tag);
+    put_bytes(&mut payload, b"from the future");
+    let mut frame = Vec::new();
+    put_u32(&mut frame, payload.len() as u32);
+    put_u64(&mut frame, number + 1);
+    frame.extend_from_slice(&payload);
+    // The seed: database id, generation, offset of the frame.
+    let mut place = bytes[40..64].to_vec();
+    put_u64(&mut place, bytes.len() as u64);
+    put_u64(bytes, checksum64_seeded(&frame, checksum64(&place)));
+    bytes.extend_from_slice(&frame);
+}
+
+#[test]
+fn a_change_that_is_not_known_is_refused_unless_it_may_be_skipped() {
+    check_refused(FileKind::Manifest, "change 99", |bytes| append_change(bytes, 99 << 1));
+    let fs = load("closed");
+    let path = files(&fs, FileKind::Manifest).remove(0);
+    let mut bytes = fs.read_raw(&path).unwrap();
+    append_change(&mut bytes, 99 << 1 | 1);
+    fs.write_raw(&path, &bytes).unwrap();
+    check(&builder(&fs).open().unwrap(), &expected());
+}
+
+#[test]
+fn a_feature_that_only_writers_must_know_stops_writers() {
+    let fs = load("closed");
+    let path = files(&fs, FileKind::Manifest).remove(0);
+    let mut bytes = fs.read_raw(&path).unwrap();
+    bytes[24] = 4;
+    seal(&mut bytes, 72);
+    fs.write_raw(&path, &bytes).unwrap();
+    let error = read_all(&fs).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    // A compatible one stops nobody.
+    bytes[24] = 0;
+    bytes[16] = 4;
+    seal(&mut bytes, 72);
+    fs.write_raw(&path, &bytes).unwrap();
+    check(&builder(&fs).open().unwrap(), &expected());
+}

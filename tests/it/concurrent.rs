@@ -1,0 +1,523 @@
+//! Threads against threads: writers, readers, iterators, snapshots, flushes, compactions, and
+//! partitions that come and go, on one store at once.
+//!
+//! Each key has one writer that counts its versions up, so every read can be judged on its own:
+//! never older than what was acknowledged before it began, never going back for one reader. What
+//! snapshots saw is judged exactly, afterwards, by the sequence number of every write. Runs are
+//! bounded by the number of writes; how threads interleave is up to the machine.
+
+mod history;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
+use siltstone::{
+    BackgroundMode, Db, Durability, ErrorKind, Options, Partition, PartitionOptions, Range, SeqNo,
+    Slice, Snapshot,
+};
+use testkit::rng::Rng;
+
+use history::{Board, History, Place, key, number, value, version_of};
+
+const WRITERS: usize = 3;
+const KEYS_PER_WRITER: usize = 80;
+const KEYS: usize = WRITERS * KEYS_PER_WRITER;
+
+#[derive(Clone)]
+struct Store {
+    db: Db,
+    a: Partition,
+    b: Partition,
+    bare: Partition,
+}
+
+fn small() -> PartitionOptions {
+    PartitionOptions::new()
+        .block_bytes(512)
+        .table_bytes(8 << 10)
+        .level_base_bytes(16 << 10)
+        .level0_tables(2)
+        .level_multiplier(3)
+}
+
+fn open(fs: Arc<dyn Fs>, dir: &Path) -> Store {
+    let options = Options::new()
+        .cache_bytes(64 << 10)
+        .write_buffer_bytes(32 << 10)
+        .wal_segment_bytes(16 << 10)
+        .wal_bytes_max(64 << 10)
+        .manifest_bytes_max(8 << 10)
+        .compaction_threads(2)
+        .sync_interval_ms(1);
+    let db = Db::builder(dir).fs(fs).options(options).open().unwrap();
+    let a = db.partition_with("a", small()).unwrap();
+    let b = db.partition_with("b", small()).unwrap();
+    let bare = db.partition_with("bare", small().logged(false)).unwrap();
+    Store { db, a, b, bare }
+}
+
+/// Ends the threads that work until the writers are done, also when a check fails.
+struct DoneOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for DoneOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+type Write = (usize, u64, SeqNo);
+
+impl Store {
+    fn partition(&self, place: Place) -> &Partition {
+        if place == Place::Bare { &self.bare } else { &self.a }
+    }
+
+    /// Writes the next version of a key.
+    fn write(&self, board: &Board, n: usize, sync: bool) -> siltstone::Result<Write> {
+        let (place, key) = key(n);
+        let version = board.begin(n);
+        let value = value(n, version);
+        let sync = sync && place != Place::Bare;
+        let commit = if place == Place::Both || sync {
+            let mut batch = self.db.batch();
+            for partition in [&self.a, &self.b] {
+                batch = match &value {
+                    Some(value) => batch.put(partition, &key, value),
+                    None => batch.delete(partition, &key),
+                };
+                if place != Place::Both {
+                    break;
+                }
+            }
+            batch.commit(if sync { Durability::Sync } else { Durability::Os })
+        } else {
+            match &value {
+                Some(value) => self.partition(place).put(&key, value),
+                None => self.partition(place).delete(&key),
+            }
+        };
+        match commit {
+            Ok(commit) => {
+                board.acknowledge(n, version, sync);
+                Ok((n, version, commit.seq))
+            }
+            Err(error) => {
+                board.refused(n);
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the next versions of many keys that lie in both partitions, as one batch.
+    fn write_together(&self, board: &Board, keys: impl Iterator<Item = usize>) -> Vec<Write> {
+        let begun: Vec<_> = keys.map(|n| (n, board.begin(n))).collect();
+        let mut batch = self.db.batch();
+        for (n, version) in &begun {
+            for partition in [&self.a, &self.b] {
+                batch = match value(*n, *version) {
+                    Some(value) => batch.put(partition, key(*n).1, value),
+                    None => batch.delete(partition, key(*n).1),
+                };
+            }
+        }
+        let seq = batch.commit(Durability::Os).unwrap().seq;
+        begun.iter().for_each(|(n, version)| board.acknowledge(*n, *version, false));
+        begun.into_iter().map(|(n, version)| (n, version, seq)).collect()
+    }
+
+    fn read(&self, partition: &Partition, n: usize) -> Option<u64> {
+        let value = partition.get(key(n).1).unwrap();
+        value.map(|value| version_of(n, &value))
+    }
+
+    /// All keys, whole; every key that is in both partitions must be the same in both.
+    fn read_all(&self) -> BTreeMap<usize, Option<u64>> {
+        let read = |n| {
+            let (place, _) = key(n);
+            let seen = self.read(self.partition(place), n);
+            if place == Place::Both {
+                assert_eq!(self.read(&self.b, n), seen, "key {n}");
+            }
+            (n, seen)
+        };
+        (0..KEYS).map(read).collect()
+    }
+}
+
+/// Empties a range, from alternating ends if asked, and checks its order.
+fn collect(range: Range, both_ends: bool) -> Vec<(usize, u64)> {
+    let entry = |entry: siltstone::Result<(Slice, Slice)>| {
+        let (key, value) = entry.unwrap();
+        let n = number(&key);
+        (n, version_of(n, &value))
+    };
+    let (mut range, mut front, mut back) = (range, Vec::new(), Vec::new());
+    while let Some(next) = range.next() {
+        front.push(entry(next));
+        if both_ends && let Some(next) = range.next_back() {
+            back.push(entry(next));
+        }
+    }
+    back.reverse();
+    front.append(&mut back);
+    // Keys of one place sort by their numbers.
+    assert!(front.is_sorted_by(|x, y| x.0 < y.0), "sorted, each once");
+    front
+}
+
+struct Reader<'a> {
+    store: &'a Store,
+    board: &'a Board,
+    random: Rng,
+    /// The oldest version that a latest read may still see.
+    floors: Vec<u64>,
+    /// What snapshots saw.
+    seen: Vec<(SeqNo, usize, Option<u64>)>,
+}
+
+impl Reader<'_> {
+    fn floors_now(&self) -> Vec<u64> {
+        let floor = |n: usize| self.floors[n].max(self.board.acknowledged(n));
+        (0..KEYS).map(floor).collect()
+    }
+
+    fn get(&mut self) {
+        let n = self.random.index(KEYS);
+        let (place, _) = key(n);
+        let from_b = place == Place::Both && self.random.chance(1, 2);
+        let partition = if from_b { &self.store.b } else { self.store.partition(place) };
+        let floor = self.floors[n].max(self.board.acknowledged(n));
+        let seen = self.store.read(partition, n);
+        self.floors[n] = self.board.check(n, seen, floor);
+    }
+
+    fn iterate(&mut self) {
+        let floors = self.floors_now();
+        let from_b = self.random.chance(1, 2);
+        let partition = if from_b { &self.store.b } else { &self.store.a };
+        let seen = collect(partition.prefix("p"), self.random.chance(1, 2));
+        let seen: BTreeMap<_, _> = seen.into_iter().collect();
+        for n in (0..KEYS).filter(|n| key(*n).0 == Place::Both) {
+            self.floors[n] = self.board.check(n, seen.get(&n).copied(), floors[n]);
+        }
+    }
+
+    fn snapshot(&mut self) {
+        let floors = self.floors_now();
+        let snapshot = self.store.db.snapshot();
+        for _ in 0..20 {
+            let n = self.random.index(KEYS);
+            let seen = self.through(&snapshot, n);
+            self.board.check(n, seen, floors[n]);
+            self.seen.push((snapshot.seq(), n, seen));
+        }
+        if self.random.chance(1, 8) {
+            let in_a = collect(snapshot.prefix(&self.store.a, "p"), true);
+            let in_b = collect(snapshot.prefix(&self.store.b, "p"), false);
+            assert_eq!(in_a, in_b, "a batch is in both partitions or in none");
+            let seen: BTreeMap<_, _> = in_a.into_iter().collect();
+            let both = (0..KEYS).filter(|n| key(*n).0 == Place::Both);
+            self.seen.extend(both.map(|n| (snapshot.seq(), n, seen.get(&n).copied())));
+        }
+    }
+
+    fn through(&self, snapshot: &Snapshot, n: usize) -> Option<u64> {
+        let (place, key) = key(n);
+        let get = |partition: &Partition| {
+            let value = snapshot.get(partition, &key).unwrap();
+            value.map(|value| version_of(n, &value))
+        };
+        let seen = get(self.store.partition(place));
+        if place == Place::Both {
+            assert_eq!(get(&self.store.b), seen, "a batch is in both partitions or in none");
+        }
+        seen
+    }
+}
+
+fn read_until(
+    done: &AtomicBool,
+    store: &Store,
+    board: &Board,
+    random: Rng,
+) -> Vec<(SeqNo, usize, Option<u64>)> {
+    let mut reader = Reader { store, board, random, floors: vec![0; KEYS], seen: Vec::new() };
+    while !done.load(Ordering::Relaxed) {
+        for _ in 0..200 {
+            reader.get();
+        }
+        reader.iterate();
+        reader.snapshot();
+    }
+    reader.seen
+}
+
+/// Flushes, compacts, changes options and waits for idleness, until the writers are done.
+fn work_until(done: &AtomicBool, store: &Store, mut random: Rng) {
+    while !done.load(Ordering::Relaxed) {
+        let partition = *random.pick(&[&store.a, &store.b, &store.bare]);
+        match random.below(12) {
+            0..4 => store.db.flush().unwrap(),
+            4..6 => partition.compact(..).unwrap(),
+            6..9 => {
+                let from = key(random.index(KEYS)).1;
+                partition.compact(from..).unwrap();
+            }
+            9 => {
+                let options = partition.options().bloom_bits_per_key(random.below(12) as u32);
+                store.db.partition_with(partition.name(), options).unwrap();
+            }
+            10 => store.db.wait_idle().unwrap(),
+            _ => store.db.wait_durable(store.db.visible_seq()).unwrap(),
+        }
+    }
+}
+
+/// Makes partitions, fills them, has them flushed and compacted by whoever comes, and drops them.
+fn make_and_drop_until(done: &AtomicBool, store: &Store, mut random: Rng) {
+    let mut round = 0u64;
+    while !done.load(Ordering::Relaxed) {
+        round += 1;
+        let name = format!("passing{}", random.below(2));
+        let made = store.db.partition_with(&name, small().logged(round.is_multiple_of(2))).unwrap();
+        assert_eq!(made.iter().count(), 0, "a new partition is empty");
+        let entries_max = *random.pick(&[300, 300, 300, 300, 8000]);
+        let entries = random.below(entries_max);
+        for n in 0..entries {
+            made.put(n.to_be_bytes(), round.to_be_bytes()).unwrap();
+        }
+        let held = random.chance(1, 4).then(|| made.iter());
+        let count = made.iter().count();
+        assert!(made.iter().all(|entry| entry.unwrap().1 == round.to_be_bytes()));
+        store.db.drop_partition(&name).unwrap();
+        assert_eq!(made.get("k").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+        assert_eq!(made.put("k", "").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+        assert_eq!(held.map_or(count, Iterator::count), count, "an iterator goes on");
+    }
+}
+
+fn write(
+    store: &Store,
+    board: &Board,
+    writer: usize,
+    writes: usize,
+    mut random: Rng,
+) -> Vec<Write> {
+    let mut done = Vec::with_capacity(writes);
+    for _ in 0..writes {
+        let keys = writer * KEYS_PER_WRITER..(writer + 1) * KEYS_PER_WRITER;
+        if random.chance(1, 40) {
+            let both = keys.filter(|n| key(*n).0 == Place::Both);
+            done.extend(store.write_together(board, both));
+            continue;
+        }
+        let n = keys.start + random.index(KEYS_PER_WRITER);
+        let write = store.write(board, n, random.chance(1, 100)).unwrap();
+        let expected = value(n, write.1).map(|_| write.1);
+        if random.chance(1, 4) {
+            let seen = store.read(store.partition(key(n).0), n);
+            assert_eq!(seen, expected, "a writer sees what it wrote");
+        }
+        done.push(write);
+    }
+    done
+}
+
+/// Everything that is live is within shape, and nothing else is in the folder.
+fn check_idle(store: &Store, fs: &dyn Fs, dir: &Path) {
+    store.db.wait_idle().unwrap();
+    let stats = store.db.stats();
+    for partition in &stats.partitions {
+        assert_eq!(partition.sealed_memtable_count, 0);
+        assert_eq!((partition.compaction_debt_bytes, partition.pressure_permille), (0, 0));
+    }
+    assert_eq!((&stats.background_error, &stats.read_only_because), (&None, &None));
+    let files = fs.list(dir, "").unwrap();
+    let count = |kind: &str| files.iter().filter(|file| file.name.ends_with(kind)).count() as u64;
+    let levels = stats.partitions.iter().flat_map(|partition| &partition.levels);
+    assert_eq!(count(".sst"), levels.map(|level| level.table_count).sum::<u64>());
+    assert_eq!((count(".wal"), count(".manifest")), (stats.wal_segment_count, 1));
+}
+
+fn run(fs: Arc<dyn Fs>, dir: &Path, writes: usize) {
+    let store = open(fs.clone(), dir);
+    let (board, done, mut random) = (Board::new(KEYS), AtomicBool::new(false), Rng::from_env_or(7));
+    let (mut writes_done, mut seen) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let (store, board, done) = (&store, &board, &done);
+        let ending = DoneOnDrop(done);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| (writer, random.fork()))
+            .map(|(writer, random)| {
+                scope.spawn(move || write(store, board, writer, writes, random))
+            })
+            .collect();
+        let readers: Vec<_> = (0..2)
+            .map(|_| random.fork())
+            .map(|random| scope.spawn(move || read_until(done, store, board, random)))
+            .collect();
+        let (work, partitions) = (random.fork(), random.fork());
+        scope.spawn(move || work_until(done, store, work));
+        scope.spawn(move || make_and_drop_until(done, store, partitions));
+        let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        drop(ending);
+        results.into_iter().for_each(|writes| writes_done.extend(writes.unwrap()));
+        readers.into_iter().for_each(|reader| seen.extend(reader.join().unwrap()));
+    });
+    let history = History::new(KEYS, writes_done);
+    for (seq, n, version) in seen {
+        assert_eq!(version, history.at(n, seq), "key {n} through a snapshot at {seq}");
+    }
+    let last = store.db.visible_seq();
+    let expected: BTreeMap<_, _> = (0..KEYS).map(|n| (n, history.at(n, last))).collect();
+    assert_eq!(store.read_all(), expected);
+    check_idle(&store, &*fs, dir);
+    store.db.clone().close().unwrap();
+    drop(store);
+    let store = open(fs.clone(), dir);
+    assert_eq!(store.read_all(), expected);
+    check_idle(&store, &*fs, dir);
+}
+
+#[test]
+fn threads_see_one_order_of_writes() {
+    run(Arc::new(MemFs::new()), "/db".as_ref(), 30_000);
+}
+
+#[test]
+fn threads_see_one_order_of_writes_on_the_real_file_system() {
+    let dir = tempfile::tempdir().unwrap();
+    run(Arc::new(OsFs), dir.path(), 5_000);
+}
+
+/// A call that a close may refuse, and nothing else.
+fn closed_or<T>(result: siltstone::Result<T>) -> Option<T> {
+    result.inspect_err(|error| assert_eq!(error.kind(), ErrorKind::Closed, "{error}")).ok()
+}
+
+#[test]
+fn what_was_acknowledged_before_a_close_is_there_after_reopening() {
+    let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
+    let board = Board::new(KEYS);
+    let mut random = Rng::from_env_or(11);
+    for round in 1..=25 {
+        let store = open(fs.clone(), "/db".as_ref());
+        for (n, seen) in store.read_all() {
+            let newest = board.acknowledged(n);
+            assert_eq!(seen, value(n, newest).map(|_| newest), "key {n} in round {round}");
+        }
+        let enough = board.total_acknowledged() + random.range(1..1500);
+        std::thread::scope(|scope| {
+            let (store, board) = (&store, &board);
+            for writer in 0..WRITERS {
+                let mut random = random.fork();
+                scope.spawn(move || {
+                    loop {
+                        let n = writer * KEYS_PER_WRITER + random.index(KEYS_PER_WRITER);
+                        if closed_or(store.write(board, n, random.chance(1, 20))).is_none() {
+                            break;
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| while closed_or(store.db.flush()).is_some() {});
+            scope.spawn(|| while closed_or(store.a.compact(..)).is_some() {});
+            scope.spawn(|| while closed_or(store.db.wait_idle()).is_some() {});
+            scope.spawn(|| while closed_or(store.b.get("p00000")).is_some() {});
+            while board.total_acknowledged() < enough {
+                std::thread::yield_now();
+            }
+            store.db.clone().close().unwrap();
+        });
+    }
+}
+
+/// Power cuts while threads write, flush and compact: what comes back is one moment of all
+/// logged writes, and holds what was synced before the cut.
+#[test]
+fn a_power_cut_amid_threads_leaves_one_moment() {
+    let fs = MemFs::new();
+    let store = open(Arc::new(fs.clone()), "/db".as_ref());
+    let (board, done, mut random) = (Board::new(KEYS), AtomicBool::new(false), Rng::from_env_or(3));
+    let (mut writes_done, mut recovered) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let (store, board, done) = (&store, &board, &done);
+        let ending = DoneOnDrop(done);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| (writer, random.fork()))
+            .map(|(writer, random)| scope.spawn(move || write(store, board, writer, 8_000, random)))
+            .collect();
+        let work = random.fork();
+        scope.spawn(move || work_until(done, store, work));
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            let floors: Vec<_> = (0..KEYS).map(|n| board.synced(n)).collect();
+            let outcome = *random.pick(&CrashOutcome::ALL);
+            let left = fs.crash_clone(outcome, &mut || random.next_u64());
+            let ceilings: Vec<_> = (0..KEYS).map(|n| board.begun(n)).collect();
+            let db = Db::builder("/db").fs(Arc::new(left)).background(BackgroundMode::Stepped);
+            let db = db.open().unwrap();
+            let [a, b, bare] = ["a", "b", "bare"].map(|name| db.partition(name).unwrap());
+            let mut state = Store { db, a, b, bare }.read_all();
+            state.retain(|n, _| key(*n).0 != Place::Bare);
+            for (n, seen) in &state {
+                let seen = seen.unwrap_or_else(|| floors[*n].next_multiple_of(5));
+                assert!((floors[*n]..=ceilings[*n]).contains(&seen), "key {n}, {outcome:?}");
+            }
+            recovered.push(state);
+        }
+        drop(ending);
+        writers.into_iter().for_each(|writer| writes_done.extend(writer.join().unwrap()));
+    });
+    let history = History::new(KEYS, writes_done);
+    assert!(!recovered.is_empty());
+    for state in &recovered {
+        history.check_cut(state.iter().map(|(n, seen)| (*n, *seen)));
+    }
+}
+
+/// A store that comes up with more level-0 tables than stop writes, and a log full of memtables,
+/// works itself into shape with nobody writing.
+#[test]
+fn a_recovered_store_with_full_queues_drains_without_a_writer() {
+    for outcome in [CrashOutcome::Nothing, CrashOutcome::Everything] {
+        let fs = MemFs::new();
+        let options = Options::new().wal_segment_bytes(16 << 10).write_buffer_bytes(16 << 10);
+        let builder = || Db::builder("/db").options(options.clone());
+        let db = builder().fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped);
+        let db = db.open().unwrap();
+        let p = db.partition_with("p", small().level0_tables(1000)).unwrap();
+        let mut expected = BTreeMap::new();
+        let mut put = |n: u32, len: usize| {
+            let key = (n.wrapping_mul(7919) % 500).to_be_bytes().to_vec();
+            let value = vec![n as u8; len];
+            p.put(&key, &value).unwrap();
+            expected.insert(key, value);
+        };
+        for n in 0..60 {
+            (0..20).for_each(|m| put(n * 20 + m, 100));
+            db.flush().unwrap();
+        }
+        (0..100).for_each(|n| put(n, 300));
+        db.partition_with("p", small()).unwrap();
+        db.wait_durable(db.visible_seq()).unwrap();
+        let before = &db.stats().partitions[1];
+        assert!(
+            before.levels[0].table_count >= 60 && before.sealed_memtable_count >= 2,
+            "{before:?}"
+        );
+
+        let mut random = Rng::new(1);
+        let left = fs.crash_clone(outcome, &mut || random.next_u64());
+        let db = builder().fs(Arc::new(left.clone())).open().unwrap();
+        let [a, b, bare] = ["p", "p", "p"].map(|name| db.partition(name).unwrap());
+        let store = Store { db, a, b, bare };
+        check_idle(&store, &left, "/db".as_ref());
+        assert!(store.db.stats().partitions[1].levels[0].table_count < 2);
+        let found = store.a.iter().map(|entry| entry.unwrap());
+        let found: BTreeMap<_, _> = found.map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,332 @@
+//! The power is cut before every operation on the storage, also while recovery runs.
+//!
+//! A script runs once; before each mutating operation images of what a cut could leave are taken
+//! (and after the last one), and each is opened. It must hold a prefix of what was committed, over
+//! all partitions, with everything that was durable; no file too many; and go on. `SEED=` repeats
+//! a run. Of the rows of known bugs these scripts pass through: torn and reordered logs over
+//! segment switches (holes between segments, a bad record in a segment that is not the last),
+//! batches over partitions with one of them flushed, a log that is given back while another
+//! partition needs it, opening and crashing again before anything is written, file numbers after a
+//! crash between creation and edit, generations of the manifest in each state of their switch,
+//! creation of partitions cut in the middle, and level 0 after flushes in a row.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs};
+use testkit::Rng;
+
+use crate::sim::oracle::{Seen, check_files, check_goes_on, check_prefix, guarded, reopen};
+use crate::sim::script::{UNLOGGED, Variant, Writer, variants};
+use crate::sim::{Moment, Passed, Truth, World, open, told};
+
+/// Deeds of a script, and scripts of each variant.
+const DEEDS: usize = 70;
+const SCRIPTS: u64 = 2;
+/// One image in so many is cut again while it recovers; one in so many of those a third time.
+const CUT_AGAIN: u64 = 13;
+const CUT_THRICE: u64 = 29;
+
+/// What a cut could leave.
+struct Image {
+    /// Before which operation, and how.
+    what: String,
+    mem: MemFs,
+    moment: Moment,
+}
+
+/// Takes images of `mem` before each mutating operation that `fs` passes on.
+fn take_images(
+    fs: &FaultFs,
+    mem: &MemFs,
+    outcomes: impl Fn(&mut Rng) -> Vec<CrashOutcome> + Send + Sync + 'static,
+    moment: impl Fn() -> Moment + Send + Sync + 'static,
+    rng: Rng,
+) -> Arc<Mutex<Vec<Image>>> {
+    let images = Arc::new(Mutex::new(Vec::new()));
+    let (taken, mem, rng) = (images.clone(), mem.clone(), Mutex::new(rng));
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        if op.mutates() {
+            let mut rng = rng.lock().unwrap();
+            let what =
+                format!("op {} ({:?} of {} bytes at {:?})", op.index, op.kind, op.len, op.path);
+            for outcome in outcomes(&mut rng) {
+                let image = image(&mem, &what, outcome, &mut rng, moment());
+                taken.lock().unwrap().push(image);
+            }
+        }
+    }));
+    images
+}
+
+fn image(mem: &MemFs, what: &str, outcome: CrashOutcome, rng: &mut Rng, moment: Moment) -> Image {
+    let what = format!("{what}, {outcome:?}");
+    Image { what, mem: mem.crash_clone(outcome, &mut || rng.next_u64()), moment }
+}
+
+/// All outcomes; those that are random twice.
+fn all_outcomes(_: &mut Rng) -> Vec<CrashOutcome> {
+    let random = [CrashOutcome::Prefix, CrashOutcome::Subset, CrashOutcome::Garbage];
+    CrashOutcome::ALL.into_iter().chain(random).collect()
+}
+
+fn one_outcome(rng: &mut Rng) -> Vec<CrashOutcome> {
+    vec![*rng.pick(&CrashOutcome::ALL)]
+}
+
+/// A copy that can be changed without the image.
+fn copy(mem: &MemFs) -> MemFs {
+    mem.crash_clone(CrashOutcome::Everything, &mut || 0)
+}
+
+/// Counts over all threads.
+#[derive(Default)]
+struct Counts {
+    images: AtomicU64,
+    in_recovery: AtomicU64,
+    passed: Mutex<Passed>,
+}
+
+/// Runs a script and checks every image of it.
+fn run_script(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), String> {
+    let mut world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
+    let truth = world.truth.clone();
+    let moment = move || truth.lock().unwrap().moment();
+    let images = take_images(&world.fs, &world.mem, all_outcomes, moment, rng.fork());
+    run_deeds(variant, &mut world, rng, DEEDS)?;
+    for outcome in all_outcomes(rng) {
+        let last = image(&world.mem, "after the last op", outcome, rng, world.truth().moment());
+        images.lock().unwrap().push(last);
+    }
+    world.fs.clear_observer();
+    counts.add(&world.passed);
+    let images = std::mem::take(&mut *images.lock().unwrap());
+    for (at, image) in images.iter().enumerate() {
+        let again = at as u64 % CUT_AGAIN == rng.below(CUT_AGAIN);
+        check_image(variant, &world, image, again, rng, counts)
+            .map_err(|what| format!("{}: {what}", image.what))?;
+    }
+    Ok(())
+}
+
+fn run_deeds(
+    variant: &Variant,
+    world: &mut World,
+    rng: &mut Rng,
+    count: usize,
+) -> Result<(), String> {
+    let is_new = world.truth().model.log().is_empty();
+    world.open().map_err(told("open"))?;
+    if is_new {
+        world.prepare().map_err(told("prepare"))?;
+    }
+    let live: Vec<_> = ["p", "q"]
+        .into_iter()
+        .filter(|name| world.truth().model.partition_names().any(|other| other == *name))
+        .collect();
+    let mut writer = Writer::new(variant, &live, rng.fork());
+    for deed in writer.script(count) {
+        world.act(&deed).map_err(told("a deed on a sound store"))?;
+    }
+    world.count();
+    Ok(())
+}
+
+fn check_image(
+    variant: &Variant,
+    world: &World,
+    image: &Image,
+    again: bool,
+    rng: &mut Rng,
+    counts: &Counts,
+) -> Result<(), String> {
+    let settle = rng.chance(1, 4);
+    let untouched = again.then(|| copy(&image.mem));
+    let seen = guarded(|| {
+        let seen = check_goes_on(variant, &image.mem, settle)?;
+        check_prefix(&world.truth(), &image.moment, &seen)?;
+        Ok(seen)
+    })?;
+    counts.images.fetch_add(1, Ordering::Relaxed);
+    match untouched {
+        Some(mem) => cut_recovery(variant, &mem, &image.moment, &seen, 2, rng, counts),
+        None => Ok(()),
+    }
+}
+
+/// Opens an image and cuts the power before every operation of that; what is left must recover to
+/// the same, however deep.
+fn cut_recovery(
+    variant: &Variant,
+    mem: &MemFs,
+    moment: &Moment,
+    seen: &Seen,
+    deeper: u32,
+    rng: &mut Rng,
+    counts: &Counts,
+) -> Result<(), String> {
+    let fs = FaultFs::over_mem(mem.clone());
+    let same = moment.clone();
+    let images = take_images(&fs, mem, one_outcome, move || same.clone(), rng.fork());
+    drop(guarded(|| open(variant, Arc::new(fs.clone()), rng.next_u64()).map_err(told("open")))?);
+    fs.clear_observer();
+    let images = std::mem::take(&mut *images.lock().unwrap());
+    for image in &images {
+        let deep = deeper > 0 && rng.chance(1, CUT_THRICE);
+        let untouched = deep.then(|| copy(&image.mem));
+        let found = guarded(|| reopen(variant, &image.mem, 3).map(|(_, found)| found));
+        let result = found.and_then(|found| {
+            if found != *seen {
+                return Err("another state than without the cut".to_owned());
+            }
+            counts.in_recovery.fetch_add(1, Ordering::Relaxed);
+            match untouched {
+                Some(mem) => cut_recovery(variant, &mem, moment, seen, deeper - 1, rng, counts),
+                None => Ok(()),
+            }
+        });
+        result.map_err(|what| format!("recovery cut before {}: {what}", image.what))?;
+    }
+    Ok(())
+}
+
+/// Several cuts in a row, with writes in between.
+fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), String> {
+    let (mut mem, mut truth) = (MemFs::new(), Truth::default());
+    for round in 0..6 {
+        let mut world = World::new(variant, mem, truth, rng.fork());
+        let truth_now = world.truth.clone();
+        let moment = move || truth_now.lock().unwrap().moment();
+        let images = take_images(&world.fs, &world.mem, one_outcome, moment, rng.fork());
+        let deeds = rng.range(3..40) as usize;
+        run_deeds(variant, &mut world, rng, deeds).map_err(|w| format!("round {round}: {w}"))?;
+        world.fs.clear_observer();
+        let images = std::mem::take(&mut *images.lock().unwrap());
+        let next = rng.index(images.len());
+        let base = copy(&images[next].mem);
+        for image in &images {
+            check_image(variant, &world, image, false, rng, counts)
+                .map_err(|what| format!("round {round}, {}: {what}", image.what))?;
+        }
+        let (db, seen) = reopen(variant, &base, 4)?;
+        db.close().map_err(told("close"))?;
+        check_files(&base)?;
+        (mem, truth) = (base, Truth::of(&seen));
+        // A cut before the unlogged partition was there: the next script may do without it.
+        if variant.has_unlogged && !seen.logged.contains_key(UNLOGGED) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+impl Counts {
+    fn add(&self, more: &Passed) {
+        let mut passed = self.passed.lock().unwrap();
+        passed.flushes += more.flushes;
+        passed.compactions += more.compactions;
+        passed.moves += more.moves;
+        passed.wal_segments_most = passed.wal_segments_most.max(more.wal_segments_most);
+        passed.tables_most = passed.tables_most.max(more.tables_most);
+    }
+}
+
+/// Runs `job` for each variant and number below `repeats`, on two threads.
+pub fn for_each_variant(
+    repeats: u64,
+    seed: u64,
+    job: impl Fn(&Variant, &mut Rng) -> Result<(), String> + Sync,
+) {
+    let variants = variants();
+    let only = std::env::var("VARIANT").ok();
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let repeat = (at / variants.len()) as u64;
+            if repeat >= repeats || !failures.lock().unwrap().is_empty() {
+                return;
+            }
+            let variant = &variants[at % variants.len()];
+            if only.as_ref().is_some_and(|only| only != variant.name) {
+                continue;
+            }
+            let mut rng = Rng::new(seed ^ (at as u64) << 32);
+            if let Err(what) = job(variant, &mut rng) {
+                let text = format!("variant {}, run {repeat}, SEED={seed}: {what}", variant.name);
+                failures.lock().unwrap().push(text);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The seed of a run: `SEED` of the environment, or `seed`.
+pub fn seed_or(seed: u64) -> u64 {
+    std::env::var("SEED").map_or(seed, |text| text.parse().expect("SEED is a decimal number"))
+}
+
+#[test]
+fn every_cut_leaves_a_prefix_that_goes_on() {
+    let (counts, seed) = (Counts::default(), seed_or(20_261_121));
+    for_each_variant(SCRIPTS, seed, |variant, rng| run_script(variant, rng, &counts));
+    let images = counts.images.load(Ordering::Relaxed);
+    let in_recovery = counts.in_recovery.load(Ordering::Relaxed);
+    let passed = *counts.passed.lock().unwrap();
+    println!("{images} images, {in_recovery} more while recovering, {passed:?}, SEED={seed}");
+    if std::env::var("VARIANT").is_err() {
+        assert!(images >= 20_000 && in_recovery >= 5_000, "too few: {images}, {in_recovery}");
+        assert!(passed.flushes > 100 && passed.compactions > 100 && passed.moves > 5);
+        assert!(passed.wal_segments_most > 3 && passed.tables_most > 6, "{passed:?}");
+    }
+}
+
+#[test]
+fn cuts_in_a_row_keep_what_each_recovery_showed() {
+    let (counts, seed) = (Counts::default(), seed_or(7));
+    for_each_variant(3, seed, |variant, rng| run_chain(variant, rng, &counts));
+    println!("{} images, SEED={seed}", counts.images.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_replay_in_several_tables_keeps_deletions() {
+    let variant = &variants()[0];
+    let mem = MemFs::new();
+    let db = open(variant, Arc::new(mem.clone()), 1).unwrap();
+    let default = db.partition("default").unwrap();
+    default.put("deleted", "once").unwrap();
+    default.put("large", vec![7; 2 * variant.options.write_buffer_bytes as usize]).unwrap();
+    default.delete("deleted").unwrap();
+    db.close().unwrap();
+    let (_db, seen) = reopen(variant, &mem, 2).unwrap();
+    assert!(!seen.logged["default"].contains_key(&b"deleted"[..]));
+}
+
+#[test]
+fn a_frame_larger_than_the_reserve_does_not_reorder_the_log() {
+    let mut variant = variants()[0].clone();
+    variant.options = variant.options.wal_segment_bytes(4 << 10);
+    let mem = MemFs::new();
+    let db = open(&variant, Arc::new(mem.clone()), 1).unwrap();
+    let default = db.partition("default").unwrap();
+    let put = |n: u8, bytes: usize| {
+        let batch = db.batch().put(&default, [n], vec![n; bytes]);
+        batch.commit(siltstone::Durability::Sync).unwrap();
+    };
+    put(1, 3000);
+    put(2, 3000);
+    // The second segment is begun: a step makes the third one, as a reserve.
+    while db.step().unwrap() {}
+    put(3, 9000);
+    put(4, 3000);
+    put(5, 3000);
+    let cut = mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    let (_db, seen) = reopen(&variant, &cut, 2).unwrap();
+    assert_eq!(seen.logged["default"].len(), 5);
+}

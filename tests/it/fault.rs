@@ -1,0 +1,305 @@
+//! The storage fails at every operation, in every way, once and until it is healed.
+//!
+//! A script runs without a fault to count its operations, then again and again with a fault at
+//! each. A fault must surface: as the error of a call, or in the statistics; or its place is on
+//! the list of harmless ones ([`harmless`]). What was acknowledged reads back during the fault,
+//! after it, and after a cut; what was refused never comes back; when the fault is healed the
+//! store goes on by itself, except after a failed sync of the log: then it is read-only, says why,
+//! and goes on when it was opened again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, FsOp, MemFs, OpKind};
+use siltstone::ErrorKind;
+use testkit::Rng;
+
+use crate::crash::{for_each_variant, seed_or};
+use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, observe};
+use crate::sim::script::{Deed, Variant, Writer};
+use crate::sim::{Truth, World, told};
+
+const DEEDS: usize = 36;
+/// A fault that lasts is healed after so many deeds.
+const DEEDS_UNTIL_HEALED: usize = 4;
+/// More operations than any run needs: beyond it something does not end.
+const OPS_MOST: u64 = 100_000;
+
+/// What can happen to an operation.
+fn actions(op: &FsOp) -> Vec<FaultAction> {
+    use FaultAction::{Eio, Enospc, ShortWrite, ShortWriteNoSpace, SyncLost, SyncReverted};
+    match op.kind {
+        OpKind::Append => vec![
+            Eio,
+            Enospc,
+            ShortWrite(op.len / 2),
+            ShortWrite(u64::MAX),
+            ShortWriteNoSpace(op.len * 3 / 4),
+        ],
+        OpKind::Sync | OpKind::SyncDir | OpKind::PutIfAbsent => {
+            vec![Eio, Enospc, SyncLost, SyncReverted]
+        }
+        OpKind::Create | OpKind::Preallocate => vec![Eio, Enospc],
+        _ => vec![Eio],
+    }
+}
+
+/// Why a fault at `log[at]` need not be told to anybody; `None` if it must.
+fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
+    let kind_before = |back: usize| at.checked_sub(back).map(|at| log[at].kind);
+    let of_manifest = log[at].path.to_string_lossy().ends_with(".manifest");
+    match log[at].kind {
+        OpKind::Delete => Some("nothing needs the file, and the next open removes it"),
+        OpKind::SyncDir if kind_before(1) == Some(OpKind::Delete) => {
+            Some("the removed files come back after a crash, and the next open removes them")
+        }
+        OpKind::PutIfAbsent | OpKind::OpenExisting | OpKind::Len if of_manifest => {
+            Some("the present generation of the manifest takes edits all the same")
+        }
+        OpKind::Append if of_manifest && kind_before(1) == Some(OpKind::Len) => {
+            Some("a generation that could not name its successor is deleted before that is used")
+        }
+        OpKind::Sync if of_manifest && kind_before(2) == Some(OpKind::Len) => {
+            Some("as for the append before it")
+        }
+        _ => None,
+    }
+}
+
+/// A run of a script with a fault.
+struct Run<'a> {
+    world: World,
+    variant: &'a Variant,
+    rng: Rng,
+    surfaced: bool,
+}
+
+impl<'a> Run<'a> {
+    fn new(variant: &'a Variant, seed: u64) -> Run<'a> {
+        let mut rng = Rng::new(seed);
+        let world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
+        world.fs.set_observer(Arc::new(|op: &FsOp| assert!(op.index < OPS_MOST, "no end")));
+        Run { world, variant, rng, surfaced: false }
+    }
+
+    /// Opens, does the script and reads now and then. Returns after how many deeds it was healed.
+    fn script(&mut self) -> Result<(), String> {
+        if self.world.open().is_err() {
+            self.surfaced = true;
+            self.mend()?;
+        }
+        if self.world.prepare().is_err() {
+            self.surfaced = true;
+        }
+        let script = Writer::new(self.variant, &[], self.rng.fork()).script(DEEDS);
+        let mut since_fault = 0;
+        for (at, deed) in script.iter().enumerate() {
+            self.deed(deed, at)?;
+            if self.world.fs.fault_count() > 0 {
+                if since_fault == 0 {
+                    self.check_cut("cut after the fault")?;
+                }
+                since_fault += 1;
+                if since_fault == DEEDS_UNTIL_HEALED {
+                    self.world.fs.heal();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn deed(&mut self, deed: &Deed, at: usize) -> Result<(), String> {
+        if self.world.act(deed).is_err() {
+            self.surfaced = true;
+        }
+        if !self.world.is_open() {
+            self.mend()?;
+        } else if matches!(deed, Deed::Reopen) && !self.world.truth().doubtful.is_empty() {
+            self.take_in()?;
+        }
+        let stats = self.world.db().stats();
+        self.surfaced |= stats.background_error.is_some() || stats.read_only_because.is_some();
+        if at.is_multiple_of(5) {
+            match observe(self.world.db()) {
+                Ok(seen) => self.check_seen(&seen)?,
+                Err(_) if self.world.fs.fault_count() > 0 => self.surfaced = true,
+                Err(what) => return Err(what),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_seen(&self, seen: &crate::sim::oracle::Seen) -> Result<(), String> {
+        let truth = self.world.truth();
+        if seen.logged != truth.visible() || seen.unlogged != truth.visible_unlogged() {
+            return Err("a reader sees something else than what was written".to_owned());
+        }
+        Ok(())
+    }
+
+    /// A close or an open failed: heals, opens, and takes what is there as the truth.
+    fn mend(&mut self) -> Result<(), String> {
+        self.world.fs.heal();
+        self.world.open().map_err(told("open after healing"))?;
+        self.take_in()
+    }
+
+    /// Takes what was found after opening as the truth, if it may be.
+    fn take_in(&mut self) -> Result<(), String> {
+        let seen = observe(self.world.db())?;
+        let moment = self.world.truth().moment();
+        check_prefix(&self.world.truth(), &moment, &seen)
+            .map_err(|what| format!("opened after a failure: {what}"))?;
+        *self.world.truth() = Truth::of(&seen);
+        Ok(())
+    }
+
+    /// What a cut leaves at this moment is a prefix, and goes on.
+    fn check_cut(&mut self, when: &str) -> Result<(), String> {
+        let outcomes = [CrashOutcome::Nothing, CrashOutcome::Everything, CrashOutcome::Subset];
+        for outcome in outcomes {
+            let left = self.world.mem.crash_clone(outcome, &mut || self.rng.next_u64());
+            let checked = check_goes_on(self.variant, &left, false).and_then(|seen| {
+                let truth = self.world.truth();
+                check_prefix(&truth, &truth.moment(), &seen)
+            });
+            checked.map_err(|what| format!("{when}, {outcome:?}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// The fault is over: the store goes on, and nothing is lost.
+    fn after(&mut self, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
+        self.world.fs.heal();
+        let stats = self.world.db().stats();
+        if let Some(why) = stats.read_only_because {
+            return self.after_failed_sync(&why, rule, op);
+        }
+        self.world.act(&Deed::Settle).map_err(told("background work after healing"))?;
+        let put = Deed::Commit { ops: vec![("default", 99, Some(9))], sync: true };
+        self.world.act(&put).map_err(told("a write after healing"))?;
+        if let Some(error) = self.world.db().stats().background_error {
+            return Err(format!("still told after healing: {error}"));
+        }
+        self.check_seen(&observe(self.world.db())?)?;
+        self.check_cut("cut after healing")?;
+        self.world.act(&Deed::Flush).map_err(told("flush after healing"))?;
+        self.world.act(&Deed::Reopen).map_err(told("closing and opening after healing"))?;
+        self.check_seen(&observe(self.world.db())?)?;
+        check_files(&self.world.mem)
+    }
+
+    fn after_failed_sync(&mut self, why: &str, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
+        let of_log = op.path.to_string_lossy().ends_with(".wal") && op.kind == OpKind::Sync;
+        if !(of_log || rule.sticky) || !why.contains("sync") {
+            return Err(format!("read-only for no good reason: {why}"));
+        }
+        self.check_seen(&observe(self.world.db())?)?;
+        let default = self.world.db().partition("default").map_err(told("partition"))?;
+        let refused = default.put("k", "v").err().map(|error| error.kind());
+        if refused != Some(ErrorKind::ReadOnly) {
+            return Err(format!("read-only, but a write gave {refused:?}"));
+        }
+        drop(default);
+        self.check_cut("cut while read-only")?;
+        _ = self.world.close();
+        self.mend()?;
+        let put = Deed::Commit { ops: vec![("default", 99, Some(9))], sync: true };
+        self.world.act(&put).map_err(told("a write after reopening"))?;
+        self.check_cut("cut after reopening")
+    }
+}
+
+/// All faults of one script.
+fn run_faults(variant: &Variant, seed: u64, count: &AtomicU64) -> Result<(), String> {
+    let mut clean = Run::new(variant, seed);
+    clean.world.fs.start_log();
+    clean.script()?;
+    let log = clean.world.fs.take_log();
+    for (at, op) in log.iter().enumerate() {
+        for action in actions(op) {
+            for sticky in [false, true] {
+                let rule = FaultRule { at: FaultAt::Op(op.index), action, sticky };
+                run_fault(variant, seed, &log, at, &rule)
+                    .map_err(|what| format!("{op:?}, {rule:?}, script of {seed}: {what}"))?;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_fault(
+    variant: &Variant,
+    seed: u64,
+    log: &[FsOp],
+    at: usize,
+    rule: &FaultRule,
+) -> Result<(), String> {
+    guarded(|| {
+        let mut run = Run::new(variant, seed);
+        run.world.fs.add_rule(rule.clone());
+        run.script()?;
+        if run.world.fs.fault_count() == 0 {
+            return Err("the fault was never met".to_owned());
+        }
+        if !run.surfaced && harmless(log, at).is_none() {
+            return Err("nobody was told".to_owned());
+        }
+        run.after(rule, &log[at])
+    })
+}
+
+#[test]
+fn every_fault_surfaces_and_the_store_goes_on() {
+    let (count, seed) = (AtomicU64::new(0), seed_or(11));
+    for_each_variant(1, seed, |variant, rng| run_faults(variant, rng.next_u64(), &count));
+    println!("{} faults, SEED={seed}", count.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_full_disk_stops_writes_until_there_is_space_again() {
+    for variant in crate::sim::script::variants() {
+        let seed = seed_or(5);
+        full_disk(&variant, seed)
+            .unwrap_or_else(|what| panic!("{}, SEED={seed}: {what}", variant.name));
+    }
+}
+
+/// Fills a disk several times; each time space is given back the store goes on, unopened.
+fn full_disk(variant: &Variant, seed: u64) -> Result<(), String> {
+    let mut run = Run::new(variant, seed);
+    run.world.fs.clear_observer();
+    run.world.open().map_err(told("open"))?;
+    run.world.prepare().map_err(told("prepare"))?;
+    for round in 0..4 {
+        run.world.mem.set_capacity(Some((round + 1) * (200 << 10)));
+        let mut refused = 0;
+        for at in 0..1000 {
+            let op = ("default", at, Some(1500));
+            match run.world.act(&Deed::Commit { ops: vec![op], sync: at % 3 == 0 }) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => refused += 1,
+                Err(error) => return Err(format!("round {round}, put {at}: {error}")),
+            }
+            if refused == 20 {
+                break;
+            }
+        }
+        let told_full = |error: siltstone::Error| error.kind() == ErrorKind::NoSpace;
+        let stuck = run.world.act(&Deed::Settle).is_err_and(told_full);
+        if refused < 20 && !stuck {
+            return Err(format!("round {round}: the disk never filled"));
+        }
+        run.check_seen(&observe(run.world.db())?)?;
+        run.world.mem.set_capacity(None);
+        let put = Deed::Commit { ops: vec![("default", 7, Some(9))], sync: true };
+        run.world.act(&put).map_err(told("a write when there is space"))?;
+        run.world.act(&Deed::Settle).map_err(told("background work when there is space"))?;
+        run.check_seen(&observe(run.world.db())?)?;
+        run.check_cut("cut when there was space again")?;
+    }
+    run.world.act(&Deed::Reopen).map_err(told("close and open"))?;
+    run.check_seen(&observe(run.world.db())?)?;
+    check_files(&run.world.mem)
+}

@@ -1,0 +1,324 @@
+//! Lies under right checksums: bytes that verify and say nonsense.
+//!
+//! A checksum tells of faults, not of a bug in whoever wrote it, nor of malice. So each case changes
+//! bytes of a small store and then makes every checksum over them right again. What a reader may
+//! then answer is open; it may not panic, hang, or take memory that the files do not account for.
+//! Reading runs in a process of its own, whose peak of memory is measured.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use lsm_core::codec::{checksum64, checksum64_seeded};
+use lsm_core::fs::names::{FileKind, FileName};
+use lsm_core::fs::{CrashOutcome, MemFs};
+use siltstone::{BackgroundMode, Compression, Db, Options, PartitionOptions};
+use testkit::Rng;
+
+const DIR: &str = "/db";
+const CHILD: &str = "SILTSTONE_HOSTILE_CHILD";
+const CASES: usize = 6000;
+
+fn open(fs: &MemFs) -> siltstone::Result<Db> {
+    let mut rng = Rng::new(3);
+    let options = Options::new()
+        .wal_segment_bytes(4 << 10)
+        .write_buffer_bytes(1 << 20)
+        .cache_bytes(1 << 20)
+        .compaction_threads(1);
+    Db::builder(DIR)
+        .fs(Arc::new(fs.clone()))
+        .options(options)
+        .background(BackgroundMode::Stepped)
+        .random(move || rng.next_u64())
+        .open()
+}
+
+fn build() -> MemFs {
+    let fs = MemFs::new();
+    let db = open(&fs).unwrap();
+    let options = |compression| {
+        let options = PartitionOptions::new().compression(compression).block_bytes(256);
+        options.table_bytes(1 << 10).level0_tables(2).level_base_bytes(1 << 10).level_multiplier(2)
+    };
+    let packed = db.partition_with("packed", options(Compression::Lz4)).unwrap();
+    let plain = db.partition_with("plain", options(Compression::None)).unwrap();
+    for n in 0..160 {
+        let key = format!("key{:03}", n * 7 % 60);
+        let batch = db.batch().put(&packed, &key, "ab".repeat(n % 30)).delete(&plain, "gone");
+        batch.put(&plain, &key, n.to_string()).commit(siltstone::Durability::Os).unwrap();
+        plain.put("count", n.to_string()).unwrap();
+        if n == 40 || n == 80 || n == 120 {
+            db.flush().unwrap();
+            packed.compact(..).unwrap();
+            db.wait_idle().unwrap();
+        }
+    }
+    db.wait_idle().unwrap();
+    packed.put("last", "one").unwrap();
+    fs.crash_clone(CrashOutcome::Everything, &mut || 0)
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().unwrap()))
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes(word.try_into().unwrap()))
+}
+
+/// Number and length of the varint at `at`.
+fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let (mut number, mut len) = (0u64, 0);
+    loop {
+        let byte = *bytes.get(at + len)?;
+        number |= u64::from(byte & 0x7f).checked_shl(7 * len as u32)?;
+        len += 1;
+        if byte < 0x80 {
+            return Some((number, len));
+        }
+    }
+}
+
+/// Changes a few bytes of `bytes` to what breaks decoders most.
+fn lie(rng: &mut Rng, bytes: &mut [u8]) {
+    if bytes.is_empty() {
+        return;
+    }
+    let at = (rng.next_u64() % bytes.len() as u64) as usize;
+    match rng.next_u64() % 6 {
+        0 => bytes[at] = 0,
+        1 => bytes[at] = bytes[at].wrapping_add(1),
+        2 => bytes[at] = bytes[at].wrapping_sub(1),
+        3 => bytes[at] = rng.next_u64() as u8,
+        // A large varint, or a large fixed number.
+        4 => bytes[at..].iter_mut().take(9).for_each(|byte| *byte = 0xff),
+        _ => {
+            let len = 1 + (rng.next_u64() % 4) as usize;
+            bytes[at..].iter_mut().take(len).for_each(|byte| *byte = 0x80 | rng.next_u64() as u8);
+        }
+    }
+}
+
+fn lie_in_manifest(rng: &mut Rng, bytes: &mut [u8]) {
+    let mut frames = Vec::new();
+    let mut at = 80;
+    while at < bytes.len() {
+        let end = at + 20 + half(bytes, at + 8) as usize;
+        frames.push(at..end);
+        at = end;
+    }
+    let frame = frames[(rng.next_u64() % frames.len() as u64) as usize].clone();
+    // Now and then the edit's number, else what it says.
+    let from = if rng.next_u64().is_multiple_of(16) { 12 } else { 20 };
+    lie(rng, &mut bytes[frame.start + from..frame.end]);
+    let mut place = bytes[40..64].to_vec();
+    place.extend_from_slice(&(frame.start as u64).to_le_bytes());
+    let sum = checksum64_seeded(&bytes[frame.start + 8..frame.end], checksum64(&place));
+    bytes[frame.start..frame.start + 8].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn lie_in_segment(rng: &mut Rng, bytes: &mut [u8]) {
+    if rng.next_u64().is_multiple_of(6) {
+        lie(rng, &mut bytes[28..112]);
+        let sum = checksum64(&bytes[..120]);
+        bytes[120..128].copy_from_slice(&sum.to_le_bytes());
+        return;
+    }
+    // Frames as (start, end of the header, length of the body).
+    let mut frames = Vec::new();
+    let mut at = 128;
+    while let Some((rest, len)) = varint(bytes, at + 9).filter(|_| word(bytes, at) != 0) {
+        let header_end = at + 9 + len + rest as usize;
+        let body = varint(bytes, at + 9 + len).map_or(0, |(body, _)| body as usize);
+        frames.push((at, header_end, body));
+        at = (header_end + body).next_multiple_of(8);
+    }
+    if frames.is_empty() {
+        return;
+    }
+    let (start, header_end, body) = frames[(rng.next_u64() % frames.len() as u64) as usize];
+    if body > 0 && bytes[start + 8] == 1 && rng.next_u64().is_multiple_of(2) {
+        lie(rng, &mut bytes[header_end..header_end + body]);
+        let sum = checksum64(&bytes[header_end..header_end + body]);
+        bytes[header_end - 8..header_end].copy_from_slice(&sum.to_le_bytes());
+    } else {
+        lie(rng, &mut bytes[start + 8..header_end]);
+    }
+    // The header as it now says that it is, if that lies in the file.
+    let end = varint(bytes, start + 9).map_or(header_end, |(rest, len)| {
+        (start + 9 + len).saturating_add(usize::try_from(rest).unwrap_or(usize::MAX))
+    });
+    let end = if end <= bytes.len() { end } else { header_end };
+    let (salt, epoch) = (word(bytes, 56), u64::from(half(bytes, 28)));
+    let seed = salt
+        ^ epoch.wrapping_mul(0xd6e8_feb8_6659_fd93)
+        ^ (start as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let sum = checksum64_seeded(&bytes[start + 8..end], seed);
+    bytes[start..start + 8].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn lie_in_table(rng: &mut Rng, bytes: &mut [u8]) {
+    let len = bytes.len();
+    let footer = len - 152;
+    if rng.next_u64().is_multiple_of(8) {
+        lie(rng, &mut bytes[footer + 16..len - 24]);
+        let sum = checksum64_seeded(&bytes[footer..len - 8], len as u64);
+        bytes[len - 8..].copy_from_slice(&sum.to_le_bytes());
+        return;
+    }
+    // Where blocks end is only in the index, but a checksum that matches tells it as well.
+    let unique_id = word(bytes, footer + 48);
+    let seed = |at: usize| unique_id ^ (at as u64).wrapping_mul(0x9e6c_63d0_876a_9a99);
+    let mut blocks = Vec::new();
+    let mut at = 0;
+    while at < footer {
+        let end = (at + 9..=footer)
+            .find(|end| checksum64_seeded(&bytes[at..end - 8], seed(at)) == word(bytes, end - 8));
+        let end = end.expect("blocks follow each other up to the footer");
+        blocks.push(at..end);
+        at = end;
+    }
+    let block = blocks[(rng.next_u64() % blocks.len() as u64) as usize].clone();
+    // The payload, and the byte that names the compression.
+    lie(rng, &mut bytes[block.start..block.end - 8]);
+    let sum = checksum64_seeded(&bytes[block.start..block.end - 8], seed(block.start));
+    bytes[block.end - 8..block.end].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn files(fs: &MemFs) -> Vec<(FileKind, PathBuf)> {
+    let kind = |path: &Path| Some(FileName::parse(path.file_name()?.to_str()?)?.kind);
+    fs.paths().into_iter().filter_map(|path| Some((kind(&path)?, path))).collect()
+}
+
+/// Reads, writes and compacts as far as the store lets it.
+fn use_it(fs: &MemFs) -> siltstone::Result<()> {
+    let db = open(fs)?;
+    let mut first_error = Ok(());
+    let mut note = |result: siltstone::Result<()>| {
+        if first_error.is_ok() {
+            first_error = result;
+        }
+    };
+    for name in db.partition_names() {
+        let partition = db.partition(&name)?;
+        // A lie may make an iteration longer, but not endless.
+        let bound = 100_000;
+        note(partition.iter().take(bound).try_for_each(|pair| pair.map(drop)));
+        note(partition.iter().rev().take(bound).try_for_each(|pair| pair.map(drop)));
+        for n in 0..60 {
+            note(partition.get(format!("key{n:03}")).map(drop));
+        }
+        note(partition.put("new", "value").map(drop));
+        note(partition.compact(..));
+        note(partition.iter().take(bound).try_for_each(|pair| pair.map(drop)));
+    }
+    note(db.close());
+    first_error
+}
+
+fn peak_kib() -> u64 {
+    let file = lsm_core::fs::Fs::open_read(&lsm_core::fs::OsFs, Path::new("/proc/self/status"));
+    let mut text = vec![0; 8192];
+    let got = file.unwrap().read_at(0, &mut text).unwrap();
+    let text = String::from_utf8_lossy(&text[..got]).into_owned();
+    let line = text.lines().find(|line| line.starts_with("VmHWM")).expect("Linux tells it");
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// The reader of lies: does nothing unless a parent asks for it.
+#[test]
+fn child_that_reads_lies() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let store = build();
+    let files = files(&store);
+    let mut rng = Rng::from_env_or(17);
+    use_it(&store.crash_clone(CrashOutcome::Everything, &mut || 0)).unwrap();
+    let before = peak_kib();
+    let (mut refused, mut panicked) = (0, std::collections::BTreeMap::<String, usize>::new());
+    for case in 0..CASES {
+        let (kind, path) = &files[case % files.len()];
+        let mut bytes = store.read_raw(path).unwrap();
+        let forge = match kind {
+            FileKind::Manifest => lie_in_manifest,
+            FileKind::Wal => lie_in_segment,
+            FileKind::Sst => lie_in_table,
+        };
+        forge(&mut rng, &mut bytes);
+        let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);
+        fs.write_raw(path, &bytes).unwrap();
+        match catch_unwind(AssertUnwindSafe(|| use_it(&fs))) {
+            Ok(outcome) => refused += usize::from(outcome.is_err()),
+            Err(payload) => {
+                let text = payload.downcast_ref::<String>().cloned();
+                let text = text.or(payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                let sort = text.unwrap_or_default().replace(|c: char| c.is_ascii_digit(), "");
+                *panicked.entry(format!("{kind:?}: {sort}")).or_default() += 1;
+            }
+        }
+    }
+    let grown_kib = peak_kib() - before;
+    println!("{CASES} lies, {refused} refused, peak grown by {grown_kib} KiB");
+    assert!(panicked.is_empty(), "{panicked:#?}");
+    assert!(grown_kib < 64 << 10, "memory grew by {grown_kib} KiB");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn lies_under_right_checksums_neither_panic_nor_take_memory() {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "hostile::child_that_reads_lies", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, failed) = (text(&child.stdout), text(&child.stderr));
+    let end = failed.len().saturating_sub(6000);
+    let tail = failed.get(end..).unwrap_or_default();
+    assert!(child.status.success(), "{said}\n{tail}");
+    println!("{}", said.lines().find(|line| line.contains("lies,")).unwrap_or_default());
+}
+
+/// A manifest edit with one change, given as its bytes, behind the last one.
+fn append_change(bytes: &mut Vec<u8>, change: &[u8]) {
+    let (mut at, mut number) = (80, 0);
+    while at < bytes.len() {
+        number = word(bytes, at + 12);
+        at += 20 + half(bytes, at + 8) as usize;
+    }
+    let mut frame = (change.len() as u32).to_le_bytes().to_vec();
+    frame.extend_from_slice(&(number + 1).to_le_bytes());
+    frame.extend_from_slice(change);
+    let mut place = bytes[40..64].to_vec();
+    place.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&checksum64_seeded(&frame, checksum64(&place)).to_le_bytes());
+    bytes.extend_from_slice(&frame);
+}
+
+#[test]
+fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
+    let store = build();
+    let manifest = files(&store).into_iter().find(|(kind, _)| *kind == FileKind::Manifest);
+    let manifest = manifest.unwrap().1;
+    // Tag and length, then the number as a varint.
+    let changes: [(&[u8], &str); 3] = [
+        (&[12 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "file numbers"),
+        (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
+        (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
+    ];
+    for (change, said) in changes {
+        let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let mut bytes = fs.read_raw(&manifest).unwrap();
+        append_change(&mut bytes, change);
+        fs.write_raw(&manifest, &bytes).unwrap();
+        let error = use_it(&fs).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);
+    fs.write_raw(&Path::new(DIR).join("ffffffffffffffff-00000001.sst"), b"?").unwrap();
+    let error = use_it(&fs).unwrap_err();
+    assert!(error.to_string().contains("file numbers"), "{error}");
+}

@@ -1,0 +1,225 @@
+//! A real process killed with SIGKILL while it writes, round after round in one folder.
+//!
+//! The test binary starts itself again as the writer, which says each acknowledgement into a pipe.
+//! What was acknowledged must be there afterwards, batches whole, and the lock free at once. A
+//! write of the default durability survives this; what survives a power cut is tested elsewhere.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use lsm_core::fs::{CrashOutcome, MemFs};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
+use testkit::Rng;
+
+const FOLDER: &str = "SILTSTONE_KILL_FOLDER";
+const WRITERS: usize = 2;
+const SLOTS: u64 = 120;
+const ROUNDS: usize = 50;
+
+fn open(folder: &Path) -> siltstone::Result<Db> {
+    // Small, so that segments, flushes and compactions come and go between two kills.
+    let options = Options::new()
+        .write_buffer_bytes(24 << 10)
+        .wal_segment_bytes(8 << 10)
+        .wal_bytes_max(64 << 10)
+        .cache_bytes(1 << 20);
+    Db::builder(folder).options(options).open()
+}
+
+fn slot_key(writer: usize, number: u64) -> String {
+    format!("writer{writer}-slot{:04}", number % SLOTS)
+}
+
+fn count_key(writer: usize) -> String {
+    format!("writer{writer}-count")
+}
+
+fn value(writer: usize, number: u64) -> String {
+    format!("{writer}:{number}:{}", "x".repeat((number % 97) as usize))
+}
+
+/// The number of the last batch of `writer` that is in the store, once it is checked that all
+/// batches up to it are there whole, in both partitions, and none behind it.
+fn check_writer(db: &Db, writer: usize) -> u64 {
+    let partitions = ["left", "right"].map(|name| db.partition(name).unwrap());
+    let counts = partitions.each_ref().map(|partition| {
+        let count = partition.get(count_key(writer)).unwrap();
+        count.map_or(0, |count| std::str::from_utf8(&count).unwrap().parse::<u64>().unwrap())
+    });
+    assert_eq!(counts[0], counts[1], "a batch was split");
+    let last = counts[0];
+    for partition in &partitions {
+        for number in last.saturating_sub(SLOTS - 1).max(1)..=last {
+            let found = partition.get(slot_key(writer, number)).unwrap();
+            let found = found.as_deref().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+            assert_eq!(found, Some(value(writer, number)), "batch {number} of {last}");
+        }
+        let kept = partition.prefix(format!("writer{writer}-slot")).map(Result::unwrap).count();
+        assert_eq!(kept as u64, last.min(SLOTS));
+    }
+    last
+}
+
+/// The writer: does nothing unless a parent asks for it.
+#[test]
+fn child_that_writes_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let db = open(Path::new(&folder)).unwrap();
+    println!("ready");
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let db = db.clone();
+            scope.spawn(move || write_for_ever(&db, writer));
+        }
+    });
+}
+
+#[expect(clippy::print_stdout, reason = "acknowledgements for the parent")]
+fn write_for_ever(db: &Db, writer: usize) {
+    let [left, right] = ["left", "right"].map(|name| db.partition(name).unwrap());
+    let mut number = check_writer(db, writer);
+    loop {
+        number += 1;
+        let mut batch = db.batch();
+        for partition in [&left, &right] {
+            batch = batch.put(partition, slot_key(writer, number), value(writer, number)).put(
+                partition,
+                count_key(writer),
+                number.to_string(),
+            );
+        }
+        batch.commit(Durability::Os).unwrap();
+        println!("ack {writer} {number}");
+    }
+}
+
+fn start(folder: &Path) -> (Child, BufReader<ChildStdout>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "kill::child_that_writes_until_it_is_killed", "--nocapture"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap());
+    (child, lines)
+}
+
+/// Reads lines until one says `word`; `false` at the end of the pipe.
+fn wait_for(lines: &mut BufReader<ChildStdout>, word: &str) -> bool {
+    let mut line = String::new();
+    while lines.read_line(&mut line).unwrap() > 0 {
+        if line.contains(word) {
+            return true;
+        }
+        line.clear();
+    }
+    false
+}
+
+/// The acknowledgement in a whole line, if it is one.
+fn acknowledged(line: &str) -> Option<(usize, u64)> {
+    let (_, ack) = line.strip_suffix('\n')?.rsplit_once("ack ")?;
+    let (writer, number) = ack.split_once(' ')?;
+    Some((writer.parse().ok()?, number.parse().ok()?))
+}
+
+#[test]
+fn killed_writers_lose_nothing_that_was_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::from_env_or(11);
+    let mut acks = [0; WRITERS];
+    let mut total = 0;
+    for round in 0..ROUNDS {
+        let (mut child, mut lines) = start(dir.path());
+        // Now and then while it opens or recovers, else after that many acknowledgements.
+        let wanted = if round % 10 == 9 { 0 } else { 1 + rng.next_u64() % 400 };
+        let mut line = String::new();
+        for _ in 0..wanted {
+            loop {
+                line.clear();
+                assert!(lines.read_line(&mut line).unwrap() > 0, "the writer died by itself");
+                if let Some((writer, number)) = acknowledged(&line) {
+                    acks[writer] = number;
+                    break;
+                }
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What it said before it died is in the pipe.
+        let mut rest = String::new();
+        lines.read_to_string(&mut rest).unwrap();
+        for (writer, number) in rest.split_inclusive('\n').filter_map(acknowledged) {
+            acks[writer] = number;
+        }
+        if round % 3 == 2 {
+            continue; // The next writer recovers from what two kills left.
+        }
+        let db = open(dir.path()).unwrap();
+        for (writer, acked) in acks.iter_mut().enumerate() {
+            let found = check_writer(&db, writer);
+            // At most one batch of a writer was under way.
+            let allowed = *acked..=*acked + 1;
+            assert!(allowed.contains(&found), "round {round}: {found} of {allowed:?}");
+            *acked = found;
+        }
+        total = acks.iter().sum();
+        if round % 2 == 0 {
+            db.close().unwrap();
+        }
+    }
+    assert!(total > ROUNDS as u64);
+    println!("{ROUNDS} kills, {total} batches");
+}
+
+#[test]
+fn a_second_process_is_told_that_the_folder_is_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, mut lines) = start(dir.path());
+    assert!(wait_for(&mut lines, "ready"));
+    for _ in 0..3 {
+        let refused = open(dir.path()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Locked, "{refused}");
+        assert!(refused.is_retryable());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let db = open(dir.path()).unwrap();
+    assert_eq!(open(dir.path()).unwrap_err().kind(), ErrorKind::Locked, "in one process as well");
+    drop(db);
+    open(dir.path()).unwrap().close().unwrap();
+}
+
+/// A batch larger than a segment gets one of its own. The reserve that lay ready then had a lower
+/// number, was begun behind it, and the next open, which reads segments by number, found the log
+/// broken and refused.
+#[test]
+fn a_batch_larger_than_a_segment_keeps_the_log_in_order() {
+    let fs = MemFs::new();
+    let open = |fs: &MemFs| {
+        let options = Options::new().wal_segment_bytes(4 << 10).write_buffer_bytes(1 << 20);
+        let builder = Db::builder("/db").options(options).fs(Arc::new(fs.clone()));
+        builder.background(BackgroundMode::Stepped).open().unwrap()
+    };
+    let db = open(&fs);
+    let p = db.partition("p").unwrap();
+    let mut count = 0;
+    let mut put = |bytes: usize| {
+        p.put(format!("{count:04}"), vec![b'x'; bytes]).unwrap();
+        count += 1;
+        count
+    };
+    for _ in 0..3 {
+        for _ in 0..12 {
+            put(1000);
+        }
+        db.wait_idle().unwrap();
+        put(10_000);
+    }
+    let count = put(1000);
+    let left = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+    let db = open(&left);
+    assert_eq!(db.partition("p").unwrap().iter().map(Result::unwrap).count(), count);
+}

@@ -1,0 +1,222 @@
+//! What a case of the model test is made of: plain data that prints, shrinks and says nothing
+//! about the state that it meets. Numbers that choose (a partition, a cursor) count modulo what
+//! exists, so that a shrunken list stays meaningful.
+
+use std::fmt;
+use std::ops::Bound;
+
+use lsm_core::fs::CrashOutcome;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use siltstone::{Compression, Options, PartitionOptions};
+
+/// Names that partitions are made under.
+pub const NAMES: [&str; 4] = ["default", "p", "q", "r"];
+
+/// The n-th of few keys: short ones, awkward ones, long ones. Not in their order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key(u8);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.0)
+    }
+}
+
+const SHORT: u8 = 16;
+const AWKWARD: u8 = 40;
+const LONG: u8 = 46;
+
+impl Key {
+    pub fn bytes(self) -> Vec<u8> {
+        match self.0 {
+            n @ 0..SHORT => format!("k{:02}", n.wrapping_mul(7) % SHORT).into_bytes(),
+            n @ SHORT..AWKWARD => {
+                // A stem with a tail of zeros or of the largest byte.
+                let stems: [&[u8]; 4] = [b"", b"k03", b"\xff", b"\x00k"];
+                let n = usize::from(n - SHORT);
+                let (stem, tail) = (stems[n % 4], n / 4);
+                let tail =
+                    [&[0][..], &[0, 0], &[0xff], &[0xff, 0xff], &[0, 0xff], &[0xff, 0]][tail];
+                [stem, tail].concat()
+            }
+            40 => vec![0xff; 600],
+            41 => vec![0; 601],
+            42 => [&[b'k'; 3000][..], b"1"].concat(),
+            43 => [&[b'k'; 3000][..], b"2"].concat(),
+            44 => vec![0xff; 20_000],
+            _ => vec![b'k'; siltstone::limits::USER_KEY_BYTES_MAX],
+        }
+    }
+
+    pub fn all() -> impl Iterator<Item = Key> {
+        (0..LONG).map(Key)
+    }
+}
+
+/// Length of a value; what is in it is made when it is written.
+pub type ValueLen = u16;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Move {
+    First,
+    Last,
+    Seek(Key),
+    SeekBefore(Key),
+    Next,
+    Prev,
+}
+
+/// What reads through a snapshot does so through the n-th.
+pub type Through = Option<u8>;
+
+#[derive(Clone, Debug)]
+pub enum Operation {
+    Put(u8, Key, ValueLen),
+    Delete(u8, Key),
+    Batch {
+        operations: Vec<(u8, Key, Option<ValueLen>)>,
+        sync: bool,
+    },
+    Get(u8, Key, Through),
+    /// The bits say from which end the next entry is taken.
+    Scan(u8, Bound<Key>, Bound<Key>, u32, Through),
+    Prefix(u8, Key, u8, u32, Through),
+    OpenCursor(u8, Through),
+    MoveCursor(u8, Vec<Move>),
+    DropCursor(u8),
+    OpenRange(u8, Bound<Key>, Bound<Key>, Through),
+    /// Takes the given number of entries.
+    TakeFromRange(u8, u8, u32),
+    DropRange(u8),
+    TakeSnapshot,
+    DropSnapshot(u8),
+    Flush,
+    Compact(u8, Bound<Key>, Bound<Key>),
+    Step(u8),
+    WaitIdle,
+    WaitDurable,
+    /// Makes the partition or changes its options.
+    Configure(u8, PartitionOptions),
+    DropPartition(u8),
+    CheckAll,
+    Reopen(Options),
+    Crash(CrashOutcome, Options),
+}
+
+pub fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    vec(operation(), 1..200)
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    use Operation::*;
+    let n = any::<u8>;
+    let read = prop_oneof![
+        4 => (n(), key(), through()).prop_map(|(p, k, s)| Get(p, k, s)),
+        3 => (n(), bound(), bound(), ends(), through())
+            .prop_map(|(p, from, to, ends, s)| Scan(p, from, to, ends, s)),
+        1 => (n(), key(), 0..4u8, ends(), through())
+            .prop_map(|(p, k, len, ends, s)| Prefix(p, k, len, ends, s)),
+        1 => (n(), through()).prop_map(|(p, s)| OpenCursor(p, s)),
+        4 => (n(), vec(movement(), 1..12)).prop_map(|(c, moves)| MoveCursor(c, moves)),
+        1 => n().prop_map(DropCursor),
+        1 => (n(), bound(), bound(), through()).prop_map(|(p, from, to, s)| OpenRange(p, from, to, s)),
+        2 => (n(), 1..6u8, ends()).prop_map(|(r, count, ends)| TakeFromRange(r, count, ends)),
+        1 => n().prop_map(DropRange),
+        2 => Just(TakeSnapshot),
+        1 => n().prop_map(DropSnapshot),
+    ];
+    let work = prop_oneof![
+        3 => Just(Flush),
+        2 => (n(), bound(), bound()).prop_map(|(p, from, to)| Compact(p, from, to)),
+        4 => (1..6u8).prop_map(Step),
+        2 => Just(WaitIdle),
+        1 => Just(WaitDurable),
+        2 => (n(), partition_options()).prop_map(|(p, options)| Configure(p, options)),
+        1 => n().prop_map(DropPartition),
+        1 => Just(CheckAll),
+        2 => options().prop_map(Reopen),
+        3 => (proptest::sample::select(&CrashOutcome::ALL[..]), options())
+            .prop_map(|(outcome, options)| Crash(outcome, options)),
+    ];
+    prop_oneof![
+        30 => (n(), key(), value_len()).prop_map(|(p, k, len)| Put(p, k, len)),
+        10 => (n(), key()).prop_map(|(p, k)| Delete(p, k)),
+        10 => (batch(), proptest::bool::weighted(0.2))
+            .prop_map(|(operations, sync)| Batch { operations, sync }),
+        25 => read,
+        18 => work,
+    ]
+}
+
+fn batch() -> impl Strategy<Value = Vec<(u8, Key, Option<ValueLen>)>> {
+    vec((any::<u8>(), key(), proptest::option::weighted(0.7, value_len())), 0..8)
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    prop_oneof![24 => 0..SHORT, 12 => SHORT..AWKWARD, 2 => AWKWARD..44, 1 => 44..LONG].prop_map(Key)
+}
+
+fn value_len() -> impl Strategy<Value = ValueLen> {
+    prop_oneof![2 => Just(0), 8 => 1..40u16, 4 => 40..400u16, 2 => 400..3000u16, 1 => 3000..7000u16]
+}
+
+fn bound() -> impl Strategy<Value = Bound<Key>> {
+    prop_oneof![
+        2 => Just(Bound::Unbounded),
+        2 => key().prop_map(Bound::Included),
+        1 => key().prop_map(Bound::Excluded),
+    ]
+}
+
+fn ends() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), Just(u32::MAX), any::<u32>()]
+}
+
+fn through() -> impl Strategy<Value = Through> {
+    proptest::option::weighted(0.3, any::<u8>())
+}
+
+fn movement() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        1 => Just(Move::First),
+        1 => Just(Move::Last),
+        3 => key().prop_map(Move::Seek),
+        3 => key().prop_map(Move::SeekBefore),
+        5 => Just(Move::Next),
+        5 => Just(Move::Prev),
+    ]
+}
+
+/// Everything so small that a few writes fill it.
+pub fn options() -> impl Strategy<Value = Options> {
+    let cache = prop_oneof![Just(0u64), Just(2 << 10), Just(1 << 20)];
+    let buffer = prop_oneof![Just(4u64 << 10), Just(32 << 10)];
+    (cache, buffer, 2..8u64, 1..2000u64).prop_map(|(cache, buffer, segments, manifest)| {
+        Options::new()
+            .cache_bytes(cache)
+            .write_buffer_bytes(buffer)
+            .wal_segment_bytes(4 << 10)
+            .wal_bytes_max(segments * (4 << 10))
+            .manifest_bytes_max(manifest)
+    })
+}
+
+fn partition_options() -> impl Strategy<Value = PartitionOptions> {
+    let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
+    let bloom = prop_oneof![Just(0u32), Just(10), Just(1)];
+    let sizes = (64..=128u32, 1024..=4096u64, 1024..=4096u64);
+    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32).prop_map(
+        |(logged, compression, bloom, (block, table, base), level0)| {
+            PartitionOptions::new()
+                .logged(logged)
+                .compression(compression)
+                .bloom_bits_per_key(bloom)
+                .block_bytes(block)
+                .table_bytes(table)
+                .level_base_bytes(base)
+                .level0_tables(level0)
+                .level_multiplier(2)
+        },
+    )
+}

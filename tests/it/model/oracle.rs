@@ -1,0 +1,150 @@
+//! What the store should hold: the model of the logged partitions together, and one of each
+//! partition without a log, because a power cut cuts each of those on its own.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use std::rc::Rc;
+
+use siltstone::SeqNo;
+use testkit::model::{Contents, Model, Op, State};
+
+/// A model, and how much of its log must survive a power cut.
+#[derive(Default)]
+struct Tracked {
+    model: Model,
+    durable_steps: usize,
+}
+
+impl Tracked {
+    fn contents(&self, name: &str) -> Contents {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let entries = self.model.range(name, all, self.model.seq());
+        entries.map(|(key, value)| (key.to_vec(), value.clone())).collect()
+    }
+
+    fn all_is_durable(&mut self) {
+        self.durable_steps = self.model.log().len();
+    }
+
+    /// Cuts the model to what came back, which must be a prefix that is long enough.
+    fn cut_to(&mut self, observed: &State) {
+        let prefix = self.model.prefix_equal_to(observed, self.durable_steps);
+        if prefix.is_none() {
+            let any = self.model.prefix_equal_to(observed, 0);
+            panic!(
+                "what came back is no prefix that holds the first {} of {} steps, {}",
+                self.durable_steps,
+                self.model.log().len(),
+                any.map_or("nor any other".to_owned(), |n| format!("but one that ends at {n}")),
+            );
+        }
+        let mut model = Model::new();
+        for (name, contents) in observed {
+            model.create(name);
+            let put = |(key, value): (&Vec<u8>, _)| {
+                let value: &testkit::model::Value = value;
+                Op { partition: name.clone(), key: key.clone(), value: Some(value.clone()) }
+            };
+            model.commit(contents.iter().map(put).collect());
+        }
+        self.model = model;
+        self.all_is_durable();
+    }
+}
+
+#[derive(Default)]
+pub struct Oracle {
+    logged: Tracked,
+    unlogged: BTreeMap<String, Tracked>,
+    /// Sequence numbers of logged commits in the store, and the steps through them.
+    commits: Vec<(SeqNo, usize)>,
+    /// The last of them whose sync was asked for.
+    synced: SeqNo,
+}
+
+impl Oracle {
+    pub fn create(&mut self, name: &str, logged: bool) {
+        if logged {
+            self.logged.model.create(name);
+        } else {
+            self.unlogged.entry(name.to_owned()).or_default().model.create(name);
+        }
+    }
+
+    pub fn drop_partition(&mut self, name: &str) {
+        if self.unlogged.remove(name).is_none() {
+            self.logged.model.drop_partition(name);
+        }
+    }
+
+    /// All of `ops` are in logged partitions, or all in those without a log.
+    pub fn commit(&mut self, ops: Vec<Op>, seq: SeqNo) {
+        if !self.unlogged.contains_key(&ops[0].partition) {
+            self.logged.model.commit(ops);
+            self.commits.push((seq, self.logged.model.log().len()));
+            return;
+        }
+        // In one step for each partition: a flush of one says nothing about another.
+        let mut by_partition: BTreeMap<String, Vec<Op>> = BTreeMap::new();
+        for op in ops {
+            by_partition.entry(op.partition.clone()).or_default().push(op);
+        }
+        for (name, ops) in by_partition {
+            self.unlogged.get_mut(&name).unwrap().model.commit(ops);
+        }
+    }
+
+    pub fn contents(&self, name: &str) -> Contents {
+        self.unlogged.get(name).unwrap_or(&self.logged).contents(name)
+    }
+
+    /// Every logged commit was synced.
+    pub fn log_is_synced(&mut self) {
+        self.logged.all_is_durable();
+        self.synced = self.commits.last().map_or(self.synced, |(seq, _)| *seq);
+    }
+
+    /// The store says that every logged commit up to `seq` is on the device.
+    pub fn log_is_durable_through(&mut self, seq: SeqNo) {
+        let through = self.commits.iter().filter(|(commit, _)| *commit <= seq);
+        let steps = through.map(|(_, steps)| *steps).max().unwrap_or(0);
+        self.logged.durable_steps = self.logged.durable_steps.max(steps);
+    }
+
+    /// The partition was flushed.
+    pub fn is_flushed(&mut self, name: &str) {
+        if let Some(tracked) = self.unlogged.get_mut(name) {
+            tracked.all_is_durable();
+        }
+    }
+
+    /// Everything is in tables. That is no sync: a partition that was dropped since needs none.
+    pub fn everything_is_flushed(&mut self) {
+        self.unlogged.values_mut().for_each(Tracked::all_is_durable);
+        self.logged.all_is_durable();
+    }
+
+    /// The last commit that was synced.
+    pub fn synced_seq(&self) -> SeqNo {
+        self.synced
+    }
+
+    /// Cuts everything to what came back after a power cut.
+    pub fn cut_to(&mut self, mut observed: State) {
+        for (name, tracked) in &mut self.unlogged {
+            let contents = observed.remove(name).unwrap_or_default();
+            tracked.cut_to(&State::from([(name.clone(), contents)]));
+        }
+        self.logged.cut_to(&observed);
+        self.commits.clear();
+    }
+}
+
+/// The entries of `contents` within the bounds.
+pub fn within(
+    contents: &Rc<Contents>,
+    bounds: &(Bound<Vec<u8>>, Bound<Vec<u8>>),
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let inside = contents.iter().filter(|(key, _)| bounds.contains(*key));
+    inside.map(|(key, value)| (key.clone(), value.to_vec())).collect()
+}

@@ -1,0 +1,612 @@
+//! A store, the oracle beside it, and everything that is held open: does each operation to both
+//! and compares.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use siltstone::{
+    BackgroundMode, Commit, Cursor, Db, Durability, ErrorKind, Options, Partition,
+    PartitionOptions, Range, SeqNo, Slice, Snapshot,
+};
+use testkit::model::{Contents, Op, State};
+use testkit::rng::Rng;
+
+use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
+use super::oracle::{Oracle, within};
+
+const DIR: &str = "/db";
+/// Cursors, ranges and snapshots that are held at once, each.
+const HELD_MAX: usize = 6;
+
+type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+struct Part {
+    name: &'static str,
+    handle: Partition,
+    options: PartitionOptions,
+    /// Differs for each partition that was ever made.
+    incarnation: u32,
+}
+
+struct HeldSnapshot {
+    snapshot: Snapshot,
+    /// Every partition as it was, by incarnation; dropped ones are still read through these.
+    parts: Vec<(u32, Partition, Rc<Contents>)>,
+}
+
+struct HeldCursor {
+    cursor: Cursor,
+    contents: Rc<Contents>,
+    at: Option<Vec<u8>>,
+}
+
+struct HeldRange {
+    range: Range,
+    expected: VecDeque<(Vec<u8>, Vec<u8>)>,
+}
+
+pub struct World {
+    fs: MemFs,
+    db: Option<Db>,
+    random: Rng,
+    oracle: Oracle,
+    parts: Vec<Part>,
+    dropped: Option<Partition>,
+    snapshots: Vec<HeldSnapshot>,
+    cursors: Vec<HeldCursor>,
+    ranges: Vec<HeldRange>,
+    seq: SeqNo,
+    values: u32,
+    incarnations: u32,
+}
+
+fn open(fs: &MemFs, options: &Options, random: &mut Rng) -> Db {
+    let mut random = random.fork();
+    let builder = Db::builder(DIR).fs(Arc::new(fs.clone())).options(options.clone());
+    let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
+    builder.open().unwrap()
+}
+
+fn chosen<T>(items: &[T], n: u8) -> Option<usize> {
+    usize::from(n).checked_rem(items.len())
+}
+
+fn bounds(from: Bound<Key>, to: Bound<Key>) -> Bounds {
+    (from.map(Key::bytes), to.map(Key::bytes))
+}
+
+/// Takes one entry from the end that the lowest bit names.
+fn take<T>(items: &mut impl DoubleEndedIterator<Item = T>, ends: &mut u32) -> (bool, Option<T>) {
+    let front = *ends & 1 == 0;
+    *ends = ends.rotate_right(1);
+    (front, if front { items.next() } else { items.next_back() })
+}
+
+fn pair(entry: siltstone::Result<(Slice, Slice)>) -> (Vec<u8>, Vec<u8>) {
+    let (key, value) = entry.unwrap();
+    (key.to_vec(), value.to_vec())
+}
+
+/// Empties `range` from both ends and compares.
+fn check_range(mut range: Range, mut ends: u32, expected: &[(Vec<u8>, Vec<u8>)]) {
+    let (mut front, mut back) = (Vec::new(), Vec::new());
+    while let (is_front, Some(entry)) = take(&mut range, &mut ends) {
+        if is_front { front.push(pair(entry)) } else { back.push(pair(entry)) }
+    }
+    assert!(range.next().is_none() && range.next_back().is_none(), "an end is an end for both");
+    back.reverse();
+    front.append(&mut back);
+    assert_same(&front, expected);
+}
+
+/// Compares without printing kilobytes.
+fn assert_same(got: &[(Vec<u8>, Vec<u8>)], expected: &[(Vec<u8>, Vec<u8>)]) {
+    if got != expected {
+        let short = |entries: &[(Vec<u8>, Vec<u8>)]| -> Vec<String> {
+            let bytes = |b: &[u8]| format!("{}({})", b[..b.len().min(12)].escape_ascii(), b.len());
+            entries.iter().map(|(k, v)| format!("{} = {}", bytes(k), bytes(v))).collect()
+        };
+        panic!("got {:#?}, expected {:#?}", short(got), short(expected));
+    }
+}
+
+impl World {
+    pub fn new(options: &Options) -> World {
+        let (fs, mut random) = (MemFs::new(), Rng::new(1));
+        let db = open(&fs, options, &mut random);
+        let mut world = World {
+            fs,
+            db: Some(db),
+            random,
+            oracle: Oracle::default(),
+            parts: Vec::new(),
+            dropped: None,
+            snapshots: Vec::new(),
+            cursors: Vec::new(),
+            ranges: Vec::new(),
+            seq: SeqNo::ZERO,
+            values: 0,
+            incarnations: 0,
+        };
+        world.add_part(NAMES[0], PartitionOptions::new());
+        world
+    }
+
+    fn db(&self) -> &Db {
+        self.db.as_ref().expect("it is open between operations")
+    }
+
+    fn part(&self, n: u8) -> &Part {
+        &self.parts[usize::from(n) % self.parts.len()]
+    }
+
+    fn contents(&self, part: &Part) -> Rc<Contents> {
+        Rc::new(self.oracle.contents(part.name))
+    }
+
+    fn add_part(&mut self, name: &'static str, options: PartitionOptions) {
+        self.oracle.create(name, options.logged);
+        self.incarnations += 1;
+        let handle = self.db().partition(name).unwrap();
+        assert_eq!(handle.options(), options);
+        self.parts.push(Part { name, handle, options, incarnation: self.incarnations });
+    }
+
+    pub fn apply(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Put(p, key, len) => self.write(&[(*p, *key, Some(*len))], None),
+            Operation::Delete(p, key) => self.write(&[(*p, *key, None)], None),
+            Operation::Batch { operations, sync } => self.write(operations, Some(*sync)),
+            Operation::Get(p, key, through) => self.get(*p, *key, *through),
+            Operation::Scan(p, from, to, ends, through) => {
+                let bounds = bounds(*from, *to);
+                let (range, contents) = self.reader(*p, *through, &bounds);
+                check_range(range, *ends, &within(&contents, &bounds));
+            }
+            Operation::Prefix(p, key, len, ends, through) => {
+                self.prefix(*p, *key, *len, *ends, *through);
+            }
+            Operation::OpenCursor(..) | Operation::MoveCursor(..) | Operation::DropCursor(_) => {
+                self.use_cursor(operation);
+            }
+            Operation::OpenRange(..) | Operation::TakeFromRange(..) | Operation::DropRange(_) => {
+                self.use_range(operation);
+            }
+            Operation::TakeSnapshot => self.take_snapshot(),
+            Operation::DropSnapshot(n) => {
+                chosen(&self.snapshots, *n).map(|n| self.snapshots.swap_remove(n));
+            }
+            Operation::Flush => {
+                self.db().flush().unwrap();
+                self.oracle.everything_is_flushed();
+            }
+            Operation::Compact(p, from, to) => {
+                let (name, bounds) = (self.part(*p).name, bounds(*from, *to));
+                self.part(*p).handle.compact(bounds).unwrap();
+                self.oracle.is_flushed(name);
+            }
+            Operation::Step(times) => {
+                for _ in 0..*times {
+                    self.db().step().unwrap();
+                }
+            }
+            Operation::WaitIdle => self.wait_idle(),
+            Operation::WaitDurable => {
+                self.db().wait_durable(self.db().visible_seq()).unwrap();
+                self.oracle.log_is_synced();
+            }
+            Operation::Configure(p, options) => self.configure(*p, options),
+            Operation::DropPartition(p) => self.drop_partition(*p),
+            Operation::CheckAll => self.check_all(),
+            Operation::Reopen(options) => self.reopen(options),
+            Operation::Crash(outcome, options) => self.crash(*outcome, options),
+        }
+        self.note_durable();
+    }
+
+    fn note_durable(&mut self) {
+        let durable = self.db().durable_seq();
+        assert!(durable >= self.oracle.synced_seq(), "the store knows what it synced");
+        self.oracle.log_is_durable_through(durable);
+    }
+
+    /// A value that no other write has, as far as its length lets it.
+    fn value(&mut self, len: ValueLen) -> Vec<u8> {
+        self.values += 1;
+        let mut value = self.values.to_be_bytes().to_vec();
+        // Every other one can be compressed.
+        let fill = if self.values.is_multiple_of(2) { 0 } else { 0x9d };
+        value.extend((4..u32::from(len)).map(|n| (n.wrapping_mul(n) as u8) & fill));
+        value.truncate(len.into());
+        value
+    }
+
+    /// Puts and deletes: alone, or as a batch that is synced or not.
+    fn write(&mut self, operations: &[(u8, Key, Option<ValueLen>)], sync: Option<bool>) {
+        let mut ops = Vec::new();
+        for (p, key, len) in operations {
+            let value = len.map(|len| self.value(len).into());
+            let partition = self.part(*p).name.to_owned();
+            ops.push(Op { partition, key: key.bytes(), value });
+        }
+        let is_logged = |world: &World, op: &Op| {
+            world.parts.iter().any(|part| part.name == op.partition && part.options.logged)
+        };
+        let logged = ops.first().is_some_and(|op| is_logged(self, op));
+        if ops.iter().any(|op| is_logged(self, op) != logged) {
+            let refused = self.commit(&ops, Durability::Os).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            ops.retain(|op| is_logged(self, op) == logged);
+        }
+        let durability = match sync {
+            Some(true) if logged => Durability::Sync,
+            _ => Durability::Os,
+        };
+        let commit = match (sync, &ops[..]) {
+            (None, [op]) => {
+                let part = self.parts.iter().find(|part| part.name == op.partition).unwrap();
+                match &op.value {
+                    Some(value) => part.handle.put(&op.key, value),
+                    None => part.handle.delete(&op.key),
+                }
+            }
+            _ => self.commit(&ops, durability),
+        };
+        let commit = commit.unwrap();
+        assert_eq!(commit.seq, self.seq.plus(ops.len() as u64), "numbers are dense");
+        assert_eq!(commit.seq, self.db().visible_seq());
+        self.seq = commit.seq;
+        if !ops.is_empty() {
+            self.oracle.commit(ops, commit.seq);
+        }
+        if durability == Durability::Sync {
+            self.oracle.log_is_synced();
+        }
+    }
+
+    fn commit(&self, ops: &[Op], durability: Durability) -> siltstone::Result<Commit> {
+        let mut batch = self.db().batch();
+        for op in ops {
+            let part = self.parts.iter().find(|part| part.name == op.partition).unwrap();
+            batch = match &op.value {
+                Some(value) => batch.put(&part.handle, &op.key, value),
+                None => batch.delete(&part.handle, &op.key),
+            };
+        }
+        batch.commit(durability)
+    }
+
+    /// The n-th partition now, or as a snapshot has it: then also among those dropped since.
+    fn view(&self, p: u8, through: Through) -> (Partition, Option<&Snapshot>, Rc<Contents>) {
+        let part = self.part(p);
+        let Some(held) = through.and_then(|n| chosen(&self.snapshots, n)) else {
+            return (part.handle.clone(), None, self.contents(part));
+        };
+        let held = &self.snapshots[held];
+        let newer = held.parts.iter().all(|(incarnation, ..)| *incarnation != part.incarnation);
+        if newer && p.is_multiple_of(2) {
+            // Made after the snapshot, which must see nothing in it.
+            return (part.handle.clone(), Some(&held.snapshot), Rc::default());
+        }
+        let (_, handle, contents) = &held.parts[usize::from(p) % held.parts.len()];
+        (handle.clone(), Some(&held.snapshot), contents.clone())
+    }
+
+    fn reader(&self, p: u8, through: Through, bounds: &Bounds) -> (Range, Rc<Contents>) {
+        let (handle, snapshot, contents) = self.view(p, through);
+        let range = match snapshot {
+            Some(snapshot) => snapshot.range(&handle, bounds.clone()),
+            None => handle.range(bounds.clone()),
+        };
+        (range, contents)
+    }
+
+    fn get(&self, p: u8, key: Key, through: Through) {
+        let (handle, snapshot, contents) = self.view(p, through);
+        self.check_get(&handle, snapshot, &contents, &key.bytes());
+    }
+
+    fn check_get(
+        &self,
+        handle: &Partition,
+        snapshot: Option<&Snapshot>,
+        contents: &Contents,
+        key: &[u8],
+    ) {
+        let expected = contents.get(key).map(|value| &value[..]);
+        let alone = match snapshot {
+            Some(snapshot) => {
+                assert_eq!(snapshot.get(handle, key).unwrap().as_deref(), expected);
+                snapshot.range(handle, key..=key)
+            }
+            None => {
+                assert_eq!(handle.get(key).unwrap().as_deref(), expected);
+                assert_eq!(handle.contains(key).unwrap(), expected.is_some());
+                handle.range(key..=key)
+            }
+        };
+        let alone: Vec<_> = alone.map(pair).collect();
+        let expected: Vec<_> =
+            expected.map(|value| (key.to_vec(), value.to_vec())).into_iter().collect();
+        assert_same(&alone, &expected);
+    }
+
+    fn prefix(&self, p: u8, key: Key, len: u8, ends: u32, through: Through) {
+        let (handle, snapshot, contents) = self.view(p, through);
+        let mut prefix = key.bytes();
+        prefix.truncate(len.into());
+        let entries = contents.iter().filter(|(key, _)| key.starts_with(&prefix));
+        let expected: Vec<_> = entries.map(|(k, v)| (k.clone(), v.to_vec())).collect();
+        let range = match snapshot {
+            Some(snapshot) => snapshot.prefix(&handle, &prefix),
+            None => handle.prefix(&prefix),
+        };
+        check_range(range, ends, &expected);
+    }
+
+    fn use_cursor(&mut self, operation: &Operation) {
+        match operation {
+            Operation::OpenCursor(p, through) if self.cursors.len() < HELD_MAX => {
+                let (handle, snapshot, contents) = self.view(*p, *through);
+                let cursor = match snapshot {
+                    Some(snapshot) => snapshot.cursor(&handle),
+                    None => handle.cursor(),
+                };
+                self.cursors.push(HeldCursor { cursor, contents, at: None });
+            }
+            Operation::MoveCursor(n, moves) => {
+                let Some(n) = chosen(&self.cursors, *n) else { return };
+                moves.iter().for_each(|step| self.cursors[n].go(*step));
+            }
+            Operation::DropCursor(n) => {
+                chosen(&self.cursors, *n).map(|n| self.cursors.swap_remove(n));
+            }
+            _ => {}
+        }
+    }
+
+    fn use_range(&mut self, operation: &Operation) {
+        match operation {
+            Operation::OpenRange(p, from, to, through) if self.ranges.len() < HELD_MAX => {
+                let bounds = bounds(*from, *to);
+                let (range, contents) = self.reader(*p, *through, &bounds);
+                self.ranges.push(HeldRange { range, expected: within(&contents, &bounds).into() });
+            }
+            Operation::TakeFromRange(n, count, ends) => {
+                let Some(n) = chosen(&self.ranges, *n) else { return };
+                let held = &mut self.ranges[n];
+                let mut ends = *ends;
+                for _ in 0..*count {
+                    let (front, entry) = take(&mut held.range, &mut ends);
+                    let expected =
+                        if front { held.expected.pop_front() } else { held.expected.pop_back() };
+                    let got: Vec<_> = entry.map(pair).into_iter().collect();
+                    assert_same(&got, expected.as_slice());
+                }
+            }
+            Operation::DropRange(n) => {
+                chosen(&self.ranges, *n).map(|n| self.ranges.swap_remove(n));
+            }
+            _ => {}
+        }
+    }
+
+    fn take_snapshot(&mut self) {
+        if self.snapshots.len() == HELD_MAX {
+            return;
+        }
+        let snapshot = self.db().snapshot();
+        assert_eq!(snapshot.seq(), self.seq);
+        let parts = self.parts.iter();
+        let parts = parts.map(|p| (p.incarnation, p.handle.clone(), self.contents(p))).collect();
+        self.snapshots.push(HeldSnapshot { snapshot, parts });
+    }
+
+    fn configure(&mut self, n: u8, options: &PartitionOptions) {
+        let name = NAMES[usize::from(n) % NAMES.len()];
+        let Some(part) = self.parts.iter_mut().find(|part| part.name == name) else {
+            let handle = self.db().partition_with(name, options.clone()).unwrap();
+            self.add_part(name, options.clone());
+            assert_eq!(handle.name(), name);
+            return;
+        };
+        let db = self.db.as_ref().unwrap();
+        if part.options.logged != options.logged {
+            let refused = db.partition_with(name, options.clone()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        }
+        part.options = options.clone().logged(part.options.logged);
+        let same = db.partition_with(name, part.options.clone()).unwrap();
+        assert_eq!(same.options(), part.options);
+        assert_eq!(part.handle.options(), part.options);
+    }
+
+    fn drop_partition(&mut self, n: u8) {
+        let n = usize::from(n) % self.parts.len();
+        if self.parts[n].name == NAMES[0] {
+            let refused = self.db().drop_partition(NAMES[0]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            return;
+        }
+        let part = self.parts.swap_remove(n);
+        self.db().drop_partition(part.name).unwrap();
+        self.oracle.drop_partition(part.name);
+        let refused = self.db().drop_partition(part.name).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
+        assert_eq!(part.handle.put("k", "v").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+        assert_eq!(part.handle.get("k").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+        let refused = part.handle.compact(..).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
+        self.dropped = Some(part.handle);
+    }
+
+    fn wait_idle(&mut self) {
+        self.db().wait_idle().unwrap();
+        self.oracle.log_is_synced();
+        assert!(!self.db().step().unwrap(), "idle means that no step is left");
+        let stats = self.db().stats();
+        for (part, options) in stats.partitions.iter().map(|stats| {
+            (stats, &self.parts.iter().find(|part| part.name == stats.name).unwrap().options)
+        }) {
+            assert_eq!(part.sealed_memtable_count, 0);
+            assert!(part.levels[0].table_count < options.level0_tables.into(), "{part:?}");
+            assert_eq!(part.compaction_debt_bytes, 0, "{part:?}");
+            assert_eq!(part.pressure_permille, 0, "{part:?}");
+        }
+        assert_eq!(stats.background_error, None);
+        self.dropped = None;
+        self.db().wait_idle().unwrap();
+        // A handle to a dropped partition keeps its files, because a snapshot may go through it.
+        let lives = |incarnation| self.parts.iter().any(|part| part.incarnation == incarnation);
+        let mut seen = self.snapshots.iter().flat_map(|held| &held.parts);
+        let reads_dropped = seen.any(|(incarnation, ..)| !lives(*incarnation));
+        if self.cursors.is_empty() && self.ranges.is_empty() && !reads_dropped {
+            self.check_files();
+        }
+    }
+
+    /// The folder holds what is live and nothing else. Nobody reads, and nothing is to be done.
+    fn check_files(&self) {
+        let stats = self.db().stats();
+        let files = self.fs.list(DIR.as_ref(), "").unwrap();
+        let of_kind = |kind: &str| {
+            let found = files.iter().filter(|file| file.name.ends_with(kind));
+            found.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.len))
+        };
+        let levels = || stats.partitions.iter().flat_map(|partition| &partition.levels);
+        let tables: u64 = levels().map(|level| level.table_count).sum();
+        let bytes: u64 = levels().map(|level| level.bytes).sum();
+        assert_eq!((of_kind(".sst"), stats.table_bytes), ((tables, bytes), bytes), "{files:?}");
+        assert_eq!(of_kind(".wal").0, stats.wal_segment_count, "{files:?}");
+        assert_eq!(of_kind(".manifest").0, 1, "{files:?}");
+        let others = tables + stats.wal_segment_count + 1;
+        assert_eq!(files.len() as u64, others + 1, "and the lock: {files:?}");
+    }
+
+    /// Every partition, whole, and key by key.
+    fn check_all(&self) {
+        let mut names: Vec<_> = self.parts.iter().map(|part| part.name).collect();
+        names.sort_unstable();
+        assert_eq!(self.db().partition_names(), names);
+        for part in &self.parts {
+            let contents = self.contents(part);
+            let all = within(&contents, &(Bound::Unbounded, Bound::Unbounded));
+            check_range(part.handle.iter(), 0, &all);
+            check_range(part.handle.iter(), u32::MAX, &all);
+            let keys: Vec<_> = part.handle.keys().map(|key| key.unwrap().to_vec()).collect();
+            assert!(keys.iter().eq(contents.keys()), "keys alone are the same");
+            for key in Key::all() {
+                self.check_get(&part.handle, None, &contents, &key.bytes());
+            }
+            assert_eq!(part.handle.options(), part.options);
+        }
+        for held in &self.snapshots {
+            for (_, handle, contents) in &held.parts {
+                let all = within(contents, &(Bound::Unbounded, Bound::Unbounded));
+                check_range(held.snapshot.iter(handle), 0, &all);
+            }
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.cursors.clear();
+        self.ranges.clear();
+        self.snapshots.clear();
+        self.dropped = None;
+    }
+
+    fn reopen(&mut self, options: &Options) {
+        self.let_go();
+        self.db.take().unwrap().close().unwrap();
+        let old = self.parts[0].handle.clone();
+        assert_eq!(old.get("k").unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(old.put("k", "v").unwrap_err().kind(), ErrorKind::Closed);
+        self.oracle.everything_is_flushed();
+        let db = open(&self.fs, options, &mut self.random);
+        // Numbers that only a dropped partition without a log had may be given out again.
+        let floor = self.oracle.synced_seq();
+        assert!(db.visible_seq() <= self.seq && db.visible_seq() >= floor);
+        self.enter(db);
+        self.check_all();
+    }
+
+    fn crash(&mut self, outcome: CrashOutcome, options: &Options) {
+        let random = &mut self.random;
+        let fs = self.fs.crash_clone(outcome, &mut || random.next_u64());
+        self.let_go();
+        self.fs = fs;
+        let db = open(&self.fs, options, &mut self.random);
+        assert!(db.visible_seq() >= self.oracle.synced_seq());
+        self.enter(db);
+        let observed = |part: &Part| -> Contents {
+            let entries = part.handle.iter().map(pair);
+            entries.map(|(key, value)| (key, value.into())).collect()
+        };
+        let observed: State =
+            self.parts.iter().map(|part| (part.name.to_owned(), observed(part))).collect();
+        self.oracle.cut_to(observed);
+        self.check_all();
+    }
+
+    /// Goes on with a store that was opened on the same files, or on what was left of them.
+    fn enter(&mut self, db: Db) {
+        self.seq = db.visible_seq();
+        for part in &mut self.parts {
+            assert!(db.partition_names().iter().any(|name| name == part.name));
+            part.handle = db.partition(part.name).unwrap();
+        }
+        self.db = Some(db);
+    }
+
+    /// What must hold at the end of every case.
+    pub fn finish(mut self, options: &Options) {
+        self.check_all();
+        self.let_go();
+        self.wait_idle();
+        self.check_all();
+        self.reopen(options);
+        self.wait_idle();
+    }
+}
+
+impl HeldCursor {
+    fn go(&mut self, step: Move) {
+        let first = |from, to| {
+            self.contents.range::<Vec<u8>, _>((from, to)).next().map(|(key, _)| key.clone())
+        };
+        let last = |to| {
+            let before = self.contents.range::<Vec<u8>, _>((Bound::Unbounded, to));
+            before.last().map(|(key, _)| key.clone())
+        };
+        use Bound::{Excluded, Included, Unbounded};
+        let at = match (step, &self.at) {
+            (Move::First, _) => first(Unbounded, Unbounded),
+            (Move::Last, _) => last(Unbounded),
+            (Move::Seek(key), _) => first(Included(&key.bytes()), Unbounded),
+            (Move::SeekBefore(key), _) => last(Excluded(&key.bytes())),
+            (Move::Next, Some(at)) => first(Excluded(at), Unbounded),
+            (Move::Prev, Some(at)) => last(Excluded(at)),
+            (Move::Next | Move::Prev, None) => None,
+        };
+        let moved = match step {
+            Move::First => self.cursor.seek_to_first(),
+            Move::Last => self.cursor.seek_to_last(),
+            Move::Seek(key) => self.cursor.seek(key.bytes()),
+            Move::SeekBefore(key) => self.cursor.seek_before(key.bytes()),
+            Move::Next => self.cursor.next(),
+            Move::Prev => self.cursor.prev(),
+        };
+        moved.unwrap();
+        let got = self.cursor.valid().then(|| {
+            let value = self.cursor.value_slice().unwrap();
+            assert_eq!(value, self.cursor.value().unwrap());
+            (self.cursor.key().to_vec(), value.to_vec())
+        });
+        let expected = at.as_ref().map(|key| (key.clone(), self.contents[key].to_vec()));
+        assert_same(got.as_slice(), expected.as_slice());
+        self.at = at;
+    }
+}

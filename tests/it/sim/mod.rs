@@ -1,0 +1,385 @@
+//! A store under simulation: a script runs on it, and what it acknowledges is written down.
+//!
+//! Used by the crash and the fault tests. Everything is a function of variant and seed: the file
+//! system is in memory, background work runs in steps, random numbers come from a generator.
+//!
+//! Invariant: a truth is updated before the store is asked (what is in flight) and after it has
+//! answered (what is acknowledged), so that at every operation of the file system in between it
+//! says what a power cut may leave.
+
+pub mod oracle;
+pub mod script;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use lsm_core::fs::{FaultFs, Fs, MemFs};
+use siltstone::{BackgroundMode, Db, Durability, Error, Partition, Result};
+use testkit::Rng;
+use testkit::model::{Contents, Model, Op, Step, Value};
+
+use oracle::Seen;
+use script::{Deed, UNLOGGED, Variant};
+
+/// Where the store lies.
+pub const DIR: &str = "/db";
+
+/// Opens the store of a variant.
+pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
+    let mut random = Rng::new(salt);
+    Db::builder(Path::new(DIR))
+        .options(variant.options.clone())
+        .fs(fs)
+        .background(BackgroundMode::Stepped)
+        .random(move || random.next_u64())
+        .open()
+}
+
+/// What was acknowledged, and what is under way.
+#[derive(Default)]
+pub struct Truth {
+    /// What is visible, in the order of its commits; for the unlogged partition only its name.
+    pub model: Model,
+    /// What the store is asked to do at this moment.
+    pub in_flight: Option<Step>,
+    /// So many lines of the model's log are known to be durable.
+    pub durable: usize,
+    /// Sequence number and length of the log at each commit.
+    seqs: Vec<(u64, usize)>,
+    /// What was written to the unlogged partition, tried writes included.
+    pub unlogged: Vec<(Vec<u8>, Option<Value>)>,
+    /// So many of those are covered by a flush that returned.
+    pub covered: usize,
+    /// Partitions whose creation or drop failed: it may show after a crash.
+    pub doubtful: BTreeSet<String>,
+    /// The first commit that was refused since the last one that was not. Until the log goes on
+    /// in another segment a crash may bring it back.
+    pub refused: Option<Step>,
+}
+
+/// The truth at one moment: everything else in it only grows.
+#[derive(Clone)]
+pub struct Moment {
+    pub steps: usize,
+    pub in_flight: Option<Step>,
+    pub durable: usize,
+    pub unlogged: usize,
+    pub covered: usize,
+    pub doubtful: BTreeSet<String>,
+}
+
+impl Truth {
+    /// The truth of a store that was opened and holds just this.
+    pub fn of(seen: &Seen) -> Truth {
+        let mut truth = Truth::default();
+        for (partition, contents) in &seen.logged {
+            truth.model.create(partition);
+            let put = |(key, value): (&Vec<u8>, &Value)| Op::put(partition, key, value);
+            let ops: Vec<Op> = contents.iter().map(put).collect();
+            if !ops.is_empty() {
+                truth.model.commit(ops);
+            }
+        }
+        let put = |(key, value): (&Vec<u8>, &Value)| (key.clone(), Some(value.clone()));
+        truth.unlogged = seen.unlogged.iter().map(put).collect();
+        (truth.durable, truth.covered) = (truth.model.log().len(), truth.unlogged.len());
+        truth
+    }
+
+    pub fn moment(&self) -> Moment {
+        Moment {
+            steps: self.model.log().len(),
+            in_flight: self.in_flight.clone().or_else(|| self.refused.clone()),
+            durable: self.durable,
+            unlogged: self.unlogged.len(),
+            covered: self.covered,
+            doubtful: self.doubtful.clone(),
+        }
+    }
+
+    /// All that is visible is durable.
+    fn all_durable(&mut self) {
+        (self.durable, self.covered) = (self.model.log().len(), self.unlogged.len());
+    }
+
+    /// Takes the step in flight in.
+    fn done(&mut self) {
+        if let Some(step) = self.in_flight.take() {
+            self.model.step(step);
+        }
+    }
+
+    /// What is visible in the logged partitions.
+    pub fn visible(&self) -> BTreeMap<String, Contents> {
+        self.model.state(self.model.seq())
+    }
+
+    /// What is visible in the unlogged one.
+    pub fn visible_unlogged(&self) -> Contents {
+        let mut contents = Contents::new();
+        for (key, value) in &self.unlogged {
+            match value {
+                Some(value) => _ = contents.insert(key.clone(), value.clone()),
+                None => _ = contents.remove(key),
+            }
+        }
+        contents
+    }
+}
+
+/// What happened while a script ran, for tests that want to know that it passed somewhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Passed {
+    pub flushes: u64,
+    pub compactions: u64,
+    pub moves: u64,
+    pub wal_segments_most: u64,
+    pub tables_most: u64,
+}
+
+/// A store, its media and its truth.
+pub struct World {
+    pub mem: MemFs,
+    pub fs: FaultFs,
+    pub truth: Arc<Mutex<Truth>>,
+    pub passed: Passed,
+    variant: Variant,
+    db: Option<Db>,
+    rng: Rng,
+    values: u64,
+}
+
+impl World {
+    /// A world that nothing was done to.
+    pub fn new(variant: &Variant, mem: MemFs, truth: Truth, rng: Rng) -> World {
+        World {
+            fs: FaultFs::over_mem(mem.clone()),
+            mem,
+            truth: Arc::new(Mutex::new(truth)),
+            passed: Passed::default(),
+            variant: variant.clone(),
+            db: None,
+            rng,
+            values: 0,
+        }
+    }
+
+    pub fn db(&self) -> &Db {
+        self.db.as_ref().expect("it was opened")
+    }
+
+    pub fn truth(&self) -> MutexGuard<'_, Truth> {
+        self.truth.lock().expect("nobody panics while holding it")
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.db.is_some()
+    }
+
+    /// Opens the store, and makes what every script begins with.
+    pub fn open(&mut self) -> Result<()> {
+        let mut truth = self.truth();
+        if truth.model.log().is_empty() {
+            truth.model.create("default");
+        }
+        drop(truth);
+        self.db = Some(open(&self.variant, Arc::new(self.fs.clone()), self.rng.next_u64())?);
+        Ok(())
+    }
+
+    /// Gives the default partition its options and makes the unlogged one.
+    pub fn prepare(&mut self) -> Result<()> {
+        self.db().partition_with("default", self.variant.partition_options.clone())?;
+        if self.variant.has_unlogged {
+            self.create(UNLOGGED)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the store and forgets it.
+    pub fn close(&mut self) -> Result<()> {
+        let closed = self.db.take().map_or(Ok(()), Db::close);
+        if closed.is_ok() {
+            self.truth().all_durable();
+        }
+        closed
+    }
+
+    /// Does one deed; an error is the store's.
+    pub fn act(&mut self, deed: &Deed) -> Result<()> {
+        let result = self.act_and_note(deed);
+        if let Some(db) = &self.db {
+            let durable = db.durable_seq().get();
+            let mut truth = self.truth();
+            let covered = truth.seqs.partition_point(|(seq, _)| *seq <= durable);
+            if let Some((_, steps)) = covered.checked_sub(1).map(|at| truth.seqs[at]) {
+                truth.durable = truth.durable.max(steps);
+            }
+            drop(truth);
+            let stats = db.stats();
+            let tables = stats.partitions.iter().flat_map(|p| &p.levels);
+            let passed = &mut self.passed;
+            passed.tables_most = passed.tables_most.max(tables.map(|l| l.table_count).sum());
+            passed.wal_segments_most = passed.wal_segments_most.max(stats.wal_segment_count);
+        }
+        result
+    }
+
+    fn act_and_note(&mut self, deed: &Deed) -> Result<()> {
+        match deed {
+            Deed::Commit { ops, sync } => self.commit(ops, *sync),
+            Deed::WaitDurable => self.db().wait_durable(self.db().visible_seq()),
+            Deed::Flush => {
+                self.db().flush()?;
+                self.truth().all_durable();
+                Ok(())
+            }
+            Deed::Compact(partition) => match self.find(partition)? {
+                Some(partition) => partition.compact(..),
+                None => Ok(()),
+            },
+            Deed::Step(count) => (0..*count).try_for_each(|_| self.db().step().map(|_| ())),
+            Deed::Settle => self.db().wait_idle(),
+            Deed::Create(name) => self.create(name),
+            Deed::Drop(name) => self.drop_partition(name),
+            Deed::Reopen => {
+                self.count();
+                self.close()?;
+                self.truth().seqs.clear();
+                self.open()
+            }
+        }
+    }
+
+    /// Adds what the open store counted to what was passed.
+    pub fn count(&mut self) {
+        let stats = self.db().stats();
+        self.passed.flushes += stats.flush_count;
+        self.passed.compactions += stats.compaction_count;
+        self.passed.moves += stats.trivial_move_count;
+    }
+
+    fn find(&self, name: &str) -> Result<Option<Partition>> {
+        if !self.db().partition_names().iter().any(|other| other == name) {
+            return Ok(None);
+        }
+        self.db().partition(name).map(Some)
+    }
+
+    fn create(&mut self, name: &str) -> Result<()> {
+        let options = self.variant.partition_options.clone().logged(name != UNLOGGED);
+        self.step(Step::Create(name.to_owned()), |db| db.partition_with(name, options).map(|_| ()))
+    }
+
+    fn drop_partition(&mut self, name: &str) -> Result<()> {
+        if self.find(name)?.is_none() {
+            return Ok(());
+        }
+        self.step(Step::Drop(name.to_owned()), |db| db.drop_partition(name))
+    }
+
+    fn step(&self, step: Step, deed: impl FnOnce(&Db) -> Result<()>) -> Result<()> {
+        let (Step::Create(name) | Step::Drop(name)) = step.clone() else {
+            unreachable!("it is about a partition")
+        };
+        self.truth().in_flight = Some(step);
+        let result = deed(self.db());
+        let mut truth = self.truth();
+        match &result {
+            Ok(()) => {
+                truth.done();
+                truth.doubtful.remove(&name);
+            }
+            Err(_) => {
+                truth.in_flight = None;
+                truth.doubtful.insert(name);
+            }
+        }
+        result
+    }
+
+    fn commit(&mut self, ops: &[(&'static str, u32, Option<usize>)], sync: bool) -> Result<()> {
+        let mut batch = self.db().batch();
+        let mut written = Vec::new();
+        for (name, key, bytes) in ops {
+            let Some(partition) = self.find(name)? else { continue };
+            let key = format!("k{key:05}").into_bytes();
+            let value: Option<Value> = bytes.map(|bytes| self.value(bytes));
+            batch = match &value {
+                Some(value) => batch.put(&partition, &key, value),
+                None => batch.delete(&partition, &key),
+            };
+            written.push(Op { partition: (*name).to_owned(), key, value });
+        }
+        if written.is_empty() {
+            return Ok(());
+        }
+        let is_logged = written[0].partition != UNLOGGED;
+        if is_logged {
+            self.truth().in_flight = Some(Step::Commit(written.clone()));
+        } else {
+            let ops = written.iter().map(|op| (op.key.clone(), op.value.clone()));
+            self.truth().unlogged.extend(ops);
+        }
+        let witness = witness(&written);
+        let sync = sync && witness.is_some();
+        let durability = if sync { Durability::Sync } else { Durability::Os };
+        let result = batch.commit(durability);
+        let is_visible = result.is_ok() || witness.is_some_and(|op| self.is_visible(op));
+        let mut truth = self.truth();
+        if !is_logged {
+            if !is_visible {
+                let tried = truth.unlogged.len() - written.len();
+                truth.unlogged.truncate(tried);
+            }
+        } else if is_visible {
+            truth.done();
+            let steps = truth.model.log().len();
+            truth
+                .seqs
+                .push((result.as_ref().map_or(self.db().visible_seq(), |c| c.seq).get(), steps));
+            written.iter().for_each(|op| _ = truth.doubtful.remove(&op.partition));
+            if sync && result.is_ok() {
+                truth.durable = steps;
+            }
+            truth.refused = None;
+        } else {
+            let refused = truth.in_flight.take();
+            truth.refused = truth.refused.take().or(refused);
+        }
+        result.map(|_| ())
+    }
+
+    /// Whether a commit that failed shows: one whose sync failed does.
+    fn is_visible(&self, witness: &Op) -> bool {
+        let partition = self.find(&witness.partition).ok().flatten();
+        let got = partition.and_then(|p| p.get(&witness.key).ok());
+        got.is_some_and(|got| got.as_deref() == witness.value.as_deref())
+    }
+
+    /// A value that is written once.
+    fn value(&mut self, bytes: usize) -> Value {
+        self.values += 1;
+        let mut value = format!("{}:", self.values).into_bytes();
+        let filler = self.rng.bytes(bytes);
+        value.extend_from_slice(&filler);
+        value.into()
+    }
+}
+
+/// An operation that a reader can see if its batch is visible.
+fn witness(ops: &[Op]) -> Option<&Op> {
+    let is_last = |(at, op): &(usize, &Op)| {
+        !ops[at + 1..]
+            .iter()
+            .any(|later| (&later.partition, &later.key) == (&op.partition, &op.key))
+    };
+    let mut visible = ops.iter().enumerate().filter(is_last);
+    visible.find(|(_, op)| op.value.is_some()).map(|(_, op)| op)
+}
+
+/// An error as the tests report it.
+pub fn told(what: &str) -> impl Fn(Error) -> String + '_ {
+    move |error| format!("{what}: {error}")
+}

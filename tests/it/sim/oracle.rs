@@ -1,0 +1,255 @@
+//! What may be found after a power cut, and whether a store that was opened again is sound.
+//!
+//! Invariant: everything here reads the store from outside: its public calls, the names in its
+//! folder, and `version::recover`, which tells independently what the manifest says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::fs::names::{FileKind, FileName, LOCK};
+use lsm_core::fs::{Fs, MemFs};
+use lsm_core::version::recover;
+use siltstone::{Db, Durability};
+use testkit::model::{Contents, Model, State, Step};
+
+use super::script::{UNLOGGED, Variant};
+use super::{DIR, Moment, Truth, open, told};
+
+/// The contents of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// All partitions; the unlogged one as empty.
+    pub logged: State,
+    /// The unlogged one.
+    pub unlogged: Contents,
+}
+
+/// Reads everything, and each key once more by itself.
+pub fn observe(db: &Db) -> Result<Seen, String> {
+    let mut seen = Seen::default();
+    for name in db.partition_names() {
+        let partition = db.partition(&name).map_err(told("partition"))?;
+        let mut contents = Contents::new();
+        for entry in partition.iter() {
+            let (key, value) = entry.map_err(told("scan"))?;
+            let got = partition.get(&key).map_err(told("get"))?;
+            if got.as_deref() != Some(&*value) {
+                return Err(format!("get and scan differ in {name} at {key:?}"));
+            }
+            contents.insert(key.to_vec(), Arc::from(&*value));
+        }
+        if name == UNLOGGED {
+            seen.unlogged = contents;
+            contents = Contents::new();
+        }
+        seen.logged.insert(name, contents);
+    }
+    Ok(seen)
+}
+
+/// Whether `seen` is what a power cut at `moment` may leave.
+pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), String> {
+    check_unlogged(truth, moment, &seen.unlogged)?;
+    let base = truth.model.after(moment.steps);
+    let mut candidates = vec![base];
+    if let Some(step) = &moment.in_flight {
+        let mut with = candidates[0].clone();
+        let mut step = step.clone();
+        if let Step::Commit(ops) = &mut step {
+            // Of a refused one that a partition may have been dropped behind.
+            ops.retain(|op| with.partition_names().any(|name| name == op.partition));
+        }
+        with.step(step);
+        candidates.push(with);
+    }
+    for name in &moment.doubtful {
+        let more = candidates.iter().map(|model| toggled(model, name));
+        let more: Vec<Model> = more.collect();
+        candidates.extend(more);
+    }
+    let names: Vec<&str> = seen.logged.keys().map(String::as_str).collect();
+    let fits = |model: &Model| {
+        model.partition_names().eq(names.iter().copied())
+            && model.prefix_equal_to(&seen.logged, moment.durable).is_some()
+    };
+    if candidates.iter().any(fits) {
+        return Ok(());
+    }
+    let old = candidates.iter().any(|model| model.prefix_equal_to(&seen.logged, 0).is_some());
+    let what = if old { "a durable commit is lost, or a partition" } else { "no prefix" };
+    Err(format!("{what}: {}", differences(&candidates[0], moment, seen)))
+}
+
+/// The model with a partition dropped that it has, or made that it has not.
+fn toggled(model: &Model, name: &str) -> Model {
+    let mut model = model.clone();
+    let step = if model.partition_names().any(|other| other == name) {
+        Step::Drop(name.to_owned())
+    } else {
+        Step::Create(name.to_owned())
+    };
+    model.step(step);
+    model
+}
+
+fn differences(model: &Model, moment: &Moment, seen: &Seen) -> String {
+    let wanted = model.state(model.seq());
+    let mut text = format!(
+        "partitions {:?}, expected {:?}; {} steps, durable {}, in flight {:?};",
+        seen.logged.keys().collect::<Vec<_>>(),
+        wanted.keys().collect::<Vec<_>>(),
+        moment.steps,
+        moment.durable,
+        moment.in_flight.as_ref().map(brief)
+    );
+    let short = |value: Option<&Arc<[u8]>>| {
+        value.map(|v| String::from_utf8_lossy(&v[..v.len().min(8)]).into_owned())
+    };
+    for (name, contents) in &wanted {
+        let empty = Contents::new();
+        let got = seen.logged.get(name).unwrap_or(&empty);
+        let keys: BTreeSet<_> = contents.keys().chain(got.keys()).collect();
+        for key in keys.into_iter().filter(|key| contents.get(*key) != got.get(*key)) {
+            let (want, got) = (short(contents.get(key)), short(got.get(key)));
+            text += &format!(" {name}/{}: {got:?} for {want:?}", key.escape_ascii());
+        }
+    }
+    if std::env::var("VERBOSE").is_ok() {
+        for (at, step) in model.log().iter().enumerate() {
+            text += &match step {
+                Step::Commit(ops) => {
+                    let ops: Vec<_> = ops
+                        .iter()
+                        .map(|op| {
+                            format!(
+                                "{}/{}={:?}",
+                                op.partition,
+                                op.key.escape_ascii(),
+                                short(op.value.as_ref())
+                            )
+                        })
+                        .collect();
+                    format!("\n{at}: {}", ops.join(", "))
+                }
+                other => format!("\n{at}: {other:?}"),
+            };
+        }
+        text += &format!(
+            "\nin flight {:?}",
+            moment.in_flight.as_ref().map(|s| match s {
+                Step::Commit(ops) => ops
+                    .iter()
+                    .map(|op| format!("{}={:?}", op.key.escape_ascii(), short(op.value.as_ref())))
+                    .collect::<Vec<_>>(),
+                _ => vec![],
+            })
+        );
+        for (name, contents) in &seen.logged {
+            for (key, value) in contents {
+                text += &format!("\nseen {name}/{} = {:?}", key.escape_ascii(), short(Some(value)));
+            }
+        }
+    }
+    text
+}
+
+fn brief(step: &Step) -> String {
+    match step {
+        Step::Commit(ops) => format!("commit of {}", ops.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Each key has a value that was written to it, no older than what a flush covered.
+fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(), String> {
+    let mut allowed: BTreeMap<&[u8], Vec<Option<&Arc<[u8]>>>> = BTreeMap::new();
+    for (at, (key, value)) in truth.unlogged[..moment.unlogged].iter().enumerate() {
+        let values = allowed.entry(key).or_insert_with(|| vec![None]);
+        if at < moment.covered {
+            values.clear();
+        }
+        values.push(value.as_ref());
+    }
+    for key in seen.keys().filter(|key| !allowed.contains_key(&key[..])) {
+        return Err(format!("unlogged {} was never written", key.escape_ascii()));
+    }
+    for (key, values) in allowed {
+        if !values.contains(&seen.get(key)) {
+            let key = key.escape_ascii();
+            return Err(format!("unlogged {key} has none of its {} values", values.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Every file in the folder is one that the manifest names, and each of those is there.
+pub fn check_files(mem: &MemFs) -> Result<(), String> {
+    let entries = mem.list(Path::new(DIR), "").map_err(told("list"))?;
+    let found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
+    let names: Vec<FileName> = found.iter().filter_map(|name| FileName::parse(name)).collect();
+    let recovered = recover(mem, Path::new(DIR), &names).map_err(told("recover"))?;
+    let recovered = recovered.ok_or("there is no manifest")?;
+    let version = &recovered.version;
+    let tables = version.partitions.values().flat_map(|p| p.tables());
+    let tables = tables.map(|(_, t)| FileName::new(FileKind::Sst, t.meta.file, t.meta.epoch));
+    let segments = version.log_segments.iter();
+    let segments = segments.map(|(file, epoch)| FileName::new(FileKind::Wal, *file, *epoch));
+    let live = tables.chain(segments).chain([recovered.generation]);
+    let live: BTreeSet<String> =
+        live.map(|name| name.to_string()).chain([LOCK.to_owned()]).collect();
+    if live != found {
+        let orphans: Vec<_> = found.difference(&live).collect();
+        let missing: Vec<_> = live.difference(&found).collect();
+        return Err(format!("orphans {orphans:?}, missing {missing:?}"));
+    }
+    Ok(())
+}
+
+/// Runs a check; a panic is a failure as any other.
+pub fn guarded<T>(check: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panic: {}", text.unwrap_or_default()))
+    })
+}
+
+/// Opens a store and reads all of it; there must be no file that it does not need.
+pub fn reopen(variant: &Variant, mem: &MemFs, salt: u64) -> Result<(Db, Seen), String> {
+    let db = open(variant, Arc::new(mem.clone()), salt).map_err(told("open"))?;
+    let seen = observe(&db)?;
+    check_files(mem)?;
+    Ok((db, seen))
+}
+
+/// Opens a store, uses it, closes it and opens it again. Returns what it held first.
+pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<Seen, String> {
+    let (db, seen) = reopen(variant, mem, 1)?;
+    let mut expected = seen.clone();
+    for name in db.partition_names() {
+        let partition = db.partition(&name).map_err(told("partition"))?;
+        let logged = name != UNLOGGED;
+        let durability = if logged { Durability::Sync } else { Durability::Os };
+        let put = db.batch().put(&partition, "after", "the cut").commit(durability);
+        put.map_err(told("write after the cut"))?;
+        let contents = if logged { expected.logged.get_mut(&name) } else { None };
+        contents.unwrap_or(&mut expected.unlogged).insert(b"after".to_vec(), (*b"the cut").into());
+    }
+    if settle {
+        db.flush().map_err(told("flush after the cut"))?;
+        db.wait_idle().map_err(told("background work after the cut"))?;
+        check_files(mem)?;
+    }
+    if observe(&db)? != expected {
+        return Err("the store lost something while it went on".to_owned());
+    }
+    db.close().map_err(told("close after the cut"))?;
+    check_files(mem)?;
+    let (_db, again) = reopen(variant, mem, 2).map_err(|what| format!("second time: {what}"))?;
+    if again != expected {
+        return Err("the store lost something when it was opened again".to_owned());
+    }
+    Ok(seen)
+}

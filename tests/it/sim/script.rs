@@ -1,0 +1,249 @@
+//! Scripts: what a simulated application does to its store, and with which options.
+//!
+//! A script is a function of its variant and a seed. Tiny limits make a few dozen deeds pass
+//! through flushes, compactions, segment switches and manifest generations.
+
+use siltstone::{Options, PartitionOptions};
+use testkit::Rng;
+
+/// The partition without a log.
+pub const UNLOGGED: &str = "u";
+/// Partitions that a script may create and drop.
+const LOGGED: [&str; 2] = ["p", "q"];
+
+/// One thing that the application does.
+#[derive(Clone, Debug)]
+pub enum Deed {
+    /// Operations that commit together; `None` deletes, a number is a length.
+    Commit {
+        ops: Vec<(&'static str, u32, Option<usize>)>,
+        sync: bool,
+    },
+    /// Asks for the newest commit to be durable.
+    WaitDurable,
+    Flush,
+    Compact(&'static str),
+    /// So many pieces of background work.
+    Step(u32),
+    /// Background work until there is none.
+    Settle,
+    Create(&'static str),
+    Drop(&'static str),
+    Reopen,
+}
+
+/// How often a script does what: weights.
+#[derive(Clone, Copy, Default)]
+struct Weights {
+    put: u64,
+    batch: u64,
+    delete: u64,
+    wait: u64,
+    flush: u64,
+    compact: u64,
+    step: u64,
+    settle: u64,
+    partition: u64,
+    reopen: u64,
+    unlogged: u64,
+}
+
+/// A kind of script.
+#[derive(Clone)]
+pub struct Variant {
+    pub name: &'static str,
+    pub options: Options,
+    pub partition_options: PartitionOptions,
+    pub has_unlogged: bool,
+    weights: Weights,
+    /// Largest value in bytes, and one in how many is as large as three segments.
+    value_bytes: u64,
+    huge: u64,
+    /// Keys that only grow, so that tables do not overlap.
+    is_ascending: bool,
+}
+
+/// All variants.
+pub fn variants() -> Vec<Variant> {
+    let options = Options::new()
+        .cache_bytes(32 << 10)
+        .write_buffer_bytes(8 << 10)
+        .wal_segment_bytes(64 << 10)
+        .wal_bytes_max(256 << 10)
+        .manifest_bytes_max(64 << 10)
+        .compaction_threads(1);
+    let partition_options = PartitionOptions::new()
+        .block_bytes(256)
+        .table_bytes(1 << 10)
+        .level0_tables(2)
+        .level_base_bytes(2 << 10)
+        .level_multiplier(2);
+    let plain = Variant {
+        name: "",
+        options,
+        partition_options,
+        has_unlogged: false,
+        weights: Weights { put: 20, delete: 3, step: 2, wait: 1, ..Weights::default() },
+        value_bytes: 60,
+        huge: 0,
+        is_ascending: false,
+    };
+    let weights = plain.weights;
+    let with = |name, weights| Variant { name, weights, ..plain.clone() };
+    let mut segments =
+        with("segments", Weights { put: 20, batch: 4, step: 8, flush: 1, settle: 1, ..weights });
+    segments.options = segments.options.wal_segment_bytes(4 << 10).wal_bytes_max(12 << 10);
+    (segments.value_bytes, segments.huge) = (1200, 12);
+    let mut manifest =
+        with("manifest", Weights { flush: 4, partition: 3, settle: 1, reopen: 1, ..weights });
+    manifest.options = manifest.options.manifest_bytes_max(600);
+    let mut compactions =
+        with("compactions", Weights { flush: 4, settle: 2, compact: 1, step: 6, ..weights });
+    compactions.value_bytes = 300;
+    let mut moves =
+        with("moves", Weights { delete: 0, flush: 4, settle: 2, compact: 1, ..weights });
+    (moves.is_ascending, moves.value_bytes) = (true, 300);
+    let mut unlogged = with(
+        "unlogged",
+        Weights { put: 8, unlogged: 12, flush: 2, settle: 1, reopen: 1, ..weights },
+    );
+    unlogged.has_unlogged = true;
+    let mut mixed = with(
+        "mixed",
+        Weights {
+            put: 20,
+            batch: 8,
+            delete: 4,
+            wait: 1,
+            flush: 2,
+            compact: 1,
+            step: 8,
+            settle: 1,
+            partition: 2,
+            reopen: 1,
+            unlogged: 3,
+        },
+    );
+    mixed.has_unlogged = true;
+    mixed.options = mixed
+        .options
+        .wal_segment_bytes(4 << 10)
+        .wal_bytes_max(16 << 10)
+        .manifest_bytes_max(2 << 10);
+    (mixed.value_bytes, mixed.huge) = (400, 40);
+    vec![
+        with("puts", Weights { put: 30, ..weights }),
+        with("batches", Weights { put: 4, batch: 16, flush: 1, ..weights }),
+        with("flushes", Weights { batch: 6, flush: 4, settle: 1, ..weights }),
+        compactions,
+        moves,
+        segments,
+        manifest,
+        with("partitions", Weights { batch: 6, partition: 6, flush: 1, step: 3, ..weights }),
+        unlogged,
+        with("reopens", Weights { batch: 4, flush: 1, reopen: 3, ..weights }),
+        mixed,
+    ]
+}
+
+/// Writes a script.
+pub struct Writer<'a> {
+    variant: &'a Variant,
+    live: Vec<&'static str>,
+    ascending: u32,
+    rng: Rng,
+}
+
+impl<'a> Writer<'a> {
+    /// For a store in which `live` exist besides the default partition.
+    pub fn new(variant: &'a Variant, live: &[&'static str], rng: Rng) -> Writer<'a> {
+        let mut live: Vec<_> = live.iter().copied().filter(|name| LOGGED.contains(name)).collect();
+        live.push("default");
+        Writer { variant, live, ascending: 0, rng }
+    }
+
+    /// So many deeds.
+    pub fn script(&mut self, len: usize) -> Vec<Deed> {
+        (0..len).map(|_| self.deed()).collect()
+    }
+
+    fn op(&mut self, deletes: bool) -> (&'static str, u32, Option<usize>) {
+        let partition = *self.rng.pick(&self.live);
+        let key = if self.variant.is_ascending && !deletes {
+            self.ascending += 1;
+            self.ascending
+        } else {
+            self.rng.below(40) as u32
+        };
+        let bytes = if self.variant.huge > 0 && self.rng.chance(1, self.variant.huge) {
+            3 * self.variant.options.wal_segment_bytes
+        } else {
+            self.rng.below(self.variant.value_bytes)
+        };
+        (partition, key, (!deletes).then_some(bytes as usize))
+    }
+
+    fn deed(&mut self) -> Deed {
+        let w = self.variant.weights;
+        let sync = self.rng.chance(1, 4);
+        let kinds = [
+            w.put,
+            w.batch,
+            w.delete,
+            w.wait,
+            w.flush,
+            w.compact,
+            w.step,
+            w.settle,
+            w.partition,
+            w.reopen,
+            w.unlogged,
+        ];
+        let mut left = self.rng.below(kinds.iter().sum());
+        let kind = kinds.iter().position(|weight| {
+            let hit = left < *weight;
+            left = left.saturating_sub(*weight);
+            hit
+        });
+        match kind.expect("the number is below the sum") {
+            0 => Deed::Commit { ops: vec![self.op(false)], sync },
+            1 => {
+                let count = self.rng.range(2..7);
+                let op = |w: &mut Self| {
+                    let deletes = w.rng.chance(1, 5);
+                    w.op(deletes)
+                };
+                Deed::Commit { ops: (0..count).map(|_| op(self)).collect(), sync }
+            }
+            2 => Deed::Commit { ops: vec![self.op(true)], sync },
+            3 => Deed::WaitDurable,
+            4 => Deed::Flush,
+            5 => {
+                let partition: &&str = self.rng.pick(&self.live);
+                Deed::Compact(partition)
+            }
+            6 => Deed::Step(self.rng.range(1..4) as u32),
+            7 => Deed::Settle,
+            8 => self.create_or_drop(),
+            9 => Deed::Reopen,
+            _ => {
+                let (_, key, bytes) = self.op(sync);
+                Deed::Commit { ops: vec![(UNLOGGED, key, bytes)], sync: false }
+            }
+        }
+    }
+
+    fn create_or_drop(&mut self) -> Deed {
+        let name = *self.rng.pick(&LOGGED);
+        match self.live.iter().position(|live| *live == name) {
+            Some(at) => {
+                self.live.remove(at);
+                Deed::Drop(name)
+            }
+            None => {
+                self.live.push(name);
+                Deed::Create(name)
+            }
+        }
+    }
+}
