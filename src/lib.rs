@@ -100,8 +100,13 @@
 //! # }
 //! ```
 
-pub use lsm_core::db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
+pub use lsm_core::db::{
+    BackgroundMode, Batch, Builder, Commit, Db, ExportSummary, IngestSummary, Partition, Snapshot,
+};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
+pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
+pub use lsm_core::hooks;
+pub use lsm_core::hooks::Hooks;
 pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};

@@ -10,6 +10,7 @@
 mod admin;
 mod bench;
 mod engine;
+mod exchange;
 mod load;
 mod output;
 mod read;
@@ -52,6 +53,12 @@ enum Command {
     Stats(stats::Args),
     /// Lists the partitions
     Partitions(admin::PartitionsArgs),
+    /// Copies a database; what can be linked is
+    Checkpoint(exchange::CheckpointArgs),
+    /// Writes entries to tables that any database takes in
+    Export(exchange::ExportArgs),
+    /// Takes an export in
+    Ingest(exchange::IngestArgs),
 }
 
 fn run(command: Command) -> Result<(), Failure> {
@@ -66,6 +73,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Compact(args) => admin::compact(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Partitions(args) => admin::partitions(&args),
+        Command::Checkpoint(args) => exchange::checkpoint(&args),
+        Command::Export(args) => exchange::export(&args),
+        Command::Ingest(args) => exchange::ingest(&args),
     }
 }
 

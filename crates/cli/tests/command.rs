@@ -211,3 +211,22 @@ fn every_workload_runs_and_reads_find_what_was_filled() {
     assert_eq!([ops(0), ops(1), ops(2), ops(3)], [100, 100, 100, 0]);
     assert_eq!(report["workloads"][2]["found"], 0);
 }
+
+#[test]
+fn entries_go_from_one_database_to_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for key in ["a", "b", "c"] {
+        check(at, &["put", "one", key, "1"], 0, "");
+    }
+    let exported = "exported 2 entries in 1 tables\n";
+    check(at, &["export", "one", "part", "--from", "b"], 0, exported);
+    check(at, &["export", "one", "part"], 2, "");
+    check(at, &["put", "two", "c", "2"], 0, "");
+    check(at, &["ingest", "two", "part"], 0, "ingested 2 entries in 1 tables\n");
+    check(at, &["scan", "two"], 0, "b\t1\nc\t1\n");
+    check(at, &["ingest", "two", "one"], 2, "");
+    check(at, &["checkpoint", "two", "copy"], 0, "checkpoint in copy\n");
+    check(at, &["checkpoint", "two", "copy"], 2, "");
+    check(at, &["count", "copy"], 0, "2\n");
+}

@@ -5,33 +5,41 @@
 
 use std::sync::Arc;
 
-use crate::compaction::{KeyBelow, Outputs, TableFactory, write_survivors};
+use crate::compaction::{JobOutcome, KeyBelow, Outputs, Stages, TableFactory, write_survivors};
 use crate::error::Result;
+use crate::hooks;
 use crate::iter::MergeIter;
 use crate::memtable::Memtable;
-use crate::types::SeqNo;
-use crate::version::{PartitionVersion, SstMeta};
+use crate::version::PartitionVersion;
 
-/// Writes what survives of `memtables` to one table; `None` if nothing does. `version` holds the
-/// partition's older tables, and `snapshots` what must stay visible.
+/// Writes what survives of `memtables` to at most one table. `version` holds the partition's older
+/// tables.
 ///
 /// # Errors
-/// Those of the files; nothing is left behind then but perhaps an orphan.
+/// Those of the files and of the filters; nothing is left behind then but perhaps an orphan.
 ///
 /// # Cost
 /// One file, two syncs.
 pub fn flush(
     memtables: &[Arc<Memtable>],
     version: &PartitionVersion,
-    snapshots: &[SeqNo],
+    mut stages: Stages<'_>,
     factory: &TableFactory,
-) -> Result<Option<SstMeta>> {
+) -> Result<JobOutcome> {
+    stages.start(&hooks::Job {
+        partition: &version.name,
+        kind: hooks::JobKind::Flush,
+        level_from: 0,
+        level_to: 0,
+        bottom: version.tables().next().is_none(),
+        snapshots: stages.registered(),
+        inputs: &[],
+    })?;
     let mut entries = MergeIter::new(memtables.iter().map(|memtable| memtable.iter()).collect());
     // Sequence numbers are stored relative to this: everything flushed so far lies below it.
     let base_seq = version.flushed_through;
-    let outputs = Outputs::new(factory, &version.options, 0, base_seq);
-    let mut below = KeyBelow::for_flush(version);
-    let tables = write_survivors(&mut entries, snapshots, &mut below, None, outputs, &|| false)?;
-    assert!(tables.len() <= 1, "nothing splits a flush");
-    Ok(tables.into_iter().next())
+    let suffix = &stages.hooks().rules.reserved_suffix;
+    let outputs = Outputs::new(factory, &version.options, 0, base_seq, suffix);
+    let below = KeyBelow::for_flush(version);
+    write_survivors(&mut entries, stages, below, None, outputs, &|| false)
 }

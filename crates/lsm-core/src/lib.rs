@@ -71,6 +71,7 @@ pub mod codec;
 pub mod compaction;
 pub mod db;
 pub mod error;
+pub mod filters;
 pub mod flush;
 pub mod fs;
 pub mod hooks;

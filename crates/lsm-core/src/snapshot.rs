@@ -3,6 +3,10 @@
 //! A snapshot is a sequence number. It is loaded and registered under the lock under which jobs
 //! read the list, so a job can never miss one that a reader already holds.
 //!
+//! A job whose filters decide (remove, replace) goes further than the survival rules: it changes
+//! the version that is visible now. Snapshots registered before it are respected by the rules;
+//! one that is taken while it runs keeps the view that the partition had, for its life.
+//!
 //! Invariant: the list that a job gets always contains the visible sequence at its start; else it
 //! would drop what a snapshot taken a moment later must see.
 
@@ -11,44 +15,99 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::types::SeqNo;
+use crate::partition::{PartitionState, ReadView};
+use crate::types::{PartitionId, SeqNo};
+
+#[derive(Default)]
+struct State {
+    counts: BTreeMap<SeqNo, usize>,
+    /// Partitions with deciding jobs under way, and how many.
+    deciding: BTreeMap<PartitionId, (Arc<PartitionState>, usize)>,
+}
 
 /// All registered snapshots of a database.
-#[derive(Debug, Default)]
-pub struct Snapshots {
-    counts: Mutex<BTreeMap<SeqNo, usize>>,
-}
+#[derive(Default)]
+pub struct Snapshots(Mutex<State>);
 
 impl Snapshots {
     /// Registers the sequence number that `visible` loads, until the result is dropped.
     pub fn register(self: &Arc<Self>, visible: impl FnOnce() -> SeqNo) -> RegisteredSnapshot {
-        let mut counts = self.counts.lock();
+        let mut state = self.0.lock();
         let seq = visible();
-        *counts.entry(seq).or_insert(0) += 1;
-        RegisteredSnapshot { seq, list: self.clone() }
+        *state.counts.entry(seq).or_insert(0) += 1;
+        let pinned = state.deciding.iter().map(|(id, (partition, _))| (*id, partition.pin()));
+        let pinned = pinned.collect();
+        RegisteredSnapshot { seq, pinned, list: self.clone() }
     }
 
-    /// The sequence numbers that a job starting now must respect, ascending.
-    pub fn for_job(&self, visible: impl FnOnce() -> SeqNo) -> Vec<SeqNo> {
-        let counts = self.counts.lock();
+    /// What a job starting now must respect.
+    pub fn for_job(&self, visible: impl FnOnce() -> SeqNo) -> JobSnapshots {
+        self.0.lock().for_job(visible())
+    }
+
+    /// As [`Snapshots::for_job`], for a job over `partition` whose filters decide: until the
+    /// result is dropped, new snapshots keep the partition's view.
+    pub fn for_deciding_job(
+        self: &Arc<Self>,
+        partition: &Arc<PartitionState>,
+        visible: impl FnOnce() -> SeqNo,
+    ) -> (JobSnapshots, DecidingJob) {
+        let mut state = self.0.lock();
         let visible = visible();
-        let mut list: Vec<SeqNo> = counts.keys().copied().collect();
-        if let Err(at) = list.binary_search(&visible) {
-            list.insert(at, visible);
-        }
-        list
+        let running = state.deciding.entry(partition.id);
+        running.or_insert_with(|| (partition.clone(), 0)).1 += 1;
+        let job = DecidingJob { partition: partition.id, list: self.clone() };
+        (state.for_job(visible), job)
     }
 
     /// How many different sequence numbers are registered.
     pub fn count(&self) -> usize {
-        self.counts.lock().len()
+        self.0.lock().counts.len()
+    }
+}
+
+impl State {
+    fn for_job(&self, visible: SeqNo) -> JobSnapshots {
+        let registered: Vec<SeqNo> = self.counts.keys().copied().collect();
+        let mut respected = registered.clone();
+        if let Err(at) = respected.binary_search(&visible) {
+            respected.insert(at, visible);
+        }
+        JobSnapshots { registered, respected }
+    }
+}
+
+/// Sequence numbers that a job respects, ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSnapshots {
+    /// Those of registered snapshots: deciding filters respect them.
+    pub registered: Vec<SeqNo>,
+    /// They and the sequence that was visible: the survival rules respect all of them.
+    pub respected: Vec<SeqNo>,
+}
+
+/// A deciding job under way; dropped, it is over.
+pub struct DecidingJob {
+    partition: PartitionId,
+    list: Arc<Snapshots>,
+}
+
+impl Drop for DecidingJob {
+    fn drop(&mut self) {
+        let mut state = self.list.0.lock();
+        let running = state.deciding.get_mut(&self.partition).expect("it was entered");
+        running.1 -= 1;
+        if running.1 == 0 {
+            state.deciding.remove(&self.partition);
+        }
     }
 }
 
 /// A registered sequence number; dropped, it is released.
-#[derive(Debug)]
 pub struct RegisteredSnapshot {
     seq: SeqNo,
+    /// Views that deciding jobs were about to replace.
+    pinned: BTreeMap<PartitionId, Arc<ReadView>>,
     list: Arc<Snapshots>,
 }
 
@@ -57,15 +116,20 @@ impl RegisteredSnapshot {
     pub fn seq(&self) -> SeqNo {
         self.seq
     }
+
+    /// The view to read a partition through, if not its present one.
+    pub fn pinned_view(&self, partition: PartitionId) -> Option<Arc<ReadView>> {
+        self.pinned.get(&partition).cloned()
+    }
 }
 
 impl Drop for RegisteredSnapshot {
     fn drop(&mut self) {
-        let mut counts = self.list.counts.lock();
-        let count = counts.get_mut(&self.seq).expect("it was registered");
+        let mut state = self.list.0.lock();
+        let count = state.counts.get_mut(&self.seq).expect("it was registered");
         *count -= 1;
         if *count == 0 {
-            counts.remove(&self.seq);
+            state.counts.remove(&self.seq);
         }
     }
 }
@@ -78,14 +142,16 @@ mod tests {
     fn a_job_respects_what_is_registered_and_what_is_visible() {
         let seq = |n| SeqNo::new(n).unwrap();
         let list = Arc::new(Snapshots::default());
+        let respected = |visible| list.for_job(|| seq(visible)).respected;
         let (a, b) = (list.register(|| seq(3)), list.register(|| seq(3)));
         let c = list.register(|| seq(7));
-        assert_eq!(list.for_job(|| seq(9)), [seq(3), seq(7), seq(9)]);
-        assert_eq!(list.for_job(|| seq(7)), [seq(3), seq(7)]);
+        assert_eq!(respected(9), [seq(3), seq(7), seq(9)]);
+        assert_eq!(respected(7), [seq(3), seq(7)]);
+        assert_eq!(list.for_job(|| seq(9)).registered, [seq(3), seq(7)]);
         drop((a, c));
-        assert_eq!(list.for_job(|| seq(9)), [seq(3), seq(9)]);
+        assert_eq!(respected(9), [seq(3), seq(9)]);
         assert_eq!(b.seq(), seq(3));
         drop(b);
-        assert_eq!((list.count(), list.for_job(|| seq(9))), (0, vec![seq(9)]));
+        assert_eq!((list.count(), respected(9)), (0, vec![seq(9)]));
     }
 }

@@ -5,7 +5,10 @@
 //! - [`rng`]: the only source of randomness in tests; a seed is a reproduction.
 //! - [`model`]: the oracle, an ordered map that keeps every version.
 //! - [`workload`]: YCSB mixes, key and value generators.
+//! - `bench` (a feature): runs the workloads on any engine and measures them.
 
+#[cfg(feature = "bench")]
+pub mod bench;
 pub mod golden;
 pub mod hexdump;
 pub mod model;

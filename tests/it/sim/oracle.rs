@@ -164,7 +164,8 @@ fn brief(step: &Step) -> String {
 
 /// Each key has a value that was written to it, no older than what a flush covered.
 fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(), String> {
-    let mut allowed: BTreeMap<&[u8], Vec<Option<&Arc<[u8]>>>> = BTreeMap::new();
+    type Allowed<'a> = BTreeMap<&'a [u8], Vec<Option<&'a Arc<[u8]>>>>;
+    let mut allowed: Allowed<'_> = BTreeMap::new();
     for (at, (key, value)) in truth.unlogged[..moment.unlogged].iter().enumerate() {
         let values = allowed.entry(key).or_insert_with(|| vec![None]);
         if at < moment.covered {
@@ -172,7 +173,7 @@ fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(),
         }
         values.push(value.as_ref());
     }
-    for key in seen.keys().filter(|key| !allowed.contains_key(&key[..])) {
+    if let Some(key) = seen.keys().find(|key| !allowed.contains_key(&key[..])) {
         return Err(format!("unlogged {} was never written", key.escape_ascii()));
     }
     for (key, values) in allowed {

@@ -4,22 +4,21 @@
 //! that any workload can follow any other. A workload that needs data and finds none is preceded
 //! by a random fill, reported as `load`.
 //!
-//! What is measured: see `measure.rs`. What each workload does: see `workload.rs`.
+//! What each workload does and what is measured of it: see `testkit::bench`.
 
-mod measure;
+mod engine;
 mod report;
-mod run;
-mod workload;
 
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use siltstone::{Compression, Db, Durability, Partition, PartitionOptions};
+use indicatif::{ProgressBar, ProgressStyle};
+use siltstone::{Compression, Db, PartitionOptions};
+use testkit::bench::measure::{Usage, disk_bytes};
+use testkit::bench::{Bench, Engine, Kind, Outcome, Plan};
 
-use self::measure::{Usage, disk_bytes};
+use self::engine::Measured;
 use self::report::Report;
-use self::workload::Kind;
-use crate::engine;
 use crate::output::{Failure, note};
 
 /// Name of the partition that is measured.
@@ -31,7 +30,7 @@ pub(crate) struct Args {
     /// Workloads in order, separated by commas: fillseq, fillrandom, fillbatch, fillsync,
     /// overwrite, readrandom, readmissing, seekrandom, scan, scan-reverse, deleterandom,
     /// readwhilewriting, ycsb-a to ycsb-f, ycsb-w
-    #[arg(required = true, value_delimiter = ',', value_enum, hide_possible_values = true)]
+    #[arg(required = true, value_delimiter = ',')]
     workloads: Vec<Kind>,
     /// Records of the data set
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -92,14 +91,22 @@ enum Compress {
 }
 
 impl Args {
-    fn durability(&self) -> Durability {
-        match self.durability {
-            When::Os => Durability::Os,
-            When::Sync => Durability::Sync,
+    fn plan(&self) -> Plan {
+        Plan {
+            records: self.records,
+            ops: self.ops,
+            key_bytes: usize::from(self.key_size),
+            value_bytes: self.value_size as usize,
+            threads: self.threads,
+            when: match self.durability {
+                When::Os => testkit::bench::When::Os,
+                When::Sync => testkit::bench::When::Sync,
+            },
+            seed: self.seed,
         }
     }
 
-    fn open(&self, folder: &Path) -> Result<(Db, Partition), Failure> {
+    fn open(&self, folder: &Path) -> Result<Measured, Failure> {
         let mut builder = Db::builder(folder);
         if let Some(bytes) = self.cache {
             builder = builder.cache_bytes(bytes);
@@ -114,7 +121,7 @@ impl Args {
             Some(Compress::Lz4) => PartitionOptions::new().compression(Compression::Lz4),
         };
         let partition = db.partition_with(PARTITION, options)?;
-        Ok((db, partition))
+        Ok(Measured { db, partition })
     }
 }
 
@@ -157,37 +164,54 @@ impl Folder {
     }
 }
 
+/// Runs one workload behind a progress bar, which is drawn on standard error, and only on a
+/// terminal.
+fn run_one(
+    bench: &mut Bench<Measured>,
+    kind: Kind,
+    name: &'static str,
+    folder: &Path,
+) -> Result<Outcome, Failure> {
+    let style = "{msg:17} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}";
+    let style = ProgressStyle::with_template(style).expect("the template is correct");
+    let bar = ProgressBar::new(bench.ops(kind)).with_style(style).with_message(name);
+    let outcome = bench.run(kind, name, folder, &mut |ops| bar.set_position(ops));
+    bar.finish_and_clear();
+    Ok(outcome?)
+}
+
 /// Runs the workloads and reports.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = Folder::new(args.dir.as_deref())?;
-    let (db, partition) = args.open(folder.path())?;
-    let mut bench = run::Bench::new(args, db.clone(), partition.clone());
+    let measured = args.open(folder.path())?;
+    let mut bench = Bench::new(args.plan(), measured.clone());
     let mut report = Report::new(args, folder.path())?;
-    let start = Usage::now(&db);
+    let start = Usage::now(measured.written_bytes());
 
     // A database that was there before is not.
     let mut is_compact = args.dir.is_none();
     for &kind in &args.workloads {
         if kind.needs_data() && !bench.is_loaded()? {
-            report.add(&bench.run(Kind::FillRandom, "load", folder.path())?)?;
+            report.add(&run_one(&mut bench, Kind::FillRandom, "load", folder.path())?)?;
             is_compact = false;
         }
         if args.compact && kind.reads() && !is_compact {
-            partition.compact(..)?;
-            db.wait_idle()?;
+            measured.settle()?;
             is_compact = true;
         }
-        let outcome = bench.run(kind, kind.name(), folder.path())?;
+        let outcome = run_one(&mut bench, kind, kind.name(), folder.path())?;
         is_compact &= outcome.user_bytes_written() == 0;
         report.add(&outcome)?;
     }
 
-    db.wait_idle()?;
-    let spent = Usage::now(&db).since(&start);
-    let live_bytes = engine::count(&partition)? * bench.record_bytes();
-    let disk_bytes = disk_bytes(folder.path())?;
+    measured.db.wait_idle()?;
+    let spent = Usage::now(measured.written_bytes()).since(&start);
+    let live_bytes = measured.count()? * bench.record_bytes();
+    let disk_bytes = disk_bytes(folder.path());
     report.finish(&spent, bench.user_bytes_written(), live_bytes, disk_bytes)?;
-    drop((bench, partition));
+    drop(bench);
+    let Measured { db, partition } = measured;
+    drop(partition);
     db.close()?;
     if let Folder::Temporary(folder) = folder {
         let path = folder.path().to_owned();

@@ -1,16 +1,17 @@
 //! Prints what was measured: a row as each workload ends, or one JSON object at the end.
 //!
 //! Latencies are in microseconds. Write amplification is bytes written to log and tables by bytes
-//! of keys and values written; space amplification is bytes on the device by bytes of live records. A
-//! figure that the machine cannot tell is `-`, or null in JSON.
+//! of keys and values written; space amplification is bytes on the device by bytes of live
+//! records. A figure that the machine cannot tell is `-`, or null in JSON.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
+use testkit::bench::Outcome;
+use testkit::bench::measure::{Memory, Usage};
+use testkit::bench::run::{micros, per};
 
 use super::Args;
-use super::measure::{Memory, Usage};
-use super::run::{Outcome, Tally};
 use crate::output::{Failure, Output};
 
 /// Collects and prints.
@@ -19,14 +20,6 @@ pub(crate) struct Report {
     is_json: bool,
     config: Value,
     rows: Vec<Value>,
-}
-
-fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1000.0
-}
-
-fn per(bytes: u64, base: u64) -> Option<f64> {
-    (base > 0).then(|| bytes as f64 / base as f64)
 }
 
 fn mebibytes(bytes: u64) -> f64 {
@@ -47,7 +40,7 @@ impl Report {
             "key_size": args.key_size,
             "value_size": args.value_size,
             "threads": args.threads,
-            "durability": format!("{:?}", args.durability()).to_lowercase(),
+            "durability": format!("{:?}", args.durability).to_lowercase(),
             "cache_bytes": args.cache,
             "write_buffer_bytes": args.write_buffer,
             "compression": args.compression.map(|c| format!("{c:?}").to_lowercase()),
@@ -64,7 +57,7 @@ impl Report {
                 args.key_size,
                 args.value_size,
                 args.threads,
-                args.durability(),
+                args.durability,
                 folder.display(),
                 "workload",
                 "ops",
@@ -86,7 +79,7 @@ impl Report {
 
     /// Prints one workload.
     pub(crate) fn add(&mut self, outcome: &Outcome) -> Result<(), Failure> {
-        self.rows.push(row_json(outcome));
+        self.rows.push(outcome.json());
         if !self.is_json {
             self.out.line(row_text(outcome), &Value::Null)?;
             self.out.flush()?;
@@ -100,7 +93,7 @@ impl Report {
         spent: &Usage,
         user_bytes: u64,
         live_bytes: u64,
-        disk_bytes: u64,
+        disk_bytes: Option<u64>,
     ) -> Result<(), Failure> {
         let memory = Memory::now();
         let write_amplification = per(spent.written_bytes, user_bytes);
@@ -121,11 +114,11 @@ impl Report {
         });
         let text = format!(
             "\nall in all, with the background work: cpu {:.1} s, peak memory {} MiB, \
-             write amplification {}, {:.1} MiB on disk for {:.1} MiB live: {}",
+             write amplification {}, {} MiB on disk for {:.1} MiB live: {}",
             spent.cpu.as_secs_f64(),
             figure(memory.peak_bytes.map(mebibytes), 1),
             figure(write_amplification, 2),
-            mebibytes(disk_bytes),
+            figure(disk_bytes.map(mebibytes), 1),
             mebibytes(live_bytes),
             figure(space_amplification, 2),
         );
@@ -134,18 +127,14 @@ impl Report {
     }
 }
 
-fn ops_per_second(tally: &Tally, outcome: &Outcome) -> f64 {
-    tally.ops as f64 / outcome.elapsed.as_secs_f64().max(1e-9)
-}
-
 fn row_text(outcome: &Outcome) -> String {
     let tally = &outcome.tally;
     let quantile = |q| micros(tally.latencies.value_at_quantile(q));
     let mut text = format!(
-        "{:<17} {:>10} {:>12.0} {:>9.2} {:>9.2} {:>9.2} {:>10.1} {:>8.2} {:>8} {:>6} {:>9.1}",
+        "{:<17} {:>10} {:>12.0} {:>9.2} {:>9.2} {:>9.2} {:>10.1} {:>8.2} {:>8} {:>6} {:>9}",
         outcome.name,
         tally.ops,
-        ops_per_second(tally, outcome),
+        outcome.ops_per_second(),
         quantile(0.5),
         quantile(0.99),
         quantile(0.999),
@@ -153,48 +142,13 @@ fn row_text(outcome: &Outcome) -> String {
         outcome.usage.cpu.as_secs_f64(),
         figure(outcome.memory.resident_bytes.map(mebibytes), 1),
         figure(per(outcome.usage.written_bytes, outcome.user_bytes_written()), 2),
-        mebibytes(outcome.disk_bytes),
+        figure(outcome.disk_bytes.map(mebibytes), 1),
     );
     if tally.missed > 0 {
         text += &format!("  {} of {} not found", tally.missed, tally.found + tally.missed);
     }
     if let Some(beside) = &outcome.beside {
-        text += &format!("  beside: {:.0} writes/s", ops_per_second(beside, outcome));
+        text += &format!("  beside: {:.0} writes/s", outcome.per_second(beside));
     }
     text
-}
-
-fn row_json(outcome: &Outcome) -> Value {
-    let tally = &outcome.tally;
-    let quantile = |q| micros(tally.latencies.value_at_quantile(q));
-    let beside = outcome.beside.as_ref().map(|beside| {
-        json!({
-            "ops": beside.ops,
-            "ops_per_second": ops_per_second(beside, outcome),
-            "p99_us": micros(beside.latencies.value_at_quantile(0.99)),
-            "max_us": micros(beside.latencies.max()),
-        })
-    });
-    json!({
-        "workload": outcome.name,
-        "threads": outcome.threads,
-        "ops": tally.ops,
-        "seconds": outcome.elapsed.as_secs_f64(),
-        "ops_per_second": ops_per_second(tally, outcome),
-        "p50_us": quantile(0.5),
-        "p99_us": quantile(0.99),
-        "p999_us": quantile(0.999),
-        "max_us": micros(tally.latencies.max()),
-        "cpu_seconds": outcome.usage.cpu.as_secs_f64(),
-        "resident_bytes": outcome.memory.resident_bytes,
-        "peak_memory_bytes": outcome.memory.peak_bytes,
-        "user_bytes_written": outcome.user_bytes_written(),
-        "bytes_written": outcome.usage.written_bytes,
-        "write_amplification": per(outcome.usage.written_bytes, outcome.user_bytes_written()),
-        "user_bytes_scanned": tally.read_bytes,
-        "disk_bytes": outcome.disk_bytes,
-        "found": tally.found,
-        "missed": tally.missed,
-        "writes_beside": beside,
-    })
 }

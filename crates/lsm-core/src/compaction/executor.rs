@@ -8,24 +8,22 @@
 //! 2. When it fails, the inputs are untouched and what it wrote is removed, or left to the next
 //!    open if even that fails.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Job, KeyBelow, Split, Survival, Verdict};
-use crate::error::{Error, ErrorKind, Result};
+use super::survivors::is_plausible;
+use super::{Job, JobIter, JobOutcome, KeyBelow, Split, Stages, write_survivors};
+use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Fs};
+use crate::hooks::{self, InputTable, Origin, Properties};
 use crate::iter::{InternalIter, MergeIter};
-use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::{Compression, PartitionOptions};
-use crate::sstable::{ReadMode, SstIdentity, SstOptions, SstWriter};
-use crate::types::{DbId, Epoch, InternalKey, KeyRef, SeqNo};
+use crate::sstable::{RawIter, RawMode, ReadMode, SstIdentity, SstIter, SstOptions, SstWriter};
+use crate::types::{DbId, EntryKind, Epoch, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::{
     FileNumbers, Level, LevelIter, PartitionVersion, SstMeta, Table, TableContext,
 };
-
-/// How often a running job looks whether it should stop, in entries.
-const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
 
 /// Where new tables go.
 pub struct TableFactory {
@@ -46,6 +44,8 @@ pub struct Outputs<'a> {
     factory: &'a TableFactory,
     options: SstOptions,
     base_seq: SeqNo,
+    hidden_suffix: Vec<u8>,
+    cut_allowed: bool,
     writer: Option<SstWriter>,
     finished: Vec<SstMeta>,
     /// Every file made so far, finished or not.
@@ -54,11 +54,13 @@ pub struct Outputs<'a> {
 
 impl<'a> Outputs<'a> {
     /// Tables for `level` of a partition, of entries with sequence numbers from `base_seq` on.
+    /// Keys of hidden entries end in `hidden_suffix`.
     pub fn new(
         factory: &'a TableFactory,
         options: &PartitionOptions,
         level: usize,
         base_seq: SeqNo,
+        hidden_suffix: &[u8],
     ) -> Outputs<'a> {
         // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.
         let compression = if level < 2 { Compression::None } else { options.compression };
@@ -66,6 +68,8 @@ impl<'a> Outputs<'a> {
             factory,
             options: SstOptions::of(options, compression),
             base_seq,
+            hidden_suffix: hidden_suffix.to_vec(),
+            cut_allowed: true,
             writer: None,
             finished: Vec::new(),
             made: Vec::new(),
@@ -80,31 +84,72 @@ impl<'a> Outputs<'a> {
             let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
             self.made.push(path.clone());
             let identity = SstIdentity { db_id, file, epoch };
-            let writer = SstWriter::new(handle, path, identity, self.base_seq, self.options);
+            let mut writer = SstWriter::new(handle, path, identity, self.base_seq, self.options);
+            if !self.hidden_suffix.is_empty() {
+                writer.set_hidden_suffix(&self.hidden_suffix);
+            }
+            writer.allow_cut(self.cut_allowed);
             self.writer = Some(writer);
         }
         Ok(self.writer.as_mut().expect("it was just made"))
     }
 
-    fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
+    /// Appends an entry; keys ascend.
+    pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
         self.writer()?.add(key, value)
     }
 
+    /// Appends a hidden entry behind the one that it belongs to.
+    pub(super) fn add_hidden(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
+        self.writer()?.add_hidden(key, payload)
+    }
+
+    /// Says whether a block may end before the next entry.
+    pub(super) fn allow_cut(&mut self, allowed: bool) {
+        self.cut_allowed = allowed;
+        if let Some(writer) = &mut self.writer {
+            writer.allow_cut(allowed);
+        }
+    }
+
+    /// How many blocks of the table under way were cut although they must not.
+    pub(super) fn forced_cuts(&self) -> u64 {
+        self.writer.as_ref().map_or(0, SstWriter::forced_cuts)
+    }
+
+    /// The user key added last to the table under way.
+    pub(super) fn last_user_key(&self) -> Option<&[u8]> {
+        self.writer.as_ref().and_then(SstWriter::last_user_key)
+    }
+
+    /// No entry is older than this.
+    pub(super) fn base_seq(&self) -> SeqNo {
+        self.base_seq
+    }
+
+    /// The folder, for errors that no file can be named for.
+    pub(super) fn dir(&self) -> &Path {
+        &self.factory.dir
+    }
+
     /// Length of the table under way, in bytes.
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.writer.as_ref().map_or(0, SstWriter::estimated_bytes)
     }
 
-    fn end_table(&mut self) -> Result<()> {
-        if let Some(writer) = self.writer.take() {
+    /// Ends the table under way, if there is one, with what filters noted in it.
+    pub(super) fn end_table(&mut self, properties: Properties) -> Result<()> {
+        if let Some(mut writer) = self.writer.take() {
+            writer.set_user_properties(properties)?;
             self.finished.push(SstMeta::of(writer.finish()?));
         }
         Ok(())
     }
 
-    /// Ends the last table and makes all names durable.
-    fn finish(mut self) -> Result<Vec<SstMeta>> {
-        self.end_table()?;
+    /// Makes all names durable. No table is under way.
+    pub(super) fn finish(mut self) -> Result<Vec<SstMeta>> {
+        assert!(self.writer.is_none(), "the last table was ended");
         if !self.finished.is_empty() {
             self.factory.fs.sync_dir(&self.factory.dir)?;
         }
@@ -122,105 +167,14 @@ impl Drop for Outputs<'_> {
     }
 }
 
-/// Writes what survives of `entries`, in tables that `split` ends.
-pub fn write_survivors(
-    entries: &mut impl InternalIter,
-    snapshots: &[SeqNo],
-    below: &mut KeyBelow,
-    mut split: Option<Split>,
-    mut outputs: Outputs<'_>,
-    should_stop: &dyn Fn() -> bool,
-) -> Result<Vec<SstMeta>> {
-    let mut survival = Survival::new(snapshots);
-    let mut last: Option<InternalKey> = None;
-    let mut last_value = Vec::new();
-    let mut until_look = ENTRIES_BETWEEN_LOOKS;
-    entries.seek_to_first()?;
-    while entries.valid() {
-        until_look -= 1;
-        if until_look == 0 {
-            until_look = ENTRIES_BETWEEN_LOOKS;
-            if should_stop() {
-                return Err(Error::new(ErrorKind::Closed, "the database is being closed"));
-            }
-        }
-        let (key, value) = (entries.key(), entries.value());
-        if !is_plausible(key, outputs.base_seq) {
-            return Err(impossible(&outputs, key));
-        }
-        match survival.keep(key, !value.is_empty(), |user| below.may_lie_below(user)) {
-            Verdict::Keep => {
-                let is_new = outputs
-                    .writer
-                    .as_ref()
-                    .and_then(SstWriter::last_user_key)
-                    .is_none_or(|before| before != key.user);
-                if is_new
-                    && let Some(split) = &mut split
-                    && split.ends_before(key.user, outputs.bytes())
-                {
-                    outputs.end_table()?;
-                    split.begin();
-                }
-                outputs.add(key, value)?;
-            }
-            Verdict::Drop => {}
-            Verdict::Disordered => return Err(impossible(&outputs, key)),
-            Verdict::Twin => {
-                let same = last.as_ref().is_some_and(|last| last.as_ref() == key);
-                if !same || last_value != value {
-                    return Err(twins_differ(&outputs, key));
-                }
-            }
-        }
-        remember(&mut last, &mut last_value, key, value);
-        entries.next()?;
-    }
-    outputs.finish()
-}
-
-/// Keeps the entry for the comparison with a twin, reusing what it was kept in.
-fn remember(
-    last: &mut Option<InternalKey>,
-    last_value: &mut Vec<u8>,
-    key: KeyRef<'_>,
-    value: &[u8],
-) {
-    match last {
-        Some(last) if last.user.len() == key.user.len() => {
-            last.user.copy_from_slice(key.user);
-            last.trailer = key.trailer;
-        }
-        last => *last = Some(key.to_owned()),
-    }
-    last_value.clear();
-    last_value.extend_from_slice(value);
-}
-
-/// Whether a merge may come upon the entry. Inputs that verify block by block are not trusted
-/// further than that: they may have been written from damaged memory.
-#[inline]
-fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
-    let len = key.user.len();
-    len > 0 && len <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
-}
-
-#[cold]
-fn impossible(outputs: &Outputs<'_>, key: KeyRef<'_>) -> Error {
-    let what = format!("an entry with sequence {} is out of order", key.trailer.seq());
-    Error::corruption(&outputs.factory.dir, None, what).at_key(key.user)
-}
-
-#[cold]
-fn twins_differ(outputs: &Outputs<'_>, key: KeyRef<'_>) -> Error {
-    let what = format!("two entries with sequence {} differ", key.trailer.seq());
-    Error::corruption(&outputs.factory.dir, None, what).at_key(key.user)
-}
-
 /// A sorted input of a compaction.
 enum Input {
-    Table(crate::sstable::SstIter),
+    /// A table of level 0.
+    Table(SstIter),
+    /// The tables of a deeper level.
     Level(LevelIter),
+    /// One table with its hidden entries and places, for a filter that seals.
+    Raw { iter: RawIter, file: FileNo, level: usize, global_seq: Option<SeqNo> },
 }
 
 macro_rules! each {
@@ -228,6 +182,7 @@ macro_rules! each {
         match $self {
             Input::Table($iter) => $call,
             Input::Level($iter) => $call,
+            Input::Raw { iter: $iter, .. } => $call,
         }
     };
 }
@@ -238,7 +193,13 @@ impl InternalIter for Input {
     }
 
     fn key(&self) -> KeyRef<'_> {
-        each!(self, iter => iter.key())
+        let key = each!(self, iter => iter.key());
+        match self {
+            Input::Raw { global_seq: Some(seq), .. } => {
+                KeyRef::new(key.user, key.trailer.with_seq(*seq))
+            }
+            _ => key,
+        }
     }
 
     fn value(&self) -> &[u8] {
@@ -270,25 +231,87 @@ impl InternalIter for Input {
     }
 }
 
+impl JobIter for Input {
+    fn is_hidden(&self) -> bool {
+        matches!(self, Input::Raw { iter, .. } if iter.hidden())
+    }
+
+    fn stored_seq(&self) -> SeqNo {
+        match self {
+            Input::Table(iter) => iter.stored_seq(),
+            Input::Level(iter) => iter.key().trailer.seq(),
+            Input::Raw { iter, .. } => iter.key().trailer.seq(),
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match self {
+            Input::Raw { iter, file, level, .. } => {
+                let (block_offset, entry, block_verified) = iter.origin();
+                let (file, level) = (Some(*file), *level);
+                Origin { file, level, block_offset, entry, block_verified }
+            }
+            // Only a filter that seals asks.
+            _ => Origin::MEMTABLE,
+        }
+    }
+}
+
+/// Everything that a job needs beside its inputs.
+pub struct JobContext<'a> {
+    /// Where outputs go.
+    pub factory: &'a TableFactory,
+    /// How inputs are opened.
+    pub tables: &'a Arc<TableContext>,
+    /// The partition's filters, its store, and what they have to know.
+    pub stages: Stages<'a>,
+    /// Whether to give up.
+    pub should_stop: &'a dyn Fn() -> bool,
+}
+
 /// Merges the inputs of `job`, picked from `version`, into tables for its output level.
 ///
 /// # Errors
 /// Those of the files; corruption that names file and offset if an input is damaged;
-/// [`ErrorKind::Closed`] if `should_stop` says so.
+/// [`ErrorKind::Closed`](crate::ErrorKind::Closed) if `should_stop` says so.
 ///
 /// # Cost
 /// Reads every input once, past the block cache, and writes what survives.
-pub fn run(
-    job: &Job,
-    version: &PartitionVersion,
-    snapshots: &[SeqNo],
-    factory: &TableFactory,
-    context: &Arc<TableContext>,
-    should_stop: &dyn Fn() -> bool,
-) -> Result<Vec<SstMeta>> {
+pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Result<JobOutcome> {
+    let JobContext { factory, tables, mut stages, should_stop } = context;
+    let inputs = open_inputs(job, tables, stages.hooks().seals())?;
+    let notes = input_tables(job, tables)?;
+    stages.start(&hooks::Job {
+        partition: &version.name,
+        kind: hooks::JobKind::Compaction,
+        level_from: job.level_from,
+        level_to: job.level_to,
+        bottom: job.bottom,
+        snapshots: stages.registered(),
+        inputs: &notes,
+    })?;
+    let base_seq = job.tables().map(|(_, table)| table.meta.oldest()).min();
+    let base_seq = base_seq.expect("a job has inputs");
+    let suffix = &stages.hooks().rules.reserved_suffix;
+    let outputs = Outputs::new(factory, &version.options, job.level_to, base_seq, suffix);
+    let below = KeyBelow::new(version, job.level_to);
+    let split = Some(Split::new(job, version.options.table_bytes));
+    let mut entries = MergeIter::new(inputs);
+    write_survivors(&mut entries, stages, below, split, outputs, should_stop)
+        .map_err(|error| blame(error, job, tables))
+}
+
+fn open_inputs(job: &Job, context: &Arc<TableContext>, raw: bool) -> Result<Vec<Input>> {
     let mut inputs = Vec::new();
     for (level, tables) in &job.inputs {
-        if *level == 0 {
+        if raw {
+            for table in tables {
+                let mode = RawMode { read_ahead: true, tolerant: true, uncached: false };
+                let iter = table.reader(context)?.raw_iter(mode);
+                let (file, level, global_seq) = (table.meta.file, *level, table.meta.global_seq);
+                inputs.push(Input::Raw { iter, file, level, global_seq });
+            }
+        } else if *level == 0 {
             for table in tables {
                 inputs.push(Input::Table(table.reader(context)?.iter(ReadMode::Streaming)));
             }
@@ -296,20 +319,20 @@ pub fn run(
             let level = Level::sorted(tables.clone()).map_err(|(left, right)| {
                 let (left, right) = (left.meta.file, right.meta.file);
                 let what = format!("tables {left} and {right} of level {level} overlap");
-                Error::corruption(&factory.dir, None, what)
+                Error::corruption(&context.dir, None, what)
             })?;
-            let iter = LevelIter::new(level, context.clone(), ReadMode::Streaming);
-            inputs.push(Input::Level(iter));
+            inputs.push(Input::Level(LevelIter::new(level, context.clone(), ReadMode::Streaming)));
         }
     }
-    let base_seq = job.tables().map(|(_, table)| table.meta.min_seq).min();
-    let base_seq = base_seq.expect("a job has inputs");
-    let outputs = Outputs::new(factory, &version.options, job.level_to, base_seq);
-    let mut below = KeyBelow::new(version, job.level_to);
-    let split = Split::new(job, version.options.table_bytes);
-    let mut entries = MergeIter::new(inputs);
-    write_survivors(&mut entries, snapshots, &mut below, Some(split), outputs, should_stop)
-        .map_err(|error| blame(error, job, context))
+    Ok(inputs)
+}
+
+fn input_tables(job: &Job, context: &TableContext) -> Result<Vec<InputTable>> {
+    let note = |(_, table): (usize, &Arc<Table>)| {
+        let properties = table.reader(context)?.properties().user.clone();
+        Ok(InputTable { file: table.meta.file, properties })
+    };
+    job.tables().map(note).collect()
 }
 
 /// The same corruption with the input at fault, if one alone shows it: a merge sees that entries
@@ -331,7 +354,7 @@ fn check_table(table: &Table, context: &TableContext) -> Result<()> {
     while entries.valid() {
         let key = entries.key();
         let ascends = last.as_ref().is_none_or(|last| last.as_ref() < key);
-        if !ascends || !is_plausible(key, table.meta.min_seq) || !table.meta.covers(key.user) {
+        if !ascends || !is_plausible(key, table.meta.oldest()) || !table.meta.covers(key.user) {
             let (offset, _) = entries.place();
             let what = format!("an entry with sequence {} is out of order", key.trailer.seq());
             let error = Error::corruption(table.path(context), offset, what);

@@ -13,22 +13,26 @@
 mod executor;
 mod leveled;
 mod picker;
+mod place;
 mod rules;
 mod split;
+mod survivors;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub use executor::{Outputs, TableFactory, run, write_survivors};
+pub use executor::{JobContext, Outputs, TableFactory, run};
 pub use leveled::{Shape, compaction_debt};
 pub use picker::{Picker, RangePick};
+pub use place::ingest_level;
 pub use rules::{KeyBelow, Survival, Verdict};
 pub use split::Split;
+pub use survivors::{Inject, JobIter, JobOutcome, Patches, Stages, write_survivors};
 
 use crate::types::{FileNo, PartitionId};
-use crate::version::{Table, UserRange};
+use crate::version::{SstMeta, Table, UserRange};
 
 /// What a job does with its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +145,17 @@ impl Busy {
         if let Some(id) = Busy::id(job) {
             self.outputs.remove(&id);
         }
+    }
+
+    /// Takes the range of a finished table that is about to be added to `level`.
+    pub fn reserve(&mut self, level: usize, table: &SstMeta) {
+        let (start, end) = (table.smallest.user.clone(), table.largest.user.clone());
+        self.outputs.insert(table.file, Claim { level, start, end });
+    }
+
+    /// Gives back what [`Busy::reserve`] took.
+    pub fn unreserve(&mut self, file: FileNo) {
+        self.outputs.remove(&file);
     }
 
     /// Whether a running job has the table as an input.

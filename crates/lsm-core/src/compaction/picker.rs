@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::leveled::{LAST, Shape};
 use super::{Busy, Cursors, Job, JobKind, Reason, hull};
-use crate::types::SeqNo;
+use crate::types::{FileNo, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
 
 /// A job grows by neighbours that cost nothing up to this many tables' worth of bytes.
@@ -41,6 +41,9 @@ pub struct Picker<'a> {
     /// Whether two neighbouring tables belong in one job: by the left one's largest and the right
     /// one's smallest user key.
     pub joined: &'a dyn Fn(&[u8], &[u8]) -> bool,
+    /// Every table with a smaller number is to be rewritten, for filters to see it: none is
+    /// moved, and those of the last level have their turn too.
+    pub rewrite_before: Option<FileNo>,
 }
 
 /// The next step of a compaction that the user asked for.
@@ -91,7 +94,7 @@ impl Picker<'_> {
         let base = Shape::of(self.version).base;
         let mut waits = false;
         let wanted =
-            |table: &Arc<Table>| table.meta.overlaps(range) && table.meta.min_seq <= through;
+            |table: &Arc<Table>| table.meta.overlaps(range) && table.meta.oldest() <= through;
         if self.version.levels[0].tables().iter().any(wanted) {
             match self.level0(base, range, Reason::Range) {
                 Some(job) => return RangePick::Job(job),
@@ -117,6 +120,15 @@ impl Picker<'_> {
         let some = |meta: &SstMeta| meta.tombstones > 0;
         if let Some(job) = self.elision(range, some) {
             return RangePick::Job(job);
+        }
+        for table in self.version.levels[LAST].overlapping(range) {
+            if self.rewrite_before.is_some_and(|before| table.meta.file < before) {
+                let run = self.extend(LAST, std::slice::from_ref(table));
+                return match self.job((LAST, run), (LAST, &[]), Reason::Elision) {
+                    Some(job) => RangePick::Job(job),
+                    None => RangePick::Blocked,
+                };
+            }
         }
         let last = self.version.levels[LAST].overlapping(range);
         if last.iter().any(|table| self.busy.has(table.meta.file)) {
@@ -273,7 +285,8 @@ impl Picker<'_> {
         // A move may bring a table under another compression than its level's: each block says
         // how it is compressed, and the next merge evens it out; a rewrite now would cost what
         // the move saves. Tombstones are not moved to where they could vanish.
-        let moves = below.is_empty()
+        let moves = self.rewrite_before.is_none()
+            && below.is_empty()
             && level_from != level_to
             && (level_from > 0 || run.len() == 1)
             && overlap <= overlap_max

@@ -52,16 +52,11 @@ impl<'a> Survival<'a> {
         Survival { snapshots, user: Vec::new(), last: None }
     }
 
-    /// Judges the next entry. `has_payload` says whether a tombstone carries one: such a one stays
-    /// until something shadows it. `below` is asked for tombstones alone: whether an older entry
-    /// of the user key may lie below, outside the inputs.
+    /// Judges the next entry. `below` is asked for tombstones alone: whether an older entry of the
+    /// user key may lie below, outside the inputs. A payload does not save a tombstone: it is how
+    /// a node without a filter cleans up what one with it has added.
     #[inline]
-    pub fn keep(
-        &mut self,
-        key: KeyRef<'_>,
-        has_payload: bool,
-        below: impl FnOnce(&[u8]) -> bool,
-    ) -> Verdict {
+    pub fn keep(&mut self, key: KeyRef<'_>, below: impl FnOnce(&[u8]) -> bool) -> Verdict {
         let seq = key.trailer.seq();
         // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
         // its snapshot, so of each stripe only the newest entry of a key is ever seen.
@@ -91,7 +86,7 @@ impl<'a> Survival<'a> {
         let tombstone = key.trailer.kind() == Some(EntryKind::Tombstone);
         // In the oldest stripe everything older of the key among the inputs goes, so only what is
         // outside them can come back to light.
-        if tombstone && !has_payload && stripe == 0 && !below(key.user) {
+        if tombstone && stripe == 0 && !below(key.user) {
             return Verdict::Drop;
         }
         Verdict::Keep

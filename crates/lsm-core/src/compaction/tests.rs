@@ -38,7 +38,7 @@ fn empty() -> DbVersion {
 }
 
 /// `file:first-last`, then `*bytes` (else 100) and `!tombstones` (else 0) of 100 entries.
-fn table(text: &str) -> SstMeta {
+pub(super) fn table(text: &str) -> SstMeta {
     let (text, tombstones) = text.split_once('!').unwrap_or((text, "0"));
     let (text, bytes) = text.split_once('*').unwrap_or((text, "100"));
     let (file, range) = text.split_once(':').unwrap();
@@ -62,10 +62,11 @@ fn table(text: &str) -> SstMeta {
         tombstones: tombstones.parse().unwrap(),
         hidden: 0,
         global_seq: None,
+        foreign: None,
     }
 }
 
-fn draw(text: &str) -> PartitionVersion {
+pub(super) fn draw(text: &str) -> PartitionVersion {
     let mut changes = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (level, tables) = line.split_once(':').unwrap();
@@ -113,7 +114,14 @@ fn check(drawing: &str, expected: &[&str]) {
 }
 
 fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursors) -> Picker<'a> {
-    Picker { version, busy, cursors, oldest_snapshot: SeqNo::MAX, joined: &|_, _| false }
+    Picker {
+        version,
+        busy,
+        cursors,
+        oldest_snapshot: SeqNo::MAX,
+        joined: &|_, _| false,
+        rewrite_before: None,
+    }
 }
 
 #[test]
@@ -226,7 +234,7 @@ fn nobody_writes_where_a_running_job_may_put_a_table() {
     // Between the two tables of level 6 there is none, but a new one may span the gap.
     let after = draw("L0: 11:f-g 10:f-g 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
     assert!(picker(&after, &busy, &cursors).pick().is_none());
-    let waits = picker(&after, &busy, &cursors).pick_range(UserRange::ALL);
+    let waits = picker(&after, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX);
     assert!(matches!(waits, RangePick::Blocked));
     busy.release(&job);
     assert!(picker(&after, &busy, &cursors).pick().is_some() && busy.is_empty());
@@ -239,7 +247,7 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     let mut jobs = Vec::new();
     let range = UserRange::new(b"a", b"d");
     loop {
-        match picker(&version, &busy, &cursors).pick_range(range) {
+        match picker(&version, &busy, &cursors).pick_range(range, SeqNo::MAX) {
             RangePick::Job(job) => {
                 busy.claim(&job);
                 jobs.push(print(&job));
@@ -251,12 +259,16 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     assert_eq!(jobs, ["L0[9] L5[5] -> L5 Merge Range above [1,2]"]);
     let version = draw("L0: 8:x-z\nL6: 1:a-b 2:c-d!1");
     let nobody = Busy::default();
-    let RangePick::Job(job) = picker(&version, &nobody, &cursors).pick_range(range) else {
+    let RangePick::Job(job) = picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX)
+    else {
         panic!("a tombstone is left")
     };
     assert_eq!(print(&job), "L6[2] -> L6 Merge Elision bottom");
     let outside = UserRange::new(b"a", b"b");
-    assert!(matches!(picker(&version, &nobody, &cursors).pick_range(outside), RangePick::Done));
+    assert!(matches!(
+        picker(&version, &nobody, &cursors).pick_range(outside, SeqNo::MAX),
+        RangePick::Done
+    ));
 }
 
 #[test]
@@ -279,7 +291,9 @@ fn debt_is_zero_when_every_level_has_its_size() {
 fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     let version = draw("L5: 9:a-z\nL6: 1:b-c*400 2:d-e*400 3:f-g*400 4:h-i*10");
     let (busy, cursors) = (Busy::default(), Cursors::default());
-    let RangePick::Job(job) = picker(&version, &busy, &cursors).pick_range(UserRange::ALL) else {
+    let RangePick::Job(job) =
+        picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX)
+    else {
         panic!("level 5 is not the last")
     };
     let job = Job { grandparents: version.levels[6].tables().to_vec(), ..job };
@@ -302,7 +316,7 @@ fn equal_internal_keys_are_told_apart_from_versions() {
     let key = |user: &'static [u8], n| {
         crate::types::KeyRef::new(user, Trailer::new(seq(n), EntryKind::Value))
     };
-    let mut keep = |key| rules.keep(key, false, |_| true);
+    let mut keep = |key| rules.keep(key, |_| true);
     assert_eq!(keep(key(b"a", 5)), Verdict::Keep);
     assert_eq!(keep(key(b"a", 5)), Verdict::Twin);
     assert_eq!(keep(key(b"a", 4)), Verdict::Drop);

@@ -54,9 +54,25 @@ pub(super) struct PreparedSection {
     pub(super) operations: u32,
     pub(super) checksum: u64,
     pub(super) bytes: Arc<[u8]>,
+    /// The rules that the keys were checked against.
+    pub(super) rules_epoch: u32,
 }
 
 impl PreparedSection {
+    /// Looks again at the rules, if they changed since the keys were checked.
+    fn check_rules(&self) -> Result<()> {
+        if self.partition.rules_epoch() == self.rules_epoch {
+            return Ok(());
+        }
+        let mut operations = SectionReader::new(&self.bytes);
+        while let Some(operation) =
+            operations.next_operation().expect("db/write.rs encoded this section")
+        {
+            self.partition.check_key(&self.bytes[operation.key])?;
+        }
+        Ok(())
+    }
+
     fn as_section(&self) -> Section<'_> {
         Section {
             partition: self.partition.id,
@@ -319,8 +335,7 @@ impl DbInner {
                 self.apply(batch, member);
             }
         }
-        let visible = pipeline.next_seq.get() - 1;
-        self.commit.visible_seq.store(visible, Ordering::Release);
+        self.publish(pipeline);
         self.commit.applied_lsn.store(lsn.0, Ordering::Release);
         members
     }
@@ -329,7 +344,10 @@ impl DbInner {
         self.check_open()?;
         batch.sections().iter().try_for_each(|section| {
             section.partition.check_live()?;
-            if section.partition.is_doubtful() { self.settle(&section.partition) } else { Ok(()) }
+            if section.partition.is_doubtful() {
+                self.settle(&section.partition)?;
+            }
+            section.check_rules()
         })
     }
 
@@ -439,6 +457,20 @@ impl DbInner {
         self.commit.active_bytes.store(active, Ordering::Relaxed);
         self.update_pressure(partition);
         self.background.flush_due();
+    }
+
+    /// Takes the next sequence number, for what is no batch. Readers see it from the next
+    /// [`DbInner::publish`] on; it is used up even if nothing comes of it.
+    pub(super) fn take_seq(&self, pipeline: &mut Pipeline) -> SeqNo {
+        let seq = pipeline.next_seq;
+        pipeline.next_seq = seq.plus(1);
+        seq
+    }
+
+    /// Lets readers see everything up to the last sequence number that was taken.
+    pub(super) fn publish(&self, pipeline: &Pipeline) {
+        let visible = pipeline.next_seq.get() - 1;
+        self.commit.visible_seq.store(visible, Ordering::Release);
     }
 
     /// Stands between two groups: nothing is under way while the guard lives.

@@ -11,9 +11,10 @@ use super::commit::Commit;
 use super::open::Builder;
 use super::write::{Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::Hooks;
 use crate::options::PartitionOptions;
-use crate::partition::PartitionState;
-use crate::read::{self, Cursor, KeyRange, Keys, Range, prefix_bounds};
+use crate::partition::{PartitionState, ReadView};
+use crate::read::{self, Cursor, GetContext, KeyRange, Keys, Range, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
 use crate::types::{EntryKind, SeqNo, Slice};
@@ -64,14 +65,30 @@ impl Db {
 
     /// The partition `name`, made with default options if it does not exist.
     pub fn partition(&self, name: &str) -> Result<Partition> {
-        let state = self.inner().open_partition(name, None)?;
+        let state = self.inner().open_partition(name, None, None)?;
         Ok(Partition { db: self.clone(), state })
     }
 
     /// The partition `name` with these options: made if it does not exist, changed if it has
     /// others. Options that are fixed at creation must agree.
     pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
-        let state = self.inner().open_partition(name, Some(&options))?;
+        let state = self.inner().open_partition(name, Some(&options), None)?;
+        Ok(Partition { db: self.clone(), state })
+    }
+
+    /// The partition `name` with these options and hooks: made if it does not exist, changed if it
+    /// has others. Later opens find the hooks by name, if [`Builder::hooks`] supplies them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have;
+    /// [`ErrorKind::InvalidArgument`] for what is fixed when a partition is made.
+    pub fn partition_with_hooks(
+        &self,
+        name: &str,
+        options: PartitionOptions,
+        hooks: Hooks,
+    ) -> Result<Partition> {
+        let state = self.inner().open_partition(name, Some(&options), Some(&hooks))?;
         Ok(Partition { db: self.clone(), state })
     }
 
@@ -164,7 +181,7 @@ impl fmt::Debug for Db {
 /// A handle to one partition: a key space with its own tables and options.
 #[derive(Clone)]
 pub struct Partition {
-    db: Db,
+    pub(super) db: Db,
     state: Arc<PartitionState>,
 }
 
@@ -218,8 +235,19 @@ impl Partition {
         // The view first: what it holds is complete up to any sequence loaded later.
         let view = self.state.view();
         let seq = self.db().visible_seq();
-        read::get(&view, &self.db().tables, key.as_ref(), seq)
-            .map_err(|error| error.in_partition(&self.state.name))
+        self.get_in(&view, seq, key.as_ref())
+    }
+
+    #[inline]
+    fn get_in(&self, view: &ReadView, seq: SeqNo, key: &[u8]) -> Result<Option<Slice>> {
+        let (tables, store) = (&*self.db().tables, self.state.store());
+        let context = GetContext { view, tables, store, seq };
+        let found = if self.state.any_key {
+            read::get(&context, &[key, &[0]].concat())
+        } else {
+            read::get(&context, key)
+        };
+        found.map_err(|error| error.in_partition(&self.state.name))
     }
 
     /// Whether `key` exists. As [`Partition::get`].
@@ -261,7 +289,7 @@ impl Partition {
 
     /// What a scan needs: the present view and a sequence number, or the error that says why
     /// there is none.
-    fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
+    pub(super) fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
         match snapshot {
             None => {
                 self.db().check_not_closed()?;
@@ -269,14 +297,16 @@ impl Partition {
             }
             Some(snapshot) => self.check_snapshot(snapshot)?,
         }
-        let view = self.state.pin();
+        let pinned = snapshot.and_then(|snapshot| snapshot.registered.pinned_view(self.state.id));
+        let view = pinned.unwrap_or_else(|| self.state.pin());
         let seq = snapshot.map_or_else(|| self.db().visible_seq(), Snapshot::seq);
         let keep: Arc<dyn Any + Send + Sync> = match snapshot {
             Some(snapshot) => Arc::new(snapshot.clone()),
             None => self.db.0.clone(),
         };
         let (context, partition) = (self.db().tables.clone(), self.state.name.clone());
-        Ok(read::ReadPoint { view, seq, context, partition, keep })
+        let (any_key, store) = (self.state.any_key, self.state.store().cloned());
+        Ok(read::ReadPoint { view, seq, context, partition, any_key, store, keep })
     }
 
     /// An error if a snapshot cannot be read in this partition.
@@ -321,10 +351,10 @@ impl Snapshot {
     /// The value that `key` had in `partition`. As [`Partition::get`].
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         partition.check_snapshot(self)?;
-        let db = partition.db();
-        let view = partition.state.view();
-        read::get(&view, &db.tables, key.as_ref(), self.seq())
-            .map_err(|error| error.in_partition(partition.name()))
+        match self.registered.pinned_view(partition.state.id) {
+            Some(view) => partition.get_in(&view, self.seq(), key.as_ref()),
+            None => partition.get_in(&partition.state.view(), self.seq(), key.as_ref()),
+        }
     }
 
     /// Keys and values that were in `range` of `partition`. Double-ended.

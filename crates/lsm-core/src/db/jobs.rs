@@ -13,34 +13,49 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
-use super::log::Pipeline;
-use super::{BackgroundMode, DbInner};
-use crate::compaction::{self, Busy, Cursors, Job, JobKind, Picker, RangePick, TableFactory};
+use super::DbInner;
+use super::repair::REPAIR_ROUNDS;
+use crate::compaction::{
+    self, Busy, Cursors, Job, JobContext, JobKind, JobOutcome, Patches, Picker, RangePick, Stages,
+    TableFactory,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::flush::flush;
+use crate::hooks::{Event, PartitionHooks};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
-use crate::types::{PartitionId, SeqNo};
+use crate::snapshot::{DecidingJob, JobSnapshots};
+use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
 /// What the compactions of one partition have taken.
 #[derive(Default)]
-struct Claims {
-    busy: Busy,
+pub(super) struct Claims {
+    pub(super) busy: Busy,
     cursors: Cursors,
-    running: usize,
+    pub(super) running: usize,
     /// Why some tables stay claimed.
     damage: Option<Error>,
+}
+
+/// What a flush does with log segments that nothing needs any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OldLog {
+    /// Lets them go. Takes the commit path's lock.
+    Release,
+    /// Leaves them to the next flush.
+    Keep,
 }
 
 /// What background work has under way.
 #[derive(Default)]
 pub(super) struct Jobs {
-    /// Held while a flush runs.
-    flushing: Mutex<()>,
-    claims: Mutex<HashMap<PartitionId, Claims>>,
+    /// Held while a flush runs, and while something must stay unflushed. Taken before the commit
+    /// path's lock.
+    pub(super) flushing: Mutex<()>,
+    pub(super) claims: Mutex<HashMap<PartitionId, Claims>>,
 }
 
 impl DbInner {
@@ -54,8 +69,55 @@ impl DbInner {
         }
     }
 
-    fn snapshots_for_job(&self) -> Vec<SeqNo> {
-        self.snapshots.for_job(|| self.visible_seq())
+    fn oldest_snapshot(&self) -> SeqNo {
+        self.snapshots.for_job(|| self.visible_seq()).respected[0]
+    }
+
+    /// What a job over `partition` starting now respects. While the second part lives, snapshots
+    /// keep the partition's view, if its filters decide.
+    fn snapshots_for(
+        &self,
+        partition: &Arc<PartitionState>,
+        hooks: &PartitionHooks,
+    ) -> (JobSnapshots, Option<DecidingJob>) {
+        if !hooks.decides() {
+            return (self.snapshots.for_job(|| self.visible_seq()), None);
+        }
+        let visible = || self.visible_seq();
+        let (snapshots, job) = self.snapshots.for_deciding_job(partition, visible);
+        (snapshots, Some(job))
+    }
+
+    /// Runs a job until it has tables: faults are repaired between the runs. Returns the tables
+    /// and the handles that no entry refers to any more.
+    fn run_to_tables(
+        &self,
+        partition: &PartitionState,
+        hooks: &PartitionHooks,
+        snapshots: &JobSnapshots,
+        run: impl Fn(Stages<'_>) -> Result<JobOutcome>,
+    ) -> Result<(Vec<SstMeta>, Vec<Vec<u8>>)> {
+        let mut patches = Patches::default();
+        for round in 1.. {
+            let (respected, registered) = (&snapshots.respected, &snapshots.registered);
+            let inject = self.inject.as_deref();
+            let stages = Stages::new(hooks, respected, registered, &patches, inject);
+            match (run(stages)?, hooks.sealing()) {
+                (JobOutcome::Done { tables, dropped_handles }, _) => {
+                    return Ok((tables, dropped_handles));
+                }
+                (JobOutcome::Faulty(faults), Some(filter)) => {
+                    let last = round >= REPAIR_ROUNDS;
+                    self.repair(partition, filter, faults, &mut patches, last);
+                }
+                (JobOutcome::Faulty(_), None) => break,
+            }
+            if round > 2 * REPAIR_ROUNDS {
+                break;
+            }
+        }
+        let what = "a compaction finds new faults in every run";
+        Err(Error::corruption(&self.dir, None, what).in_partition(&partition.name))
     }
 
     /// Flushes the partition with the most sealed memory; `false` if there is none.
@@ -72,27 +134,41 @@ impl DbInner {
         else {
             return Ok(false);
         };
-        self.flush_partition(&partition)?;
+        let newest = partition.view().sealed.first().map(|memtable| memtable.id);
+        let newest = newest.expect("it was picked for its sealed memtables, and only flushes take");
+        self.flush_partition(&partition, newest, OldLog::Release)?;
         self.background.wake_all();
         Ok(true)
     }
 
-    fn flush_partition(&self, partition: &PartitionState) -> Result<()> {
+    /// Flushes the sealed memtables of a partition through `through`, which is one of them. The
+    /// caller holds `Jobs::flushing`.
+    pub(super) fn flush_partition(
+        &self,
+        partition: &Arc<PartitionState>,
+        through: MemtableId,
+        old_log: OldLog,
+    ) -> Result<()> {
         self.lock_versions()?.ensure_writable()?;
         let view = partition.pin();
-        let newest = view.sealed.first().expect("it was picked for its sealed memtables");
-        let (through, last_seq) = (newest.id, newest.last_seq());
+        let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
+        let sealed = &view.sealed[newer..];
+        let last_seq = sealed.first().expect("`through` is sealed").last_seq();
         // Durability: no flush that covers a sequence enters the manifest before the log is
         // durable through it; else a crash could keep half of a batch over two partitions.
         if partition.logged {
             self.sync_through_seq(last_seq)?;
         }
-        let snapshots = self.snapshots_for_job();
-        let table = flush(&view.sealed, &view.version, &snapshots, &self.factory())?;
-        let table = table.as_slice();
+        let hooks = partition.hooks();
+        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
+        let factory = self.factory();
+        let started = self.background.now();
+        let (tables, dropped) = self.run_to_tables(partition, &hooks, &snapshots, |stages| {
+            flush(sealed, &view.version, stages, &factory)
+        })?;
         let (id, level) = (partition.id, 0);
         let mut changes = Vec::new();
-        changes.extend(table.iter().cloned().map(|meta| Change::TableAdded {
+        changes.extend(tables.iter().cloned().map(|meta| Change::TableAdded {
             partition: id,
             level,
             meta,
@@ -102,15 +178,22 @@ impl DbInner {
             seq: last_seq,
             memtables_through: through,
         });
-        let segments = self.obsolete_segments(self.log_low_water(Some((id, through))))?;
+        let segments = match old_log {
+            OldLog::Release => self.obsolete_segments(self.log_low_water(Some((id, through))))?,
+            OldLog::Keep => Vec::new(),
+        };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
-        if self.install_tables(partition, changes, Some(through), Vec::new())? {
-            self.counters.flush_bytes.add(table.iter().map(|meta| meta.bytes).sum());
+        if self.install_job(partition, changes, Some(through), Vec::new(), &dropped)? {
+            let bytes = tables.iter().map(|meta| meta.bytes).sum();
+            self.counters.flush_bytes.add(bytes);
             self.counters.flushes.add(1);
+            let took = self.background.now().saturating_sub(started);
+            let name = partition.name.to_string();
+            self.tell(&Event::Flushed { partition: name, bytes, took });
             self.segments_removed(&segments)
         } else {
-            self.forget(table)
+            self.forget(&tables)
         }
     }
 
@@ -126,13 +209,13 @@ impl DbInner {
 
     /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
     /// closed meanwhile.
-    fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
+    pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
         self.flush_sealed(partitions, || self.check_not_closed())
     }
 
     /// Flushes what is sealed in these partitions, on the calling thread, as long as `go_on` lets
     /// it.
-    fn flush_sealed(
+    pub(super) fn flush_sealed(
         &self,
         partitions: &[Arc<PartitionState>],
         go_on: impl Fn() -> Result<()>,
@@ -188,26 +271,35 @@ impl DbInner {
         claim: &Claims,
     ) -> Option<(Job, Arc<PartitionVersion>)> {
         let version = partition.view().version.clone();
-        let job = self.with_picker(&version, claim, |picker| picker.pick())?;
+        // A partition whose store is missing is left as it is.
+        if partition.hooks().missing.is_some() {
+            return None;
+        }
+        let job = self.with_picker(partition, &version, claim, None, |picker| picker.pick())?;
         Some((job, version))
     }
 
     fn with_picker<T>(
         &self,
+        partition: &PartitionState,
         version: &PartitionVersion,
         claim: &Claims,
+        rewrite_before: Option<FileNo>,
         use_it: impl FnOnce(&Picker<'_>) -> T,
     ) -> T {
-        let oldest_snapshot = self.snapshots_for_job()[0];
+        let oldest_snapshot = self.oldest_snapshot();
         let (busy, cursors) = (&claim.busy, &claim.cursors);
-        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined: &|_, _| false })
+        let hooks = partition.hooks();
+        let joined =
+            &|left: &[u8], right: &[u8]| hooks.filters.iter().any(|f| f.joined(left, right));
+        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined, rewrite_before })
     }
 
     /// Runs a job whose inputs are claimed and installs its result; gives the claim back unless an
     /// input is damaged. If the partition was dropped meanwhile, that is the error.
     fn run_claimed(
         &self,
-        partition: &PartitionState,
+        partition: &Arc<PartitionState>,
         job: &Job,
         version: &PartitionVersion,
     ) -> Result<()> {
@@ -237,7 +329,7 @@ impl DbInner {
 
     fn run_job(
         &self,
-        partition: &PartitionState,
+        partition: &Arc<PartitionState>,
         job: &Job,
         version: &PartitionVersion,
     ) -> Result<Vec<SstMeta>> {
@@ -249,13 +341,21 @@ impl DbInner {
             file: table.meta.file,
         });
         let mut changes: Vec<Change> = removed.collect();
-        let outputs = match job.kind {
-            JobKind::Move => job.tables().map(|(_, table)| table.meta.clone()).collect(),
+        let started = self.background.now();
+        let hooks = partition.hooks();
+        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
+        let (outputs, dropped): (Vec<SstMeta>, _) = match job.kind {
+            JobKind::Move => {
+                (job.tables().map(|(_, table)| table.meta.clone()).collect(), Vec::new())
+            }
             JobKind::Merge => {
-                let snapshots = self.snapshots_for_job();
-                let stop = || self.background.is_stopping() || partition.is_dropped();
-                let factory = self.factory();
-                compaction::run(job, version, &snapshots, &factory, &self.tables, &stop)?
+                let should_stop = || self.background.is_stopping() || partition.is_dropped();
+                let (factory, tables) = (&self.factory(), &self.tables);
+                self.run_to_tables(partition, &hooks, &snapshots, |stages| {
+                    let should_stop = &should_stop;
+                    let context = JobContext { factory, tables, stages, should_stop };
+                    compaction::run(job, version, context)
+                })?
             }
         };
         let written: u64 = outputs.iter().map(|meta| meta.bytes).sum();
@@ -268,8 +368,16 @@ impl DbInner {
             JobKind::Move => Vec::new(),
             JobKind::Merge => job.tables().map(|(_, table)| table.clone()).collect(),
         };
-        if self.install_tables(partition, changes, None, obsolete)? {
+        if self.install_job(partition, changes, None, obsolete, &dropped)? {
             self.counters.compactions.add(1);
+            self.tell(&Event::Compacted {
+                partition: partition.name.to_string(),
+                level_from: job.level_from,
+                level_to: job.level_to,
+                read_bytes: job.bytes(),
+                written_bytes: if job.kind == JobKind::Merge { written } else { 0 },
+                took: self.background.now().saturating_sub(started),
+            });
             match job.kind {
                 JobKind::Move => self.counters.trivial_moves.add(1),
                 JobKind::Merge => {
@@ -310,13 +418,18 @@ impl DbInner {
         let range = UserRange { start: start.as_deref(), end: end.as_deref() };
         // What is flushed from here on is not waited for.
         let through = self.visible_seq();
+        // A filter is to see every table that there is now.
+        let has_filters = !partition.hooks().filters.is_empty();
+        let rewrite_before = has_filters.then(|| self.numbers.allocate());
         loop {
             self.check_open()?;
             partition.check_live()?;
             let mut claims = self.jobs.claims.lock();
             let claim = claims.entry(partition.id).or_default();
             let version = partition.view().version.clone();
-            match self.with_picker(&version, claim, |picker| picker.pick_range(range, through)) {
+            match self.with_picker(partition, &version, claim, rewrite_before, |picker| {
+                picker.pick_range(range, through)
+            }) {
                 RangePick::Done => return Ok(()),
                 RangePick::Job(job) => {
                     claim.claim(&job);
@@ -349,62 +462,17 @@ impl DbInner {
         })
     }
 
-    /// The first damage that a compaction met since the open.
-    pub(super) fn compaction_damage(&self) -> Option<Error> {
-        self.jobs.claims.lock().values().find_map(|claim| claim.damage.clone())
-    }
-
-    /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
-    pub(super) fn close(&self) -> Result<()> {
-        use std::sync::atomic::Ordering;
-        let mut lock = self.lock.lock();
-        if lock.is_none() {
-            return Ok(());
-        }
-        let flushed = self.flush_unlogged();
-        let mut between = self.between_groups();
-        // Writers that come from here on are refused; those before were answered.
-        self.closed.store(true, Ordering::Release);
-        let unlogged = self.seal_unlogged(&mut between);
-        drop(between);
-        // What was acknowledged while the first flush ran.
-        let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
-        let mut between = self.between_groups();
-        let ended = match &*self.failure.lock() {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        };
-        let ended = ended.and_then(|()| self.close_log(&mut between));
-        drop(between);
-        self.background.stop();
-        self.ease();
-        // Calls that work on threads of their own give up; none may touch the folder afterwards.
+    /// Waits until no compaction runs; no flush runs either while the result lives.
+    pub(super) fn wait_for_jobs(&self) -> MutexGuard<'_, ()> {
         while self.jobs.claims.lock().values().any(|claim| claim.running > 0) {
             self.wait_for_background();
         }
-        let flushing = self.jobs.flushing.lock();
-        let versions = self.versions.lock();
-        self.shut.store(true, Ordering::Release);
-        drop((versions, flushing));
-        let removed = self.remove_obsolete();
-        *lock = None;
-        flushed.and(ended).and(removed)
+        self.jobs.flushing.lock()
     }
 
-    /// Partitions without a log have nothing else to make them last.
-    fn flush_unlogged(&self) -> Result<()> {
-        if self.background.mode() == BackgroundMode::Threads {
-            self.check_open()?;
-        }
-        let unlogged = self.seal_unlogged(&mut self.between_groups());
-        self.finish_flushes(&unlogged)
-    }
-
-    fn seal_unlogged(&self, between: &mut Pipeline) -> Vec<Arc<PartitionState>> {
-        let mut unlogged = self.live_partitions();
-        unlogged.retain(|partition| !partition.logged);
-        unlogged.iter().for_each(|partition| self.seal(between, partition));
-        unlogged
+    /// The first damage that a compaction met since the open.
+    pub(super) fn compaction_damage(&self) -> Option<Error> {
+        self.jobs.claims.lock().values().find_map(|claim| claim.damage.clone())
     }
 }
 

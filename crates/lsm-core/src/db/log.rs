@@ -9,7 +9,7 @@
 //! 4. After a failed sync nothing is synced again: the store turns read-only.
 //! 5. Segments are begun in the order of their numbers, because replay follows the numbers. One
 //!    that was overtaken, or could not be begun, is spoiled: it leaves the manifest no later than
-//!    the next segment is begun, or the segments before it go.
+//!    the next segment is begun, and so before the one that it could name as its last is let go.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -330,7 +330,10 @@ impl DbInner {
             let written = self.commit.written.lock();
             (written.lsn, written.seq, written.files.clone())
         };
-        let result = files.iter().try_for_each(|file| file.sync());
+        // Durability: no place in the log is durable before the values are that handles below it
+        // point to. Their handles are in what was written, so their `put` has returned.
+        let result =
+            self.sync_stores().and_then(|()| files.iter().try_for_each(|file| file.sync()));
         self.counters.wal_syncs.add(files.len() as u64);
         let result = result.map_err(|error| self.latch_failure(error));
         let mut sync = self.commit.sync.lock();
@@ -348,6 +351,11 @@ impl DbInner {
         drop(sync);
         self.background.log_active();
         result
+    }
+
+    fn sync_stores(&self) -> Result<()> {
+        let partitions = self.live_partitions();
+        partitions.iter().filter_map(|partition| partition.store()).try_for_each(|s| s.sync())
     }
 
     /// Waits until every logged operation through `seq` is durable.
@@ -422,8 +430,9 @@ impl DbInner {
         self.install(vec![Change::LogClosed(cut)])
     }
 
-    /// The segments that lie wholly below `low`, and spoiled ones: their removals go into a
-    /// manifest edit. Call [`DbInner::segments_removed`] when that edit is durable.
+    /// The segments that lie wholly below `low`, whose removals go into a manifest edit. Not the
+    /// spoiled ones: the next segment's edit removes those under the pipeline's lock, and a flush
+    /// that did so as well would remove one twice. Call [`DbInner::segments_removed`] when that edit is durable.
     ///
     /// # Durability
     /// The header behind each of them is durable: what is left of the log says how far it came,
@@ -432,12 +441,11 @@ impl DbInner {
         let pipeline = self.between_groups();
         let obsolete = pipeline.closed.iter().take_while(|(_, end)| *end <= low);
         let obsolete: Vec<_> = obsolete.copied().collect();
-        let spoiled: Vec<_> = pipeline.spoiled.iter().copied().collect();
         drop(pipeline);
         if obsolete.last().is_some_and(|(_, end)| *end >= self.durable_lsn()) {
             self.sync_log()?;
         }
-        Ok(obsolete.into_iter().map(|(number, _)| number).chain(spoiled).collect())
+        Ok(obsolete.into_iter().map(|(number, _)| number).collect())
     }
 
     /// Deletes segments whose removal is durable.

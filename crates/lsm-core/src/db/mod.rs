@@ -2,16 +2,22 @@
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go.
+//! `obsolete.rs` lets files go; `checkpoint.rs` and `exchange/` copy to and from other folders.
 
 mod background;
+mod checkpoint;
+mod close;
 mod commit;
+mod exchange;
 mod handle;
+mod hooked;
 mod jobs;
 mod log;
 mod obsolete;
 mod open;
 mod partitions;
+mod recovery;
+mod repair;
 mod stall;
 mod stats;
 mod write;
@@ -23,8 +29,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::cache::Blocks;
+use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
+use crate::hooks::EventListener;
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
@@ -34,6 +42,7 @@ use crate::version::{Change, FileNumbers, TableContext, VersionSet};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
+pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use open::Builder;
 pub use write::Batch;
@@ -59,6 +68,9 @@ pub(crate) struct DbInner {
     snapshots: Arc<Snapshots>,
     counters: Counters,
     random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
+    listeners: Vec<Arc<dyn EventListener>>,
+    /// Changes entries between reading and writing: for tests alone.
+    inject: Option<Box<Inject>>,
 
     // Each with a lock of its own inside.
     commit: CommitPath,

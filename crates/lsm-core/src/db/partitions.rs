@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::DbInner;
+use super::hooked::{attached, check_complete, records_of};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::{Hooks, ValueStore};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
@@ -37,6 +39,10 @@ impl Partitions {
         self.by_id.values().cloned().collect()
     }
 
+    pub(super) fn with_id(&self, id: PartitionId) -> Option<&Arc<PartitionState>> {
+        self.by_id.get(&id)
+    }
+
     fn named(&self, name: &str) -> Option<Arc<PartitionState>> {
         self.by_id.get(self.by_name.get(name)?).cloned()
     }
@@ -49,6 +55,7 @@ impl DbInner {
         &self,
         name: &str,
         options: Option<&PartitionOptions>,
+        hooks: Option<&Hooks>,
     ) -> Result<Arc<PartitionState>> {
         self.check_not_closed()?;
         check_partition_name(name)?;
@@ -58,6 +65,7 @@ impl DbInner {
         if options.is_none()
             && let Some(partition) = self.partitions.read().named(name)
         {
+            check_complete(&partition)?;
             return Ok(partition);
         }
         // The commit path's lock makes creating, changing and dropping one thing at a time.
@@ -66,17 +74,24 @@ impl DbInner {
             if let Some(options) = options {
                 self.change_options(&partition, options)?;
             }
+            if let Some(hooks) = hooks {
+                self.change_hooks(&partition, hooks)?;
+            }
+            check_complete(&partition)?;
             return Ok(partition);
         }
         self.check_open()?;
-        self.create_partition(name, options.cloned().unwrap_or_default())
+        let hooks = hooks.cloned().unwrap_or_default();
+        self.create_partition(name, options.cloned().unwrap_or_default(), hooks)
     }
 
     fn create_partition(
         &self,
         name: &str,
         options: PartitionOptions,
+        hooks: Hooks,
     ) -> Result<Arc<PartitionState>> {
+        let records = records_of(&hooks)?;
         let mut versions = self.lock_versions()?;
         let current = versions.current();
         if current.partitions.len() >= PARTITIONS_MAX {
@@ -85,11 +100,12 @@ impl DbInner {
         }
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
-        let (name, hooks) = (name.to_owned(), Vec::new());
+        let attached = attached(&hooks, &records);
+        let (name, hooks) = (name.to_owned(), records);
         let created = Change::PartitionCreated { id, name, options, hooks, created_at_edit };
         let version = versions.install(vec![created])?;
         self.edit_number.store(version.edit_number, Ordering::Release);
-        let partition = Arc::new(PartitionState::new(version.partitions[&id].clone()));
+        let partition = Arc::new(PartitionState::new(version.partitions[&id].clone(), attached));
         drop(versions);
         self.partitions.write().add(partition.clone());
         Ok(partition)
@@ -142,6 +158,11 @@ impl DbInner {
         Ok(())
     }
 
+    /// The value store of a partition.
+    pub(super) fn store_of(&self, id: PartitionId) -> Option<Arc<dyn ValueStore>> {
+        self.partitions.read().with_id(id)?.store().cloned()
+    }
+
     /// Makes durable that a partition whose drop failed is still there: an edit goes into a
     /// manifest generation that does not know the drop. Under the commit path's lock.
     #[cold]
@@ -158,9 +179,7 @@ impl DbInner {
         names
     }
 
-    /// Makes changes of a partition durable and lets its view take them in; `removed` tables
-    /// become obsolete, and memtables through `flushed` leave. `Ok(false)` if the partition was
-    /// dropped meanwhile: nothing is installed then.
+    /// As [`DbInner::install_job`], for changes that drop no value.
     pub(super) fn install_tables(
         &self,
         partition: &PartitionState,
@@ -168,16 +187,43 @@ impl DbInner {
         flushed: Option<MemtableId>,
         removed: Vec<Arc<Table>>,
     ) -> Result<bool> {
+        self.install_job(partition, changes, flushed, removed, &[])
+    }
+
+    /// Makes changes of a partition durable and lets its view take them in; `removed` tables
+    /// become obsolete, memtables through `flushed` leave, and the value store hears of `dropped`
+    /// handles in the same edit. `Ok(false)` if the partition was dropped meanwhile: nothing is
+    /// installed then.
+    pub(super) fn install_job(
+        &self,
+        partition: &PartitionState,
+        mut changes: Vec<Change>,
+        flushed: Option<MemtableId>,
+        removed: Vec<Arc<Table>>,
+        dropped: &[Vec<u8>],
+    ) -> Result<bool> {
         let mut versions = self.lock_versions()?;
         if !versions.current().partitions.contains_key(&partition.id) {
             return Ok(false);
         }
+        let number = versions.next_number();
+        let store = partition.store().filter(|_| !dropped.is_empty());
+        let section = store.map(|store| (store, store.edit(number, dropped)));
+        changes.extend(section.iter().map(|(_, bytes)| Change::StoreSection {
+            partition: partition.id,
+            number,
+            bytes: bytes.clone(),
+        }));
         let version = versions.install(changes)?;
         self.edit_number.store(version.edit_number, Ordering::Release);
         partition.install(version.partitions[&partition.id].clone(), flushed);
         drop(versions);
         self.obsolete.add(removed.iter());
         self.update_pressure(partition);
+        if let Some((store, bytes)) = section {
+            store.apply(number, &bytes)?;
+            self.obsolete.add_values(number, partition.past_versions(), store.clone());
+        }
         Ok(true)
     }
 }

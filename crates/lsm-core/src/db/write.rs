@@ -3,10 +3,12 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::DbInner;
 use super::commit::{Commit, Prepared, PreparedSection, Sections};
 use super::handle::{Db, Partition};
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::PendingHandle;
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
 use crate::options::{Durability, Options};
 use crate::partition::PartitionState;
@@ -20,9 +22,22 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn check_value(options: &Options, value: &[u8]) -> Result<()> {
-    if value.len() as u64 > options.value_bytes_max {
-        return Err(Error::limit("value length", value.len() as u64, options.value_bytes_max));
+fn is_stored_apart(partition: &PartitionState, len: u64) -> bool {
+    partition.store().is_some_and(|store| store.wants(partition.id, len))
+}
+
+/// Values in a value store may have any length.
+fn check_value(options: &Options, partition: &PartitionState, value: &[u8]) -> Result<()> {
+    let len = value.len() as u64;
+    if len > options.value_bytes_max && !is_stored_apart(partition, len) {
+        return Err(Error::limit("value length", len, options.value_bytes_max));
+    }
+    Ok(())
+}
+
+fn check_batch(options: &Options, partition: &PartitionState, bytes: u64) -> Result<()> {
+    if bytes > options.batch_bytes_max && !is_stored_apart(partition, bytes) {
+        return Err(Error::limit("batch size", bytes, options.batch_bytes_max));
     }
     Ok(())
 }
@@ -38,13 +53,56 @@ fn check_durability(partition: &PartitionState, durability: Durability) -> Resul
     Ok(())
 }
 
-fn prepare(partition: Arc<PartitionState>, section: &SectionBuilder) -> PreparedSection {
+fn prepare(
+    partition: Arc<PartitionState>,
+    rules_epoch: u32,
+    section: &SectionBuilder,
+) -> PreparedSection {
     PreparedSection {
         partition,
         operations: section.operation_count(),
         checksum: section_checksum(section.bytes()),
         bytes: section.bytes().into(),
+        rules_epoch,
     }
+}
+
+/// Appends an operation to a section in the partition's stored form: with the zero byte behind the
+/// key if every key is welcome there, and a handle for a value that its store wants.
+fn push_operation(
+    partition: &PartitionState,
+    section: &mut SectionBuilder,
+    kind: EntryKind,
+    key: &[u8],
+    value: &[u8],
+    pending: &mut Vec<PendingHandle>,
+) -> Result<()> {
+    let longer;
+    let key = if partition.any_key {
+        longer = [key, &[0]].concat();
+        &longer[..]
+    } else {
+        partition.check_key(key)?;
+        key
+    };
+    if kind == EntryKind::Value
+        && let Some(store) = partition.store()
+        && store.wants(partition.id, value.len() as u64)
+    {
+        let handle = store.put(partition.id, key, value)?;
+        section.push(EntryKind::Handle, key, handle.bytes());
+        pending.push(handle);
+    } else {
+        section.push(kind, key, value);
+    }
+    Ok(())
+}
+
+/// Commits; the handles are kept if their operations are in the log, else their values are let go.
+fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>) -> Result<Commit> {
+    let committed = db.commit(batch)?;
+    pending.into_iter().for_each(PendingHandle::keep);
+    Ok(committed)
 }
 
 /// Writes one operation: what `put` and `delete` are made of.
@@ -57,22 +115,22 @@ pub(super) fn write_one(
     let db = partition.db();
     let state = partition.state();
     check_key(key)?;
-    check_value(&db.options, value)?;
+    check_value(&db.options, state, value)?;
     let bytes = (key.len() + value.len()) as u64;
-    if bytes > db.options.batch_bytes_max {
-        return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
-    }
+    check_batch(&db.options, state, bytes)?;
     db.admit(std::iter::once(&**state), bytes)?;
+    let rules_epoch = state.rules_epoch();
+    let mut pending = Vec::new();
     let section = SCRATCH.with_borrow_mut(|scratch| {
         let mut section = SectionBuilder::with_buffer(std::mem::take(scratch));
-        section.push(kind, key, value);
-        let prepared = prepare(state.clone(), &section);
+        let pushed = push_operation(state, &mut section, kind, key, value, &mut pending);
+        let prepared = pushed.map(|()| prepare(state.clone(), rules_epoch, &section));
         *scratch = section.into_buffer();
         scratch.shrink_to(SCRATCH_BYTES_KEPT);
         prepared
-    });
+    })?;
     let sections = Sections::One(section);
-    db.commit(Prepared { sections, durability: Durability::Os })
+    commit(db, Prepared { sections, durability: Durability::Os }, pending)
 }
 
 /// Operations on any partitions that become visible, and durable, together or not at all.
@@ -82,14 +140,17 @@ pub(super) fn write_one(
 #[must_use = "a batch does nothing until it is committed"]
 pub struct Batch {
     db: Db,
-    sections: Vec<(Arc<PartitionState>, SectionBuilder)>,
+    sections: Vec<(Arc<PartitionState>, u32, SectionBuilder)>,
+    /// Handles of values that went to a value store; dropped uncommitted, they are let go.
+    pending: Vec<PendingHandle>,
     bytes: u64,
     refused: Option<Error>,
 }
 
 impl Batch {
     pub(super) fn new(db: Db) -> Batch {
-        Batch { db, sections: Vec::new(), bytes: 0, refused: None }
+        let (sections, pending) = (Vec::new(), Vec::new());
+        Batch { db, sections, pending, bytes: 0, refused: None }
     }
 
     /// Sets `key` to `value` in `partition`.
@@ -111,7 +172,7 @@ impl Batch {
 
     /// How many operations there are.
     pub fn len(&self) -> usize {
-        self.sections.iter().map(|(_, section)| section.operation_count() as usize).sum()
+        self.sections.iter().map(|(_, _, section)| section.operation_count() as usize).sum()
     }
 
     /// Whether there is no operation.
@@ -123,18 +184,31 @@ impl Batch {
         if self.refused.is_some() {
             return;
         }
-        if let Err(error) = self.check(partition, key, value) {
-            self.refused = Some(error);
-            return;
-        }
-        self.bytes += (key.len() + value.len()) as u64;
+        let pushed = self
+            .check(partition, key, value)
+            .and_then(|()| self.append(partition, kind, key, value));
+        self.refused = pushed.err();
+    }
+
+    fn append(
+        &mut self,
+        partition: &Partition,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
         let state = partition.state();
-        let at = self.sections.iter().position(|(other, _)| Arc::ptr_eq(other, state));
+        let at = self.sections.iter().position(|(other, _, _)| Arc::ptr_eq(other, state));
         let at = at.unwrap_or_else(|| {
-            self.sections.push((state.clone(), SectionBuilder::default()));
+            let section = SectionBuilder::default();
+            self.sections.push((state.clone(), state.rules_epoch(), section));
             self.sections.len() - 1
         });
-        self.sections[at].1.push(kind, key, value);
+        let section = &mut self.sections[at].2;
+        push_operation(state, section, kind, key, value, &mut self.pending)?;
+        let apart = is_stored_apart(state, value.len() as u64);
+        self.bytes += (key.len() + if apart { 0 } else { value.len() }) as u64;
+        Ok(())
     }
 
     fn check(&self, partition: &Partition, key: &[u8], value: &[u8]) -> Result<()> {
@@ -144,16 +218,22 @@ impl Batch {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         check_key(key)?;
-        check_value(&db.options, value)?;
-        let bytes = self.bytes + (key.len() + value.len()) as u64;
+        let state = partition.state();
+        check_value(&db.options, state, value)?;
+        let len = value.len() as u64;
+        let inline = if is_stored_apart(state, len) { 0 } else { len };
+        let bytes = self.bytes + key.len() as u64 + inline;
         if bytes > db.options.batch_bytes_max {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
         }
-        let encoded: u64 = self.sections.iter().map(|(_, s)| s.bytes().len() as u64).sum();
-        if encoded + key.len() as u64 + value.len() as u64 + 32 > FORMAT_BATCH_BYTES_MAX {
+        let encoded: u64 = self.sections.iter().map(|(_, _, s)| s.bytes().len() as u64).sum();
+        if encoded + key.len() as u64 + inline + 32 > FORMAT_BATCH_BYTES_MAX {
             return Err(Error::limit("encoded batch size", encoded, FORMAT_BATCH_BYTES_MAX));
         }
-        if self.sections.first().is_some_and(|(other, _)| other.logged != partition.state().logged)
+        if self
+            .sections
+            .first()
+            .is_some_and(|(other, _, _)| other.logged != partition.state().logged)
         {
             let message = "a batch cannot mix partitions with and without a log";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -180,7 +260,7 @@ impl Batch {
             return Err(refused);
         }
         let db = self.db.inner();
-        let states = || self.sections.iter().map(|(state, _)| &**state);
+        let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_durability(state, durability))?;
         db.admit(states(), self.bytes)?;
         let mut sections = self.sections.iter();
@@ -189,11 +269,16 @@ impl Batch {
                 db.check_open()?;
                 return Ok(Commit { seq: db.visible_seq(), epoch: db.epoch });
             }
-            (Some((state, section)), 0) => Sections::One(prepare(state.clone(), section)),
+            (Some((state, rules, section)), 0) => {
+                Sections::One(prepare(state.clone(), *rules, section))
+            }
             _ => Sections::Many(
-                self.sections.iter().map(|(state, s)| prepare(state.clone(), s)).collect(),
+                self.sections
+                    .iter()
+                    .map(|(state, rules, s)| prepare(state.clone(), *rules, s))
+                    .collect(),
             ),
         };
-        db.commit(Prepared { sections, durability })
+        commit(db, Prepared { sections, durability }, self.pending)
     }
 }

@@ -5,6 +5,7 @@
 //! 000000000000002b-00000003.wal        a log segment
 //! 000000000000002c-00000003.manifest   a manifest generation
 //! LOCK                                 held by the process that writes
+//! EXPORT                               in a folder of its own: what the tables beside it are
 //! *.manifest.123-4.tmp                 a manifest that put_if_absent had not finished
 //! ```
 //!
@@ -18,6 +19,8 @@ use crate::types::{Epoch, FileNo};
 
 /// Name of the lock file.
 pub const LOCK: &str = "LOCK";
+/// Name of the description of an export.
+pub const EXPORT: &str = "EXPORT";
 /// Suffix of unfinished files.
 pub const TEMPORARY_SUFFIX: &str = ".tmp";
 

@@ -108,3 +108,62 @@ impl Origin {
     pub const MEMTABLE: Origin =
         Origin { file: None, level: 0, block_offset: 0, entry: 0, block_verified: true };
 }
+
+/// The hooks that a partition should have.
+#[derive(Clone, Default)]
+#[must_use]
+pub struct Hooks {
+    /// Filters in the order in which they run.
+    pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
+    /// Where large values live.
+    pub store: Option<Arc<dyn ValueStore>>,
+}
+
+impl Hooks {
+    /// None.
+    pub fn new() -> Hooks {
+        Hooks::default()
+    }
+
+    /// Adds a compaction filter behind those that are there.
+    pub fn filter(mut self, filter: Arc<dyn CompactionFilterFactory>) -> Hooks {
+        self.filters.push(filter);
+        self
+    }
+
+    /// Has large values live in `store`.
+    pub fn value_store(mut self, store: Arc<dyn ValueStore>) -> Hooks {
+        self.store = Some(store);
+        self
+    }
+}
+
+/// The hooks of a partition whose code is at hand, and the rules of all of them.
+#[derive(Clone, Default)]
+pub struct PartitionHooks {
+    /// Filters in the order in which they run; at most one of them seals.
+    pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
+    /// Where large values live.
+    pub store: Option<Arc<dyn ValueStore>>,
+    /// What the engine enforces, also for hooks whose code is missing.
+    pub rules: Rules,
+    /// A hook that the partition cannot do without and whose code is missing.
+    pub missing: Option<String>,
+}
+
+impl PartitionHooks {
+    /// Whether a filter adds hidden entries.
+    pub fn seals(&self) -> bool {
+        self.filters.iter().any(|filter| filter.seals())
+    }
+
+    /// Whether a filter may remove or replace entries.
+    pub fn decides(&self) -> bool {
+        self.filters.iter().any(|filter| filter.decides())
+    }
+
+    /// The filter that adds hidden entries.
+    pub fn sealing(&self) -> Option<&Arc<dyn CompactionFilterFactory>> {
+        self.filters.iter().find(|filter| filter.seals())
+    }
+}

@@ -8,13 +8,14 @@
 
 mod view;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::{PartitionHooks, ValueStore};
 use crate::memtable::Memtable;
 use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::PartitionVersion;
@@ -32,9 +33,21 @@ pub struct PartitionState {
     view: ArcSwap<ReadView>,
     /// Held while the view is replaced; the id of the next memtable.
     change: Mutex<MemtableId>,
+    /// Versions that were replaced and that a reader still holds; kept for a value store alone.
+    past: Mutex<Vec<Weak<PartitionVersion>>>,
     // Set once, under the commit path's lock; read anywhere. The visible sequence number at the
     // drop, plus one so that 0 can mean that it lives.
     dropped_at: AtomicU64,
+    /// Every stored key has a zero byte behind it: fixed when the partition is made.
+    pub any_key: bool,
+    /// Where large values live: attached before the first use, never changed.
+    store: OnceLock<Arc<dyn ValueStore>>,
+    /// Replaced as a whole; loaded by jobs, and by writes if `has_rules`.
+    hooks: ArcSwap<PartitionHooks>,
+    has_rules: AtomicBool,
+    /// Grows with every change of the hooks: the commit path looks again at writes that were
+    /// checked before one.
+    rules_epoch: AtomicU32,
     /// Changed under the commit path's lock.
     doubtful: AtomicBool,
     /// How far writes are held back, in thousandths, and why: written by `db/stall.rs`, relaxed.
@@ -42,8 +55,8 @@ pub struct PartitionState {
 }
 
 impl PartitionState {
-    /// A partition with the tables of `version` and an empty memtable.
-    pub fn new(version: Arc<PartitionVersion>) -> PartitionState {
+    /// A partition with the tables of `version`, an empty memtable, and these hooks.
+    pub fn new(version: Arc<PartitionVersion>, hooks: PartitionHooks) -> PartitionState {
         let active = Arc::new(Memtable::new(MemtableId(1)));
         PartitionState {
             id: version.id,
@@ -51,10 +64,62 @@ impl PartitionState {
             logged: version.options.logged,
             view: ArcSwap::from_pointee(ReadView { active, sealed: Vec::new(), version }),
             change: Mutex::new(MemtableId(2)),
+            past: Mutex::default(),
             dropped_at: AtomicU64::new(0),
+            any_key: hooks.rules.any_key,
+            has_rules: AtomicBool::new(!hooks.rules.reserved_suffix.is_empty()),
+            store: hooks.store.clone().map_or_else(OnceLock::new, OnceLock::from),
+            hooks: ArcSwap::from_pointee(hooks),
+            rules_epoch: AtomicU32::new(0),
             doubtful: AtomicBool::new(false),
             pressure: AtomicU32::new(0),
         }
+    }
+
+    /// The partition's hooks.
+    pub fn hooks(&self) -> Arc<PartitionHooks> {
+        self.hooks.load_full()
+    }
+
+    /// Where large values live, if not in tables.
+    #[inline]
+    pub fn store(&self) -> Option<&Arc<dyn ValueStore>> {
+        self.store.get()
+    }
+
+    /// Attaches other hooks. Only under the commit path's lock.
+    pub fn set_hooks(&self, hooks: PartitionHooks) {
+        if let Some(store) = &hooks.store {
+            self.store.get_or_init(|| store.clone());
+        }
+        self.has_rules.store(!hooks.rules.reserved_suffix.is_empty(), Ordering::Release);
+        self.hooks.store(Arc::new(hooks));
+        self.rules_epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Which rules a write is checked against.
+    #[inline]
+    pub fn rules_epoch(&self) -> u32 {
+        self.rules_epoch.load(Ordering::Acquire)
+    }
+
+    /// An error if the partition reserves the ending of `key`, a stored key.
+    #[inline]
+    pub fn check_key(&self, key: &[u8]) -> Result<()> {
+        if !self.has_rules.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let hooks = self.hooks.load();
+        if !key.ends_with(&hooks.rules.reserved_suffix) {
+            return Ok(());
+        }
+        let message = format!(
+            "partition {:?} reserves keys that end in \"{}\", as \"{}\" does",
+            self.name,
+            hooks.rules.reserved_suffix.escape_ascii(),
+            key.escape_ascii()
+        );
+        Err(Error::new(ErrorKind::ReservedKey, message))
     }
 
     /// The present view, for the length of a call.
@@ -90,9 +155,19 @@ impl PartitionState {
     pub fn install(&self, version: Arc<PartitionVersion>, flushed_through: Option<MemtableId>) {
         let _change = self.change.lock();
         let view = self.view.load_full();
+        if self.store().is_some() {
+            let mut past = self.past.lock();
+            past.retain(|version| version.strong_count() > 0);
+            past.push(Arc::downgrade(&view.version));
+        }
         let mut sealed = view.sealed.clone();
         sealed.retain(|memtable| flushed_through.is_none_or(|through| memtable.id > through));
         self.view.store(Arc::new(ReadView { active: view.active.clone(), sealed, version }));
+    }
+
+    /// Versions that were replaced and that a reader may still hold.
+    pub fn past_versions(&self) -> Vec<Weak<PartitionVersion>> {
+        self.past.lock().clone()
     }
 
     /// Marks the partition as dropped behind `visible`. Only under the commit path's lock.

@@ -1,13 +1,16 @@
 //! [`Cursor`]: the core of scanning. It lends keys and values and owns what it pins.
 
 use std::any::Any;
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::get::unreadable;
+use super::get::{read_handle, unreadable};
 use super::range::Bounds;
 use super::source::Source;
 use crate::error::{Error, Result};
+use crate::hooks::ValueStore;
 use crate::iter::{MergeIter, VisibleIter};
 use crate::partition::ReadView;
 use crate::types::{EntryKind, SeqNo, Slice};
@@ -24,8 +27,24 @@ pub struct ReadPoint {
     pub context: Arc<TableContext>,
     /// Names the partition in errors.
     pub partition: Arc<str>,
+    /// Stored keys have a zero byte behind them.
+    pub any_key: bool,
+    /// Where large values live.
+    pub store: Option<Arc<dyn ValueStore>>,
     /// What must live as long as the scan.
     pub keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl ReadPoint {
+    /// The value of `key`, a stored key, as its handle says.
+    pub(super) fn read_handle(&self, key: &[u8], handle: &[u8]) -> Result<Vec<u8>> {
+        let Some(store) = &self.store else {
+            return Err(unreadable(Some(EntryKind::Handle), None, &self.context, key)
+                .in_partition(&self.partition));
+        };
+        read_handle(&**store, handle)
+            .map_err(|error| error.at_key(key).in_partition(&self.partition))
+    }
 }
 
 /// A cursor over the keys of one partition as they were at one moment, within bounds.
@@ -42,6 +61,9 @@ pub struct Cursor {
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     within: bool,
+    any_key: bool,
+    /// The present value, if it lies in the value store and was asked for.
+    value: OnceCell<Vec<u8>>,
     point: Option<ReadPoint>,
     /// Why the cursor cannot read at all: told by every seek.
     broken: Option<Error>,
@@ -52,7 +74,9 @@ impl Cursor {
     /// A cursor over `point` for keys within `bounds`. If there is no point to read, or a table
     /// cannot be opened, every seek says why.
     pub fn open(bounds: &Bounds, point: Result<ReadPoint>) -> Cursor {
-        let (lower, upper) = bounds.clone();
+        let any_key = point.as_ref().is_ok_and(|point| point.any_key);
+        let stored = |bound: &Bound<Vec<u8>>| bound.clone().map(|key| stored_key(any_key, key));
+        let (lower, upper) = (stored(&bounds.0), stored(&bounds.1));
         let sources = point.and_then(|point| {
             let named = |error: Error| error.in_partition(&point.partition);
             let sources = Source::all(&point.view, &point.context).map_err(named)?;
@@ -64,7 +88,8 @@ impl Cursor {
         };
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
         let entries = VisibleIter::new(MergeIter::new(sources), seq);
-        Cursor { entries, lower, upper, within: false, point, broken }
+        let value = OnceCell::new();
+        Cursor { entries, lower, upper, within: false, any_key, value, point, broken }
     }
 
     /// Whether the cursor is on a key.
@@ -80,6 +105,21 @@ impl Cursor {
     #[inline]
     pub fn key(&self) -> &[u8] {
         assert!(self.valid(), "the cursor is on no key");
+        let stored = self.entries.key();
+        if self.any_key { &stored[..stored.len() - 1] } else { stored }
+    }
+
+    /// The sequence number of the operation that wrote the value.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    pub fn seq(&self) -> SeqNo {
+        assert!(self.valid(), "the cursor is on no key");
+        self.entries.trailer().seq()
+    }
+
+    /// The key in the form in which it is stored. Only while valid.
+    pub fn stored_key(&self) -> &[u8] {
         self.entries.key()
     }
 
@@ -95,20 +135,31 @@ impl Cursor {
         assert!(self.valid(), "the cursor is on no key");
         match self.entries.trailer().kind() {
             Some(EntryKind::Value) => Ok(self.entries.value()),
+            Some(EntryKind::Handle) => {
+                if let Some(value) = self.value.get() {
+                    return Ok(value);
+                }
+                let value = self.point().read_handle(self.entries.key(), self.entries.value())?;
+                Ok(self.value.get_or_init(|| value))
+            }
             kind => {
-                let point = self.point.as_ref().expect("a valid cursor reads something");
+                let point = self.point();
                 let error = unreadable(kind, None, &point.context, self.entries.key());
                 Err(error.in_partition(&point.partition))
             }
         }
     }
 
+    fn point(&self) -> &ReadPoint {
+        self.point.as_ref().expect("a valid cursor reads something")
+    }
+
     /// The value to keep: shares the block if the value is large.
     pub fn value_slice(&self) -> Result<Slice> {
         let value = self.value()?;
         Ok(match self.entries.on_current() {
-            Some(merged) => merged.current().value_slice(),
-            None => Slice::copy_from(value),
+            Some(merged) if self.value.get().is_none() => merged.current().value_slice(),
+            _ => Slice::copy_from(value),
         })
     }
 
@@ -145,22 +196,22 @@ impl Cursor {
     /// Moves to the first key at or after `key`, within the bounds.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.check_readable()?;
-        let key = key.as_ref();
-        if !after_lower(&self.lower, key) {
+        let key = self.stored(key.as_ref());
+        if !after_lower(&self.lower, &key) {
             return self.seek_to_first();
         }
-        let moved = self.entries.seek(key);
+        let moved = self.entries.seek(&key);
         self.settle_forward(moved)
     }
 
     /// Moves to the last key before `key`, within the bounds.
     pub fn seek_before(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.check_readable()?;
-        let key = key.as_ref();
-        if !before_upper(&self.upper, key) {
+        let key = self.stored(key.as_ref());
+        if !before_upper(&self.upper, &key) {
             return self.seek_to_last();
         }
-        let moved = self.entries.seek_before(key);
+        let moved = self.entries.seek_before(&key);
         self.settle_backward(moved)
     }
 
@@ -186,12 +237,12 @@ impl Cursor {
 
     /// Narrows the range to what lies behind `key`.
     pub(super) fn set_lower_excluded(&mut self, key: &[u8]) {
-        self.lower = Bound::Excluded(key.to_vec());
+        self.lower = Bound::Excluded(stored_key(self.any_key, key.to_vec()));
     }
 
     /// Narrows the range to what lies before `key`.
     pub(super) fn set_upper_excluded(&mut self, key: &[u8]) {
-        self.upper = Bound::Excluded(key.to_vec());
+        self.upper = Bound::Excluded(stored_key(self.any_key, key.to_vec()));
     }
 
     fn skip_forward(&mut self, key: &[u8]) -> Result<()> {
@@ -210,12 +261,17 @@ impl Cursor {
         }
     }
 
+    fn stored<'k>(&self, key: &'k [u8]) -> Cow<'k, [u8]> {
+        if self.any_key { stored_key(true, key.to_vec()).into() } else { key.into() }
+    }
+
     fn check_readable(&self) -> Result<()> {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
     #[inline]
     fn settle_forward(&mut self, moved: Result<()>) -> Result<()> {
+        self.value.take();
         self.within =
             moved.is_ok() && self.entries.valid() && before_upper(&self.upper, self.entries.key());
         self.told(moved)
@@ -223,10 +279,19 @@ impl Cursor {
 
     #[inline]
     fn settle_backward(&mut self, moved: Result<()>) -> Result<()> {
+        self.value.take();
         self.within =
             moved.is_ok() && self.entries.valid() && after_lower(&self.lower, self.entries.key());
         self.told(moved)
     }
+}
+
+/// The form in which a key is stored.
+fn stored_key(any_key: bool, mut key: Vec<u8>) -> Vec<u8> {
+    if any_key {
+        key.push(0);
+    }
+    key
 }
 
 /// The key right behind `key`.

@@ -3,25 +3,37 @@
 //!
 //! Allocates nothing on a miss.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
+use crate::hooks::ValueStore;
+use crate::limits::FORMAT_VALUE_BYTES_MAX;
 use crate::partition::ReadView;
 use crate::sstable::bloom_hash;
 use crate::types::{EntryKind, SeqNo, Slice, Trailer};
 use crate::version::{Table, TableContext};
 
-/// The value of `key` that a reader of `view` at `seq` sees.
+/// What a point read reads through.
+pub struct GetContext<'a> {
+    /// Memtables and tables.
+    pub view: &'a ReadView,
+    /// How tables are opened.
+    pub tables: &'a TableContext,
+    /// Where large values live.
+    pub store: Option<&'a Arc<dyn ValueStore>>,
+    /// Operations up to this one are seen.
+    pub seq: SeqNo,
+}
+
+/// The value of `key`, a stored key.
 ///
 /// # Errors
 /// Corruption that names the table if the key, or the way to it, is damaged.
-pub fn get(
-    view: &ReadView,
-    context: &TableContext,
-    key: &[u8],
-    seq: SeqNo,
-) -> Result<Option<Slice>> {
+pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
+    let GetContext { view, tables, seq, .. } = *context;
     for memtable in view.memtables() {
         if let Some((trailer, value)) = memtable.get(key, seq) {
-            return resolve(trailer, value, None, context, key);
+            return resolve(context, trailer, value, None, key);
         }
     }
     let hash = bloom_hash(key);
@@ -29,14 +41,14 @@ pub fn get(
         if !table.meta.covers(key) {
             continue;
         }
-        if let Some((trailer, value)) = look_up(table, context, key, hash, seq)? {
-            return resolve(trailer, value, Some(table), context, key);
+        if let Some((trailer, value)) = look_up(table, tables, key, hash, seq)? {
+            return resolve(context, trailer, value, Some(table), key);
         }
     }
     for level in &view.version.levels[1..] {
         let Some(table) = level.find(key) else { continue };
-        if let Some((trailer, value)) = look_up(table, context, key, hash, seq)? {
-            return resolve(trailer, value, Some(table), context, key);
+        if let Some((trailer, value)) = look_up(table, tables, key, hash, seq)? {
+            return resolve(context, trailer, value, Some(table), key);
         }
     }
     Ok(None)
@@ -56,17 +68,32 @@ fn look_up(
 }
 
 fn resolve(
+    context: &GetContext<'_>,
     trailer: Trailer,
     value: Slice,
     table: Option<&Table>,
-    context: &TableContext,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    match trailer.kind() {
-        Some(EntryKind::Tombstone) => Ok(None),
-        Some(EntryKind::Value) => Ok(Some(value)),
-        kind => Err(unreadable(kind, table, context, key)),
+    match (trailer.kind(), context.store) {
+        (Some(EntryKind::Tombstone), _) => Ok(None),
+        (Some(EntryKind::Value), _) => Ok(Some(value)),
+        (Some(EntryKind::Handle), Some(store)) => {
+            let value = read_handle(&**store, &value).map_err(|error| error.at_key(key))?;
+            Ok(Some(value.into()))
+        }
+        (kind, _) => Err(unreadable(kind, table, context.tables, key)),
     }
+}
+
+/// The whole value of a handle.
+pub(super) fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
+    let len = store.len(handle)?;
+    let len = usize::try_from(len).ok().filter(|len| *len as u64 <= FORMAT_VALUE_BYTES_MAX);
+    let Some(len) = len else {
+        let (what, limit) = ("a value read at once", FORMAT_VALUE_BYTES_MAX);
+        return Err(Error::limit(what, store.len(handle)?, limit));
+    };
+    store.read(handle, 0, len)
 }
 
 /// Why an entry of this kind has no value to give.

@@ -11,15 +11,18 @@
 //! ..      4*r   restarts  u32 offset of each restart entry: every 16th, from the first
 //! n-16    8     base_seq  u64, what the sequences of the entries count from
 //! n-8     4     common    u32, length of a prefix that all keys of the block have
-//! n-4     4     count     u32, number of entries, at least 1; r = count / 16 rounded up
+//! n-4     4     count     u32, number of visible entries; r = count / 16 rounded up
 //! ```
+//!
+//! In a table with hidden entries (`hidden.rs`) these lie among the others, in their order, but
+//! restarts, common prefix and count know nothing of them. Only in such a table may count be 0.
 //!
 //! Entry:
 //!
 //! ```text
 //! size    name       meaning
-//! 1       header     kind in the low 4 bits; 0x10 hidden (reserved: a compaction filter's entry,
-//!                    with a form that says to which entry before it it belongs); rest 0
+//! 1       header     kind in the low 4 bits; 0x10 hidden: not this form but those in `hidden.rs`;
+//!                    rest 0
 //! varint  shared     bytes that the user key has in common with its restart key, at least
 //!                    `common`; 0 in a restart entry
 //! varint  suffix     length of the rest of the user key
@@ -32,21 +35,24 @@
 //! A key shares with its restart key, not with its neighbour, so that any entry can be rebuilt
 //! from two places. Beside the payload a block holds 12 bytes an entry: its offset, and the 8
 //! bytes of its key that follow the common prefix as a word, which decide nearly every comparison
-//! of a search. (Words and offsets in one array were tried: no faster.)
+//! of a search. (Words and offsets in one array were tried: no faster.) Hidden entries
+//! have neither: a block that has some holds 4 bytes for each, apart.
 //!
 //! Invariants of a [`Block`], which everything behind [`Block::parse`] relies on:
 //! 1. Each entry decodes, lies inside the entries, and has a known kind and a valid key length.
 //! 2. `words[i]` is the word of entry `i`, and keys ascend strictly.
+//! 3. Each hidden entry decodes, lies inside the entries, has an owner or a key of its own, and
+//!    sorts between its neighbours.
 
-use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::codec::{Malformed, Reader, varint_at};
-use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX, SEQNO_MAX};
-use crate::types::{EntryKind, SeqNo, Slice, Trailer};
+use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Slice, Trailer};
 
-use super::block_search::{JoinedKey, compare_joined, joined_word};
+use super::block_check::Check;
+use super::block_search::JoinedKey;
+use super::hidden::{HiddenHead, Owner, hidden_trailer};
 use super::stored::Payload;
 
 /// Every how manyth entry stores its key whole.
@@ -56,8 +62,7 @@ pub(super) const TAIL_BYTES: usize = 16;
 /// Shortest entry: a header and four one-byte varints.
 const ENTRY_BYTES_MIN: usize = 5;
 
-const KIND_BITS: u8 = 0x0f;
-const HIDDEN_BIT: u8 = 0x10;
+pub(super) const KIND_BITS: u8 = 0x0f;
 
 /// A parsed block.
 pub struct Block {
@@ -65,10 +70,12 @@ pub struct Block {
     pub(super) bytes: Arc<[u8]>,
     pub(super) words: Box<[u64]>,
     pub(super) offsets: Box<[u32]>,
+    /// Offsets of the hidden entries, where there are any.
+    hidden: Option<Box<[u32]>>,
     base_seq: u64,
     /// Length of the common prefix.
     common: u32,
-    /// Where the first key begins.
+    /// Where the first visible key begins; 0 without one.
     first_key: u32,
     /// The common prefix, if it is not longer: it is compared in every search, and here it costs
     /// no further line of memory.
@@ -81,11 +88,12 @@ const COMMON_COPY_BYTES: usize = 16;
 /// The numbers in front of an entry.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
-    header: u8,
+    pub header: u8,
     pub shared: usize,
     pub suffix_len: usize,
     pub value_len: usize,
-    delta: u64,
+    /// Sequence number less the base.
+    pub delta: u64,
     /// Where the suffix begins in the payload.
     pub suffix: usize,
 }
@@ -159,11 +167,14 @@ pub(super) struct EntryKey<'a> {
 }
 
 impl Block {
-    /// Checks a payload completely.
+    /// Checks a payload completely. Hidden entries are accepted with the table's `hidden_suffix`.
     ///
     /// # Errors
     /// What is wrong, and at which byte.
-    pub(super) fn parse(payload: Payload) -> Result<Block, Malformed> {
+    pub(super) fn parse(
+        payload: Payload,
+        hidden_suffix: Option<&[u8]>,
+    ) -> Result<Block, Malformed> {
         let Payload { bytes, len } = payload;
         let payload = &bytes[..len];
         let tail = len.checked_sub(TAIL_BYTES).ok_or(bad("block has no tail", len))?;
@@ -173,7 +184,8 @@ impl Block {
         let end = usize::try_from(restart_bytes).ok().and_then(|bytes| tail.checked_sub(bytes));
         let end = end.ok_or(bad("restarts pass the front of the block", tail))?;
         let count = count as usize;
-        if count == 0 || count > end / ENTRY_BYTES_MIN {
+        let is_hollow = count == 0 && (hidden_suffix.is_none() || end == 0 || common != 0);
+        if is_hollow || count > end / ENTRY_BYTES_MIN {
             return Err(bad("entry count does not fit the block", tail));
         }
         let mut check = Check {
@@ -184,27 +196,149 @@ impl Block {
             restarts: Reader::new(&payload[end..tail]),
             words: Vec::with_capacity(count),
             offsets: Vec::with_capacity(count),
+            hidden_suffix,
+            hidden: Vec::new(),
+            last_hidden: None,
         };
         check.entries(count)?;
-        let (words, offsets) = (check.words.into(), check.offsets.into());
-        let first_key = Head::decode(payload, 0).ok_or(bad("bad entry", 0))?.suffix;
+        let hidden = (!check.hidden.is_empty()).then(|| check.hidden.into());
+        let (words, offsets): (_, Box<[u32]>) = (check.words.into(), check.offsets.into());
+        let first_key = match offsets.first() {
+            Some(at) => Head::decode(payload, *at as usize).ok_or(bad("bad entry", 0))?.suffix,
+            None => 0,
+        };
         let mut common_copy = [0; COMMON_COPY_BYTES];
         if let Some(copy) = common_copy.get_mut(..common as usize) {
             copy.copy_from_slice(&payload[first_key..first_key + copy.len()]);
         }
         let first_key = first_key as u32;
-        Ok(Block { words, offsets, base_seq, common, first_key, common_copy, bytes })
+        Ok(Block { words, offsets, hidden, base_seq, common, first_key, common_copy, bytes })
     }
 
-    /// Number of entries; at least 1.
-    #[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
+    /// Number of visible entries; 0 only in a block of hidden ones alone.
+    #[inline]
     pub fn len(&self) -> usize {
         self.offsets.len()
     }
 
+    /// Whether all entries are hidden.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+
     /// Memory that the block takes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        (self.bytes.len() + 12 * self.offsets.len() + size_of::<Block>() + 32) as u64
+        let offsets = 12 * self.offsets.len() + 4 * self.hidden().len();
+        (self.bytes.len() + offsets + size_of::<Block>() + 32) as u64
+    }
+
+    /// Offsets of the hidden entries, ascending.
+    #[inline]
+    pub(super) fn hidden(&self) -> &[u32] {
+        self.hidden.as_deref().unwrap_or_default()
+    }
+
+    /// The hidden entry at an offset of [`Block::hidden`].
+    #[inline]
+    pub(super) fn hidden_head(&self, offset: u32) -> HiddenHead {
+        let head = HiddenHead::decode(&self.bytes, offset as usize);
+        head.expect("entries were decoded when the block was parsed")
+    }
+
+    /// Puts the key of hidden entry `h` into `out`; returns its trailer.
+    pub(super) fn hidden_key(&self, h: usize, suffix: &[u8], out: &mut Vec<u8>) -> Trailer {
+        out.clear();
+        let offset = self.hidden()[h];
+        match self.hidden_head(offset).owner {
+            Owner::Plain(start, len, delta) => {
+                out.extend_from_slice(&self.bytes[start..start + len]);
+                hidden_trailer(self.seq(delta))
+            }
+            Owner::Near(back) => {
+                let before = self.offsets.partition_point(|visible| *visible < offset);
+                let owner = self.key(before - back);
+                out.extend_from_slice(owner.key.shared);
+                out.extend_from_slice(owner.key.suffix);
+                out.extend_from_slice(suffix);
+                hidden_trailer(owner.trailer.seq())
+            }
+        }
+    }
+
+    /// Number of entries before the first that is not before `target`: visible and hidden ones.
+    pub(super) fn lower_bound_all(&self, target: KeyRef<'_>, suffix: &[u8]) -> (usize, usize) {
+        let (mut low, mut high) = (0, self.hidden().len());
+        let mut key = Vec::new();
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let trailer = self.hidden_key(middle, suffix, &mut key);
+            if KeyRef::new(&key, trailer) < target {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        (self.lower_bound(target), low)
+    }
+
+    /// The first and the last key of all entries.
+    pub(super) fn edges(&self, suffix: &[u8]) -> (InternalKey, InternalKey) {
+        let visible = |i: usize| {
+            let entry = self.key(i);
+            let user = [entry.key.shared, entry.key.suffix].concat();
+            InternalKey { user: user.into(), trailer: entry.trailer }
+        };
+        let hidden = |h: usize| {
+            let mut user = Vec::new();
+            let trailer = self.hidden_key(h, suffix, &mut user);
+            InternalKey { user: user.into(), trailer }
+        };
+        let (offsets, others) = (&*self.offsets, self.hidden());
+        let first = match (offsets.first(), others.first()) {
+            (Some(a), b) if b.is_none_or(|b| a < b) => visible(0),
+            _ => hidden(0),
+        };
+        let last = match (offsets.last(), others.last()) {
+            (Some(a), b) if b.is_none_or(|b| a > b) => visible(offsets.len() - 1),
+            _ => hidden(others.len() - 1),
+        };
+        (first, last)
+    }
+
+    /// How many visible and how many hidden entries lie before entry `i` of all.
+    pub(super) fn counts_before(&self, i: usize) -> (usize, usize) {
+        let (mut visible, mut hidden) = (0, 0);
+        while visible + hidden < i {
+            let next = self.hidden().get(hidden);
+            if next.is_some_and(|at| self.offsets.get(visible).is_none_or(|other| other > at)) {
+                hidden += 1;
+            } else {
+                visible += 1;
+            }
+        }
+        (visible, hidden)
+    }
+
+    /// The sequence number `delta` above the base.
+    #[inline]
+    pub(super) fn seq(&self, delta: u64) -> SeqNo {
+        SeqNo::new(self.base_seq + delta).expect("checked by parse")
+    }
+
+    /// Whether the last entry is a hidden one with this user key: then the next block may hold
+    /// visible entries of it.
+    pub(super) fn ends_hidden_with(&self, user_key: &[u8], hidden_suffix: &[u8]) -> bool {
+        let Some(last) = self.hidden().last() else { return false };
+        if self.offsets.last().is_some_and(|visible| visible > last) {
+            return false;
+        }
+        match self.hidden_head(*last).owner {
+            Owner::Plain(start, len, _) => self.bytes[start..start + len] == *user_key,
+            Owner::Near(back) => user_key
+                .strip_suffix(hidden_suffix)
+                .is_some_and(|owner| self.key(self.len() - back).key.is(owner)),
+        }
     }
 
     /// The prefix that all keys have.
@@ -236,9 +370,8 @@ impl Block {
 
     #[inline]
     pub(super) fn trailer(&self, head: Head) -> Trailer {
-        let seq = SeqNo::new(self.base_seq + head.delta);
         let kind = EntryKind::from_u8(head.header & KIND_BITS);
-        Trailer::new(seq.expect("checked by parse"), kind.expect("checked by parse"))
+        Trailer::new(self.seq(head.delta), kind.expect("checked by parse"))
     }
 
     /// The key of entry `i`.
@@ -265,91 +398,6 @@ impl Block {
     }
 }
 
-fn bad(what: &'static str, at: usize) -> Malformed {
+pub(super) fn bad(what: &'static str, at: usize) -> Malformed {
     Malformed { what, at }
-}
-
-/// The one pass over a block's entries that makes them trusted.
-struct Check<'a> {
-    payload: &'a [u8],
-    /// Where the entries end.
-    end: usize,
-    common: usize,
-    base_seq: u64,
-    restarts: Reader<'a>,
-    words: Vec<u64>,
-    offsets: Vec<u32>,
-}
-
-impl<'a> Check<'a> {
-    fn entries(&mut self, count: usize) -> Result<(), Malformed> {
-        let mut at = 0;
-        let mut restart: &[u8] = &[];
-        let mut common_prefix: &[u8] = &[];
-        let mut last: Option<(JoinedKey<'a>, Trailer)> = None;
-        for i in 0..count {
-            let head = Head::decode(self.payload, at).ok_or(bad("bad entry", at))?;
-            let trailer = self.trailer(head, at)?;
-            let (suffix, next) = self.body(head, at)?;
-            if (i as u32).is_multiple_of(RESTART_ENTRIES) {
-                if self.restarts.u32()? as usize != at || head.shared != 0 {
-                    return Err(bad("restart is not where it is said to be", at));
-                }
-                restart = suffix;
-                if i == 0 {
-                    common_prefix = suffix.get(..self.common).unwrap_or(&[]);
-                }
-                if common_prefix.len() != self.common || !suffix.starts_with(common_prefix) {
-                    return Err(bad("key lacks the common prefix", at));
-                }
-            } else if head.shared > restart.len() || head.shared < self.common {
-                return Err(bad("shared length does not fit", at));
-            }
-            let key = JoinedKey { shared: &restart[..head.shared], suffix };
-            let word = joined_word(key, self.common);
-            if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), last) {
-                // Behind a prefix that all have, words ascend with the keys; equal ones decide
-                // nothing.
-                let order = before.cmp(&word).then_with(|| compare_joined(last_key, key));
-                if order.then(trailer.cmp(&last_trailer)) != Ordering::Less {
-                    return Err(bad("keys do not ascend", at));
-                }
-            }
-            self.words.push(word);
-            self.offsets.push(at as u32);
-            last = Some((key, trailer));
-            at = next;
-        }
-        if at == self.end { Ok(()) } else { Err(bad("bytes left over", at)) }
-    }
-
-    fn trailer(&self, head: Head, at: usize) -> Result<Trailer, Malformed> {
-        if head.header & HIDDEN_BIT != 0 {
-            return Err(bad("hidden entry in a table without hidden entries", at));
-        }
-        if head.header & !KIND_BITS != 0 {
-            return Err(bad("unknown header bits", at));
-        }
-        let kind = EntryKind::from_u8(head.header).ok_or(bad("unknown entry kind", at))?;
-        let seq = self.base_seq.checked_add(head.delta).filter(|seq| *seq <= SEQNO_MAX);
-        let seq = seq.and_then(SeqNo::new).ok_or(bad("sequence number too large", at))?;
-        Ok(Trailer::new(seq, kind))
-    }
-
-    /// The suffix, and where the entry ends.
-    fn body(&self, head: Head, at: usize) -> Result<(&'a [u8], usize), Malformed> {
-        let key_len = head.shared.checked_add(head.suffix_len);
-        if !key_len.is_some_and(|len| (1..=INTERNAL_KEY_BYTES_MAX).contains(&len)) {
-            return Err(bad("key length out of range", at));
-        }
-        if head.value_len as u64 > FORMAT_VALUE_BYTES_MAX {
-            return Err(bad("value length out of range", at));
-        }
-        let value = head.suffix + head.suffix_len;
-        let next = value + head.value_len;
-        if next > self.end {
-            return Err(bad("entry passes the end", at));
-        }
-        Ok((&self.payload[head.suffix..value], next))
-    }
 }

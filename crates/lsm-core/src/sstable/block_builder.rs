@@ -1,13 +1,15 @@
 //! [`BlockBuilder`]: fills the payload of a data or index block. Used by the table writer alone;
 //! `block.rs` describes the bytes.
 //!
-//! Invariant: keys arrive in strictly ascending internal order; the caller has checked it.
+//! Invariant: keys, hidden ones included, arrive in strictly ascending internal order; the caller
+//! has checked it.
 
 use crate::codec::{put_u32, put_u64, put_varint};
-use crate::types::{KeyRef, SeqNo};
+use crate::types::{KeyRef, SeqNo, Trailer};
 
 use super::block::{RESTART_ENTRIES, TAIL_BYTES};
-use super::block_search::common_len;
+use super::block_search::{common_len, compare_tails};
+use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden};
 
 /// A block under construction.
 pub(super) struct BlockBuilder {
@@ -19,7 +21,20 @@ pub(super) struct BlockBuilder {
     restart_key: std::ops::Range<usize>,
     /// Where the first key lies in the payload.
     first_key: std::ops::Range<usize>,
+    /// Visible entries.
     count: u32,
+    /// Where the key of each visible entry lies; empty where there will be no hidden ones.
+    owners: Vec<Place>,
+    has_hidden: bool,
+}
+
+/// Where a key lies in the payload of a block under construction.
+struct Place {
+    restart: usize,
+    shared: usize,
+    suffix: usize,
+    suffix_len: usize,
+    trailer: Trailer,
 }
 
 impl BlockBuilder {
@@ -32,11 +47,18 @@ impl BlockBuilder {
             restart_key: 0..0,
             first_key: 0..0,
             count: 0,
+            owners: Vec::new(),
+            has_hidden: false,
         }
     }
 
+    /// Hidden entries may come: remember where their owners lie.
+    pub(super) fn expect_hidden(&mut self) {
+        self.has_hidden = true;
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.payload.is_empty()
     }
 
     /// Bytes of the payload if it were finished now.
@@ -48,6 +70,34 @@ impl BlockBuilder {
     pub(super) fn entry_bytes_max(key: KeyRef<'_>, value_len: usize) -> usize {
         // Header, three lengths of at most 5 bytes, a sequence of at most 8, a restart offset.
         1 + 15 + 8 + 4 + key.user.len() + value_len
+    }
+
+    /// The most that a hidden entry adds to the payload.
+    pub(super) fn hidden_bytes_max(key: KeyRef<'_>, payload_len: usize) -> usize {
+        HIDDEN_HEAD_BYTES_MAX + key.user.len() + payload_len
+    }
+
+    /// Appends a hidden entry, whose key is that of its owner and `suffix_len` bytes more.
+    pub(super) fn add_hidden(&mut self, key: KeyRef<'_>, suffix_len: usize, payload: &[u8]) {
+        let seq = key.trailer.seq();
+        let back = self.back_to(&key.user[..key.user.len() - suffix_len], seq);
+        put_hidden(&mut self.payload, key.user, seq, self.base_seq, back, payload);
+    }
+
+    /// How many visible entries before the end the entry of `user` and `seq` lies, if it is here.
+    fn back_to(&self, user: &[u8], seq: SeqNo) -> Option<usize> {
+        let order = |place: &Place| {
+            let shared = &self.payload[place.restart..place.restart + place.shared];
+            let suffix = &self.payload[place.suffix..place.suffix + place.suffix_len];
+            compare_tails(shared, suffix, user).then_with(|| seq.cmp(&place.trailer.seq()))
+        };
+        let count = self.owners.len();
+        // Most often it is the last.
+        if self.owners.last().is_some_and(|place| order(place).is_eq()) {
+            return Some(1);
+        }
+        let at = self.owners.partition_point(|place| order(place).is_lt());
+        self.owners.get(at).filter(|place| order(place).is_eq()).map(|_| count - at)
     }
 
     /// Appends an entry whose value is the pieces of `value` one after the other.
@@ -77,14 +127,27 @@ impl BlockBuilder {
                 self.first_key = self.restart_key.clone();
             }
         }
+        if self.has_hidden {
+            self.owners.push(Place {
+                restart: self.restart_key.start,
+                shared,
+                suffix: start,
+                suffix_len: suffix.len(),
+                trailer: key.trailer,
+            });
+        }
         self.payload.extend_from_slice(value);
         self.count += 1;
     }
 
-    /// Completes the payload. `last_key` is the user key added last.
+    /// Completes the payload. `last_key` is the user key of the last visible entry.
     pub(super) fn finish(&mut self, last_key: &[u8]) -> &[u8] {
-        assert!(self.count > 0, "a block has an entry");
-        let common = common_len(&self.payload[self.first_key.clone()], last_key);
+        assert!(!self.is_empty(), "a block has an entry");
+        let common = if self.count == 0 {
+            0
+        } else {
+            common_len(&self.payload[self.first_key.clone()], last_key)
+        };
         for restart in &self.restarts {
             put_u32(&mut self.payload, *restart);
         }
@@ -105,5 +168,6 @@ impl BlockBuilder {
         self.restart_key = 0..0;
         self.first_key = 0..0;
         self.count = 0;
+        self.owners.clear();
     }
 }

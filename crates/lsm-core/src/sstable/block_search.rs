@@ -16,6 +16,15 @@ pub(super) struct JoinedKey<'a> {
     pub suffix: &'a [u8],
 }
 
+impl JoinedKey<'_> {
+    /// Whether it is `key`.
+    pub(super) fn is(self, key: &[u8]) -> bool {
+        key.len() == self.shared.len() + self.suffix.len()
+            && key[self.shared.len()..] == *self.suffix
+            && key[..self.shared.len()] == *self.shared
+    }
+}
+
 /// Length of the longest common prefix.
 #[inline]
 pub(super) fn common_len(a: &[u8], b: &[u8]) -> usize {
@@ -63,7 +72,7 @@ pub(super) fn compare_joined(a: JoinedKey<'_>, b: JoinedKey<'_>) -> Ordering {
 
 /// Order of `first` and `second` put together, against `other`.
 #[inline]
-fn compare_tails(first: &[u8], second: &[u8], other: &[u8]) -> Ordering {
+pub(super) fn compare_tails(first: &[u8], second: &[u8], other: &[u8]) -> Ordering {
     let split = first.len().min(other.len());
     let (other_head, other_rest) = other.split_at(split);
     first.cmp(other_head).then_with(|| second.cmp(other_rest))

@@ -4,7 +4,8 @@
 //! offset  size  name           meaning
 //! 0       8     compatible     feature bits that any reader may ignore
 //! 8       8     read           feature bits that a mere reader may ignore
-//! 16      8     incompatible   feature bits that every reader must know
+//! 16      8     incompatible   feature bits that every reader must know: 0 = data blocks hold
+//!                              hidden entries, whose suffix is in the properties
 //! 24      1     checksum       1 = XXH3-64
 //! 25      1     trailer        bytes behind the payload of each block: 9
 //! 26      1     index levels   1 or 2
@@ -27,7 +28,7 @@ use crate::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64, put_u
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::DbId;
 
-use super::stored::{Extent, Source};
+use super::stored::{Access, Extent, Source};
 
 /// Length of the footer that this version writes, in bytes.
 pub(super) const FOOTER_BYTES: usize = 152;
@@ -38,12 +39,40 @@ const ENDING_BYTES: usize = 24;
 const MAGIC: u64 = u64::from_le_bytes(*b"siltsst\n");
 const VERSION: u32 = 1;
 const CHECKSUM_XXH3_64: u8 = 1;
-/// Incompatible feature bits that this version knows: none. Bit 0 is reserved for hidden entries.
-const INCOMPATIBLE_KNOWN: u64 = 0;
+/// Incompatible feature: data blocks hold hidden entries.
+pub(super) const HAS_HIDDEN: u64 = 1 << 0;
+/// Incompatible feature bits that this version knows.
+const INCOMPATIBLE_KNOWN: u64 = HAS_HIDDEN;
+
+/// The fields of the footer in order, for descriptions: length in bytes and name.
+pub(super) const FOOTER_FIELDS: [(usize, &str); 20] = [
+    (8, "compatible features"),
+    (8, "read-compatible features"),
+    (8, "incompatible features"),
+    (1, "checksum kind"),
+    (1, "block trailer bytes"),
+    (1, "index levels"),
+    (5, "reserved"),
+    (16, "db id"),
+    (16, "unique id"),
+    (8, "bloom offset"),
+    (8, "bloom length"),
+    (8, "index offset"),
+    (8, "index length"),
+    (8, "properties offset"),
+    (8, "properties length"),
+    (16, "file hash"),
+    (4, "footer length"),
+    (4, "version"),
+    (8, "magic"),
+    (8, "checksum"),
+];
 
 /// A decoded footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
+    /// Incompatible feature bits; all known.
+    pub incompatible: u64,
     pub index_levels: u8,
     pub db_id: DbId,
     pub unique_id: u128,
@@ -58,7 +87,7 @@ impl Footer {
     /// Appends the footer of a file that will be `file_bytes` long with it.
     pub(super) fn encode(&self, out: &mut Vec<u8>, file_bytes: u64) {
         let start = out.len();
-        for features in [0, 0, 0] {
+        for features in [0, 0, self.incompatible] {
             put_u64(out, features);
         }
         let trailer = super::stored::TRAILER_BYTES as u8;
@@ -83,11 +112,11 @@ impl Footer {
     /// # Errors
     /// `Corruption`; `Unsupported` for an intact footer of a version, or with incompatible
     /// features, that this code does not know.
-    pub(super) fn read(source: &Source) -> Result<(Footer, u64)> {
+    pub(super) fn read(source: &Source, access: Access) -> Result<(Footer, u64)> {
         let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
         let mut buf = [0; FOOTER_BYTES_MAX];
         let buf = &mut buf[..reach as usize];
-        source.read_exact(source.file_bytes - reach, buf)?;
+        source.read_exact(access, source.file_bytes - reach, buf)?;
         let bad = |what: &str| source.corruption(source.file_bytes - reach, what);
         let Some((_, ending)) = buf.split_last_chunk::<ENDING_BYTES>() else {
             return Err(bad("file is too short for a table"));
@@ -126,7 +155,8 @@ impl Footer {
             Err(Error::new(ErrorKind::Unsupported, format!("{what} in {place}")))
         };
         reader.take(16).map_err(malformed)?;
-        let unknown = reader.u64().map_err(malformed)? & !INCOMPATIBLE_KNOWN;
+        let incompatible = reader.u64().map_err(malformed)?;
+        let unknown = incompatible & !INCOMPATIBLE_KNOWN;
         if unknown != 0 {
             return unsupported(format!("unknown incompatible table features {unknown:#x}"));
         }
@@ -152,6 +182,15 @@ impl Footer {
         if !(1..=2).contains(&index_levels) {
             return Err(source.corruption(at, "index has neither one level nor two"));
         }
-        Ok(Footer { index_levels, db_id, unique_id, bloom, index, properties, file_hash })
+        Ok(Footer {
+            incompatible,
+            index_levels,
+            db_id,
+            unique_id,
+            bloom,
+            index,
+            properties,
+            file_hash,
+        })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::codec::{put_varint, varint_at};
 use crate::error::Result;
-use crate::types::{KeyRef, SeqNo, Trailer};
+use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 
 use super::block::Block;
 use super::block_builder::BlockBuilder;
@@ -127,6 +127,13 @@ pub(super) fn extent_at(block: &Block, i: usize) -> Option<Extent> {
     (offset_len + len_len == value.len()).then_some(Extent { offset, len })
 }
 
+/// The key of entry `i` of an index block.
+pub(super) fn separator(block: &Block, i: usize) -> InternalKey {
+    let entry = block.key(i);
+    let user = [entry.key.shared, entry.key.suffix].concat();
+    InternalKey { user: user.into(), trailer: entry.trailer }
+}
+
 /// The index of an open table, or its upper level.
 pub(super) struct Index {
     block: Arc<Block>,
@@ -201,9 +208,25 @@ impl IndexCursor {
         }
         self.is_loaded = false;
         let extent = index.extent(top_at).expect("the caller found it in the index");
-        self.leaf = reader.block(extent)?;
+        let leaf = reader.block(extent)?;
+        if leaf.is_empty() {
+            return Err(reader.split_lies());
+        }
+        self.leaf = leaf;
         (self.top_at, self.is_loaded) = (top_at, true);
         Ok(())
+    }
+
+    /// The separators before and behind the data block here: each of its keys is behind the first
+    /// and not behind the second.
+    pub(super) fn bounds(&self, reader: &SstReader) -> (Option<InternalKey>, InternalKey) {
+        let top = reader.index().block();
+        let before = match self.at.checked_sub(1) {
+            Some(at) => Some(separator(&self.leaf, at)),
+            None if reader.index().levels() == 1 => None,
+            None => self.top_at.checked_sub(1).map(|top_at| separator(top, top_at)),
+        };
+        (before, separator(&self.leaf, self.at))
     }
 
     /// The data block here.

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::types::{KeyRef, Slice, Trailer};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 use super::block::{Block, RESTART_ENTRIES};
 use super::index::IndexCursor;
 use super::reader::SstReader;
-use super::stored::Extent;
+use super::stored::{Access, Extent};
 
 /// Bytes that a streaming cursor reads at once.
-const READ_AHEAD_BYTES: u64 = 256 << 10;
+pub(super) const READ_AHEAD_BYTES: u64 = 256 << 10;
 
 /// How a cursor reads blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,11 @@ pub enum ReadMode {
     Streaming,
 }
 
-/// A cursor over the entries of a table. It keeps the table open.
+/// A cursor over the visible entries of a table. It keeps the table open.
 pub struct SstIter {
     reader: Arc<SstReader>,
+    /// The reader's, kept at hand.
+    global_seq: Option<SeqNo>,
     mode: ReadMode,
     ahead: ReadAhead,
     index: IndexCursor,
@@ -51,7 +53,7 @@ impl SstIter {
     pub(super) fn new(reader: Arc<SstReader>, mode: ReadMode) -> SstIter {
         SstIter {
             mode,
-            ahead: ReadAhead { bytes: Vec::new(), offset: 0 },
+            ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
             index: IndexCursor::new(&reader),
             block: None,
             at: 0,
@@ -60,6 +62,7 @@ impl SstIter {
             trailer: Trailer::LAST,
             value: 0..0,
             restart: 0..0,
+            global_seq: reader.global_seq(),
             reader,
         }
     }
@@ -75,6 +78,13 @@ impl SstIter {
     pub fn place(&self) -> (u64, usize) {
         debug_assert!(self.is_valid, "the cursor is on an entry");
         (self.block.as_ref().expect("a valid cursor has a block").0.offset, self.at)
+    }
+
+    /// The sequence number that the file has for the entry: another than the key's in an ingested
+    /// table. Only while [`InternalIter::valid`].
+    pub fn stored_seq(&self) -> SeqNo {
+        let block = self.present();
+        block.trailer(block.head(self.at)).seq()
     }
 
     fn present(&self) -> &Block {
@@ -118,24 +128,37 @@ impl SstIter {
         }
         self.key.extend_from_slice(&block.bytes[suffix.clone()]);
         self.trailer = block.trailer(head);
+        if let Some(seq) = self.global_seq {
+            self.trailer = self.trailer.with_seq(seq);
+        }
         self.value = suffix.end..suffix.end + head.value_len;
         self.at = at;
         self.is_valid = true;
     }
 
-    fn enter_first(&mut self, extent: Option<Extent>) -> Result<()> {
+    /// Moves to the first entry of the block, or of a later one if this has only hidden ones.
+    fn enter_first(&mut self, mut extent: Option<Extent>) -> Result<()> {
         self.is_valid = false;
-        let Some(extent) = extent else { return Ok(()) };
-        self.load(extent)?;
-        self.enter(0);
+        while let Some(present) = extent {
+            if !self.load(present)?.is_empty() {
+                self.enter(0);
+                break;
+            }
+            extent = self.index.next(&self.reader)?;
+        }
         Ok(())
     }
 
-    fn enter_last(&mut self, extent: Option<Extent>) -> Result<()> {
+    /// Moves to the last entry of the block, or of an earlier one if this has only hidden ones.
+    fn enter_last(&mut self, mut extent: Option<Extent>) -> Result<()> {
         self.is_valid = false;
-        let Some(extent) = extent else { return Ok(()) };
-        let last = self.load(extent)?.len() - 1;
-        self.enter(last);
+        while let Some(present) = extent {
+            if let Some(last) = self.load(present)?.len().checked_sub(1) {
+                self.enter(last);
+                break;
+            }
+            extent = self.index.prev(&self.reader)?;
+        }
         Ok(())
     }
 
@@ -151,6 +174,45 @@ impl SstIter {
         self.is_valid = false;
         let extent = self.index.prev(&self.reader)?;
         self.enter_last(extent)
+    }
+
+    fn seek_stored(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return Ok(());
+        };
+        let block = self.load(extent)?;
+        let at = block.lower_bound(target);
+        if at == block.len() {
+            // The target lies between the last key of this block and its separator.
+            return self.next_block();
+        }
+        self.enter(at);
+        Ok(())
+    }
+
+    fn seek_stored_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return self.seek_to_last();
+        };
+        let at = self.load(extent)?.lower_bound(target);
+        if at == 0 {
+            return self.prev_block();
+        }
+        self.enter(at - 1);
+        Ok(())
+    }
+
+    /// Stored sequences say nothing here: there is one entry of a user key, so it is the one that
+    /// the target asks for, or the next one is.
+    #[cold]
+    fn seek_ingested(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.seek_stored(KeyRef::seek(target.user, SeqNo::MAX))?;
+        while self.is_valid && self.key() < target {
+            self.next()?;
+        }
+        Ok(())
     }
 }
 
@@ -181,31 +243,18 @@ impl InternalIter for SstIter {
     }
 
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
-        let Some(extent) = self.index.seek(&self.reader, target)? else {
-            return Ok(());
-        };
-        let block = self.load(extent)?;
-        let at = block.lower_bound(target);
-        if at == block.len() {
-            // The target lies between the last key of this block and its separator.
-            return self.next_block();
+        if self.global_seq.is_some() {
+            return self.seek_ingested(target);
         }
-        self.enter(at);
-        Ok(())
+        self.seek_stored(target)
     }
 
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
-        let Some(extent) = self.index.seek(&self.reader, target)? else {
-            return self.seek_to_last();
-        };
-        let at = self.load(extent)?.lower_bound(target);
-        if at == 0 {
-            return self.prev_block();
+        if self.global_seq.is_none() {
+            return self.seek_stored_before(target);
         }
-        self.enter(at - 1);
-        Ok(())
+        self.seek_ingested(target)?;
+        if self.is_valid { self.prev() } else { self.seek_to_last() }
     }
 
     #[inline]
@@ -229,15 +278,23 @@ impl InternalIter for SstIter {
 }
 
 /// A piece of the file that was read in one go.
-struct ReadAhead {
+pub(super) struct ReadAhead {
+    access: Access,
+    /// Bytes to read at once, at least.
+    most: u64,
     bytes: Vec<u8>,
     /// Where it lies in the file.
     offset: u64,
 }
 
 impl ReadAhead {
+    /// Nothing read yet.
+    pub(super) fn new(access: Access, most: u64) -> ReadAhead {
+        ReadAhead { access, most, bytes: Vec::new(), offset: 0 }
+    }
+
     /// The stored block at `extent`, read together with what follows it if it is not here.
-    fn stored(&mut self, reader: &SstReader, extent: Extent) -> Result<&[u8]> {
+    pub(super) fn stored(&mut self, reader: &SstReader, extent: Extent) -> Result<&[u8]> {
         let source = reader.source();
         let len = source.checked_len(extent)?;
         let have = extent.offset.checked_sub(self.offset);
@@ -248,13 +305,13 @@ impl ReadAhead {
             _ => {
                 let data_end =
                     reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
-                let most = READ_AHEAD_BYTES.max(extent.len).min(data_end - extent.offset);
+                let most = self.most.max(extent.len).min(data_end - extent.offset);
                 // What is here is void from now on, also if the read fails.
                 self.bytes.clear();
                 self.offset = extent.offset;
                 let mut bytes = std::mem::take(&mut self.bytes);
                 bytes.resize(usize::try_from(most).expect("at most a block or the read-ahead"), 0);
-                source.read_exact(extent.offset, &mut bytes)?;
+                source.read_exact(self.access, extent.offset, &mut bytes)?;
                 self.bytes = bytes;
                 0
             }

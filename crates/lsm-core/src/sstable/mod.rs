@@ -11,6 +11,8 @@
 //! Each block is stored with its compression and a checksum (`stored.rs`) that is seeded with the
 //! file's unique id and the block's place. Index blocks have the format of data blocks.
 //!
+//! A compaction filter's entries are hidden: [`SstReader::get`] and [`SstIter`] never see them.
+//!
 //! Invariants:
 //! 1. A file is never changed after [`SstWriter::finish`].
 //! 2. Bytes from a file are checked completely before any of them is used: checksum, then
@@ -19,14 +21,20 @@
 
 mod block;
 mod block_builder;
+mod block_check;
 mod block_search;
 mod bloom;
+mod describe;
 mod footer;
+mod hidden;
 mod index;
 mod iter;
 mod properties;
+mod raw;
 mod reader;
 mod stored;
+mod suspect;
+mod verify;
 mod writer;
 
 #[cfg(test)]
@@ -38,9 +46,12 @@ use std::sync::Arc;
 
 pub use block::Block;
 pub use bloom::bloom_hash;
+pub use describe::describe;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
+pub use raw::{RawDamage, RawIter};
 pub use reader::SstReader;
+pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
 
 use crate::codec::checksum128;
@@ -51,7 +62,7 @@ use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SstOptions {
     /// A data block is closed before it passes this many bytes; a larger entry has a block of its
-    /// own.
+    /// own. Hidden entries may lengthen it, and so may [`SstWriter::allow_cut`].
     pub block_bytes: u32,
     /// Compression of data blocks.
     pub compression: Compression,
@@ -101,9 +112,10 @@ pub struct SstSummary {
     pub file_bytes: u64,
     /// XXH3-128 over the checksums of all blocks.
     pub file_hash: u128,
-    /// First key.
+    /// First visible key.
     pub smallest: InternalKey,
-    /// Last key.
+    /// Last visible key. A hidden one may lie behind it, and then sorts before every visible key
+    /// of the next table of its level.
     pub largest: InternalKey,
     /// Smallest sequence number.
     pub min_seq: SeqNo,
@@ -117,6 +129,18 @@ pub struct SstSummary {
     pub hidden: u64,
     /// Bytes of all user keys and values.
     pub raw_bytes: u64,
+}
+
+/// How a raw cursor reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawMode {
+    /// Many blocks at once, forward, without looking into the block cache or filling it.
+    pub read_ahead: bool,
+    /// A block that does not verify is read once more past every cache; if it still does not, its
+    /// entries are handed over as suspect, as far as they decode.
+    pub tolerant: bool,
+    /// From the device: past the block cache and, where the system allows it, its own.
+    pub uncached: bool,
 }
 
 /// Where parsed blocks are kept between reads. Implemented by [`crate::cache`].

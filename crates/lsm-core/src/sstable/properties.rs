@@ -14,16 +14,27 @@
 //! 12   compression, bloom bits a key
 //! 14   file number, epoch
 //! 16   data blocks, bytes of all data blocks as stored, largest payload of a block
+//! 18   hidden suffix; only with hidden entries
+//! 20   number of user properties, then name and value of each as length and bytes, by ascending
+//!      name; only if there are any
 //! ```
 //!
 //! Nothing in it depends on a clock or a machine: equal input makes equal files.
 
 use crate::codec::{Malformed, Reader, put_bytes, put_varint};
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks;
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, SEQNO_MAX};
 use crate::types::{EntryKind, Epoch, FileNo, SeqNo};
 
 use super::stored::Source;
+
+/// Longest suffix of hidden keys, in bytes.
+pub(super) const HIDDEN_SUFFIX_BYTES_MAX: usize = 16;
+/// Longest name of a user property, in bytes.
+const USER_NAME_BYTES_MAX: usize = 255;
+/// Most bytes of all user properties of a table together, names included.
+const USER_BYTES_MAX: usize = 1 << 20;
 
 /// What a table holds and how it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +76,10 @@ pub struct Properties {
     pub data_bytes: u64,
     /// Bytes of the largest block, not compressed.
     pub block_bytes_max: u64,
+    /// What the key of a hidden entry has beyond its owner's; empty in a table without any.
+    pub hidden_suffix: Vec<u8>,
+    /// What compaction filters noted.
+    pub user: hooks::Properties,
 }
 
 impl Properties {
@@ -103,6 +118,18 @@ impl Properties {
         put_numbers(&mut out, 12, &[u64::from(self.compression), bloom]);
         put_numbers(&mut out, 14, &[self.file.0, u64::from(self.epoch.0)]);
         put_numbers(&mut out, 16, &[self.data_blocks, self.data_bytes, self.block_bytes_max]);
+        if !self.hidden_suffix.is_empty() {
+            put_field(&mut out, 18, &self.hidden_suffix);
+        }
+        if !self.user.0.is_empty() {
+            let mut field = Vec::new();
+            put_varint(&mut field, self.user.0.len() as u64);
+            for (name, value) in &self.user.0 {
+                put_bytes(&mut field, name.as_bytes());
+                put_bytes(&mut field, value);
+            }
+            put_field(&mut out, 20, &field);
+        }
         out
     }
 
@@ -157,6 +184,13 @@ impl Properties {
                 self.data_bytes = r.varint()?;
                 self.block_bytes_max = r.varint()?;
             }
+            18 => {
+                if !(1..=HIDDEN_SUFFIX_BYTES_MAX).contains(&field.len()) {
+                    return Err(r.malformed("length of the hidden suffix out of range"));
+                }
+                self.hidden_suffix = r.take(field.len())?.to_vec();
+            }
+            20 => self.user = user_properties(r)?,
             _ => return Ok(false),
         }
         reader.finish()?;
@@ -180,6 +214,46 @@ fn key(reader: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {
         return Err(reader.malformed("key length out of range"));
     }
     Ok(reader.take(reader.remaining())?.to_vec())
+}
+
+/// Checks what is to be noted in a table.
+///
+/// # Errors
+/// `LimitExceeded`.
+pub(super) fn check_user_properties(user: &hooks::Properties) -> Result<()> {
+    let mut total = 0;
+    for (name, value) in &user.0 {
+        if name.len() > USER_NAME_BYTES_MAX {
+            let limit = USER_NAME_BYTES_MAX as u64;
+            return Err(Error::limit("length of a property's name", name.len() as u64, limit));
+        }
+        total += name.len() + value.len();
+    }
+    if total > USER_BYTES_MAX {
+        let limit = USER_BYTES_MAX as u64;
+        return Err(Error::limit("length of a table's properties", total as u64, limit));
+    }
+    Ok(())
+}
+
+fn user_properties(reader: &mut Reader<'_>) -> Result<hooks::Properties, Malformed> {
+    let mut user = hooks::Properties::default();
+    let (count, mut total) = (reader.varint()?, 0);
+    for _ in 0..count {
+        let name = reader.bytes()?;
+        let value = reader.bytes()?;
+        total += name.len() + value.len();
+        if name.len() > USER_NAME_BYTES_MAX || total > USER_BYTES_MAX {
+            return Err(reader.malformed("user properties are too long"));
+        }
+        let text = std::str::from_utf8(name);
+        let name = text.map_err(|_| reader.malformed("name of a user property is not UTF-8"))?;
+        if user.0.last_key_value().is_some_and(|(last, _)| last.as_str() >= name) {
+            return Err(reader.malformed("user properties do not ascend"));
+        }
+        user.0.insert(name.to_owned(), value.to_vec());
+    }
+    Ok(user)
 }
 
 fn put_field(out: &mut Vec<u8>, tag: u64, field: &[u8]) {

@@ -7,32 +7,42 @@
 //! 1. Opening refuses a file of another identity, length or hash than the manifest says.
 //! 2. A point read needs one data block: separators never part a key from the reader's target.
 //! 3. A miss allocates nothing once its blocks are cached.
+//! 4. An ingested table's entries have its global sequence wherever they are read; what is stored
+//!    orders them in the file and nowhere else. It has one entry of each user key.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::fs::File;
-use crate::types::{KeyRef, SeqNo, Slice, Trailer};
+use crate::hooks;
+use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 
+use super::RawMode;
 use super::block::Block;
 use super::bloom::Bloom;
-use super::footer::Footer;
-use super::index::{Index, extent_at};
+use super::footer::{Footer, HAS_HIDDEN};
+use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::Properties;
-use super::stored::{Extent, Payload, Source};
+use super::raw::{self, RawIter};
+use super::stored::{Access, Extent, Payload, Source};
 use super::{BlockCache, SstIdentity};
 
 /// An open table.
 pub struct SstReader {
     source: Source,
     identity: SstIdentity,
+    /// The number under which its blocks are cached: the one in the file's name.
+    file: FileNo,
+    /// The sequence that all entries have instead of their stored ones.
+    global_seq: Option<SeqNo>,
     cache: Option<Arc<dyn BlockCache>>,
     bloom: Option<Bloom>,
     /// The index, or its upper level.
     index: Index,
-    file_hash: u128,
+    footer: Footer,
+    footer_at: u64,
     properties: Properties,
 }
 
@@ -59,7 +69,7 @@ impl SstReader {
             let what = format!("file has {file_bytes} bytes, the manifest says {bytes}");
             return Err(source.corruption(file_bytes.min(bytes), what));
         }
-        let (footer, footer_at) = Footer::read(&source)?;
+        let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
         if footer.unique_id != source.unique_id || footer.db_id != identity.db_id {
             return Err(source.corruption(footer_at, "file is another table"));
         }
@@ -71,15 +81,30 @@ impl SstReader {
         let payload = source.read(footer.properties)?;
         let payload = &payload.bytes[..payload.len];
         let properties = Properties::decode(&source, footer.properties.offset, payload)?;
+        let says_hidden = footer.incompatible & HAS_HIDDEN != 0;
+        if says_hidden == properties.hidden_suffix.is_empty() {
+            let what = "footer and properties differ about hidden entries";
+            return Err(source.corruption(footer.properties.offset, what));
+        }
         Ok(SstReader {
             source,
             identity,
+            file: identity.file,
+            global_seq: None,
             cache,
             bloom,
             index,
-            file_hash: footer.file_hash,
+            footer,
+            footer_at,
             properties,
         })
+    }
+
+    /// This table under the number `file`, which is another than the one in its identity if it was
+    /// ingested, and with `global_seq` as the sequence of all its entries if that is given.
+    #[must_use]
+    pub fn placed(self, file: FileNo, global_seq: Option<SeqNo>) -> SstReader {
+        SstReader { file, global_seq, ..self }
     }
 
     /// Whether the table may hold the user key with this [`bloom_hash`](super::bloom_hash).
@@ -97,7 +122,24 @@ impl SstReader {
         if !self.may_contain(hash) {
             return Ok(None);
         }
-        self.find(user_key, seq).map_err(|e| e.at_key(user_key))
+        match self.global_seq {
+            None => self.find(user_key, seq),
+            Some(global) => self.find_ingested(user_key, seq, global),
+        }
+        .map_err(|e| e.at_key(user_key))
+    }
+
+    fn find_ingested(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+        global: SeqNo,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        if seq < global {
+            return Ok(None);
+        }
+        let found = self.find(user_key, SeqNo::MAX)?;
+        Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
 
     fn find(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {
@@ -106,8 +148,39 @@ impl SstReader {
             return Ok(None);
         };
         let block = self.block(extent)?;
-        let found = block.find(user_key, seq);
-        Ok(found.map(|found| (found.trailer, block.slice(found.value, found.value_len))))
+        match block.find(user_key, seq) {
+            Some(found) => Ok(Some((found.trailer, block.slice(found.value, found.value_len)))),
+            None if block.hidden().is_empty() => Ok(None),
+            None => self.find_behind(block, target),
+        }
+    }
+
+    /// Goes on where a block of hidden entries may part a key from its older versions: where its
+    /// last entry is hidden and has the very user key that is looked for. Such keys are reserved,
+    /// so this is rare.
+    #[cold]
+    fn find_behind(
+        &self,
+        mut block: Arc<Block>,
+        target: KeyRef<'_>,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        let mut index = None;
+        while block.ends_hidden_with(target.user, &self.properties.hidden_suffix) {
+            let next = match &mut index {
+                None => {
+                    let mut cursor = IndexCursor::new(self);
+                    cursor.seek(self, target)?;
+                    index.insert(cursor).next(self)?
+                }
+                Some(cursor) => cursor.next(self)?,
+            };
+            let Some(extent) = next else { return Ok(None) };
+            block = self.block(extent)?;
+            if let Some(found) = block.find(target.user, target.trailer.seq()) {
+                return Ok(Some((found.trailer, block.slice(found.value, found.value_len))));
+            }
+        }
+        Ok(None)
     }
 
     /// The only data block that can hold an entry of the target's user key not before `target`.
@@ -131,6 +204,44 @@ impl SstReader {
         SstIter::new(self.clone(), mode)
     }
 
+    /// A cursor over all entries, hidden ones included, before the first.
+    pub fn raw_iter(self: &Arc<Self>, mode: RawMode) -> RawIter {
+        RawIter::new(self.clone(), mode)
+    }
+
+    /// The entry at a place that [`RawIter::origin`] named, read again from the file, past every
+    /// cache if `uncached`. `None` if there is no such block, or it does not decode so far.
+    ///
+    /// # Errors
+    /// `Corruption` of the index, `Io`. Where the block itself is damaged, the entry is not
+    /// [verified](hooks::OwnedEntry::verified).
+    ///
+    /// # Cost
+    /// Walks the index.
+    pub fn entry_at(
+        &self,
+        block_offset: u64,
+        entry: u32,
+        uncached: bool,
+    ) -> Result<Option<hooks::OwnedEntry>> {
+        raw::entry_at(self, block_offset, entry, uncached)
+    }
+
+    /// Offset and stored length of each data block, in order. Ends behind the first error.
+    pub fn blocks(&self) -> impl Iterator<Item = Result<(u64, u64)>> {
+        let mut cursor = Some(IndexCursor::new(self));
+        let mut is_first = true;
+        std::iter::from_fn(move || {
+            let index = cursor.as_mut()?;
+            let next = if is_first { index.first(self).map(Some) } else { index.next(self) };
+            is_first = false;
+            if !matches!(next, Ok(Some(_))) {
+                cursor = None;
+            }
+            next.transpose().map(|extent| extent.map(|extent| (extent.offset, extent.len)))
+        })
+    }
+
     /// What the table says about itself.
     pub fn properties(&self) -> &Properties {
         &self.properties
@@ -141,9 +252,14 @@ impl SstReader {
         self.identity
     }
 
+    /// The sequence that all entries have instead of their stored ones, if it was ingested.
+    pub fn global_seq(&self) -> Option<SeqNo> {
+        self.global_seq
+    }
+
     /// XXH3-128 over the checksums of all blocks.
     pub fn file_hash(&self) -> u128 {
-        self.file_hash
+        self.footer.file_hash
     }
 
     /// Memory that the open table holds outside the cache, in bytes.
@@ -165,7 +281,7 @@ impl SstReader {
     #[inline]
     pub(super) fn block(&self, extent: Extent) -> Result<Arc<Block>> {
         if let Some(cache) = &self.cache
-            && let Some(block) = cache.get(self.identity.file, extent.offset)
+            && let Some(block) = cache.get(self.file, extent.offset)
         {
             return Ok(block);
         }
@@ -174,9 +290,9 @@ impl SstReader {
 
     #[cold]
     fn read_block(&self, extent: Extent) -> Result<Arc<Block>> {
-        let block = Arc::new(parse(&self.source, extent, self.source.read(extent)?)?);
+        let block = Arc::new(self.parse(extent, self.source.read(extent)?)?);
         if let Some(cache) = &self.cache {
-            cache.insert(self.identity.file, extent.offset, &block);
+            cache.insert(self.file, extent.offset, &block);
         }
         Ok(block)
     }
@@ -184,7 +300,17 @@ impl SstReader {
     /// A block that was read along with its neighbours; the cache does not see it.
     pub(super) fn open_block(&self, extent: Extent, stored: &[u8]) -> Result<Arc<Block>> {
         let payload = self.source.open(extent.offset, stored)?;
-        parse(&self.source, extent, payload).map(Arc::new)
+        self.parse(extent, payload).map(Arc::new)
+    }
+
+    /// Checks the payload of a data block or index partition.
+    pub(super) fn parse(&self, extent: Extent, payload: Payload) -> Result<Block> {
+        parse(&self.source, extent, payload, self.hidden_suffix())
+    }
+
+    /// The suffix of hidden keys, in a table that has some.
+    pub(super) fn hidden_suffix(&self) -> Option<&[u8]> {
+        Some(&*self.properties.hidden_suffix).filter(|suffix| !suffix.is_empty())
     }
 
     /// The extent that entry `i` of an index partition names.
@@ -203,13 +329,24 @@ impl SstReader {
         &self.source
     }
 
+    /// The footer, and where it begins.
+    pub(super) fn footer(&self) -> (&Footer, u64) {
+        (&self.footer, self.footer_at)
+    }
+
     pub(super) fn index(&self) -> &Index {
         &self.index
     }
 }
 
-fn parse(source: &Source, extent: Extent, payload: Payload) -> Result<Block> {
-    Block::parse(payload).map_err(|e| source.corruption(extent.offset, e.to_string()))
+fn parse(
+    source: &Source,
+    extent: Extent,
+    payload: Payload,
+    hidden_suffix: Option<&[u8]>,
+) -> Result<Block> {
+    Block::parse(payload, hidden_suffix)
+        .map_err(|e| source.corruption(extent.offset, e.to_string()))
 }
 
 fn load_bloom(source: &Source, extent: Extent) -> Result<Option<Bloom>> {
@@ -219,7 +356,7 @@ fn load_bloom(source: &Source, extent: Extent) -> Result<Option<Bloom>> {
 }
 
 fn load_index(source: &Source, footer: &Footer) -> Result<Index> {
-    let block = parse(source, footer.index, source.read(footer.index)?)?;
+    let block = parse(source, footer.index, source.read(footer.index)?, None)?;
     Index::new(block, footer.index_levels)
         .ok_or_else(|| source.corruption(footer.index.offset, "index entries do not name blocks"))
 }

@@ -113,6 +113,15 @@ fn zeroed(len: usize) -> Arc<[u8]> {
     std::iter::repeat_n(0, len).collect()
 }
 
+/// How bytes are read from the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// As the system does it.
+    Plain,
+    /// From the device, past every cache where the system allows it.
+    Uncached,
+}
+
 /// The file that blocks are read from, and the identity that they verify against.
 #[derive(Clone)]
 pub(super) struct Source {
@@ -132,9 +141,12 @@ impl Source {
         Error::corruption(&*self.path, offset, what)
     }
 
-    /// Fills `buf` from `offset`.
-    pub(super) fn read_exact(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let got = self.file.read_at(offset, buf)?;
+    /// Fills `buf` from `offset`, in the given way.
+    pub(super) fn read_exact(&self, access: Access, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let got = match access {
+            Access::Plain => self.file.read_at(offset, buf)?,
+            Access::Uncached => self.file.read_at_uncached(offset, buf)?,
+        };
         if got == buf.len() {
             return Ok(());
         }
@@ -157,14 +169,35 @@ impl Source {
 
     /// Reads and verifies the block at `extent`.
     pub(super) fn read(&self, extent: Extent) -> Result<Payload> {
+        self.read_by(Access::Plain, extent)
+    }
+
+    /// Reads and verifies the block at `extent`, in the given way.
+    pub(super) fn read_by(&self, access: Access, extent: Extent) -> Result<Payload> {
         let mut bytes = zeroed(self.checked_len(extent)?);
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
-        self.read_exact(extent.offset, buf)?;
+        self.read_exact(access, extent.offset, buf)?;
         let (len, compression) = self.verify(extent.offset, &bytes)?;
         match compression {
             Compression::None => Ok(Payload { bytes, len }),
             Compression::Lz4 => self.decompress(extent.offset, &bytes[..len]),
         }
+    }
+
+    /// The payload of a stored block whose checksum does not agree, if it can still be unpacked.
+    pub(super) fn unpack_unverified(&self, offset: u64, stored: &[u8]) -> Option<Payload> {
+        let body = &stored[..stored.len().checked_sub(TRAILER_BYTES)?];
+        match Compression::from_u8(stored[body.len()])? {
+            Compression::None => Some(Payload { bytes: body.into(), len: body.len() }),
+            Compression::Lz4 => self.decompress(offset, body).ok(),
+        }
+    }
+
+    /// Reads the block at `extent` as it is stored.
+    pub(super) fn read_stored(&self, access: Access, extent: Extent) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.checked_len(extent)?];
+        self.read_exact(access, extent.offset, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// The payload of a stored block that was read along with its neighbours.

@@ -4,9 +4,12 @@
 //! pieces. What describes the whole file (bloom, index, properties) is kept until the end.
 //!
 //! Invariants:
-//! 1. Keys arrive in strictly ascending internal order; a breach is our mistake and asserts.
+//! 1. Keys arrive in strictly ascending internal order, hidden ones included; a breach is our
+//!    mistake and asserts.
 //! 2. Equal input makes an equal file.
 //! 3. No allocation per entry; buffers grow to their working size and stay.
+//! 4. Bounds, sequence range and bloom of a table are those of its visible entries: a hidden key
+//!    that trails behind its owner must not make two neighbouring tables overlap.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,20 +17,23 @@ use std::sync::Arc;
 use crate::codec::checksum128;
 use crate::error::{Error, Result};
 use crate::fs::File;
+use crate::hooks;
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::options::Compression;
-use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
 
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
-use super::footer::{FOOTER_BYTES, Footer};
+use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN};
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
-use super::properties::Properties;
+use super::properties::{HIDDEN_SUFFIX_BYTES_MAX, Properties, check_user_properties};
 use super::stored::{Extent, Sealer};
 use super::{SstIdentity, SstOptions, SstSummary};
 
 /// Bytes that are gathered before they go to the file.
 const APPEND_BYTES: usize = 256 << 10;
+/// A block is ended where that is forbidden before it passes its usual size by so many bytes.
+const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
 
 /// Writes a table. Dropped unfinished it leaves a file that no reader accepts.
 pub struct SstWriter {
@@ -39,6 +45,12 @@ pub struct SstWriter {
     block: BlockBuilder,
     last_user: Vec<u8>,
     last_trailer: Trailer,
+    /// Whether that entry is hidden; then the last visible one is below.
+    last_is_hidden: bool,
+    visible_user: Vec<u8>,
+    visible_trailer: Trailer,
+    is_cut_allowed: bool,
+    forced_cuts: u64,
     /// The block that was sealed last: its separator waits for the key behind it.
     unindexed: Option<Extent>,
     // The file so far.
@@ -84,6 +96,11 @@ impl SstWriter {
             block: BlockBuilder::new(base_seq),
             last_user: Vec::new(),
             last_trailer: Trailer::LAST,
+            last_is_hidden: false,
+            visible_user: Vec::new(),
+            visible_trailer: Trailer::LAST,
+            is_cut_allowed: true,
+            forced_cuts: 0,
             unindexed: None,
             out: Output {
                 file,
@@ -109,30 +126,149 @@ impl SstWriter {
     /// If the key is not behind the last one, older than the base sequence, or a seek target.
     pub fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
         check_lengths(key, value)?;
-        let order = self.last_user.as_slice().cmp(key.user);
-        let is_new_user_key = order.is_lt();
-        assert!(
-            is_new_user_key || (order.is_eq() && key.trailer < self.last_trailer),
-            "keys of a table ascend: {key:?} came after \"{}\"",
-            self.last_user.escape_ascii()
-        );
+        let is_new_user_key = self.check_order(key);
         let grown = self.block.payload_bytes() + BlockBuilder::entry_bytes_max(key, value.len());
-        if !self.block.is_empty() && grown > self.options.block_bytes as usize {
-            self.seal_block()?;
-        }
+        self.make_room(grown, self.is_cut_allowed)?;
         if self.block.is_empty() {
             self.begin_block(key);
         }
+        if self.smallest.is_none() {
+            self.smallest = Some(key.to_owned());
+        }
         self.block.add(key, value);
-        if is_new_user_key {
+        // A hidden key between two versions of a visible one, and equal to it, is possible.
+        let is_new_visible =
+            if self.last_is_hidden { self.visible_user != key.user } else { is_new_user_key };
+        if is_new_visible {
             self.bloom.add(key.user);
+        }
+        self.set_last(is_new_user_key, key, false);
+        let kind = key.trailer.kind().expect("a written entry has a kind");
+        self.properties.count(kind, key.trailer.seq(), key.user.len(), value.len());
+        Ok(())
+    }
+
+    /// Adds a hidden entry behind the last. Its key is that of its owner, an entry before it, with
+    /// the hidden suffix; its trailer the owner's sequence number and the kind tombstone.
+    ///
+    /// It belongs to what is before it: no block ends in front of it unless that passes the bound
+    /// of [`SstWriter::allow_cut`].
+    ///
+    /// # Errors
+    /// As [`SstWriter::add`].
+    ///
+    /// # Panics
+    /// If the key is not behind the last one, is no tombstone, lacks the suffix, or is the first.
+    ///
+    /// # Cost
+    /// With its owner in the same block: the payload and 3 bytes, in groups of up to 127 entries;
+    /// 8 less where the payload begins with the sequence number, little-endian.
+    pub fn add_hidden(&mut self, key: KeyRef<'_>, payload: &[u8]) -> Result<()> {
+        check_lengths(key, payload)?;
+        let suffix = &self.properties.hidden_suffix;
+        let suffix_len = suffix.len();
+        assert!(
+            suffix_len > 0 && key.user.len() > suffix_len && key.user.ends_with(suffix),
+            "a hidden key has the suffix: {key:?}"
+        );
+        assert!(key.trailer.kind() == Some(EntryKind::Tombstone), "hidden entries are tombstones");
+        assert!(self.smallest.is_some(), "a hidden entry has an owner before it");
+        let is_new_user_key = self.check_order(key);
+        let grown = self.block.payload_bytes() + BlockBuilder::hidden_bytes_max(key, payload.len());
+        self.make_room(grown, false)?;
+        if self.block.is_empty() {
+            self.begin_block(key);
+        }
+        self.block.add_hidden(key, suffix_len, payload);
+        self.set_last(is_new_user_key, key, true);
+        self.properties.hidden += 1;
+        Ok(())
+    }
+
+    /// What the key of every hidden entry has beyond its owner's. To be called before the first
+    /// entry by whoever adds hidden ones.
+    ///
+    /// # Panics
+    /// After an entry; if the suffix is empty or longer than 16 bytes.
+    pub fn set_hidden_suffix(&mut self, suffix: &[u8]) {
+        assert!(self.smallest.is_none(), "the hidden suffix is set before the first entry");
+        assert!((1..=HIDDEN_SUFFIX_BYTES_MAX).contains(&suffix.len()), "1 to 16 bytes of suffix");
+        self.properties.hidden_suffix = suffix.to_vec();
+        self.block.expect_hidden();
+    }
+
+    /// Whether a block may end before the next entries. Where it may not, it ends all the same
+    /// before it passes 1 MiB more than its usual size, and [`SstWriter::forced_cuts`] counts it.
+    pub fn allow_cut(&mut self, allow: bool) {
+        self.is_cut_allowed = allow;
+    }
+
+    /// How often a block was ended where that was forbidden.
+    pub fn forced_cuts(&self) -> u64 {
+        self.forced_cuts
+    }
+
+    /// What compaction filters note in the table, in the place of what was set before.
+    ///
+    /// # Errors
+    /// `LimitExceeded` for names of more than 255 bytes, or more than 1 MiB in all.
+    pub fn set_user_properties(&mut self, user: hooks::Properties) -> Result<()> {
+        check_user_properties(&user)?;
+        self.properties.user = user;
+        Ok(())
+    }
+
+    /// Asserts that `key` is behind the last; returns whether its user key is another one.
+    #[inline]
+    fn check_order(&self, key: KeyRef<'_>) -> bool {
+        let order = self.last_user.as_slice().cmp(key.user);
+        assert!(
+            order.is_lt() || (order.is_eq() && key.trailer < self.last_trailer),
+            "keys of a table ascend: {key:?} came after \"{}\"",
+            self.last_user.escape_ascii()
+        );
+        order.is_lt()
+    }
+
+    /// Ends the block if an entry that makes it `grown` bytes long must not be added to it.
+    #[inline]
+    fn make_room(&mut self, grown: usize, is_cut_allowed: bool) -> Result<()> {
+        let usual = self.options.block_bytes as usize;
+        if grown <= usual || self.block.is_empty() {
+            return Ok(());
+        }
+        if !is_cut_allowed {
+            if grown <= usual.saturating_add(FORBIDDEN_BYTES_MAX) {
+                return Ok(());
+            }
+            self.forced_cuts += 1;
+        }
+        self.seal_block()
+    }
+
+    /// Remembers the entry that was just added.
+    #[inline]
+    fn set_last(&mut self, is_new_user_key: bool, key: KeyRef<'_>, is_hidden: bool) {
+        let is_kept = is_hidden && !self.last_is_hidden;
+        if is_kept {
+            std::mem::swap(&mut self.visible_user, &mut self.last_user);
+            self.visible_trailer = self.last_trailer;
+        }
+        if is_new_user_key || is_kept {
             self.last_user.clear();
             self.last_user.extend_from_slice(key.user);
         }
         self.last_trailer = key.trailer;
-        let kind = key.trailer.kind().expect("a written entry has a kind");
-        self.properties.count(kind, key.trailer.seq(), key.user.len(), value.len());
-        Ok(())
+        self.last_is_hidden = is_hidden;
+    }
+
+    /// The visible entry that was added last.
+    fn last_visible(&self) -> KeyRef<'_> {
+        if self.last_is_hidden {
+            KeyRef::new(&self.visible_user, self.visible_trailer)
+        } else {
+            KeyRef::new(&self.last_user, self.last_trailer)
+        }
     }
 
     /// Bytes of the file if it were finished now, about.
@@ -141,12 +277,12 @@ impl SstWriter {
         self.out.offset() + open as u64 + self.bloom.payload_bytes()
     }
 
-    /// The user key that was added last, if there is one.
+    /// The visible user key that was added last, if there is one.
     pub fn last_user_key(&self) -> Option<&[u8]> {
-        self.smallest.as_ref().map(|_| self.last_user.as_slice())
+        self.smallest.as_ref().map(|_| self.last_visible().user)
     }
 
-    /// Number of entries so far.
+    /// Number of visible entries so far.
     pub fn entries(&self) -> u64 {
         self.properties.entries()
     }
@@ -172,7 +308,10 @@ impl SstWriter {
         self.index_block(None);
         self.properties.data_bytes = self.out.offset();
         self.properties.smallest = smallest.user.to_vec();
-        self.properties.largest.clone_from(&self.last_user);
+        self.properties.largest = self.last_visible().user.to_vec();
+        if self.properties.hidden == 0 {
+            self.properties.hidden_suffix.clear();
+        }
         let bloom = match self.bloom.finish() {
             Some(payload) => self.out.block(&payload, Compression::None)?,
             None => Extent { offset: 0, len: 0 },
@@ -183,6 +322,7 @@ impl SstWriter {
         let properties = out.block(&self.properties.encode(), Compression::None)?;
         let file_hash = checksum128(&out.checksums);
         let footer = Footer {
+            incompatible: if self.properties.hidden > 0 { HAS_HIDDEN } else { 0 },
             index_levels,
             db_id: self.identity.db_id,
             unique_id: self.identity.unique_id(),
@@ -205,7 +345,7 @@ impl SstWriter {
             file_bytes,
             file_hash,
             smallest,
-            largest: KeyRef::new(&self.last_user, self.last_trailer).to_owned(),
+            largest: self.last_visible().to_owned(),
             min_seq: properties.min_seq,
             max_seq: properties.max_seq,
             entries: properties.entries(),
@@ -218,9 +358,6 @@ impl SstWriter {
     /// Called with the first key of each block.
     fn begin_block(&mut self, key: KeyRef<'_>) {
         self.index_block(Some(key.user));
-        if self.smallest.is_none() {
-            self.smallest = Some(key.to_owned());
-        }
     }
 
     /// Enters the block that was sealed last into the index, now that `next` behind it is known.
@@ -233,7 +370,8 @@ impl SstWriter {
 
     fn seal_block(&mut self) -> Result<()> {
         assert!(self.unindexed.is_none(), "a sealed block is indexed before the next");
-        let payload = self.block.finish(&self.last_user);
+        let last = if self.last_is_hidden { &self.visible_user } else { &self.last_user };
+        let payload = self.block.finish(last);
         self.properties.data_blocks += 1;
         self.properties.block_bytes_max = self.properties.block_bytes_max.max(payload.len() as u64);
         self.unindexed = Some(self.out.block(payload, self.options.compression)?);

@@ -112,6 +112,12 @@ impl Trailer {
         SeqNo(self.0 >> 8)
     }
 
+    /// The same kind with another sequence number.
+    #[must_use]
+    pub const fn with_seq(self, seq: SeqNo) -> Trailer {
+        Trailer(seq.0 << 8 | self.0 & 0xff)
+    }
+
     /// The kind; `None` for a seek target.
     pub fn kind(self) -> Option<EntryKind> {
         EntryKind::from_u8(self.0 as u8)

@@ -76,6 +76,9 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
             level: level as u8,
             meta: table.meta.clone(),
         }));
+        changes.extend(partition.store_sections.iter().map(|(number, bytes)| {
+            Change::StoreSection { partition: partition.id, number: *number, bytes: bytes.to_vec() }
+        }));
     }
     changes.push(Change::NextPartition(version.next_partition));
     VersionEdit { number: version.edit_number, changes }
@@ -145,6 +148,14 @@ impl Builder {
         match change {
             Change::PartitionCreated { id, name, options, hooks, created_at_edit } => {
                 self.create(*id, name, options, hooks, *created_at_edit)
+            }
+            Change::StoreSection { partition, number, bytes } => {
+                let partition = &mut self.draft(*partition)?.partition;
+                if partition.store_sections.last().is_some_and(|(last, _)| last > number) {
+                    return refuse("sections of a value store are out of order".to_owned());
+                }
+                partition.store_sections.push((*number, bytes.as_slice().into()));
+                Ok(())
             }
             Change::PartitionOptionsChanged { id, options, hooks } => {
                 let partition = &mut self.draft(*id)?.partition;
@@ -255,6 +266,7 @@ impl Builder {
             flushed_through: SeqNo::ZERO,
             created_at_edit,
             hooks: hooks.into(),
+            store_sections: Vec::new(),
         });
         self.version.partitions.insert(id, partition);
         Ok(())

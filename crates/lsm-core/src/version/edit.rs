@@ -23,12 +23,16 @@
 //!  12 next file           file
 //!  13 last sequence       sequence
 //!  14 next partition      id
+//!  15 store section       partition, number of the edit that it belongs to, bytes of the store
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
-//! hooks            count, then name and parameters of each
+//! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
+//!                  reserved suffix, any-key (1 byte), when absent (1 byte: 0 open plainly, 1 refuse)
 //! place in the log segment, offset, last sequence
 //! table            file, epoch, bytes, hash (u128), smallest, largest (each: user key, sequence,
 //!                  kind u8), bounds u8, smallest sequence, largest sequence, entries,
-//!                  tombstones, hidden, then fields: 1 global sequence
+//!                  tombstones, hidden, then fields: 1 global sequence; of a file that was
+//!                  ingested what it says of itself, all or none: 2 database id, high half,
+//!                  3 low half, 4 file, 5 epoch
 //! options          fields: 1 logged, 2 compression, 3 block bytes, 4 bloom bits per key,
 //!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier
 //! fields           until the body ends: tag as above, length, value (here always one varint);
@@ -143,6 +147,15 @@ pub enum Change {
     LastSeq(SeqNo),
     /// Partition ids below this one were used.
     NextPartition(PartitionId),
+    /// What the partition's value store has to know of an edit.
+    StoreSection {
+        /// The partition.
+        partition: PartitionId,
+        /// The edit: this one's number, except in a snapshot.
+        number: u64,
+        /// In the store's own encoding.
+        bytes: Vec<u8>,
+    },
 }
 
 /// A numbered set of changes that become true together.
@@ -211,6 +224,11 @@ impl VersionEdit {
     }
 }
 
+fn put_one(out: &mut Vec<u8>, n: u64, tag: u64) -> u64 {
+    put_varint(out, n);
+    tag
+}
+
 /// Appends the body and returns the tag's number.
 fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
     match change {
@@ -228,10 +246,7 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_options(out, options);
             2
         }
-        Change::PartitionDropped { id } => {
-            put_varint(out, id.0.into());
-            3
-        }
+        Change::PartitionDropped { id } => put_one(out, id.0.into(), 3),
         Change::TableAdded { partition, level, meta } => {
             put_all(out, &[partition.0.into(), (*level).into()]);
             put_meta(out, meta);
@@ -249,10 +264,7 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_all(out, &[file.0, epoch.0.into()]);
             7
         }
-        Change::SegmentRemoved { file } => {
-            put_varint(out, file.0);
-            8
-        }
+        Change::SegmentRemoved { file } => put_one(out, file.0, 8),
         Change::EpochBegan { epoch, cut } => {
             put_varint(out, epoch.0.into());
             cut.iter().for_each(|cut| put_cut(out, cut));
@@ -266,17 +278,13 @@ fn put_change(out: &mut Vec<u8>, change: &Change) -> u64 {
             put_all(out, &[by.0, epoch.0.into()]);
             11
         }
-        Change::NextFile(file) => {
-            put_varint(out, file.0);
-            12
-        }
-        Change::LastSeq(seq) => {
-            put_varint(out, seq.get());
-            13
-        }
-        Change::NextPartition(id) => {
-            put_varint(out, id.0.into());
-            14
+        Change::NextFile(file) => put_one(out, file.0, 12),
+        Change::LastSeq(seq) => put_one(out, seq.get(), 13),
+        Change::NextPartition(id) => put_one(out, id.0.into(), 14),
+        Change::StoreSection { partition, number, bytes } => {
+            put_all(out, &[partition.0.into(), *number]);
+            put_bytes(out, bytes);
+            15
         }
     }
 }
@@ -321,6 +329,11 @@ fn read_change(tag: u64, r: &mut Reader<'_>) -> Result<Option<Change>, EditFault
         11 => Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) },
         12 => Change::NextFile(FileNo(r.varint()?)),
         13 => Change::LastSeq(read_seq(r)?),
+        15 => Change::StoreSection {
+            partition: read_partition(r)?,
+            number: r.varint()?,
+            bytes: r.bytes()?.to_vec(),
+        },
         14 => Change::NextPartition(read_partition(r)?),
         _ => return Ok(None),
     }))

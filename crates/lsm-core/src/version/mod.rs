@@ -28,21 +28,49 @@ pub use edit::{Change, EditFault, VersionEdit};
 pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{Manifest, retire};
+pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
+pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};
 pub use set::{FileNumbers, VersionSet};
 pub use table::{Bounds, SstMeta, Table, TableContext, UserRange};
 
+use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 
-/// A hook that a partition was made with.
+/// What a hook is. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum HookKind {
+    /// A compaction filter.
+    Filter = 1,
+    /// A value store.
+    ValueStore = 2,
+}
+
+impl HookKind {
+    /// The kind with the on-disk number `n`, if this version knows it.
+    pub fn from_u8(n: u8) -> Option<HookKind> {
+        match n {
+            1 => Some(HookKind::Filter),
+            2 => Some(HookKind::ValueStore),
+            _ => None,
+        }
+    }
+}
+
+/// A hook of a partition, in the order in which they run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookRecord {
+    /// What it is.
+    pub kind: HookKind,
     /// Its name.
     pub name: String,
     /// Its parameters, in its own encoding.
     pub params: Vec<u8>,
+    /// What the engine enforces for it.
+    pub rules: Rules,
 }
 
 /// The state of one partition.
@@ -62,6 +90,8 @@ pub struct PartitionVersion {
     pub created_at_edit: u64,
     /// The hooks that it was made with.
     pub hooks: Arc<[HookRecord]>,
+    /// What its value store has to know, with the numbers of the edits, ascending.
+    pub store_sections: Vec<(u64, Arc<[u8]>)>,
 }
 
 impl PartitionVersion {

@@ -1,6 +1,7 @@
 //! The records inside a change: tables, options, hooks, places in the log.
 //!
-//! Called by `edit.rs`, whose table describes the bytes. It knows no change.
+//! Called by `edit.rs`, whose table describes the bytes, and by exports, which hold the same records.
+//! It knows no change.
 //!
 //! Invariants:
 //! 1. What is read here may be trusted by type: sequences fit 56 bits, options are in range.
@@ -8,10 +9,12 @@
 
 use super::edit::EditFault;
 use super::table::{Bounds, SstMeta};
-use super::{HookRecord, LogCut};
+use super::{HookKind, HookRecord, LogCut};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
+use crate::hooks::{Rules, WhenAbsent};
 use crate::options::{Compression, PartitionOptions};
-use crate::types::{EntryKind, Epoch, FileNo, InternalKey, PartitionId, SeqNo, Trailer};
+use crate::sstable::SstIdentity;
+use crate::types::{DbId, EntryKind, Epoch, FileNo, InternalKey, PartitionId, SeqNo, Trailer};
 
 pub(super) fn put_all(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|n| put_varint(out, *n));
@@ -43,15 +46,24 @@ pub(super) fn read_cut(r: &mut Reader<'_>) -> Result<LogCut, Malformed> {
     Ok(LogCut { segment, offset, last_seq: read_seq(r)? })
 }
 
-pub(super) fn put_hooks(out: &mut Vec<u8>, hooks: &[HookRecord]) {
+/// Appends hooks as `edit.rs` describes them.
+pub fn put_hooks(out: &mut Vec<u8>, hooks: &[HookRecord]) {
     put_varint(out, hooks.len() as u64);
     for hook in hooks {
+        out.push(hook.kind as u8);
         put_bytes(out, hook.name.as_bytes());
         put_bytes(out, &hook.params);
+        put_bytes(out, &hook.rules.reserved_suffix);
+        out.push(u8::from(hook.rules.any_key));
+        out.push(match hook.rules.when_absent {
+            WhenAbsent::OpenPlainly => 0,
+            WhenAbsent::Refuse => 1,
+        });
     }
 }
 
-pub(super) fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malformed> {
+/// Reads what [`put_hooks`] wrote.
+pub fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malformed> {
     // A hook takes two bytes at least, so a count that passes the end cannot be honest.
     let count = r.varint()?;
     if count > r.remaining() as u64 / 2 {
@@ -59,7 +71,21 @@ pub(super) fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malforme
     }
     let mut hooks = Vec::new();
     for _ in 0..count {
-        hooks.push(HookRecord { name: read_text(r)?, params: r.bytes()?.to_vec() });
+        let kind = HookKind::from_u8(r.u8()?).ok_or(r.malformed("unknown kind of hook"))?;
+        let (name, params) = (read_text(r)?, r.bytes()?.to_vec());
+        let reserved_suffix = r.bytes()?.to_vec();
+        let any_key = match r.u8()? {
+            0 => false,
+            1 => true,
+            _ => return Err(r.malformed("unknown rule of a hook")),
+        };
+        let when_absent = match r.u8()? {
+            0 => WhenAbsent::OpenPlainly,
+            1 => WhenAbsent::Refuse,
+            _ => return Err(r.malformed("unknown rule of a hook")),
+        };
+        let rules = Rules { reserved_suffix, any_key, when_absent };
+        hooks.push(HookRecord { kind, name, params, rules });
     }
     Ok(hooks)
 }
@@ -78,7 +104,8 @@ fn read_key(r: &mut Reader<'_>) -> Result<InternalKey, EditFault> {
     Ok(InternalKey { user: user.into(), trailer: Trailer::new(seq, kind) })
 }
 
-pub(super) fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
+/// Appends a table as `edit.rs` describes it.
+pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
     put_all(out, &[meta.file.0, meta.epoch.0.into(), meta.bytes]);
     put_u128(out, meta.hash);
     put_key(out, &meta.smallest);
@@ -87,9 +114,16 @@ pub(super) fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
     put_all(out, &[meta.min_seq.get(), meta.max_seq.get()]);
     put_all(out, &[meta.entries, meta.tombstones, meta.hidden]);
     meta.global_seq.iter().for_each(|seq| put_field(out, 1, seq.get()));
+    if let Some(SstIdentity { db_id, file, epoch }) = meta.foreign {
+        put_field(out, 2, (db_id.0 >> 64) as u64);
+        put_field(out, 3, db_id.0 as u64);
+        put_field(out, 4, file.0);
+        put_field(out, 5, epoch.0.into());
+    }
 }
 
-pub(super) fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
+/// Reads what [`put_meta`] wrote, to the end of `r`.
+pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
     let (file, epoch, bytes) = (FileNo(r.varint()?), Epoch(r.varint_u32()?), r.varint()?);
     let hash = r.u128()?;
     let (smallest, largest, bounds) = (read_key(r)?, read_key(r)?, r.u8()?);
@@ -99,12 +133,24 @@ pub(super) fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
     let (min_seq, max_seq) = (read_seq(r)?, read_seq(r)?);
     let (entries, tombstones, hidden) = (r.varint()?, r.varint()?, r.varint()?);
     let mut global_seq = None;
+    let mut foreign = [None; 4];
     read_fields(r, "table", |tag, n| {
-        if tag == 1 {
-            global_seq = Some(SeqNo::new(n)?);
+        match tag {
+            1 => global_seq = Some(SeqNo::new(n)?),
+            2..=5 => foreign[tag as usize - 2] = Some(n),
+            _ => return Some(false),
         }
-        Some(tag == 1)
+        Some(true)
     })?;
+    let foreign = match foreign {
+        [None, None, None, None] => None,
+        [Some(high), Some(low), Some(file), Some(epoch)] => Some(SstIdentity {
+            db_id: DbId(u128::from(high) << 64 | u128::from(low)),
+            file: FileNo(file),
+            epoch: u32::try_from(epoch).map(Epoch).map_err(|_| r.malformed("epoch too large"))?,
+        }),
+        _ => return Err(r.malformed("half of a foreign identity").into()),
+    };
     Ok(SstMeta {
         file,
         epoch,
@@ -119,6 +165,7 @@ pub(super) fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         tombstones,
         hidden,
         global_seq,
+        foreign,
     })
 }
 
@@ -159,7 +206,8 @@ fn read_fields(
     Ok(())
 }
 
-pub(super) fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
+/// Appends options as `edit.rs` describes them.
+pub fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
     let PartitionOptions {
         logged,
         compression,
@@ -180,7 +228,8 @@ pub(super) fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
     put_field(out, 8, u64::from(*level_multiplier));
 }
 
-pub(super) fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
+/// Reads what [`put_options`] wrote, to the end of `r`.
+pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
     let mut options = PartitionOptions::default();
     let mut compression = None;
     read_fields(r, "partition", |tag, n| {

@@ -266,7 +266,7 @@ fn successor(edit: &VersionEdit) -> Option<FileName> {
 }
 
 /// The whole file, a piece at a time: its length is only believed where bytes are behind it.
-fn read_all(file: &dyn File) -> Result<Vec<u8>> {
+pub(crate) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
     const PIECE_BYTES: usize = 256 << 10;
     let mut bytes = Vec::new();
     loop {

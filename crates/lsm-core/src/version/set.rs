@@ -18,7 +18,8 @@ use super::{Change, DbVersion, Manifest, VersionEdit, apply, retire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::types::{Epoch, FileNo};
+use crate::hooks::ValueStore;
+use crate::types::{Epoch, FileNo, PartitionId};
 
 /// Gives out file numbers; never the same twice.
 #[derive(Debug)]
@@ -36,6 +37,9 @@ impl FileNumbers {
     }
 }
 
+/// Finds the value store of a partition.
+type StoreOf = dyn Fn(PartitionId) -> Option<Arc<dyn ValueStore>> + Send;
+
 /// See the module.
 pub struct VersionSet {
     fs: Arc<dyn Fs>,
@@ -49,6 +53,7 @@ pub struct VersionSet {
     manifest: Manifest,
     /// Number of the last edit that was tried.
     last_number: u64,
+    store_of: Option<Box<StoreOf>>,
     /// Generations that were begun, that nothing names, and that were never used.
     garbage: Vec<FileName>,
     /// Generations before the present one that could not be deleted yet.
@@ -75,6 +80,7 @@ impl VersionSet {
             last_number: current.edit_number,
             current: Arc::new(current),
             manifest,
+            store_of: None,
             garbage: Vec::new(),
             older: Vec::new(),
         }
@@ -83,6 +89,19 @@ impl VersionSet {
     /// The current version.
     pub fn current(&self) -> &Arc<DbVersion> {
         &self.current
+    }
+
+    /// The number that the next edit gets.
+    pub fn next_number(&self) -> u64 {
+        self.last_number + 1
+    }
+
+    /// Names the value stores, whose sections a new generation replaces by one each.
+    pub fn set_store_of(
+        &mut self,
+        store_of: impl Fn(PartitionId) -> Option<Arc<dyn ValueStore>> + Send + 'static,
+    ) {
+        self.store_of = Some(Box::new(store_of));
     }
 
     /// Begins a new generation if the present one takes no more edits: before work whose result
@@ -122,11 +141,25 @@ impl VersionSet {
         Ok(&self.current)
     }
 
+    /// Puts one section, the store's whole state, in the place of what came edit by edit.
+    fn compact_store_sections(&self, version: &mut DbVersion) {
+        let Some(store_of) = &self.store_of else { return };
+        for (id, partition) in &mut version.partitions {
+            if partition.store_sections.len() > 1
+                && let Some(store) = store_of(*id)
+            {
+                let section = (version.edit_number, store.snapshot().into());
+                Arc::make_mut(partition).store_sections = vec![section];
+            }
+        }
+    }
+
     /// Goes over to a new generation and retires the old one.
     fn begin_generation(&mut self) -> Result<()> {
         let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), self.epoch);
         let mut version = (*self.current).clone();
         version.edit_number = self.last_number;
+        self.compact_store_sections(&mut version);
         let new = Manifest::create(&*self.fs, &self.dir, name, &version).inspect_err(|_| {
             // Its name is used; whether it is there is unknown.
             self.garbage.push(name);

@@ -74,6 +74,8 @@ pub struct SstMeta {
     pub hidden: u64,
     /// The sequence that all entries have instead of their stored ones, for an ingested file.
     pub global_seq: Option<SeqNo>,
+    /// What the file says it is, for an ingested file: its blocks verify against this.
+    pub foreign: Option<SstIdentity>,
 }
 
 impl SstMeta {
@@ -93,6 +95,7 @@ impl SstMeta {
             tombstones: summary.tombstones,
             hidden: summary.hidden,
             global_seq: None,
+            foreign: None,
         }
     }
 
@@ -105,6 +108,11 @@ impl SstMeta {
     /// The newest sequence that a reader meets in the table.
     pub fn newest(&self) -> SeqNo {
         self.global_seq.unwrap_or(self.max_seq)
+    }
+
+    /// The oldest sequence that a reader meets in the table.
+    pub fn oldest(&self) -> SeqNo {
+        self.global_seq.unwrap_or(self.min_seq)
     }
 
     /// Whether every entry of the table sorts before the user key.
@@ -240,10 +248,12 @@ impl Table {
                 _ => error,
             }
         })?;
-        let (file_no, epoch) = (self.meta.file, self.meta.epoch);
-        let identity = SstIdentity { db_id: context.db_id, file: file_no, epoch };
+        let SstMeta { file: file_no, epoch, global_seq, foreign, .. } = self.meta;
+        let own = SstIdentity { db_id: context.db_id, file: file_no, epoch };
+        let identity = foreign.unwrap_or(own);
         let expected = Some((self.meta.bytes, self.meta.hash));
         let reader = SstReader::open(file, path, identity, expected, context.cache.clone())?;
+        let reader = reader.placed(file_no, global_seq);
         // Two first readers may open it at once; one of the two is kept.
         Ok(self.reader.get_or_init(|| Arc::new(reader)))
     }

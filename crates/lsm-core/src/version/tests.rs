@@ -13,7 +13,9 @@ use super::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use crate::hooks::WhenAbsent;
 use crate::options::Compression;
+use crate::sstable::SstIdentity;
 use crate::types::{EntryKind, InternalKey, MemtableId, Trailer};
 
 const DB: DbId = DbId(0x1234_5678_9abc_def0);
@@ -135,6 +137,7 @@ fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
         tombstones: 1,
         hidden: 2,
         global_seq: None,
+        foreign: None,
     }
 }
 
@@ -316,6 +319,11 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             let start = format!("{:04x}", word & 0xffff);
             let mut meta = meta(file, &start, &format!("{start}z"));
             meta.global_seq = (word >> 16 & 1 == 1).then(|| seq(word.into()));
+            meta.foreign = (word >> 18 & 1 == 1).then(|| SstIdentity {
+                db_id: DbId(u128::from(word) << 70 | 5),
+                file: FileNo(pick),
+                epoch: Epoch(word),
+            });
             meta.bounds.largest_excluded = word >> 17 & 1 == 1;
             vec![Change::TableAdded { partition: partition?.id, level, meta }]
         }
@@ -348,7 +356,16 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 table_bytes: 1024 + u64::from(word),
                 ..PartitionOptions::default()
             };
-            let hooks = vec![HookRecord { name: "seal".into(), params: vec![1, 2] }];
+            let hooks = vec![HookRecord {
+                kind: HookKind::Filter,
+                name: "seal".into(),
+                params: vec![1, 2],
+                rules: Rules {
+                    reserved_suffix: vec![1],
+                    any_key: true,
+                    when_absent: WhenAbsent::Refuse,
+                },
+            }];
             vec![Change::PartitionOptionsChanged { id: partition?.id, options, hooks }]
         }
     })

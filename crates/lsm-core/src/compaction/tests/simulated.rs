@@ -100,10 +100,12 @@ impl Tree {
             Picker { oldest_snapshot, ..picker(self.partition(), &self.busy, &self.cursors) };
         let job = match range {
             None => picker.pick(),
-            Some((start, end)) => match picker.pick_range(UserRange::new(&[start], &[end])) {
-                RangePick::Job(job) => Some(job),
-                RangePick::Blocked | RangePick::Done => None,
-            },
+            Some((start, end)) => {
+                match picker.pick_range(UserRange::new(&[start], &[end]), SeqNo::MAX) {
+                    RangePick::Job(job) => Some(job),
+                    RangePick::Blocked | RangePick::Done => None,
+                }
+            }
         };
         let Some(job) = job else { return };
         self.busy.claim(&job);
@@ -197,7 +199,7 @@ fn survive(
         let kind = if *value { EntryKind::Value } else { EntryKind::Tombstone };
         let user = [*key];
         let key = KeyRef::new(&user, Trailer::new(seq(*n), kind));
-        match rules.keep(key, false, &mut below) {
+        match rules.keep(key, &mut below) {
             Verdict::Keep => true,
             Verdict::Drop => false,
             Verdict::Twin => panic!("sequences are unique"),

@@ -203,7 +203,7 @@ fn use_block(block: &Block, targets: &[Vec<u8>]) {
 fn parse(payload: &[u8]) -> Option<Block> {
     // Bytes behind the payload, as there are in an uncompressed block.
     let bytes = [payload, &[0xee; 9]].concat().into();
-    Block::parse(Payload { bytes, len: payload.len() }).ok()
+    Block::parse(Payload { bytes, len: payload.len() }, None).ok()
 }
 
 proptest! {
@@ -282,7 +282,7 @@ fn numbers_have_one_form_and_counts_are_held_against_the_bytes() {
     };
     let what = |payload: Vec<u8>| {
         let bytes = [&payload[..], &[0xee; 9]].concat().into();
-        Block::parse(Payload { bytes, len: payload.len() }).err().map(|e| e.what)
+        Block::parse(Payload { bytes, len: payload.len() }, None).err().map(|e| e.what)
     };
     let block = |entry: &[u8], count| what([entry, &tail(count)].concat());
     assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 1), None);

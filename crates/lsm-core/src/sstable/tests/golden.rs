@@ -2,6 +2,7 @@
 //!
 //! A change here is a change of the format: it needs a version, and readers for the old one.
 
+use super::hidden::Table;
 use super::{Entries, entry, open, options, write};
 use crate::options::Compression;
 use crate::sstable::footer::FOOTER_BYTES;
@@ -192,4 +193,128 @@ fn properties_look_like_their_table() {
          38 10 03 01 37 2e             16: blocks, bytes, largest
         ",
     );
+}
+
+#[test]
+fn hidden_entries_look_like_their_table() {
+    let payload = [&20_u64.to_le_bytes()[..], b"ok"].concat();
+    let table = Table {
+        all: vec![
+            entry(b"apple", 20, EntryKind::Value, b"red"),
+            entry(b"apple", 10, EntryKind::Tombstone, b""),
+            entry(b"apple\x01", 20, EntryKind::Tombstone, &payload),
+            entry(b"apple\x01", 10, EntryKind::Tombstone, b"any"),
+            entry(b"apply\x01", 20, EntryKind::Tombstone, &payload),
+        ],
+        hidden: vec![false, false, true, true, true],
+    };
+    let options = options(4096, Compression::None);
+    let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
+    let reader = open(&bytes, None).unwrap();
+    let data = &bytes[..reader.properties().data_bytes as usize];
+    let got = annotate(
+        data,
+        &[
+            (13, "apple 20: value red"),
+            (5, "apple 10: tombstone"),
+            (1, "header: hidden, near, without sequence"),
+            (1, "back: two visible entries"),
+            (1, "payload length"),
+            (2, "payload: ok"),
+            (1, "header: hidden, near"),
+            (1, "back: one visible entry"),
+            (1, "payload length"),
+            (3, "payload: any"),
+            (1, "header: hidden, without sequence"),
+            (1, "shared"),
+            (1, "key length"),
+            (1, "payload length"),
+            (1, "seq 20 - base"),
+            (6, "key: apply 01"),
+            (2, "payload: ok"),
+            (4, "restart 0"),
+            (8, "base_seq"),
+            (4, "common: apple"),
+            (4, "count: visible ones"),
+            (1, "compression: none"),
+            (8, "checksum"),
+        ],
+    );
+    check(
+        &got,
+        "
+          0 01 00 05 03 0a 61 70 70 6c 65 72 65 64 apple 20: value red
+         13 00 05 00 00 00             apple 10: tombstone
+         18 70                         header: hidden, near, without sequence
+         19 02                         back: two visible entries
+         20 02                         payload length
+         21 6f 6b                      payload: ok
+         23 30                         header: hidden, near
+         24 01                         back: one visible entry
+         25 03                         payload length
+         26 61 6e 79                   payload: any
+         29 50                         header: hidden, without sequence
+         30 00                         shared
+         31 06                         key length
+         32 02                         payload length
+         33 0a                         seq 20 - base
+         34 61 70 70 6c 79 01          key: apply 01
+         40 6f 6b                      payload: ok
+         42 00 00 00 00                restart 0
+         46 0a 00 00 00 00 00 00 00    base_seq
+         54 05 00 00 00                common: apple
+         58 02 00 00 00                count: visible ones
+         62 00                         compression: none
+         63 02 2a 71 e7 61 d5 71 50    checksum
+        ",
+    );
+    let incompatible = bytes.len() - FOOTER_BYTES + 16;
+    assert_eq!(bytes[incompatible..incompatible + 8], [1, 0, 0, 0, 0, 0, 0, 0]);
+    let mut properties = reader.properties().clone();
+    properties.user.0.insert("sealed".into(), vec![1]);
+    let payload = properties.encode();
+    let fields = &payload[payload.len() - 15..];
+    let got = annotate(
+        fields,
+        &[
+            (3, "18: hidden suffix"),
+            (2, "20: user properties"),
+            (1, "count"),
+            (7, "name: sealed"),
+            (2, "value"),
+        ],
+    );
+    check(
+        &got,
+        "
+          0 12 01 01                   18: hidden suffix
+          3 14 0a                      20: user properties
+          5 01                         count
+          6 06 73 65 61 6c 65 64       name: sealed
+         13 01 01                      value
+        ",
+    );
+}
+
+#[test]
+fn a_hidden_entry_costs_little() {
+    // 20 bytes of key, 24 of payload, the first 8 of which are the sequence number.
+    let sizes = [0, 1].map(|hidden| {
+        let mut table = Table::default();
+        for n in 0..100_u64 {
+            let user = format!("user{n:016}");
+            let payload = [&n.to_le_bytes()[..], &[9; 16]].concat();
+            table.all.push(entry(user.as_bytes(), n, EntryKind::Value, &[7; 100]));
+            table.hidden.push(false);
+            if hidden == 1 {
+                let user = [user.as_bytes(), &[1]].concat();
+                table.all.push(entry(&user, n, EntryKind::Tombstone, &payload));
+                table.hidden.push(true);
+            }
+        }
+        let options = options(1 << 20, Compression::None);
+        let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
+        open(&bytes, None).unwrap().properties().data_bytes
+    });
+    assert_eq!(sizes[1] - sizes[0], 100 * 19);
 }

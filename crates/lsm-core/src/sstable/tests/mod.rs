@@ -2,7 +2,9 @@
 
 mod damage;
 mod golden;
+mod hidden;
 mod model;
+mod verify;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ fn kind() -> impl Strategy<Value = EntryKind> {
 }
 
 /// Keys that crowd: shared beginnings, zeros and 0xff at the end, some equal, some long.
-fn user_key() -> impl Strategy<Value = Vec<u8>> {
+pub(super) fn user_key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0), Just(0xff), Just(b'a'), Just(b'b'), any::<u8>()];
     prop_oneof![
         4 => vec(byte.clone(), 1..6),
@@ -41,7 +41,7 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-fn entries() -> impl Strategy<Value = Entries> {
+pub(super) fn entries() -> impl Strategy<Value = Entries> {
     let seq = prop_oneof![0..40_u64, (1_u64 << 40)..(1 << 40) + 9, Just((1 << 56) - 1)];
     let versions = vec((seq, kind(), value()), 1..6);
     let busy = vec((0..1000_u64, kind(), vec(any::<u8>(), 0..9)), 50..90);
@@ -57,12 +57,12 @@ fn entries() -> impl Strategy<Value = Entries> {
     })
 }
 
-fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
+pub(super) fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
     iter.valid().then(|| (iter.key().to_owned(), iter.value().to_vec()))
 }
 
 /// Everything that a reader can be asked, against the list.
-fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
+pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
     for mode in [ReadMode::Cached, ReadMode::Streaming] {
         let mut iter = reader.iter(mode);
         assert!(!iter.valid());
@@ -236,4 +236,29 @@ fn equal_input_makes_equal_files_and_compression_is_dropped_where_it_does_not_pa
 fn a_key_that_comes_twice_is_our_mistake() {
     let twice = vec![entry(b"k", 1, EntryKind::Value, b""); 2];
     write(&twice, options(4096, Compression::None), INDEX_BYTES_MAX);
+}
+
+proptest! {
+    #[test]
+    fn an_ingested_table_reads_as_if_all_were_written_at_one_sequence(
+        keys in prop::collection::btree_map(user_key(), (0..40_u64, value()), 1..60),
+        global in 0..60_u64,
+        targets in vec((user_key(), 0..60_u64 << 8), 10),
+    ) {
+        let value = EntryKind::Value;
+        let stored: Entries = keys.iter().map(|(k, (seq, v))| entry(k, *seq, value, v)).collect();
+        let (bytes, _) = write(&stored, options(128, Compression::None), INDEX_BYTES_MAX);
+        let file = crate::sstable::test_file::TestFile::holding(&bytes);
+        let reader = SstReader::open(file, "t.sst".into(), super::IDENTITY, None, None).unwrap();
+        let global_seq = SeqNo::new(global).unwrap();
+        let reader = Arc::new(reader.placed(crate::types::FileNo(77), Some(global_seq)));
+        let seen: Entries = keys.iter().map(|(k, (_, v))| entry(k, global, value, v)).collect();
+        check(&reader, &seen, &targets);
+        let mut iter = reader.iter(ReadMode::Cached);
+        iter.seek_to_first().unwrap();
+        for (key, _) in &stored {
+            prop_assert_eq!(iter.stored_seq(), key.trailer.seq());
+            iter.next().unwrap();
+        }
+    }
 }

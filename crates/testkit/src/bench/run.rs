@@ -1,4 +1,4 @@
-//! Runs one workload: threads, their meters, the progress bar, what it all cost.
+//! Runs one workload: threads, their meters, how far they are, what it all cost.
 //!
 //! Invariants:
 //! 1. All workers begin at once, and the clock starts then.
@@ -13,15 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use indicatif::{ProgressBar, ProgressStyle};
-use siltstone::{Db, Partition, Result};
-use testkit::workload::{KeySpace, Values};
+use serde_json::{Value, json};
 
-use super::Args;
 use super::measure::{Memory, Usage, disk_bytes, latencies};
-use super::workload::{Kind, Worker};
-use crate::engine;
-use crate::output::Failure;
+use super::worker::{Kind, Worker};
+use super::{Engine, When};
+use crate::workload::{KeySpace, Values};
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
@@ -31,7 +28,8 @@ fn now() -> Instant {
 }
 
 /// What one thread did. The progress is read by the main thread while it works.
-pub(crate) struct Meter<'a> {
+#[derive(Debug)]
+pub(super) struct Meter<'a> {
     progress: &'a AtomicU64,
     stop: &'a AtomicBool,
     last: Instant,
@@ -40,19 +38,19 @@ pub(crate) struct Meter<'a> {
 
 /// What was counted, by one thread or by all.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub struct Tally {
     /// Operations that ended.
-    pub(crate) ops: u64,
+    pub ops: u64,
     /// Nanoseconds of each operation.
-    pub(crate) latencies: Histogram<u64>,
+    pub latencies: Histogram<u64>,
     /// Point reads that found a value.
-    pub(crate) found: u64,
+    pub found: u64,
     /// Point reads that found none.
-    pub(crate) missed: u64,
+    pub missed: u64,
     /// Bytes of keys and values that were written.
-    pub(crate) written_bytes: u64,
+    pub written_bytes: u64,
     /// Bytes of keys and values that scans read.
-    pub(crate) read_bytes: u64,
+    pub read_bytes: u64,
 }
 
 impl Tally {
@@ -80,13 +78,13 @@ impl Tally {
 impl Meter<'_> {
     /// An operation ended now.
     #[inline]
-    pub(crate) fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.tick_many(1);
     }
 
     /// `ops` operations that were done as one ended now; they have one latency.
     #[inline]
-    pub(crate) fn tick_many(&mut self, ops: u64) {
+    pub(super) fn tick_many(&mut self, ops: u64) {
         let at = now();
         let nanos = u64::try_from((at - self.last).as_nanos()).unwrap_or(u64::MAX);
         self.tally.latencies.saturating_record(nanos);
@@ -98,7 +96,7 @@ impl Meter<'_> {
 
     /// A point read found a value, or none.
     #[inline]
-    pub(crate) fn found(&mut self, found: bool) {
+    pub(super) fn found(&mut self, found: bool) {
         if found {
             self.tally.found += 1;
         } else {
@@ -108,48 +106,131 @@ impl Meter<'_> {
 
     /// Keys and values of `len` bytes go to the engine.
     #[inline]
-    pub(crate) fn wrote(&mut self, len: usize) {
+    pub(super) fn wrote(&mut self, len: usize) {
         self.tally.written_bytes += len as u64;
     }
 
     /// Keys and values of `len` bytes were read.
     #[inline]
-    pub(crate) fn read_bytes(&mut self, len: usize) {
+    pub(super) fn read_bytes(&mut self, len: usize) {
         self.tally.read_bytes += len as u64;
     }
 
     /// Whether the workers that count are done.
-    pub(crate) fn must_stop(&self) -> bool {
+    pub(super) fn must_stop(&self) -> bool {
         // A late answer costs one more operation.
         self.stop.load(Ordering::Relaxed)
     }
 }
 
 /// What a workload did and cost.
-pub(crate) struct Outcome {
-    pub(crate) name: &'static str,
-    pub(crate) threads: u16,
-    pub(crate) elapsed: Duration,
-    pub(crate) tally: Tally,
+#[derive(Debug)]
+pub struct Outcome {
+    /// As it is printed.
+    pub name: &'static str,
+    /// Threads that were counted.
+    pub threads: u16,
+    /// From the first operation's begin to the last one's end.
+    pub elapsed: Duration,
+    /// Of the counted threads.
+    pub tally: Tally,
     /// Of the thread that overwrites beside the readers.
-    pub(crate) beside: Option<Tally>,
-    pub(crate) usage: Usage,
-    pub(crate) memory: Memory,
-    pub(crate) disk_bytes: u64,
+    pub beside: Option<Tally>,
+    /// Of the whole process.
+    pub usage: Usage,
+    /// At the end.
+    pub memory: Memory,
+    /// Of the database, at the end.
+    pub disk_bytes: Option<u64>,
+}
+
+/// Nanoseconds as microseconds.
+pub fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1000.0
+}
+
+/// How many times `base` fits into `bytes`.
+pub fn per(bytes: Option<u64>, base: u64) -> Option<f64> {
+    bytes.filter(|_| base > 0).map(|bytes| bytes as f64 / base as f64)
 }
 
 impl Outcome {
     /// Bytes of keys and values written by all threads.
-    pub(crate) fn user_bytes_written(&self) -> u64 {
+    pub fn user_bytes_written(&self) -> u64 {
         self.tally.written_bytes + self.beside.as_ref().map_or(0, |beside| beside.written_bytes)
+    }
+
+    /// Operations of the counted threads in a second.
+    pub fn ops_per_second(&self) -> f64 {
+        self.per_second(&self.tally)
+    }
+
+    /// Operations of `tally` in a second.
+    pub fn per_second(&self, tally: &Tally) -> f64 {
+        tally.ops as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// All of it, for a machine.
+    pub fn json(&self) -> Value {
+        let tally = &self.tally;
+        let quantile = |q| micros(tally.latencies.value_at_quantile(q));
+        let beside = self.beside.as_ref().map(|beside| {
+            json!({
+                "ops": beside.ops,
+                "ops_per_second": self.per_second(beside),
+                "p99_us": micros(beside.latencies.value_at_quantile(0.99)),
+                "max_us": micros(beside.latencies.max()),
+            })
+        });
+        json!({
+            "workload": self.name,
+            "threads": self.threads,
+            "ops": tally.ops,
+            "seconds": self.elapsed.as_secs_f64(),
+            "ops_per_second": self.ops_per_second(),
+            "p50_us": quantile(0.5),
+            "p99_us": quantile(0.99),
+            "p999_us": quantile(0.999),
+            "max_us": micros(tally.latencies.max()),
+            "cpu_seconds": self.usage.cpu.as_secs_f64(),
+            "resident_bytes": self.memory.resident_bytes,
+            "peak_memory_bytes": self.memory.peak_bytes,
+            "user_bytes_written": self.user_bytes_written(),
+            "bytes_written": self.usage.written_bytes,
+            "write_amplification": per(self.usage.written_bytes, self.user_bytes_written()),
+            "user_bytes_scanned": tally.read_bytes,
+            "disk_bytes": self.disk_bytes,
+            "found": tally.found,
+            "missed": tally.missed,
+            "writes_beside": beside,
+        })
     }
 }
 
+/// How much to do, and with what.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Records of the data set, at least 1.
+    pub records: u64,
+    /// Operations of each workload that is no fill, over all threads; `None` for the records.
+    pub ops: Option<u64>,
+    /// Bytes of a key, at least [`KeySpace::KEY_BYTES_MIN`].
+    pub key_bytes: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Threads that work at once, at least 1.
+    pub threads: u16,
+    /// When a write counts as done, except in `fillsync`.
+    pub when: When,
+    /// Seed of every random choice.
+    pub seed: u64,
+}
+
 /// The state that goes from one workload to the next.
-pub(crate) struct Bench<'a> {
-    args: &'a Args,
-    db: Db,
-    partition: Partition,
+#[derive(Debug)]
+pub struct Bench<E> {
+    plan: Plan,
+    engine: E,
     keys: KeySpace,
     values: Values,
     inserted: Arc<AtomicU64>,
@@ -159,93 +240,94 @@ pub(crate) struct Bench<'a> {
     runs: u64,
 }
 
-impl<'a> Bench<'a> {
+impl<E: Engine> Bench<E> {
     /// Nothing has run yet.
-    pub(crate) fn new(args: &'a Args, db: Db, partition: Partition) -> Bench<'a> {
+    pub fn new(plan: Plan, engine: E) -> Bench<E> {
         Bench {
-            args,
-            db,
-            partition,
-            keys: KeySpace::new(args.records, usize::from(args.key_size)),
-            values: Values::new(args.seed, args.value_size as usize),
-            inserted: Arc::new(AtomicU64::new(args.records)),
+            keys: KeySpace::new(plan.records, plan.key_bytes),
+            values: Values::new(plan.seed, plan.value_bytes),
+            inserted: Arc::new(AtomicU64::new(plan.records)),
             is_loaded: false,
             user_bytes_written: 0,
             runs: 0,
+            plan,
+            engine,
         }
     }
 
     /// Whether all records are there, from this run or from an earlier one.
-    pub(crate) fn is_loaded(&mut self) -> Result<bool> {
+    pub fn is_loaded(&mut self) -> Result<bool, E::Error> {
         if !self.is_loaded {
-            self.is_loaded = engine::count(&self.partition)? >= self.args.records;
+            self.is_loaded = self.engine.count()? >= self.plan.records;
         }
         Ok(self.is_loaded)
     }
 
     /// Bytes of one key and its value.
-    pub(crate) fn record_bytes(&self) -> u64 {
-        u64::from(self.args.key_size) + u64::from(self.args.value_size)
+    pub fn record_bytes(&self) -> u64 {
+        (self.plan.key_bytes + self.plan.value_bytes) as u64
     }
 
     /// Bytes of keys and values written up to now.
-    pub(crate) fn user_bytes_written(&self) -> u64 {
+    pub fn user_bytes_written(&self) -> u64 {
         self.user_bytes_written
     }
 
-    fn ops(&self, kind: Kind) -> u64 {
-        let records = self.args.records;
+    /// Operations of `kind` over all threads.
+    pub fn ops(&self, kind: Kind) -> u64 {
+        let records = self.plan.records;
         match kind {
             _ if kind.fills() => records,
-            Kind::FillSync => self.args.ops.unwrap_or((records / 1000).max(1)).min(records),
-            _ => self.args.ops.unwrap_or(records),
+            Kind::FillSync => self.plan.ops.unwrap_or((records / 1000).max(1)).min(records),
+            _ => self.plan.ops.unwrap_or(records),
         }
     }
 
     /// The worker number `number` of those that share `ops` operations; one more than there are
     /// threads is the one beside them.
-    fn worker(&self, number: u64, ops: u64) -> Worker {
-        let threads = u64::from(self.args.threads);
+    fn worker(&self, number: u64, ops: u64) -> Worker<E> {
+        let threads = u64::from(self.plan.threads);
         let share = |n: u64| u64::try_from(u128::from(ops) * u128::from(n) / u128::from(threads));
         let bound = |n: u64| share(n.min(threads)).expect("a share is at most the whole");
-        let seed = self.args.seed ^ (self.runs << 32 | number << 1);
+        let seed = self.plan.seed ^ (self.runs << 32 | number << 1);
         Worker {
-            db: self.db.clone(),
-            partition: self.partition.clone(),
+            engine: self.engine.clone(),
             keys: self.keys,
             values: self.values.fork(seed),
-            value_bytes: self.args.value_size as usize,
-            durability: self.args.durability(),
+            value_bytes: self.plan.value_bytes,
+            when: self.plan.when,
             seed,
             ops: bound(number)..bound(number + 1),
             inserted: self.inserted.clone(),
         }
     }
 
-    /// Runs `kind` under the name `name`.
-    pub(crate) fn run(
+    /// Runs `kind` under the name `name` on the database in `folder`, and tells `progress` now and
+    /// then how many operations are done.
+    pub fn run(
         &mut self,
         kind: Kind,
         name: &'static str,
         folder: &Path,
-    ) -> Result<Outcome, Failure> {
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Outcome, E::Error> {
         self.runs += 1;
         let ops = self.ops(kind);
-        let threads = self.args.threads;
+        let threads = self.plan.threads;
         let workers = (0..u64::from(threads)).map(|number| self.worker(number, ops)).collect();
         let beside = (kind == Kind::ReadWhileWriting).then(|| self.worker(u64::from(threads), ops));
 
-        let before = Usage::now(&self.db);
-        let done = run_threads(kind, name, workers, beside, ops)?;
+        let before = Usage::now(self.engine.written_bytes());
+        let done = run_threads(kind, workers, beside, progress)?;
         let outcome = Outcome {
             name,
             threads,
             elapsed: done.elapsed,
             tally: done.tally,
             beside: done.beside,
-            usage: Usage::now(&self.db).since(&before),
+            usage: Usage::now(self.engine.written_bytes()).since(&before),
             memory: Memory::now(),
-            disk_bytes: disk_bytes(folder)?,
+            disk_bytes: disk_bytes(folder),
         };
         self.user_bytes_written += outcome.user_bytes_written();
         self.is_loaded |= kind.fills();
@@ -262,30 +344,29 @@ struct Done {
 /// A counter on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Progress(AtomicU64);
+struct Count(AtomicU64);
 
-fn run_threads(
+fn run_threads<E: Engine>(
     kind: Kind,
-    name: &'static str,
-    workers: Vec<Worker>,
-    beside: Option<Worker>,
-    ops: u64,
-) -> Result<Done, Failure> {
+    workers: Vec<Worker<E>>,
+    beside: Option<Worker<E>>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Done, E::Error> {
     let stop = AtomicBool::new(false);
     let counted = workers.len();
-    let all: Vec<Worker> = workers.into_iter().chain(beside).collect();
-    let progress: Vec<Progress> = all.iter().map(|_| Progress::default()).collect();
+    let all: Vec<Worker<E>> = workers.into_iter().chain(beside).collect();
+    let counts: Vec<Count> = all.iter().map(|_| Count::default()).collect();
     let barrier = Barrier::new(all.len() + 1);
     let (ended, ends) = mpsc::channel();
 
-    let (elapsed, mut tallies) = thread::scope(|scope| -> Result<_, Failure> {
+    let (elapsed, mut tallies) = thread::scope(|scope| -> Result<_, E::Error> {
         let mut handles = Vec::new();
-        for (number, (mut worker, progress)) in all.into_iter().zip(&progress).enumerate() {
+        for (number, (mut worker, count)) in all.into_iter().zip(&counts).enumerate() {
             let (ended, barrier, stop) = (ended.clone(), &barrier, &stop);
-            let work = move || -> Result<Tally> {
+            let work = move || -> Result<Tally, E::Error> {
                 barrier.wait();
                 let mut meter =
-                    Meter { progress: &progress.0, stop, last: now(), tally: Tally::new() };
+                    Meter { progress: &count.0, stop, last: now(), tally: Tally::new() };
                 let result = if number < counted {
                     worker.work(kind, &mut meter)
                 } else {
@@ -302,14 +383,15 @@ fn run_threads(
         drop(ended);
         barrier.wait();
         let start = now();
-        wait(&ends, counted, &progress[..counted], name, ops);
+        wait(&ends, counted, &counts[..counted], progress);
         let elapsed = start.elapsed();
         stop.store(true, Ordering::Relaxed);
-        let join = |handle: thread::ScopedJoinHandle<'_, Result<Tally>>| match handle.join() {
-            Ok(result) => Ok(result?),
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
-        let tallies: Result<Vec<Tally>, Failure> = handles.into_iter().map(join).collect();
+        let join =
+            |handle: thread::ScopedJoinHandle<'_, Result<Tally, E::Error>>| match handle.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
+        let tallies: Result<Vec<Tally>, E::Error> = handles.into_iter().map(join).collect();
         Ok((elapsed, tallies?))
     })?;
 
@@ -319,28 +401,22 @@ fn run_threads(
     Ok(Done { elapsed, tally, beside })
 }
 
-/// Returns when the `counted` first workers have ended; shows how far they are. The bar is drawn
-/// on standard error, and only on a terminal.
+/// Returns when the `counted` first workers have ended; says how far they are.
 fn wait(
     ends: &mpsc::Receiver<usize>,
     counted: usize,
-    progress: &[Progress],
-    name: &'static str,
-    ops: u64,
+    counts: &[Count],
+    progress: &mut dyn FnMut(u64),
 ) {
-    let style = "{msg:17} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}";
-    let style = ProgressStyle::with_template(style).expect("the template is correct");
-    let bar = ProgressBar::new(ops).with_style(style).with_message(name);
     let mut running = counted;
     while running > 0 {
         match ends.recv_timeout(PROGRESS_EVERY) {
             Ok(number) => running -= usize::from(number < counted),
             Err(RecvTimeoutError::Timeout) => {
-                bar.set_position(progress.iter().map(|p| p.0.load(Ordering::Relaxed)).sum());
+                progress(counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum());
             }
             // Every worker is gone; one that panicked says so when it is joined.
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    bar.finish_and_clear();
 }

@@ -1,66 +1,64 @@
 //! What a workload costs: latencies, processor time, memory, bytes written, space.
 //!
-//! Latencies are kept in nanoseconds with three digits. Processor time is the whole process's and
-//! written bytes are the whole engine's, so that background work is counted to the workload during
-//! which it ran. Written bytes are those of log, flushes and compactions, as `Db::stats` counts
-//! them. What a machine cannot tell is `None`, never zero.
+//! Latencies are kept in nanoseconds with three digits. Processor time and written bytes are the
+//! whole engine's, so that background work is counted to the workload during which it ran. What a
+//! machine cannot tell is `None`, never zero.
 
 use std::path::Path;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use siltstone::Db;
-
-use crate::output::Failure;
 
 /// Latencies in nanoseconds, up to an hour.
-pub(crate) fn latencies() -> Histogram<u64> {
+pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }
 
 /// What was used up to some moment, or between two.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// Processor time of all threads.
-    pub(crate) cpu: Duration,
-    /// Bytes that the engine wrote to log and tables.
-    pub(crate) written_bytes: u64,
+    pub cpu: Duration,
+    /// Bytes that the engine wrote.
+    pub written_bytes: Option<u64>,
 }
 
 impl Usage {
-    /// Up to now, since `db` was opened.
-    pub(crate) fn now(db: &Db) -> Usage {
+    /// Up to now; `written_bytes` as the engine tells it.
+    pub fn now(written_bytes: Option<u64>) -> Usage {
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let seconds = u64::try_from(cpu.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(cpu.tv_nsec).unwrap_or(0);
-        let stats = db.stats();
-        Usage {
-            cpu: Duration::from_secs(seconds) + Duration::from_nanos(nanos),
-            written_bytes: stats.wal_bytes + stats.flush_bytes + stats.compaction_written_bytes,
-        }
+        Usage { cpu: Duration::from_secs(seconds) + Duration::from_nanos(nanos), written_bytes }
     }
 
     /// Between `earlier` and this.
-    pub(crate) fn since(&self, earlier: &Usage) -> Usage {
+    pub fn since(&self, earlier: &Usage) -> Usage {
+        let written = self.written_bytes.zip(earlier.written_bytes);
         Usage {
             cpu: self.cpu.saturating_sub(earlier.cpu),
-            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
+            written_bytes: written.map(|(now, then)| now.saturating_sub(then)),
         }
     }
+}
+
+/// Bytes that the process has handed to `write` and its relatives.
+pub fn process_written_bytes() -> Option<u64> {
+    number_after("/proc/self/io", "wchar:")
 }
 
 /// Memory of the process in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// Resident now.
-    pub(crate) resident_bytes: Option<u64>,
+    pub resident_bytes: Option<u64>,
     /// The most that was resident at once since the process began.
-    pub(crate) peak_bytes: Option<u64>,
+    pub peak_bytes: Option<u64>,
 }
 
 impl Memory {
     /// Now.
-    pub(crate) fn now() -> Memory {
+    pub fn now() -> Memory {
         let kibibytes = |name| Some(number_after("/proc/self/status", name)? << 10);
         Memory { resident_bytes: kibibytes("VmRSS:"), peak_bytes: kibibytes("VmHWM:") }
     }
@@ -75,16 +73,19 @@ fn number_after(file: &str, name: &str) -> Option<u64> {
 
 /// Bytes that the files of `folder` occupy on the device.
 #[expect(clippy::disallowed_methods, reason = "looks from outside")]
-pub(crate) fn disk_bytes(folder: &Path) -> Result<u64, Failure> {
-    let list = |e: std::io::Error| Failure::io("list", folder, &e);
+pub fn disk_bytes(folder: &Path) -> Option<u64> {
     let mut bytes = 0;
-    for name in std::fs::read_dir(folder).map_err(list)? {
-        let name = name.map_err(list)?;
+    for name in std::fs::read_dir(folder).ok()? {
+        let name = name.ok()?;
         // A file may go while background work is under way.
         let Ok(metadata) = name.metadata() else { continue };
-        bytes += if metadata.is_dir() { disk_bytes(&name.path())? } else { occupied(&metadata) };
+        bytes += if metadata.is_dir() {
+            disk_bytes(&name.path()).unwrap_or(0)
+        } else {
+            occupied(&metadata)
+        };
     }
-    Ok(bytes)
+    Some(bytes)
 }
 
 #[cfg(unix)]

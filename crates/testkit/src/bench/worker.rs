@@ -1,31 +1,28 @@
 //! The workloads by name, and what one thread does in each.
 //!
-//! A worker draws its operations from `testkit::workload` and tells each one's end to a
-//! [`Meter`]. It owns clones of the database's handles.
+//! A worker draws its operations from [`crate::workload`] and tells each one's end to a
+//! [`Meter`]. It owns a handle of the engine.
 //!
 //! Invariant: what a worker does depends on its seed and number alone, except where threads share
 //! the count of inserted records.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use clap::ValueEnum;
-use siltstone::{Db, Durability, Partition, Result};
-use testkit::Rng;
-use testkit::workload::{KeySpace, Mix, Operation, Permutation, Stream, Values};
-
 use super::run::Meter;
-use crate::engine;
+use super::{Engine, Way, When};
+use crate::Rng;
+use crate::workload::{KeySpace, Mix, Operation, Permutation, Stream, Values};
 
 /// Entries of one batch of `fillbatch`.
-pub(crate) const BATCH_ENTRIES: u64 = 100;
+const BATCH_ENTRIES: u64 = 100;
 /// Entries that `seekrandom` reads behind each seek.
 const SEEK_NEXTS: u64 = 10;
 
 /// A workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "lower")]
-pub(crate) enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
     /// Put every record in key order
     FillSeq,
     /// Put every record in random order
@@ -45,38 +42,63 @@ pub(crate) enum Kind {
     /// Walk up through all entries; an operation is an entry
     Scan,
     /// Walk down through all entries
-    #[value(name = "scan-reverse")]
     ScanReverse,
     /// Delete random records
     DeleteRandom,
     /// Get random records while one more thread overwrites
     ReadWhileWriting,
     /// 50 % reads, 50 % updates, zipfian
-    #[value(name = "ycsb-a")]
     YcsbA,
     /// 95 % reads, 5 % updates, zipfian
-    #[value(name = "ycsb-b")]
     YcsbB,
     /// Reads, zipfian
-    #[value(name = "ycsb-c")]
     YcsbC,
     /// 95 % reads of the latest, 5 % inserts
-    #[value(name = "ycsb-d")]
     YcsbD,
     /// 95 % scans of up to 100 entries, 5 % inserts, zipfian
-    #[value(name = "ycsb-e")]
     YcsbE,
     /// 50 % reads, 50 % read-modify-writes, zipfian
-    #[value(name = "ycsb-f")]
     YcsbF,
     /// Updates, zipfian
-    #[value(name = "ycsb-w")]
     YcsbW,
 }
 
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Kind, String> {
+        let known = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+        let names = || Kind::ALL.map(Kind::name).join(", ");
+        known.ok_or_else(|| format!("no such workload; there are {}", names()))
+    }
+}
+
 impl Kind {
+    /// Every workload.
+    pub const ALL: [Kind; 19] = [
+        Kind::FillSeq,
+        Kind::FillRandom,
+        Kind::FillBatch,
+        Kind::FillSync,
+        Kind::Overwrite,
+        Kind::ReadRandom,
+        Kind::ReadMissing,
+        Kind::SeekRandom,
+        Kind::Scan,
+        Kind::ScanReverse,
+        Kind::DeleteRandom,
+        Kind::ReadWhileWriting,
+        Kind::YcsbA,
+        Kind::YcsbB,
+        Kind::YcsbC,
+        Kind::YcsbD,
+        Kind::YcsbE,
+        Kind::YcsbF,
+        Kind::YcsbW,
+    ];
+
     /// As it is spelled on the command line.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Kind::FillSeq => "fillseq",
             Kind::FillRandom => "fillrandom",
@@ -101,19 +123,25 @@ impl Kind {
     }
 
     /// Whether it puts every record.
-    pub(crate) fn fills(self) -> bool {
+    pub fn fills(self) -> bool {
         matches!(self, Kind::FillSeq | Kind::FillRandom | Kind::FillBatch)
     }
 
     /// Whether the records must be there before.
-    pub(crate) fn needs_data(self) -> bool {
+    pub fn needs_data(self) -> bool {
         !self.fills() && self != Kind::FillSync
     }
 
     /// Whether it reads, alone or among other things.
-    pub(crate) fn reads(self) -> bool {
+    pub fn reads(self) -> bool {
         let only_writes = matches!(self, Kind::Overwrite | Kind::DeleteRandom | Kind::YcsbW);
         self.needs_data() && !only_writes
+    }
+
+    /// Whether it writes nothing.
+    pub fn only_reads(self) -> bool {
+        use Kind::{ReadMissing, ReadRandom, Scan, ScanReverse, SeekRandom, YcsbC};
+        matches!(self, ReadRandom | ReadMissing | SeekRandom | Scan | ScanReverse | YcsbC)
     }
 
     fn mix(self) -> Option<Mix> {
@@ -122,22 +150,21 @@ impl Kind {
 }
 
 /// What one thread works with.
-pub(crate) struct Worker {
-    pub(crate) db: Db,
-    pub(crate) partition: Partition,
-    pub(crate) keys: KeySpace,
-    pub(crate) values: Values,
-    pub(crate) value_bytes: usize,
-    pub(crate) durability: Durability,
-    pub(crate) seed: u64,
+pub(super) struct Worker<E> {
+    pub(super) engine: E,
+    pub(super) keys: KeySpace,
+    pub(super) values: Values,
+    pub(super) value_bytes: usize,
+    pub(super) when: When,
+    pub(super) seed: u64,
     /// Operations of this thread; in a fill also its share of the records.
-    pub(crate) ops: std::ops::Range<u64>,
-    pub(crate) inserted: Arc<AtomicU64>,
+    pub(super) ops: std::ops::Range<u64>,
+    pub(super) inserted: Arc<AtomicU64>,
 }
 
-impl Worker {
+impl<E: Engine> Worker<E> {
     /// Does this thread's share of `kind`.
-    pub(crate) fn work(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<()> {
+    pub(super) fn work(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         match kind {
             Kind::FillSeq | Kind::FillRandom | Kind::FillSync => self.fill(kind, meter),
             Kind::FillBatch => self.fill_batches(meter),
@@ -145,34 +172,34 @@ impl Worker {
             Kind::ReadRandom | Kind::ReadWhileWriting => self.read(meter),
             Kind::ReadMissing => self.read_missing(meter),
             Kind::SeekRandom => self.seek(meter),
-            Kind::Scan => self.scan(false, meter),
-            Kind::ScanReverse => self.scan(true, meter),
+            Kind::Scan => self.scan(Way::Up, meter),
+            Kind::ScanReverse => self.scan(Way::Down, meter),
             Kind::DeleteRandom => self.delete(meter),
             _ => self.ycsb(kind.mix().expect("all others are of YCSB"), meter),
         }
     }
 
-    fn put(&mut self, key: &[u8], durability: Durability, meter: &mut Meter<'_>) -> Result<()> {
+    fn put(&mut self, key: &[u8], when: When, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let value = self.values.next(self.value_bytes);
         meter.wrote(key.len() + value.len());
-        engine::put(&self.db, &self.partition, key, value, durability)
+        self.engine.put(key, value, when)
     }
 
-    fn fill(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<()> {
-        let durability = if kind == Kind::FillSync { Durability::Sync } else { self.durability };
+    fn fill(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<(), E::Error> {
+        let when = if kind == Kind::FillSync { When::Sync } else { self.when };
         let mut key = Vec::new();
         for n in self.ops.clone() {
             match kind {
                 Kind::FillSeq => self.keys.in_order(n, &mut key),
                 _ => self.keys.record(n, &mut key),
             }
-            self.put(&key, durability, meter)?;
+            self.put(&key, when, meter)?;
             meter.tick();
         }
         Ok(())
     }
 
-    fn fill_batches(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+    fn fill_batches(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut start = self.ops.start;
         while start < self.ops.end {
             let end = self.ops.end.min(start + BATCH_ENTRIES);
@@ -183,69 +210,63 @@ impl Worker {
                 meter.wrote(key.len() + self.value_bytes);
                 entries.push((key, self.values.next(self.value_bytes).to_vec()));
             }
-            engine::put_all(&self.db, &self.partition, entries, self.durability)?;
+            self.engine.put_all(&entries, self.when)?;
             meter.tick_many(end - start);
             start = end;
         }
         Ok(())
     }
 
-    fn overwrite(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+    fn overwrite(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
         for _ in self.ops.clone() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
-            self.put(&key, self.durability, meter)?;
+            self.put(&key, self.when, meter)?;
             meter.tick();
         }
         Ok(())
     }
 
     /// Overwrites until `meter` says that the readers are done.
-    pub(crate) fn overwrite_while_reading(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+    pub(super) fn overwrite_while_reading(
+        &mut self,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), E::Error> {
         let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
         while !meter.must_stop() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
-            self.put(&key, self.durability, meter)?;
+            self.put(&key, self.when, meter)?;
             meter.tick();
         }
         Ok(())
     }
 
-    fn read(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+    fn read(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
         for _ in self.ops.clone() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
-            meter.found(self.partition.get(&key)?.is_some());
+            meter.found(self.engine.get(&key)?.is_some());
             meter.tick();
         }
         Ok(())
     }
 
-    fn read_missing(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+    fn read_missing(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
         for _ in self.ops.clone() {
             self.keys.missing(rng.below(self.keys.records()), &mut key);
-            meter.found(self.partition.get(&key)?.is_some());
+            meter.found(self.engine.get(&key)?.is_some());
             meter.tick();
         }
         Ok(())
     }
 
     /// Reads up to `entries` entries from `key` on.
-    fn walk(&self, key: &[u8], entries: u64, meter: &mut Meter<'_>) -> Result<()> {
-        let mut cursor = self.partition.cursor();
-        cursor.seek(key)?;
-        for _ in 0..entries {
-            if !cursor.valid() {
-                break;
-            }
-            meter.read_bytes(cursor.key().len() + cursor.value()?.len());
-            cursor.next()?;
-        }
-        Ok(())
+    fn walk(&self, key: &[u8], entries: u64, meter: &mut Meter<'_>) -> Result<(), E::Error> {
+        self.engine.seek(key, entries, |key, value| meter.read_bytes(key.len() + value.len()))
     }
 
-    fn seek(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+    fn seek(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
         for _ in self.ops.clone() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
@@ -255,20 +276,17 @@ impl Worker {
         Ok(())
     }
 
-    /// Walks through the partition, from its other end again when it is at one.
-    fn scan(&mut self, reverse: bool, meter: &mut Meter<'_>) -> Result<()> {
+    /// Walks through all entries, from the same end again when it is at the other.
+    fn scan(&mut self, way: Way, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut left = self.ops.end - self.ops.start;
         while left > 0 {
             let before = left;
-            let mut entries = self.partition.iter();
-            while left > 0 {
-                let entry = if reverse { entries.next_back() } else { entries.next() };
-                let Some(entry) = entry else { break };
-                let (key, value) = entry?;
+            self.engine.scan(way, |key, value| {
                 meter.read_bytes(key.len() + value.len());
                 meter.tick();
                 left -= 1;
-            }
+                left > 0
+            })?;
             if left == before {
                 break;
             }
@@ -277,20 +295,20 @@ impl Worker {
     }
 
     /// Each record at most once, in an order that has nothing to do with the filling.
-    fn delete(&mut self, meter: &mut Meter<'_>) -> Result<()> {
+    fn delete(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let records = self.keys.records();
         let order = Permutation::new(records);
         let mut key = Vec::new();
         for n in self.ops.clone() {
             self.keys.in_order(records - 1 - order.apply(n % records), &mut key);
             meter.wrote(key.len());
-            engine::delete(&self.db, &self.partition, &key, self.durability)?;
+            self.engine.delete(&key, self.when)?;
             meter.tick();
         }
         Ok(())
     }
 
-    fn ycsb(&mut self, mix: Mix, meter: &mut Meter<'_>) -> Result<()> {
+    fn ycsb(&mut self, mix: Mix, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let inserted = self.inserted.clone();
         let mut stream = Stream::new(mix, self.keys.records(), inserted, self.seed);
         let mut key = Vec::new();
@@ -298,16 +316,16 @@ impl Worker {
             match stream.draw() {
                 Operation::Read(n) => {
                     self.keys.record(n, &mut key);
-                    meter.found(self.partition.get(&key)?.is_some());
+                    meter.found(self.engine.get(&key)?.is_some());
                 }
                 Operation::Update(n) | Operation::Insert(n) => {
                     self.keys.record(n, &mut key);
-                    self.put(&key, self.durability, meter)?;
+                    self.put(&key, self.when, meter)?;
                 }
                 Operation::ReadModifyWrite(n) => {
                     self.keys.record(n, &mut key);
-                    meter.found(self.partition.get(&key)?.is_some());
-                    self.put(&key, self.durability, meter)?;
+                    meter.found(self.engine.get(&key)?.is_some());
+                    self.put(&key, self.when, meter)?;
                 }
                 Operation::Scan(n, entries) => {
                     self.keys.record(n, &mut key);

@@ -1,0 +1,163 @@
+//! Fjall: one keyspace, without key-value separation.
+//!
+//! Beyond [`Settings`]: nothing. Its default Bloom filters are larger in the first level; here all
+//! levels have the same bits, as in the other engines. Flushing and compacting everything on
+//! demand, and waiting for it, goes through calls that fjall keeps for its own tests.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ::fjall::config::{
+    BlockSizePolicy, BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry,
+};
+use ::fjall::{
+    CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch,
+    PersistMode, Result,
+};
+use testkit::bench::{Engine, Way, When};
+
+use super::{Fault, Peer, locked_version};
+use crate::settings::Settings;
+
+/// One keyspace of a database.
+#[derive(Clone)]
+pub struct Fjall {
+    db: Database,
+    keyspace: Keyspace,
+}
+
+impl Fjall {
+    /// A batch that is on the device when its commit returns, or in the kernel.
+    fn batch(&self, when: When) -> OwnedWriteBatch {
+        self.db.batch().durability(match when {
+            When::Os => Some(PersistMode::Buffer),
+            When::Sync => Some(PersistMode::SyncData),
+        })
+    }
+}
+
+fn walk(
+    entries: impl Iterator<Item = Guard>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<()> {
+    for entry in entries {
+        let (key, value) = entry.into_inner()?;
+        if !visit(&key, &value) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl Engine for Fjall {
+    type Error = Fault;
+
+    #[inline]
+    fn put(&self, key: &[u8], value: &[u8], when: When) -> std::result::Result<(), Fault> {
+        match when {
+            When::Os => self.keyspace.insert(key, value)?,
+            When::Sync => {
+                let mut batch = self.batch(when);
+                batch.insert(&self.keyspace, key, value);
+                batch.commit()?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn delete(&self, key: &[u8], when: When) -> std::result::Result<(), Fault> {
+        match when {
+            When::Os => self.keyspace.remove(key)?,
+            When::Sync => {
+                let mut batch = self.batch(when);
+                batch.remove(&self.keyspace, key);
+                batch.commit()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_all(
+        &self,
+        entries: &[(Vec<u8>, Vec<u8>)],
+        when: When,
+    ) -> std::result::Result<(), Fault> {
+        let mut batch = self.batch(when);
+        for (key, value) in entries {
+            batch.insert(&self.keyspace, key.as_slice(), value.as_slice());
+        }
+        Ok(batch.commit()?)
+    }
+
+    #[inline]
+    fn get(&self, key: &[u8]) -> std::result::Result<Option<usize>, Fault> {
+        Ok(self.keyspace.get(key)?.map(|value| value.len()))
+    }
+
+    fn seek(
+        &self,
+        key: &[u8],
+        entries: u64,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> std::result::Result<(), Fault> {
+        let range = self.keyspace.range(key..).take(usize::try_from(entries)?);
+        let show = |key: &[u8], value: &[u8]| {
+            visit(key, value);
+            true
+        };
+        Ok(walk(range, show)?)
+    }
+
+    fn scan(
+        &self,
+        way: Way,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> std::result::Result<(), Fault> {
+        match way {
+            Way::Up => walk(self.keyspace.iter(), visit)?,
+            Way::Down => walk(self.keyspace.iter().rev(), visit)?,
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "fjall offers nothing to wait on")]
+    fn settle(&self) -> std::result::Result<(), Fault> {
+        self.keyspace.rotate_memtable_and_wait()?;
+        self.keyspace.major_compact()?;
+        while self.db.outstanding_flushes() > 0 || self.db.active_compactions() > 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+}
+
+impl Peer for Fjall {
+    fn open(folder: &Path, settings: &Settings) -> std::result::Result<Fjall, Fault> {
+        let db = Database::builder(folder)
+            .cache_size(settings.cache_bytes as u64)
+            .worker_threads(settings.background_threads.into())
+            .journal_compression(CompressionType::None)
+            .open()?;
+        let bloom = BloomConstructionPolicy::BitsPerKey(settings.bloom_bits.into());
+        let block_bytes = u32::try_from(settings.block_bytes)?;
+        let options = || {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(settings.write_buffer_bytes as u64)
+                .data_block_size_policy(BlockSizePolicy::all(block_bytes))
+                .data_block_compression_policy(CompressionPolicy::disabled())
+                .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
+        };
+        let keyspace = db.keyspace("bench", options)?;
+        Ok(Fjall { db, keyspace })
+    }
+
+    fn close(self) -> std::result::Result<(), Fault> {
+        drop(self);
+        Ok(())
+    }
+
+    fn version() -> String {
+        locked_version("fjall")
+    }
+}

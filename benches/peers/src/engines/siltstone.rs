@@ -1,0 +1,142 @@
+//! Siltstone, as `siltstone bench` uses it.
+//!
+//! Everything beyond [`Settings`] is at its default.
+
+use std::path::Path;
+
+use ::siltstone::{
+    Compression, Cursor, Db, Durability, Options, Partition, PartitionOptions, Result,
+};
+use testkit::bench::{Engine, Way, When};
+
+use super::{Fault, Peer, locked_version};
+use crate::settings::Settings;
+
+/// One partition of a database.
+#[derive(Clone, Debug)]
+pub struct Siltstone {
+    db: Db,
+    partition: Partition,
+}
+
+impl Siltstone {
+    fn put_with(&self, key: &[u8], value: &[u8], when: When) -> Result<()> {
+        match when {
+            When::Os => self.partition.put(key, value)?,
+            When::Sync => {
+                self.db.batch().put(&self.partition, key, value).commit(Durability::Sync)?
+            }
+        };
+        Ok(())
+    }
+
+    fn delete_with(&self, key: &[u8], when: When) -> Result<()> {
+        match when {
+            When::Os => self.partition.delete(key)?,
+            When::Sync => self.db.batch().delete(&self.partition, key).commit(Durability::Sync)?,
+        };
+        Ok(())
+    }
+}
+
+fn walk(cursor: &mut Cursor, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+    while cursor.valid() && visit(cursor.key(), cursor.value()?) {
+        match way {
+            Way::Up => cursor.next()?,
+            Way::Down => cursor.prev()?,
+        }
+    }
+    Ok(())
+}
+
+impl Engine for Siltstone {
+    type Error = Fault;
+
+    #[inline]
+    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+        Ok(self.put_with(key, value, when)?)
+    }
+
+    #[inline]
+    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+        Ok(self.delete_with(key, when)?)
+    }
+
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+        let mut batch = self.db.batch();
+        for (key, value) in entries {
+            batch = batch.put(&self.partition, key, value);
+        }
+        let durability = match when {
+            When::Os => Durability::Os,
+            When::Sync => Durability::Sync,
+        };
+        batch.commit(durability)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn get(&self, key: &[u8]) -> Result<Option<usize>, Fault> {
+        Ok(self.partition.get(key)?.map(|value| value.len()))
+    }
+
+    fn seek(
+        &self,
+        key: &[u8],
+        entries: u64,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), Fault> {
+        let mut cursor = self.partition.cursor();
+        cursor.seek(key)?;
+        for _ in 0..entries {
+            if !cursor.valid() {
+                break;
+            }
+            visit(cursor.key(), cursor.value()?);
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+        let mut cursor = self.partition.cursor();
+        match way {
+            Way::Up => cursor.seek_to_first()?,
+            Way::Down => cursor.seek_to_last()?,
+        }
+        Ok(walk(&mut cursor, way, visit)?)
+    }
+
+    fn settle(&self) -> Result<(), Fault> {
+        self.partition.compact(..)?;
+        Ok(self.db.wait_idle()?)
+    }
+}
+
+impl Peer for Siltstone {
+    fn open(folder: &Path, settings: &Settings) -> Result<Siltstone, Fault> {
+        let options = Options::new()
+            .cache_bytes(settings.cache_bytes as u64)
+            .write_buffer_bytes(settings.write_buffer_bytes as u64)
+            .sync_interval_ms(settings.sync_interval_ms)
+            // One thread flushes beside those that compact.
+            .compaction_threads(usize::from(settings.background_threads).max(2) - 1);
+        let db = Db::builder(folder).options(options).open()?;
+        let options = PartitionOptions::new()
+            .compression(Compression::None)
+            .block_bytes(u32::try_from(settings.block_bytes)?)
+            .bloom_bits_per_key(settings.bloom_bits.into());
+        let partition = db.partition_with("bench", options)?;
+        Ok(Siltstone { db, partition })
+    }
+
+    fn close(self) -> Result<(), Fault> {
+        let Siltstone { db, partition } = self;
+        drop(partition);
+        Ok(db.close()?)
+    }
+
+    fn version() -> String {
+        locked_version("siltstone")
+    }
+}

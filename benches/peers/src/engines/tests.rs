@@ -1,0 +1,78 @@
+//! Every engine does what the workloads rely on.
+
+use super::*;
+use testkit::bench::{Way, When};
+
+fn check<P: Peer>() {
+    let folder = std::env::temp_dir().join(format!(
+        "siltstone-peers-{}-{}",
+        std::process::id(),
+        std::any::type_name::<P>().replace([':', '<', '>'], "-"),
+    ));
+    std::fs::create_dir_all(&folder).unwrap();
+    let engine = P::open(&folder, &Settings::new(0)).unwrap();
+    let value = vec![b'v'; 2000];
+    for round in 0..2 {
+        engine.put(b"b", &value, When::Os).unwrap();
+        engine.put(b"d", b"sync", When::Sync).unwrap();
+        engine.put(b"e", b"gone", When::Os).unwrap();
+        let pairs = [(b"a".to_vec(), b"1".to_vec()), (b"c".to_vec(), b"22".to_vec())];
+        engine.put_all(&pairs, When::Sync).unwrap();
+        engine.put_all(&pairs, When::Os).unwrap();
+        engine.delete(b"e", When::Os).unwrap();
+        engine.delete(b"f", When::Sync).unwrap();
+        // Once from memory, once from files.
+        if round == 1 {
+            engine.settle().unwrap();
+        }
+
+        assert_eq!(engine.get(b"b").unwrap(), Some(2000));
+        assert_eq!(engine.get(b"d").unwrap(), Some(4));
+        assert_eq!(engine.get(b"e").unwrap(), None);
+        assert_eq!(engine.count().unwrap(), 4);
+        let mut seen = Vec::new();
+        engine.seek(b"bb", 2, |key, value| seen.push((key.to_vec(), value.len()))).unwrap();
+        assert_eq!(seen, [(b"c".to_vec(), 2), (b"d".to_vec(), 4)]);
+        let mut keys = Vec::new();
+        let down = |key: &[u8], _: &[u8]| {
+            keys.extend_from_slice(key);
+            key > &b"b"[..]
+        };
+        engine.scan(Way::Down, down).unwrap();
+        assert_eq!(keys, b"dcb");
+    }
+    engine.close().unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn siltstone_does_what_is_asked() {
+    check::<Siltstone>();
+}
+
+#[cfg(feature = "rocksdb")]
+#[test]
+fn rocksdb_does_what_is_asked() {
+    check::<RocksDb<false>>();
+    check::<RocksDb<true>>();
+}
+
+#[test]
+fn fjall_does_what_is_asked() {
+    check::<Fjall>();
+}
+
+#[test]
+fn leveldb_does_what_is_asked() {
+    check::<LevelDb>();
+}
+
+#[test]
+fn versions_are_known() {
+    for name in NAMES {
+        let version = version(name);
+        let is_left_out = cfg!(not(feature = "rocksdb")) && name.starts_with("rocksdb");
+        assert_eq!(version.is_none(), is_left_out, "{name}");
+        assert!(version.is_none_or(|v| v.starts_with(|c: char| c.is_ascii_digit())), "{name}");
+    }
+}

@@ -1,0 +1,82 @@
+//! `siltstone-peers`: the workloads of `siltstone bench`, on siltstone and on its rivals.
+//!
+//! `run.sh` beside it is the way to use it. `run` measures one engine in one process, `report`
+//! makes tables of many runs, `warm` makes the machine give its memory before anything is
+//! measured.
+//!
+//! Invariants:
+//! 1. An engine is asked only through `testkit::bench::Engine`.
+//! 2. No figure in a report comes from anywhere but the runs that it is made of.
+
+#![expect(clippy::disallowed_methods, reason = "it measures from outside")]
+
+mod engines;
+mod report;
+mod run;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::engines::Fault;
+
+#[derive(Debug, Parser)]
+#[command(name = "siltstone-peers", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run workloads on one engine and write what they cost
+    Run(run::Args),
+    /// Make tables of runs
+    Report(report::Args),
+    /// List the engines that are compiled in, with their versions
+    Engines,
+    /// Touch memory and give it back, so that a virtual machine has it
+    Warm {
+        /// How much
+        #[arg(long, default_value_t = 8)]
+        gib: usize,
+    },
+}
+
+/// Touches every page once.
+fn warm(gib: usize) {
+    const CHUNK_BYTES: usize = 64 << 20;
+    let chunks = (gib << 30) / CHUNK_BYTES;
+    // Anything but zero: a page of zeros need not exist.
+    let memory: Vec<Vec<u8>> = (0..chunks).map(|n| vec![1 + n as u8 % 255; CHUNK_BYTES]).collect();
+    std::hint::black_box(&memory);
+}
+
+fn command(cli: &Cli) -> Result<(), Fault> {
+    match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Engines => {
+            let known = engines::NAMES.into_iter();
+            for (name, version) in known.filter_map(|name| Some((name, engines::version(name)?))) {
+                println!("{name} {version}");
+            }
+            Ok(())
+        }
+        Command::Warm { gib } => {
+            warm(*gib);
+            Ok(())
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match command(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("error: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}

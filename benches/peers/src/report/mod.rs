@@ -1,0 +1,131 @@
+//! Tables of many runs: medians over the rounds, and siltstone by its best rival.
+//!
+//! The folder of runs has one folder per data set, with a file `command` (how it was made) and one
+//! JSON file per run. See `data.rs` for what is made of the runs; `method.md` is the text in front.
+//!
+//! Invariant: where two engines were not given the same work, or did not find the same, there is
+//! no report.
+
+mod data;
+mod tables;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use self::data::DataSet;
+use crate::engines::{self, Fault};
+use crate::settings::Settings;
+
+/// More than this many cores in use by others spoil a run.
+const QUIET_CORES_MAX: f64 = 0.2;
+
+/// Arguments of `report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Folder of the data sets' folders
+    #[arg(long)]
+    runs: PathBuf,
+    /// File for the tables
+    #[arg(long)]
+    markdown: PathBuf,
+    /// File for all figures
+    #[arg(long)]
+    json: PathBuf,
+    /// What is said of the machine, beyond what it says itself
+    #[arg(long, default_value = "")]
+    machine: String,
+    /// Commit of siltstone
+    #[arg(long, default_value = "unknown")]
+    commit: String,
+}
+
+/// Reads the runs and writes the report.
+pub fn run(args: &Args) -> Result<(), Fault> {
+    let sets = read_sets(&args.runs)?;
+    let machine = machine(&args.machine);
+    let versions = versions(&sets, &args.commit);
+    let markdown = markdown(&sets, &machine, &versions)?;
+    let json = json!({
+        "machine": machine,
+        "versions": versions,
+        "data_sets": sets.iter().map(DataSet::json).collect::<Vec<Value>>(),
+    });
+    std::fs::write(&args.markdown, markdown)?;
+    std::fs::write(&args.json, format!("{json:#}\n"))?;
+    Ok(())
+}
+
+fn read_sets(folder: &Path) -> Result<Vec<DataSet>, Fault> {
+    let mut folders = Vec::new();
+    if folder.is_dir() {
+        for name in std::fs::read_dir(folder)? {
+            folders.extend(Some(name?.path()).filter(|path| path.is_dir()));
+        }
+    }
+    folders.sort();
+    let sets = folders.iter().map(|folder| DataSet::read(folder));
+    let sets: Vec<DataSet> = sets.collect::<Result<_, _>>()?;
+    Ok(sets.into_iter().filter(|set| !set.runs.is_empty()).collect())
+}
+
+/// The value behind `name` in one of the kernel's text files.
+fn kernel_says(file: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// What the machine says of itself, and `told` of it.
+fn machine(told: &str) -> String {
+    let cpu = kernel_says("/proc/cpuinfo", "model name").unwrap_or("unknown processor".to_owned());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kibibytes = kernel_says("/proc/meminfo", "MemTotal")
+        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+    let gibibytes = kibibytes.unwrap_or(0.0) / f64::from(1 << 20);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kernel = kernel.trim();
+    let told = if told.is_empty() { String::new() } else { format!("{told}: ") };
+    format!("{told}{cores} cores ({cpu}), {gibibytes:.1} GiB of memory, Linux {kernel}")
+}
+
+/// The engines that were measured, each with its version.
+fn versions(sets: &[DataSet], commit: &str) -> Value {
+    let mut versions = serde_json::Map::new();
+    for name in engines::NAMES {
+        let runs = sets.iter().flat_map(|set| &set.runs);
+        let known = runs.filter(|run| run.engine == name).map(|run| run.version.clone()).next();
+        if let Some(version) = known {
+            let commit = if name == engines::OURS { format!(" ({commit})") } else { String::new() };
+            versions.insert(name.to_owned(), json!(format!("{version}{commit}")));
+        }
+    }
+    Value::Object(versions)
+}
+
+fn markdown(sets: &[DataSet], machine: &str, versions: &Value) -> Result<String, Fault> {
+    let mut text = include_str!("method.md").trim_end().to_owned();
+    text += "\n\n| every engine | |\n| --- | --- |\n";
+    for (what, value) in Settings::new(0).rows() {
+        writeln!(text, "| {what} | {value} |")?;
+    }
+    text += "\n## Results\n\n";
+    if sets.is_empty() {
+        text += "Not measured yet.\n";
+        return Ok(text);
+    }
+    let versions = versions.as_object().into_iter().flatten();
+    let versions: Vec<String> = versions
+        .map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or("?")))
+        .collect();
+    writeln!(text, "Machine: {machine}.\n\nVersions: {}.", versions.join(", "))?;
+    for set in sets {
+        set.check_same_work()?;
+        tables::write(&mut text, set)?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! The medians as Markdown.
+//!
+//! In each table the best of a row is bold, and the last column is siltstone by the best of its
+//! rivals: above 1 is better where more is better, below 1 where less is.
+
+use std::fmt::{self, Write};
+
+use super::QUIET_CORES_MAX;
+use super::data::{DataSet, Place, median};
+use crate::engines::OURS;
+
+/// Which end of a column is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Good {
+    More,
+    Less,
+}
+
+impl Good {
+    fn best(self, values: impl Iterator<Item = f64>) -> Option<f64> {
+        match self {
+            Good::More => values.max_by(f64::total_cmp),
+            Good::Less => values.min_by(f64::total_cmp),
+        }
+    }
+}
+
+/// A whole number with commas.
+fn whole(digits: &str) -> String {
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number with commas, and with so many digits behind the point as its size leaves worth having.
+fn number(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.digits$}");
+    let (left, right) = text.find('.').map_or((text.as_str(), ""), |at| text.split_at(at));
+    whole(left) + right
+}
+
+/// One row: a value per engine, ours by the best of the others.
+fn row(out: &mut String, name: &str, values: &[(&str, Option<f64>)], good: Good) -> fmt::Result {
+    write!(out, "| {name} |")?;
+    let best = good.best(values.iter().filter_map(|(_, value)| *value));
+    for (_, value) in values {
+        match value {
+            None => write!(out, " - |")?,
+            Some(value) if best == Some(*value) => write!(out, " **{}** |", number(*value))?,
+            Some(value) => write!(out, " {} |", number(*value))?,
+        }
+    }
+    let ours = values.iter().find(|(engine, _)| *engine == OURS).and_then(|(_, value)| *value);
+    let rivals = values.iter().filter(|(engine, _)| *engine != OURS);
+    let rival = good.best(rivals.filter_map(|(_, value)| *value));
+    match ours.zip(rival).filter(|(_, rival)| *rival > 0.0) {
+        Some((ours, rival)) => write!(out, " {} |", number(ours / rival)),
+        None => write!(out, " - |"),
+    }
+}
+
+fn head(out: &mut String, title: &str, engines: &[&str], more: &[&str]) -> fmt::Result {
+    let columns = [engines, &["ours / best rival"], more].concat();
+    writeln!(out, "\n| {title} | {} |", columns.join(" | "))?;
+    writeln!(out, "| --- |{}", " ---: |".repeat(columns.len()))
+}
+
+/// Writes all tables of a data set.
+pub fn write(out: &mut String, set: &DataSet) -> fmt::Result {
+    introduce(out, set)?;
+    let (engines, places) = (set.engines(), set.places());
+    rates(out, set, &engines, &places)?;
+    let latencies = [("p50, us", "/p50_us"), ("p99, us", "/p99_us"), ("p99.9, us", "/p999_us")];
+    for (title, key) in latencies {
+        head(out, title, &engines, &[])?;
+        for place in &places {
+            let value = |engine: &&'static str| (*engine, median(set.values(engine, place, key)));
+            let values: Vec<_> = engines.iter().map(value).collect();
+            row(out, &place.name, &values, Good::Less)?;
+            out.push('\n');
+        }
+    }
+    for (number, sequence) in set.sequences().into_iter().enumerate() {
+        totals(out, set, &engines, number + 1, sequence)?;
+    }
+    Ok(())
+}
+
+fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
+    let config = set.runs.first().map(|run| &run.config);
+    let figure = |key: &str| config.and_then(|config| config[key].as_u64());
+    let shown = |key: &str| figure(key).map_or("-".to_owned(), |n| whole(&n.to_string()));
+    let (records, key, value) = (shown("records"), shown("key_size"), shown("value_size"));
+    writeln!(out, "\n### {records} records of {key} + {value} bytes\n")?;
+    let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
+    write!(out, "Operations of a workload that is no fill: {ops}. Rounds: {}. ", set.rounds())?;
+    match figure("sync_interval_ms") {
+        Some(0) | None => write!(out, "Siltstone's own syncs: off")?,
+        Some(interval) => write!(out, "Siltstone's own syncs: every {interval} ms")?,
+    }
+    if config.is_some_and(|config| config["settles"] == false) {
+        write!(out, ". Nothing was settled between the workloads")?;
+    }
+    writeln!(out, ".\n\n```console\n{}\n```", set.command)?;
+    let others = set.cores_of_others();
+    if others > QUIET_CORES_MAX {
+        writeln!(
+            out,
+            "\n**The machine was not quiet: others used up to {} of its cores during a run. These \
+             figures say nothing.**",
+            number(others)
+        )?;
+    }
+    Ok(())
+}
+
+fn rates(
+    out: &mut String,
+    set: &DataSet,
+    engines: &[&'static str],
+    places: &[Place],
+) -> fmt::Result {
+    head(out, "operations per second", engines, &["spread"])?;
+    for place in places {
+        rate(out, set, engines, place, &place.name, "/ops_per_second")?;
+        if place.name.starts_with("readwhilewriting") {
+            let beside = "/writes_beside/ops_per_second";
+            rate(out, set, engines, place, "... its writes beside", beside)?;
+        }
+    }
+    Ok(())
+}
+
+/// The row of `place`, and how far the rounds of an engine lie apart, for the worst of them.
+fn rate(
+    out: &mut String,
+    set: &DataSet,
+    engines: &[&'static str],
+    place: &Place,
+    name: &str,
+    key: &str,
+) -> fmt::Result {
+    let rounds = |engine: &str| set.values(engine, place, key);
+    let values: Vec<_> = engines.iter().map(|engine| (*engine, median(rounds(engine)))).collect();
+    row(out, name, &values, Good::More)?;
+    let spread = |engine: &&str| {
+        let rounds = rounds(engine);
+        let most = Good::More.best(rounds.iter().copied())?;
+        let least = Good::Less.best(rounds.iter().copied())?;
+        Some((most - least) / median(rounds)?)
+    };
+    let worst = engines.iter().filter_map(spread).fold(0.0, f64::max);
+    writeln!(out, " {:.0} % |", worst * 100.0)
+}
+
+fn totals(
+    out: &mut String,
+    set: &DataSet,
+    engines: &[&'static str],
+    number: usize,
+    sequence: &str,
+) -> fmt::Result {
+    writeln!(out, "\nSequence {number}, all in all: `{sequence}`")?;
+    head(out, "settling included", engines, &[])?;
+    const MIB: f64 = 1048576.0;
+    let rows = [
+        ("seconds", "seconds", 1.0),
+        ("processor seconds", "cpu_seconds", 1.0),
+        ("peak memory, MiB", "peak_memory_bytes", MIB),
+        ("bytes written / bytes put", "write_amplification", 1.0),
+        ("on disk at the end, MiB", "disk_bytes", MIB),
+        ("bytes on disk / bytes live", "space_amplification", 1.0),
+    ];
+    for (name, key, unit) in rows {
+        let value = |engine: &&'static str| {
+            (*engine, median(set.totals(engine, sequence, key)).map(|value| value / unit))
+        };
+        let values: Vec<_> = engines.iter().map(value).collect();
+        row(out, name, &values, Good::Less)?;
+        out.push('\n');
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_commas_and_few_digits() {
+        let texts = [0.0, 0.567, 9.994, 12.34, 123.4, 1234.5, 1_234_567.8].map(number);
+        assert_eq!(texts, ["0.00", "0.57", "9.99", "12.3", "123", "1,234", "1,234,568"]);
+    }
+
+    #[test]
+    fn ours_is_compared_with_the_best_rival_and_not_with_itself() {
+        let values = [(OURS, Some(30.0)), ("rocksdb", Some(20.0)), ("fjall", None)];
+        let check = |good, expected: &str| {
+            let mut out = String::new();
+            row(&mut out, "x", &values, good).unwrap();
+            assert_eq!(out, expected);
+        };
+        check(Good::More, "| x | **30.0** | 20.0 | - | 1.50 |");
+        check(Good::Less, "| x | 30.0 | **20.0** | - | 1.50 |");
+    }
+}

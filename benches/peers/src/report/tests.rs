@@ -1,0 +1,81 @@
+//! A report of made-up runs.
+
+use super::data::{Run, median};
+use super::*;
+
+fn made_up(engine: &str, round: u64, rate: f64, found: u64) -> Run {
+    let value = json!({
+        "engine": engine,
+        "version": "1.2",
+        "sequence": "fillseq,readrandom",
+        "round": round,
+        "config": { "records": 20_000, "ops": null, "key_size": 16, "value_size": 100 },
+        "workloads": [
+            { "workload": "fillseq", "ops": 20_000, "ops_per_second": rate, "p99_us": 5.0 },
+            { "workload": "settle", "seconds": 1.0 },
+            { "workload": "readrandom", "ops": 9, "found": found, "ops_per_second": rate },
+        ],
+        "total": { "seconds": 3.0, "cores_of_others": 0.5, "peak_memory_bytes": 1 << 20 },
+    });
+    Run::from_json(&value).unwrap()
+}
+
+fn set(runs: Vec<Run>) -> DataSet {
+    DataSet { command: "run.sh".to_owned(), runs }
+}
+
+#[test]
+fn medians_are_of_all_rounds_and_both_tables_name_every_workload() {
+    let rates = [10.0, 30.0, 20.0];
+    let ours = (1..).zip(rates).map(|(round, rate)| made_up("siltstone", round, rate, 9));
+    let theirs = (1..).zip(rates).map(|(round, rate)| made_up("fjall", round, rate / 2.0, 9));
+    let set = set(ours.chain(theirs).collect());
+    let versions = versions(std::slice::from_ref(&set), "abc");
+    assert_eq!(versions, json!({ "siltstone": "1.2 (abc)", "fjall": "1.2" }));
+    let json = set.json();
+    assert_eq!(json["workloads"][1]["engines"]["fjall"]["ops_per_second"]["median"], 10.0);
+    let text = markdown(&[set], "a machine", &versions).unwrap();
+    for line in [
+        "| fillseq | **20.0** | 10.0 | 2.00 | 100 % |",
+        "| readrandom | **20.0** | 10.0 | 2.00 | 100 % |",
+        "Machine: a machine.",
+        "### 20,000 records of 16 + 100 bytes",
+        "| peak memory, MiB | **1.00** | **1.00** | 1.00 |",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    assert!(text.contains("not quiet"));
+}
+
+#[test]
+fn a_workload_that_occurs_twice_says_where() {
+    let mut run = made_up("siltstone", 1, 1.0, 9);
+    run.rows.push(json!({ "workload": "readrandom" }));
+    let mut other = run.clone();
+    (other.sequence, other.rows[0]["workload"]) = ("load".to_owned(), json!("load"));
+    let names: Vec<String> =
+        set(vec![run, other]).places().into_iter().map(|place| place.name).collect();
+    let twice = ["readrandom (1.2)", "readrandom (1.3)", "readrandom (2.2)", "readrandom (2.3)"];
+    assert_eq!(names, ["fillseq", twice[0], twice[1], "load", twice[2], twice[3]]);
+}
+
+#[test]
+fn engines_that_found_other_things_are_not_compared() {
+    let runs = vec![made_up("siltstone", 1, 1.0, 9), made_up("rocksdb", 1, 1.0, 8)];
+    let fault = markdown(&[set(runs)], "", &json!({})).unwrap_err().to_string();
+    assert_eq!(fault, "siltstone and rocksdb did other work in fillseq,readrandom");
+}
+
+#[test]
+fn without_runs_the_report_has_no_figure() {
+    let text = markdown(&[], "a machine", &json!({})).unwrap();
+    assert!(text.ends_with("## Results\n\nNot measured yet.\n"));
+}
+
+#[test]
+fn a_median_is_the_middle() {
+    assert_eq!(median(vec![]), None);
+    assert_eq!(median(vec![3.0]), Some(3.0));
+    assert_eq!(median(vec![5.0, 1.0, 2.0]), Some(2.0));
+    assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+}

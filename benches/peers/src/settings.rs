@@ -1,0 +1,58 @@
+//! What every engine is told, so that they are alike where they can be.
+//!
+//! An engine that has no such setting keeps its default; each file in `engines/` says what else
+//! it sets and why. The table in the report is printed from here.
+
+/// Sizes and threads. Compression is off for all of them.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Memory for entries that are not in a file yet, in bytes.
+    pub write_buffer_bytes: usize,
+    /// Cache of uncompressed blocks in bytes.
+    pub cache_bytes: usize,
+    /// Block of a table in bytes.
+    pub block_bytes: usize,
+    /// Bits of the Bloom filter per key.
+    pub bloom_bits: u8,
+    /// Threads that flush and compact.
+    pub background_threads: u8,
+    /// Values from this many bytes on go to blob files, in the engines that are measured for them.
+    pub blob_bytes_min: u64,
+    /// How often siltstone syncs what was written with `Os`, in milliseconds; 0 for never, as
+    /// its rivals do.
+    pub sync_interval_ms: u64,
+}
+
+impl Settings {
+    /// The same for all, except for how often siltstone syncs by itself.
+    pub fn new(sync_interval_ms: u64) -> Settings {
+        Settings {
+            write_buffer_bytes: 64 << 20,
+            cache_bytes: 256 << 20,
+            block_bytes: 4 << 10,
+            bloom_bits: 10,
+            background_threads: 2,
+            blob_bytes_min: 1 << 10,
+            sync_interval_ms,
+        }
+    }
+
+    /// For the report: what is set, and to what.
+    pub fn rows(&self) -> [(&'static str, String); 9] {
+        let mebibytes = |bytes: usize| format!("{} MiB", bytes >> 20);
+        [
+            ("write buffer", mebibytes(self.write_buffer_bytes)),
+            ("block cache", mebibytes(self.cache_bytes)),
+            ("block", format!("{} KiB", self.block_bytes >> 10)),
+            ("bits of the Bloom filter per key", self.bloom_bits.to_string()),
+            ("compression", "none".to_owned()),
+            ("threads in the background", self.background_threads.to_string()),
+            ("blob files, if any, for values from", format!("{} KiB", self.blob_bytes_min >> 10)),
+            (
+                "checksums",
+                "written; verified when a block comes from a file, but see LevelDB".to_owned(),
+            ),
+            ("a write is done", "when the kernel has it; in `fillsync`, the device".to_owned()),
+        ]
+    }
+}

@@ -1,0 +1,87 @@
+//! What the workloads see of siltstone: one partition of a database.
+
+use siltstone::{Db, Durability, Partition, Result};
+use testkit::bench::{Engine, Way, When};
+
+use crate::engine;
+
+/// The partition that is measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub(crate) db: Db,
+    pub(crate) partition: Partition,
+}
+
+fn durability(when: When) -> Durability {
+    match when {
+        When::Os => Durability::Os,
+        When::Sync => Durability::Sync,
+    }
+}
+
+impl Engine for Measured {
+    type Error = siltstone::Error;
+
+    #[inline]
+    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<()> {
+        engine::put(&self.db, &self.partition, key, value, durability(when))
+    }
+
+    #[inline]
+    fn delete(&self, key: &[u8], when: When) -> Result<()> {
+        engine::delete(&self.db, &self.partition, key, durability(when))
+    }
+
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<()> {
+        let entries = entries.iter().map(|(key, value)| (key, value));
+        engine::put_all(&self.db, &self.partition, entries, durability(when))
+    }
+
+    #[inline]
+    fn get(&self, key: &[u8]) -> Result<Option<usize>> {
+        Ok(self.partition.get(key)?.map(|value| value.len()))
+    }
+
+    fn seek(&self, key: &[u8], entries: u64, mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        let mut cursor = self.partition.cursor();
+        cursor.seek(key)?;
+        for _ in 0..entries {
+            if !cursor.valid() {
+                break;
+            }
+            visit(cursor.key(), cursor.value()?);
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        let mut cursor = self.partition.cursor();
+        match way {
+            Way::Up => cursor.seek_to_first()?,
+            Way::Down => cursor.seek_to_last()?,
+        }
+        while cursor.valid() && visit(cursor.key(), cursor.value()?) {
+            match way {
+                Way::Up => cursor.next()?,
+                Way::Down => cursor.prev()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> Result<u64> {
+        engine::count(&self.partition)
+    }
+
+    /// Log, flushes and compactions, as the engine itself counts them.
+    fn written_bytes(&self) -> Option<u64> {
+        let stats = self.db.stats();
+        Some(stats.wal_bytes + stats.flush_bytes + stats.compaction_written_bytes)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.partition.compact(..)?;
+        self.db.wait_idle()
+    }
+}

@@ -1,0 +1,91 @@
+//! `checkpoint`, `export` and `ingest`: databases and parts of them to and from other folders.
+
+use std::ffi::OsString;
+use std::ops::Bound;
+use std::path::PathBuf;
+
+use serde_json::json;
+use siltstone::Db;
+
+use crate::engine::{Existing, Target};
+use crate::output::{Bytes, Failure, Output};
+
+/// Arguments of `checkpoint`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckpointArgs {
+    /// Folder of the database
+    database: PathBuf,
+    /// Folder of the copy, empty or not there
+    folder: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Copies a database; what can be linked is.
+pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
+    let existing = Existing::open(&args.database)?;
+    existing.db.checkpoint(&args.folder)?;
+    let mut out = Output::new(args.json);
+    let folder = args.folder.display().to_string();
+    out.line(format_args!("checkpoint in {folder}"), &json!({ "checkpoint": folder }))?;
+    out.finish()?;
+    Ok(existing.db.close()?)
+}
+
+/// Arguments of `export`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Folder of the export, empty or not there
+    folder: PathBuf,
+    /// First key
+    #[arg(long)]
+    from: Option<OsString>,
+    /// Key behind the last
+    #[arg(long)]
+    to: Option<OsString>,
+    /// Keys are given in hex
+    #[arg(long)]
+    hex: bool,
+}
+
+/// Writes entries to tables that any database takes in.
+pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
+    let bytes = Bytes::new(args.hex);
+    let key = |text: &Option<OsString>| text.as_ref().map(|t| bytes.argument(t)).transpose();
+    let range = (
+        key(&args.from)?.map_or(Bound::Unbounded, Bound::Included),
+        key(&args.to)?.map_or(Bound::Unbounded, Bound::Excluded),
+    );
+    let existing = Existing::open(&args.target.database)?;
+    let summary = existing.partition(&args.target.partition)?.export(range, &args.folder)?;
+    let (entries, tables) = (summary.entries, summary.tables);
+    let mut out = Output::new(args.target.json);
+    let json = json!({ "exported": entries, "tables": tables, "bytes": summary.bytes });
+    out.line(format_args!("exported {entries} entries in {tables} tables"), &json)?;
+    out.finish()?;
+    Ok(existing.db.close()?)
+}
+
+/// Arguments of `ingest`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct IngestArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Folder of the export
+    folder: PathBuf,
+}
+
+/// Takes an export in; makes the database and the partition if they are not there.
+pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
+    let db = Db::open(&args.target.database)?;
+    let summary = db.partition(&args.target.partition)?.ingest(&args.folder)?;
+    let (entries, tables) = (summary.entries, summary.tables);
+    let mut out = Output::new(args.target.json);
+    let json = json!({ "ingested": entries, "tables": tables, "bytes": summary.bytes });
+    out.line(format_args!("ingested {entries} entries in {tables} tables"), &json)?;
+    out.finish()?;
+    Ok(db.close()?)
+}

@@ -1,0 +1,66 @@
+//! [`ingest_level`]: where a finished table from elsewhere belongs.
+//!
+//! Called by ingests, under the lock of the claims. A pure function.
+//!
+//! Invariants:
+//! 1. Above the answer nothing overlaps the table, so deeper stays older: the table is newer than
+//!    all that exists.
+//! 2. On the answer nothing overlaps it and no running job may write there.
+//! 3. Level 0 is always right.
+
+use super::{Busy, Shape};
+use crate::limits::LEVEL_COUNT;
+use crate::version::{PartitionVersion, UserRange};
+
+/// The deepest level to which a table that is newer than everything else and holds user keys of
+/// `range` can be added.
+pub fn ingest_level(version: &PartitionVersion, busy: &Busy, range: UserRange<'_>) -> usize {
+    if version.levels[0].tables().iter().any(|table| table.meta.overlaps(range)) {
+        return 0;
+    }
+    // Levels between 0 and the base level have no tables and stay so.
+    let base = Shape::of(version).base;
+    let free = (base..LEVEL_COUNT)
+        .take_while(|level| version.levels[*level].overlapping(range).is_empty());
+    free.filter(|level| !busy.writes(*level, range)).last().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{draw, table};
+    use super::*;
+
+    /// The level of `arriving` over the drawing, with `taken` reserved on level 6.
+    #[track_caller]
+    fn check(drawing: &str, taken: &str, arriving: &str, expected: usize) {
+        let mut busy = Busy::default();
+        if !taken.is_empty() {
+            busy.reserve(6, &table(taken));
+        }
+        let meta = table(arriving);
+        assert_eq!(ingest_level(&draw(drawing), &busy, meta.range()), expected, "{drawing}");
+        if !taken.is_empty() {
+            busy.unreserve(table(taken).file);
+            assert!(busy.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_table_sinks_to_the_last_level_that_is_free_above_and_there() {
+        check("", "", "9:a-c", 6);
+        check("L6: 1:d-e", "", "9:a-c", 6);
+        check("L6: 1:a-e", "", "9:b-c", 0);
+        check("L0: 2:c-d\nL6: 1:x-z", "", "9:a-c", 0);
+        check("L0: 2:d-e\nL6: 1:x-z", "", "9:a-c", 6);
+        check("L5: 2:x-z\nL6: 1:a-e", "", "9:b-c", 5);
+        check("L5: 2:c-d\nL6: 1:x-z", "", "9:b-c", 0);
+        check("L4: 3:x-z\nL5: 2:c-d", "", "9:b-c", 4);
+    }
+
+    #[test]
+    fn where_a_job_may_write_nothing_is_placed() {
+        check("", "3:a-z", "9:b-c", 0);
+        check("L5: 2:x-z", "3:a-d", "9:b-c", 5);
+        check("L5: 2:x-z", "3:d-e", "9:b-c", 6);
+    }
+}

@@ -1,0 +1,458 @@
+//! The loop of every flush and compaction: entries in, survivors out, hooks in between.
+//!
+//! Called by `executor.rs` and by `flush.rs`, with cursors and outputs of theirs; it opens no file.
+//! The order of the stages is that of `crate::hooks`.
+//!
+//! Invariants:
+//! 1. What is written ascends strictly, whatever the inputs claim: an entry out of order is damage
+//!    and never reaches a table.
+//! 2. Faults install nothing: the loop reads to the end and returns them instead of tables.
+//! 3. All versions of a user key are in one table.
+
+use std::collections::HashMap;
+
+use super::{KeyBelow, Outputs, Split, Survival, Verdict};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::{
+    CompactionFilter, Cut, Decision, Emitter, Entry, Fault, Faults, Input, Job, Origin, OwnedEntry,
+    PartitionHooks, Patch, Properties,
+};
+use crate::iter::{InternalIter, MergeIter};
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::memtable::MemtableIter;
+use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::version::SstMeta;
+
+/// How often a running job looks whether it should stop, in entries.
+const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
+
+/// A cursor over the inputs of a job.
+pub trait JobIter: InternalIter {
+    /// Whether the entry is hidden.
+    fn is_hidden(&self) -> bool {
+        false
+    }
+
+    /// Where the entry lies.
+    fn origin(&self) -> Origin {
+        Origin::MEMTABLE
+    }
+
+    /// The entry's sequence number in its file.
+    fn stored_seq(&self) -> SeqNo {
+        self.key().trailer.seq()
+    }
+}
+
+impl JobIter for MemtableIter {}
+
+impl<I: JobIter> JobIter for MergeIter<I> {
+    fn is_hidden(&self) -> bool {
+        self.current().is_hidden()
+    }
+
+    fn origin(&self) -> Origin {
+        self.current().origin()
+    }
+
+    fn stored_seq(&self) -> SeqNo {
+        self.current().stored_seq()
+    }
+}
+
+/// What takes the place of faulty entries, by their places.
+pub type Patches = HashMap<Origin, Patch>;
+
+/// Changes entries between reading and writing: memory faults, for tests.
+pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
+
+/// The hooks of one job.
+pub struct Stages<'a> {
+    hooks: &'a PartitionHooks,
+    /// What the survival rules respect.
+    snapshots: &'a [SeqNo],
+    /// What deciding filters respect: the registered ones alone.
+    registered: &'a [SeqNo],
+    patches: &'a Patches,
+    inject: Option<&'a Inject>,
+    deciding: Vec<Box<dyn CompactionFilter>>,
+    sealing: Option<Box<dyn CompactionFilter>>,
+}
+
+impl<'a> Stages<'a> {
+    /// The stages of a partition's hooks. `snapshots` holds the registered ones and the sequence
+    /// visible at the job's start.
+    pub fn new(
+        hooks: &'a PartitionHooks,
+        snapshots: &'a [SeqNo],
+        registered: &'a [SeqNo],
+        patches: &'a Patches,
+        inject: Option<&'a Inject>,
+    ) -> Stages<'a> {
+        let (deciding, sealing) = (Vec::new(), None);
+        Stages { hooks, snapshots, registered, patches, inject, deciding, sealing }
+    }
+
+    /// The partition's hooks.
+    pub fn hooks(&self) -> &'a PartitionHooks {
+        self.hooks
+    }
+
+    /// The registered snapshots, ascending.
+    pub fn registered(&self) -> &'a [SeqNo] {
+        self.registered
+    }
+
+    /// Starts the filters.
+    pub fn start(&mut self, job: &Job<'_>) -> Result<()> {
+        for factory in &self.hooks.filters {
+            let filter = factory.start(job)?;
+            if factory.seals() {
+                self.sealing = Some(filter);
+            } else {
+                self.deciding.push(filter);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_table(&mut self) -> Result<Properties> {
+        let mut properties = Properties::default();
+        for filter in self.deciding.iter_mut().chain(self.sealing.as_mut()) {
+            filter.finish_table(&mut properties)?;
+        }
+        Ok(properties)
+    }
+
+    /// Whether a registered snapshot sees the version of a key that lies in [seq, newer).
+    fn is_seen(&self, seq: SeqNo, newer: SeqNo) -> bool {
+        let at = self.registered.partition_point(|snapshot| *snapshot < seq);
+        self.registered.get(at).is_some_and(|snapshot| *snapshot < newer)
+    }
+
+    /// What the deciding filters make of an entry; `None` if it stays.
+    fn decide(&mut self, entry: Entry<'_>) -> Result<Option<Decision>> {
+        let mut replaced: Option<Vec<u8>> = None;
+        for filter in &mut self.deciding {
+            let value = replaced.as_deref().unwrap_or(entry.value);
+            match filter.decide(Entry { value, ..entry })? {
+                Decision::Keep => {}
+                Decision::Remove => return Ok(Some(Decision::Remove)),
+                Decision::Replace(value) => replaced = Some(value),
+            }
+        }
+        Ok(replaced.map(Decision::Replace))
+    }
+}
+
+/// What a job made.
+pub enum JobOutcome {
+    /// Finished tables.
+    Done {
+        /// The tables, durable and not installed.
+        tables: Vec<SstMeta>,
+        /// Handles to values that no entry refers to any more.
+        dropped_handles: Vec<Vec<u8>>,
+    },
+    /// Damaged entries; nothing was written.
+    Faulty(Vec<Fault>),
+}
+
+/// The loop's state beside its stages.
+struct Writing<'a, 'o> {
+    stages: Stages<'a>,
+    survival: Survival<'a>,
+    below: KeyBelow,
+    split: Option<Split>,
+    outputs: Outputs<'o>,
+    faults: Faults,
+    dropped_handles: Vec<Vec<u8>>,
+    /// The entry read last and its value, for comparison with a twin.
+    last: Option<InternalKey>,
+    last_value: Vec<u8>,
+    /// The key written last.
+    written: Option<InternalKey>,
+}
+
+/// Writes what survives of `entries`, in tables that `split` ends. The stages are started.
+pub fn write_survivors<I: JobIter>(
+    entries: &mut I,
+    stages: Stages<'_>,
+    below: KeyBelow,
+    split: Option<Split>,
+    outputs: Outputs<'_>,
+    should_stop: &dyn Fn() -> bool,
+) -> Result<JobOutcome> {
+    let mut writing = Writing {
+        survival: Survival::new(stages.snapshots),
+        stages,
+        below,
+        split,
+        outputs,
+        faults: Faults::default(),
+        dropped_handles: Vec::new(),
+        last: None,
+        last_value: Vec::new(),
+        written: None,
+    };
+    let mut until_look = ENTRIES_BETWEEN_LOOKS;
+    entries.seek_to_first()?;
+    while entries.valid() {
+        until_look -= 1;
+        if until_look == 0 {
+            until_look = ENTRIES_BETWEEN_LOOKS;
+            if should_stop() {
+                return Err(Error::new(ErrorKind::Closed, "the work was given up"));
+            }
+        }
+        writing.read(entries)?;
+        entries.next()?;
+    }
+    writing.finish()
+}
+
+impl Writing<'_, '_> {
+    /// Takes in the entry under the cursor, or what a patch puts in its place.
+    fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
+        let (key, value) = (entries.key(), entries.value());
+        let (stored_seq, hidden, at) =
+            (entries.stored_seq(), entries.is_hidden(), self.origin(entries));
+        let kind = key.trailer.kind().expect("a stored entry has a kind");
+        let entry =
+            Entry { key: key.user, seq: key.trailer.seq(), stored_seq, kind, value, hidden };
+        if self.stages.patches.is_empty() && self.stages.inject.is_none() {
+            return self.take(entry, at);
+        }
+        let mut owned = OwnedEntry {
+            key: entry.key.to_vec(),
+            seq: stored_seq,
+            kind,
+            value: value.to_vec(),
+            verified: at.block_verified,
+        };
+        if let Some(inject) = self.stages.inject {
+            inject(at, &mut owned);
+        }
+        let mut patched = at;
+        match self.stages.patches.get(&at) {
+            None => {}
+            Some(Patch::Leave) => return Ok(()),
+            Some(Patch::Poison) => {
+                owned.kind = EntryKind::Poison;
+                owned.value.clear();
+            }
+            Some(Patch::Replace { key, seq, kind, value, .. }) => {
+                patched.block_verified = true;
+                owned = OwnedEntry {
+                    key: key.clone(),
+                    seq: *seq,
+                    kind: *kind,
+                    value: value.clone(),
+                    verified: true,
+                };
+            }
+        }
+        // An ingested file's entries all count under the file's sequence number.
+        let seq = if entry.seq == stored_seq { owned.seq } else { entry.seq };
+        let (key, value) = (&owned.key[..], &owned.value[..]);
+        let (stored_seq, kind) = (owned.seq, owned.kind);
+        self.take(Entry { key, seq, stored_seq, kind, value, hidden }, patched)
+    }
+
+    fn origin<I: JobIter>(&self, entries: &I) -> Origin {
+        let wanted = self.stages.sealing.is_some() || !self.stages.patches.is_empty();
+        if wanted { entries.origin() } else { Origin::MEMTABLE }
+    }
+
+    fn take(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
+        if let Some(sealing) = &mut self.stages.sealing {
+            if sealing.input(entry, at, &mut self.faults)? == Input::Take {
+                return Ok(());
+            }
+        } else if entry.hidden {
+            return Ok(());
+        }
+        let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
+        let newer = match &self.last {
+            Some(last) if *last.user == *entry.key => last.trailer.seq(),
+            _ => SeqNo::MAX,
+        };
+        if self.last.as_ref().is_some_and(|last| last.as_ref() > key) {
+            return self.damaged(entry, at, "an entry is out of order");
+        }
+        if !is_plausible(key, self.outputs.base_seq()) {
+            return self.damaged(entry, at, "an entry is impossible here");
+        }
+        let below = &mut self.below;
+        match self.survival.keep(key, |user| below.may_lie_below(user)) {
+            Verdict::Keep => self.keep(entry, newer, at)?,
+            Verdict::Drop => self.drop_handle(entry),
+            Verdict::Disordered => return self.damaged(entry, at, "an entry is out of order"),
+            Verdict::Twin => {
+                let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
+                if !same || self.last_value != entry.value {
+                    let what = "two entries with one key and sequence number differ";
+                    return self.damaged(entry, at, what);
+                }
+            }
+        }
+        self.remember(key, entry.value);
+        Ok(())
+    }
+
+    /// An entry that cannot be what was written: a fault if a filter can mend it, else an error.
+    fn damaged(&mut self, entry: Entry<'_>, at: Origin, what: &str) -> Result<()> {
+        if self.stages.sealing.is_none() {
+            let dir = self.outputs.dir();
+            return Err(Error::corruption(dir, None, what).at_key(entry.key));
+        }
+        self.faults.push(Fault {
+            key: entry.key.to_vec(),
+            seq: entry.stored_seq,
+            kind: entry.kind,
+            value: entry.value.to_vec(),
+            at,
+            what: what.to_owned(),
+            detail: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Has the filters decide on a survivor and writes what is left of it.
+    fn keep(&mut self, entry: Entry<'_>, newer: SeqNo, at: Origin) -> Result<()> {
+        let decidable = matches!(entry.kind, EntryKind::Value | EntryKind::Handle);
+        let decision = if self.stages.deciding.is_empty()
+            || !decidable
+            || self.stages.is_seen(entry.seq, newer)
+        {
+            None
+        } else {
+            self.stages.decide(entry)?
+        };
+        match decision {
+            None | Some(Decision::Keep) => self.carry(entry, at),
+            Some(Decision::Replace(value)) => {
+                self.drop_handle(entry);
+                self.write(Entry { kind: EntryKind::Value, value: &value, ..entry }, None)
+            }
+            Some(Decision::Remove) => {
+                self.drop_handle(entry);
+                // Without a tombstone an older version would come back to light: one below, or
+                // one that a snapshot keeps alive.
+                let kept = self.stages.snapshots.first().is_some_and(|first| *first < entry.seq);
+                if kept || self.below.may_lie_below(entry.key) {
+                    let kind = EntryKind::Tombstone;
+                    return self.write(Entry { kind, value: &[], ..entry }, None);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes an entry as it is, or with the handle of a value that moved.
+    fn carry(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
+        let moved = match (&self.stages.hooks.store, entry.kind) {
+            (Some(store), EntryKind::Handle) => store.carry(entry.value)?,
+            _ => None,
+        };
+        match moved {
+            Some(handle) => {
+                self.drop_handle(entry);
+                self.write(Entry { value: &handle, ..entry }, None)
+            }
+            None => {
+                let trusted = at.block_verified && entry.kind != EntryKind::Poison;
+                self.write(entry, trusted.then_some(entry.stored_seq))
+            }
+        }
+    }
+
+    fn drop_handle(&mut self, entry: Entry<'_>) {
+        if entry.kind == EntryKind::Handle && self.stages.hooks.store.is_some() {
+            self.dropped_handles.push(entry.value.to_vec());
+        }
+    }
+
+    fn write(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
+        if self.written.as_ref().is_none_or(|written| *written.user != *entry.key) {
+            self.boundary(Some(entry.key))?;
+        }
+        let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
+        if self.written.as_ref().is_some_and(|written| written.as_ref() >= key) {
+            // Only a faulty run gets here, and nothing of it is installed.
+            return self.damaged(entry, Origin::MEMTABLE, "an entry is out of order");
+        }
+        if let Some(sealing) = &mut self.stages.sealing {
+            sealing.output(entry, untouched_from)?;
+        }
+        self.outputs.add(key, entry.value)?;
+        if self.stages.sealing.is_some() {
+            // The answer at a boundary is for the first version behind it alone.
+            self.outputs.allow_cut(false);
+        }
+        replace(&mut self.written, key);
+        Ok(())
+    }
+
+    /// Between two user keys: hidden entries come out, and a block and a table may end.
+    fn boundary(&mut self, next: Option<&[u8]>) -> Result<()> {
+        let mut cut = Cut::Allowed;
+        if let Some(sealing) = &mut self.stages.sealing {
+            let outputs = &mut self.outputs;
+            let forced = outputs.forced_cuts();
+            let mut sink =
+                |key: &[u8], seq: SeqNo, payload: &[u8]| outputs.add_hidden(key, seq, payload);
+            let mut out = Emitter::new(&mut sink, forced);
+            cut = sealing.boundary(next, &mut out, &mut self.faults)?;
+            self.outputs.allow_cut(cut == Cut::Allowed);
+        }
+        let bytes = self.outputs.bytes();
+        let ends = match (next, &mut self.split) {
+            (None, _) => true,
+            (Some(user), Some(split)) => cut == Cut::Allowed && split.ends_before(user, bytes),
+            (Some(_), None) => false,
+        };
+        if ends && self.outputs.last_user_key().is_some() {
+            let properties = self.stages.finish_table()?;
+            self.outputs.end_table(properties)?;
+            if let Some(split) = &mut self.split {
+                split.begin();
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, key: KeyRef<'_>, value: &[u8]) {
+        replace(&mut self.last, key);
+        self.last_value.clear();
+        self.last_value.extend_from_slice(value);
+    }
+
+    fn finish(mut self) -> Result<JobOutcome> {
+        self.boundary(None)?;
+        if !self.faults.is_empty() {
+            return Ok(JobOutcome::Faulty(self.faults.into_vec()));
+        }
+        let tables = self.outputs.finish()?;
+        Ok(JobOutcome::Done { tables, dropped_handles: self.dropped_handles })
+    }
+}
+
+/// Whether a merge may come upon the entry. Inputs that verify block by block are not trusted
+/// further than that: they may have been written from damaged memory.
+#[inline]
+pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
+    let len = key.user.len();
+    len > 0 && len <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
+}
+
+/// Keeps a key, reusing what the one before was kept in.
+fn replace(kept: &mut Option<InternalKey>, key: KeyRef<'_>) {
+    match kept {
+        Some(kept) if kept.user.len() == key.user.len() => {
+            kept.user.copy_from_slice(key.user);
+            kept.trailer = key.trailer;
+        }
+        kept => *kept = Some(key.to_owned()),
+    }
+}

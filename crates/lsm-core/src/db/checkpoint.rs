@@ -1,0 +1,185 @@
+//! `Db::checkpoint`: a copy of the database as of one moment, in another folder, while writing
+//! goes on.
+//!
+//! All memtables are sealed between two groups of writers; what was written before is then
+//! flushed, and nothing else is until the version that holds exactly that is pinned. Its tables
+//! are linked, or copied where that does not work, and a manifest that names them and no log is
+//! published last.
+//!
+//! A checkpoint has the database's id: its tables carry it. It is the same database, gone another
+//! way since; nothing tells the two apart but their folders.
+//!
+//! Invariants:
+//! 1. The manifest is the last thing to appear: a folder without one is refused as a database.
+//! 2. The tables are pinned while they are linked.
+//! 3. When it fails, what it made is removed, the manifest first.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::DbInner;
+use super::handle::Db;
+use super::jobs::OldLog;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{AppendMode, Fs};
+use crate::types::{FileNo, SeqNo};
+use crate::version::{DbVersion, LogCut, Manifest};
+
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 256 << 10;
+
+impl Db {
+    /// Makes a copy of the database in the folder `dir`, which must be empty or not exist, while
+    /// writing goes on. Opened as a database it has every commit that was acknowledged before this
+    /// call, and is the state after some commit at or after the call; commits that run beside the
+    /// call are in it wholly or not at all. Partitions are those that exist at the end of the
+    /// flush; partitions without a log are in it as of the same moment.
+    ///
+    /// It shares bytes with this database where the file system can link, and is independent of it
+    /// all the same: neither ever changes a table. It bears the same database id.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; those of flushing, and of the
+    /// files. What was made is removed then, except the folder; what a crash leaves is refused as
+    /// a database.
+    ///
+    /// # Durability
+    /// Durable once this returns.
+    ///
+    /// # Cost
+    /// A flush of all partitions, a link (or a copy) of each table, three syncs. Writers wait no
+    /// longer than for the sealing of memtables.
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+        self.inner().checkpoint(dir.as_ref())
+    }
+}
+
+impl DbInner {
+    fn checkpoint(&self, dir: &Path) -> Result<()> {
+        self.check_open()?;
+        make_empty_folder(&*self.fs, dir)?;
+        let (version, last_seq) = self.version_at_one_commit()?;
+        let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), version.epoch);
+        let mut made = Vec::new();
+        let written = self.write_checkpoint(dir, &version, last_seq, name, &mut made);
+        if written.is_err() {
+            self.remove_checkpoint(dir, name, &made);
+        }
+        drop(version);
+        // Tables that became obsolete meanwhile.
+        self.background.wake_all();
+        written
+    }
+
+    /// Flushes what was written before the call and nothing else; the version that holds exactly
+    /// that, and the last sequence number in it.
+    fn version_at_one_commit(&self) -> Result<(Arc<DbVersion>, SeqNo)> {
+        // Compactions go on: they change no content.
+        let _no_other_flush = self.jobs.flushing.lock();
+        let mut between = self.between_groups();
+        let partitions = self.live_partitions();
+        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
+        let last_seq = self.visible_seq();
+        let sealed: Vec<_> = partitions.iter().map(|p| p.view().sealed.first().cloned()).collect();
+        drop(between);
+        for (partition, newest) in partitions.iter().zip(sealed) {
+            if let Some(newest) = newest.filter(|_| !partition.is_dropped()) {
+                self.flush_partition(partition, newest.id, OldLog::Release)?;
+            }
+        }
+        self.background.wake_all();
+        let version = self.lock_versions()?.current().clone();
+        Ok((version, last_seq))
+    }
+
+    fn write_checkpoint(
+        &self,
+        dir: &Path,
+        version: &DbVersion,
+        last_seq: SeqNo,
+        name: FileName,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let fs = &*self.fs;
+        for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
+            let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
+            made.push(file.path(dir));
+            link_or_copy(fs, &file.path(&self.dir), &file.path(dir))?;
+        }
+        fs.sync_dir(dir)?;
+        let mut copy = version.clone();
+        // It has no log: what the log held is flushed. The cut says how far that log reached.
+        copy.last_seq = copy.last_seq.max(last_seq);
+        copy.log_segments.clear();
+        copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
+        copy.log_closed = None;
+        Manifest::create(fs, dir, name, &copy)?;
+        Ok(())
+    }
+
+    /// Takes a checkpoint that failed away. A manifest whose tables are gone would be worse than
+    /// what is left if this fails.
+    fn remove_checkpoint(&self, dir: &Path, name: FileName, made: &[PathBuf]) {
+        let manifest = name.path(dir);
+        if self.fs.delete(&manifest).and_then(|()| self.fs.sync_dir(dir)).is_ok() {
+            made.iter().for_each(|path| drop(self.fs.delete(path)));
+        }
+    }
+}
+
+/// Makes the folder `dir`, which must not exist or hold no file.
+pub(super) fn make_empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    match fs.list(dir, "") {
+        Ok(entries) if entries.is_empty() => {}
+        Ok(_) => {
+            let message = format!("there are files in {}", dir.display());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Err(error) if is_not_found(&error) => {}
+        Err(error) => return Err(error),
+    }
+    fs.create_dir(dir)
+}
+
+pub(super) fn is_not_found(error: &Error) -> bool {
+    error.io_source().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
+}
+
+/// How a file came to its second name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placed {
+    /// The same bytes under two names.
+    Linked,
+    /// Other bytes, synced.
+    Copied,
+}
+
+/// Gives the file `from` the name `to`, which is free; not durable before its folder is synced.
+pub(super) fn link_or_copy(fs: &dyn Fs, from: &Path, to: &Path) -> Result<Placed> {
+    // Whatever keeps a link from being made, another device above all, a copy shows whether it
+    // matters.
+    if fs.caps().link && fs.link(from, to).is_ok() {
+        return Ok(Placed::Linked);
+    }
+    copy(fs, from, to)?;
+    Ok(Placed::Copied)
+}
+
+/// Copies the file `from` to the free name `to` and syncs its bytes.
+pub(super) fn copy(fs: &dyn Fs, from: &Path, to: &Path) -> Result<()> {
+    let source = fs.open_read(from)?;
+    let target = fs.open_append(to, AppendMode::IfAbsent)?;
+    let mut buf = vec![0; COPY_BYTES];
+    let mut at = 0;
+    loop {
+        let got = source.read_at(at, &mut buf)?;
+        if got == 0 {
+            break;
+        }
+        target.append(&buf[..got])?;
+        at += got as u64;
+    }
+    target.sync()
+}

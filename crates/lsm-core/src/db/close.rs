@@ -1,0 +1,60 @@
+//! Closing: nothing acknowledged is lost, and nothing touches the folder afterwards.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::log::Pipeline;
+use super::{BackgroundMode, DbInner};
+use crate::error::Result;
+use crate::partition::PartitionState;
+
+impl DbInner {
+    /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
+    pub(super) fn close(&self) -> Result<()> {
+        let mut lock = self.lock.lock();
+        if lock.is_none() {
+            return Ok(());
+        }
+        let flushed = self.flush_unlogged();
+        let mut between = self.between_groups();
+        // Writers that come from here on are refused; those before were answered.
+        self.closed.store(true, Ordering::Release);
+        let unlogged = self.seal_unlogged(&mut between);
+        drop(between);
+        // What was acknowledged while the first flush ran.
+        let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
+        let mut between = self.between_groups();
+        let ended = match &*self.failure.lock() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        };
+        let ended = ended.and_then(|()| self.close_log(&mut between));
+        drop(between);
+        self.background.stop();
+        self.ease();
+        // Calls that work on threads of their own give up; none may touch the folder afterwards.
+        let flushing = self.wait_for_jobs();
+        let versions = self.versions.lock();
+        self.shut.store(true, Ordering::Release);
+        drop((versions, flushing));
+        let removed = self.remove_obsolete();
+        *lock = None;
+        flushed.and(ended).and(removed)
+    }
+
+    /// Partitions without a log have nothing else to make them last.
+    fn flush_unlogged(&self) -> Result<()> {
+        if self.background.mode() == BackgroundMode::Threads {
+            self.check_open()?;
+        }
+        let unlogged = self.seal_unlogged(&mut self.between_groups());
+        self.finish_flushes(&unlogged)
+    }
+
+    fn seal_unlogged(&self, between: &mut Pipeline) -> Vec<Arc<PartitionState>> {
+        let mut unlogged = self.live_partitions();
+        unlogged.retain(|partition| !partition.logged);
+        unlogged.iter().for_each(|partition| self.seal(between, partition));
+        unlogged
+    }
+}

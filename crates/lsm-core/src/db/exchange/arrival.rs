@@ -1,0 +1,211 @@
+//! What an ingest does before it may change anything: checking the tables of an export, and giving
+//! them names in the database's folder.
+//!
+//! Invariants:
+//! 1. Every block of a table was verified, and every entry held against the rules that a write of
+//!    it would have met, before the table is named in an edit; a copy is verified again.
+//! 2. Files that no edit may name are removed when the arrival is dropped.
+//! 3. The database is not closed while an arrival lives: it works in the folder.
+
+use std::path::{Path, PathBuf};
+
+use super::description::Description;
+use crate::db::DbInner;
+use crate::db::checkpoint::{Placed, copy, link_or_copy};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::AppendMode;
+use crate::fs::names::{FileKind, FileName};
+use crate::iter::InternalIter;
+use crate::limits::check_key;
+use crate::partition::PartitionState;
+use crate::sstable::{ReadMode, SstReader, bloom_hash};
+use crate::types::{EntryKind, KeyRef};
+use crate::version::{Bounds, SstMeta, Table, TableContext};
+
+/// Checks a key that an ingest brings: what a put of it would refuse is refused.
+pub(super) fn check_ingested_key(partition: &PartitionState, stored: &[u8]) -> Result<()> {
+    if !partition.any_key {
+        partition.check_key(stored)?;
+        return check_key(stored);
+    }
+    match stored.split_last() {
+        Some((0, key)) => check_key(key),
+        _ => {
+            let message = format!("key \"{}\" lacks its zero byte", stored.escape_ascii());
+            Err(Error::new(ErrorKind::InvalidArgument, message))
+        }
+    }
+}
+
+/// Tables of an export on their way into the database.
+pub(super) struct Arrival<'a> {
+    db: &'a DbInner,
+    partition: &'a PartitionState,
+    /// As the manifest will have them, but for the sequence.
+    pub(super) tables: Vec<SstMeta>,
+    made: Vec<PathBuf>,
+}
+
+impl<'a> Arrival<'a> {
+    /// # Errors
+    /// If the database is closed or takes no writes, or the partition was dropped.
+    pub(super) fn begin(db: &'a DbInner, partition: &'a PartitionState) -> Result<Arrival<'a>> {
+        // Closing waits for what runs.
+        db.jobs.claims.lock().entry(partition.id).or_default().running += 1;
+        let arrival = Arrival { db, partition, tables: Vec::new(), made: Vec::new() };
+        db.check_open()?;
+        partition.check_live()?;
+        Ok(arrival)
+    }
+
+    /// Checks everything that the description names, in the folder of the export.
+    pub(super) fn check(&self, dir: &Path, description: &Description) -> Result<()> {
+        // Filters may differ: an export holds values alone. What decides about the form of keys
+        // must not.
+        if description.hooks.iter().any(|hook| hook.rules.any_key) != self.partition.any_key {
+            let message = format!(
+                "the export stores its keys in another form than partition {:?}: `any_key` differs",
+                self.partition.name
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let context = self.context(dir, description);
+        for pair in description.tables.windows(2) {
+            if pair[0].largest.user >= pair[1].smallest.user {
+                let path = FileName::new(FileKind::Sst, pair[1].file, pair[1].epoch).path(dir);
+                return Err(Error::corruption(path, None, "tables of an export overlap"));
+            }
+        }
+        for meta in &description.tables {
+            self.check_table(&Table::new(meta.clone()), &context)?;
+        }
+        Ok(())
+    }
+
+    fn context(&self, dir: &Path, description: &Description) -> TableContext {
+        TableContext {
+            fs: self.db.fs.clone(),
+            dir: dir.to_owned(),
+            db_id: description.db_id,
+            cache: None,
+        }
+    }
+
+    /// Reads the whole table and checks it against what is said of it, and its entries against
+    /// the limits.
+    fn check_table(&self, table: &Table, context: &TableContext) -> Result<()> {
+        let (meta, reader) = (&table.meta, table.reader(context)?);
+        let bad = |what: &str| Error::corruption(table.path(context), None, what);
+        if meta.bounds != Bounds::INCLUSIVE || meta.tombstones != 0 || meta.hidden != 0 {
+            return Err(bad("a table of an export holds more than values"));
+        }
+        let mut entries = reader.iter(ReadMode::Streaming);
+        entries.seek_to_first()?;
+        let is_first = entries.valid() && entries.key() == meta.smallest.as_ref();
+        if !is_first {
+            return Err(bad("a table does not begin with its smallest key"));
+        }
+        let mut count = 0;
+        let mut last = Vec::new();
+        while entries.valid() {
+            let key = entries.key();
+            if count > 0 && *key.user <= *last {
+                return Err(bad("keys of an export do not ascend").at_key(key.user));
+            }
+            self.check_entry(key, entries.value(), meta, reader, &bad)?;
+            count += 1;
+            last.clear();
+            last.extend_from_slice(key.user);
+            let trailer = key.trailer;
+            entries.next()?;
+            if !entries.valid() && KeyRef::new(&last, trailer) != meta.largest.as_ref() {
+                return Err(bad("a table does not end with its largest key"));
+            }
+        }
+        if count != meta.entries {
+            return Err(bad("a table has not as many entries as it should"));
+        }
+        Ok(())
+    }
+
+    fn check_entry(
+        &self,
+        key: KeyRef<'_>,
+        value: &[u8],
+        meta: &SstMeta,
+        reader: &SstReader,
+        bad: &dyn Fn(&str) -> Error,
+    ) -> Result<()> {
+        check_ingested_key(self.partition, key.user)?;
+        let most = self.db.options.value_bytes_max;
+        if value.len() as u64 > most {
+            return Err(Error::limit("value length", value.len() as u64, most));
+        }
+        if key.trailer.kind() != Some(EntryKind::Value) {
+            return Err(bad("an entry of an export is no value").at_key(key.user));
+        }
+        if !(meta.min_seq..=meta.max_seq).contains(&key.trailer.seq()) {
+            return Err(bad("a sequence is outside its table's").at_key(key.user));
+        }
+        if !reader.may_contain(bloom_hash(key.user)) {
+            return Err(bad("a key is not in its table's filter").at_key(key.user));
+        }
+        Ok(())
+    }
+
+    /// Gives the tables names of ours, durably.
+    pub(super) fn place(&mut self, dir: &Path, description: &Description) -> Result<()> {
+        for meta in &description.tables {
+            let (file, epoch) = (self.db.numbers.allocate(), self.db.epoch);
+            let from = FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir);
+            let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.dir);
+            let foreign = Some(description.identity(meta));
+            let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
+            self.made.push(to.clone());
+            if self.place_file(&from, &to)? == Placed::Copied {
+                let context = self.context(&self.db.dir, description);
+                self.check_table(&Table::new(meta.clone()), &context)?;
+            }
+            self.tables.push(meta);
+        }
+        self.db.fs.sync_dir(&self.db.dir)
+    }
+
+    fn place_file(&self, from: &Path, to: &Path) -> Result<Placed> {
+        let fs = &*self.db.fs;
+        if link_or_copy(fs, from, to)? == Placed::Copied {
+            return Ok(Placed::Copied);
+        }
+        // Durability: whoever brought the folder here may not have synced it.
+        let synced = fs.open_append(to, AppendMode::Existing).and_then(|file| file.sync());
+        if synced.is_err() {
+            // Not ours to open, or a sync that failed: those bytes are not to be relied on.
+            fs.delete(to)?;
+            copy(fs, from, to)?;
+            return Ok(Placed::Copied);
+        }
+        Ok(Placed::Linked)
+    }
+
+    /// An edit may name the files from now on: they stay.
+    pub(super) fn keep_files(&mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        for path in &self.made {
+            // A file that cannot be removed is an orphan until the next open.
+            let _ = self.db.fs.delete(path);
+        }
+        let mut claims = self.db.jobs.claims.lock();
+        let claim = claims.entry(self.partition.id).or_default();
+        claim.running -= 1;
+        if claim.running == 0 && self.partition.is_dropped() {
+            claims.remove(&self.partition.id);
+        }
+        drop(claims);
+        self.db.background.wake_all();
+    }
+}

@@ -1,0 +1,313 @@
+//! [`Description`]: the file `EXPORT` that makes tables in a folder an export.
+//!
+//! Written by `export.rs`, read by `ingest.rs`. It says what the tables are; whether they are so
+//! is checked by who takes them in.
+//!
+//! ```text
+//! offset size name
+//!      0    8 magic            "SILTEXPT"
+//!      8    4 format version   1
+//!     12    4 checksum         1 = XXH3-64
+//!     16    8 features         compatible: unknown bits do not matter
+//!     24    8 features         read-compatible: the same here, nobody writes to an export
+//!     32    8 features         incompatible: with unknown bits it is refused
+//!     40   16 database id      of the database that exported
+//!     56    8 length           of the body
+//!     64    8 header checksum  XXH3-64 of the 64 bytes before
+//!     72    - body, varints unless said:
+//!             partition name   length, bytes
+//!             sequence         of the snapshot that was exported
+//!             options          length, then as in `version/edit.rs`
+//!             hooks            length, then as in `version/edit.rs`: the partition's hooks and
+//!                              their rules
+//!             tables           count, then of each its unique id (u128), length, and the table as
+//!                              in `version/edit.rs`; ascending by key
+//!      -    8 body checksum    XXH3-64 of the body, seeded with the header checksum
+//! ```
+//!
+//! A table lies beside the description under the name that its file number and epoch make. It
+//! verifies against the database id above, that number and that epoch.
+//!
+//! Invariants:
+//! 1. The header keeps its form in all versions to come.
+//! 2. Decoding ends in a description or an error whatever the bytes are.
+
+use std::path::Path;
+
+use crate::codec::{
+    Malformed, Reader, checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_u128,
+    put_varint,
+};
+use crate::db::checkpoint::is_not_found;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Fs;
+use crate::fs::names::EXPORT;
+use crate::options::PartitionOptions;
+use crate::sstable::SstIdentity;
+use crate::types::{DbId, SeqNo};
+use crate::version::{
+    EditFault, HookRecord, SstMeta, put_hooks, put_meta, put_options, read_all, read_hooks,
+    read_meta, read_options,
+};
+
+const MAGIC: &[u8; 8] = b"SILTEXPT";
+const FORMAT_VERSION: u32 = 1;
+const CHECKSUM_XXH3_64: u32 = 1;
+const HEADER_BYTES: usize = 72;
+
+/// What an export holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Description {
+    /// The database that exported.
+    pub db_id: DbId,
+    /// The partition's name there.
+    pub partition: String,
+    /// The snapshot.
+    pub seq: SeqNo,
+    /// The partition's options there.
+    pub options: PartitionOptions,
+    /// The partition's hooks there.
+    pub hooks: Vec<HookRecord>,
+    /// Ascending and disjoint.
+    pub tables: Vec<SstMeta>,
+}
+
+impl Description {
+    /// What the table's file says of itself.
+    pub(super) fn identity(&self, table: &SstMeta) -> SstIdentity {
+        SstIdentity { db_id: self.db_id, file: table.file, epoch: table.epoch }
+    }
+
+    /// The bytes of the file.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        put_bytes(&mut body, self.partition.as_bytes());
+        put_varint(&mut body, self.seq.get());
+        let mut part = Vec::new();
+        put_options(&mut part, &self.options);
+        put_bytes(&mut body, &part);
+        part.clear();
+        put_hooks(&mut part, &self.hooks);
+        put_bytes(&mut body, &part);
+        put_varint(&mut body, self.tables.len() as u64);
+        for table in &self.tables {
+            put_u128(&mut body, self.identity(table).unique_id());
+            part.clear();
+            put_meta(&mut part, table);
+            put_bytes(&mut body, &part);
+        }
+        let mut out = Vec::new();
+        out.extend_from_slice(MAGIC);
+        put_u32(&mut out, FORMAT_VERSION);
+        put_u32(&mut out, CHECKSUM_XXH3_64);
+        (0..3).for_each(|_| put_u64(&mut out, 0));
+        put_u128(&mut out, self.db_id.0);
+        put_u64(&mut out, body.len() as u64);
+        let header = checksum64(&out);
+        put_u64(&mut out, header);
+        debug_assert_eq!(out.len(), HEADER_BYTES);
+        out.extend_from_slice(&body);
+        put_u64(&mut out, checksum64_seeded(&body, header));
+        out
+    }
+
+    /// Reads the description of the export in `dir`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::Unsupported`] if newer code
+    /// wrote it; [`ErrorKind::Corruption`].
+    pub(super) fn read(fs: &dyn Fs, dir: &Path) -> Result<Description> {
+        let path = dir.join(EXPORT);
+        let file = fs.open_read(&path).map_err(|error| {
+            if !is_not_found(&error) {
+                return error;
+            }
+            let message = format!("there is no export in {}", dir.display());
+            Error::because(ErrorKind::InvalidArgument, message, error)
+        })?;
+        Description::decode(&read_all(&*file)?, &path)
+    }
+
+    fn decode(bytes: &[u8], path: &Path) -> Result<Description> {
+        let (db_id, body) = open_envelope(bytes, path)?;
+        decode_body(db_id, body).map_err(|fault| match fault {
+            EditFault::Malformed(Malformed { what, at }) => {
+                Error::corruption(path, (HEADER_BYTES + at) as u64, what)
+            }
+            EditFault::Unsupported(_) => {
+                let message = format!("export {}: {fault}", path.display());
+                Error::new(ErrorKind::Unsupported, message)
+            }
+        })
+    }
+}
+
+/// Checks header and checksums; the database and the body.
+fn open_envelope<'a>(bytes: &'a [u8], path: &Path) -> Result<(DbId, &'a [u8])> {
+    let bad = |offset: usize, what: &str| Error::corruption(path, offset as u64, what);
+    let short = |fault: Malformed| bad(fault.at, "the description of an export ends too soon");
+    let mut r = Reader::new(bytes);
+    let head = r.clone().take(HEADER_BYTES - 8).map_err(short)?;
+    if r.take(8).map_err(short)? != MAGIC {
+        return Err(bad(0, "the file is no description of an export"));
+    }
+    let (version, checksum_id) = (r.u32().map_err(short)?, r.u32().map_err(short)?);
+    r.take(16).map_err(short)?;
+    let incompatible = r.u64().map_err(short)?;
+    let db_id = DbId(r.u128().map_err(short)?);
+    let length = r.u64().map_err(short)?;
+    let header = r.u64().map_err(short)?;
+    if header != checksum64(head) {
+        return Err(bad(0, "the header of an export does not match its checksum"));
+    }
+    if version > FORMAT_VERSION || checksum_id != CHECKSUM_XXH3_64 || incompatible != 0 {
+        let what = format!(
+            "{} needs newer code: format version {version}, checksum {checksum_id}, features \
+             {incompatible:#x}",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    let too_long = |_| bad(56, "the body of an export is longer than memory");
+    let body = r.take(usize::try_from(length).map_err(too_long)?).map_err(short)?;
+    if r.u64().map_err(short)? != checksum64_seeded(body, header) {
+        return Err(bad(HEADER_BYTES, "the body of an export does not match its checksum"));
+    }
+    r.finish().map_err(|fault| bad(fault.at, "bytes follow the end of an export"))?;
+    Ok((db_id, body))
+}
+
+fn decode_body(db_id: DbId, body: &[u8]) -> Result<Description, EditFault> {
+    let mut r = Reader::new(body);
+    let name = std::str::from_utf8(r.bytes()?).map_err(|_| r.malformed("name is not UTF-8"))?;
+    let seq = SeqNo::new(r.varint()?).ok_or(r.malformed("sequence too large"))?;
+    let options = read_options(&mut Reader::new(r.bytes()?))?;
+    let mut part = Reader::new(r.bytes()?);
+    let hooks = read_hooks(&mut part)?;
+    part.finish()?;
+    let mut description =
+        Description { db_id, partition: name.to_owned(), seq, options, hooks, tables: Vec::new() };
+    for _ in 0..r.varint()? {
+        let unique_id = r.u128()?;
+        let table = read_meta(&mut Reader::new(r.bytes()?))?;
+        if description.identity(&table).unique_id() != unique_id {
+            return Err(r.malformed("a table's unique id is not its identity's").into());
+        }
+        if table.global_seq.is_some() || table.foreign.is_some() {
+            return Err(r.malformed("a table of an export was ingested").into());
+        }
+        description.tables.push(table);
+    }
+    r.finish()?;
+    Ok(description)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::types::{EntryKind, Epoch, FileNo, InternalKey, Trailer};
+    use crate::version::Bounds;
+
+    fn example() -> Description {
+        let key = |user: &str, n| InternalKey {
+            user: user.as_bytes().into(),
+            trailer: Trailer::new(SeqNo::new(n).unwrap(), EntryKind::Value),
+        };
+        let table = SstMeta {
+            file: FileNo(0x21),
+            epoch: Epoch(3),
+            bytes: 300,
+            hash: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
+            smallest: key("a", 5),
+            largest: key("m", 4),
+            bounds: Bounds::INCLUSIVE,
+            min_seq: SeqNo::new(4).unwrap(),
+            max_seq: SeqNo::new(9).unwrap(),
+            entries: 7,
+            tombstones: 0,
+            hidden: 0,
+            global_seq: None,
+            foreign: None,
+        };
+        Description {
+            db_id: DbId(0xd0),
+            partition: "users".to_owned(),
+            seq: SeqNo::new(300).unwrap(),
+            options: PartitionOptions::default(),
+            hooks: Vec::new(),
+            tables: vec![table],
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Description> {
+        Description::decode(bytes, Path::new("EXPORT"))
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_table_above() {
+        let bytes = example().encode();
+        let text: Vec<String> = bytes
+            .chunks(16)
+            .map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect())
+            .collect();
+        assert_eq!(text, GOLDEN.split_whitespace().collect::<Vec<_>>(), "\n{}", text.join("\n"));
+        assert_eq!(decode(&bytes).unwrap(), example());
+    }
+
+    /// Magic, version and checksum id; features; database id from 40 on, length at 56, header
+    /// checksum at 64; then name, sequence, options, hooks, tables and the body checksum.
+    const GOLDEN: &str = "
+        53494c54455850540100000001000000
+        00000000000000000000000000000000
+        0000000000000000d000000000000000
+        00000000000000005f00000000000000
+        aaa122cde488aba5057573657273ac02
+        200201010401010602802008010a0a04
+        808080200c01040e0580808080011001
+        0a010001d17b5340cfe660017949755d
+        b808d677222103ac0277665544332211
+        00efcdab896745230101610501016d04
+        01000409070000275b7a2536fe2883";
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_refused() {
+        let bytes = example().encode();
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len]).unwrap_err().is_corruption());
+        }
+        for at in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[at / 8] ^= 1 << (at % 8);
+            assert!(decode(&bytes).unwrap_err().is_corruption());
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(decode(&longer).unwrap_err().is_corruption());
+    }
+
+    proptest! {
+        #[test]
+        fn lies_under_right_checksums_end_in_an_error_or_a_description(
+            at in any::<prop::sample::Index>(),
+            byte: u8,
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = example().encode();
+            bytes.truncate(bytes.len() - 8);
+            let body = HEADER_BYTES..bytes.len();
+            let at = body.start + at.index(body.len());
+            bytes[at] = byte;
+            bytes.truncate(body.start + cut.index(2 * body.len()).min(body.len()));
+            let len = (bytes.len() - HEADER_BYTES) as u64;
+            bytes[56..64].copy_from_slice(&len.to_le_bytes());
+            let header = checksum64(&bytes[..64]);
+            bytes[64..72].copy_from_slice(&header.to_le_bytes());
+            let checksum = checksum64_seeded(&bytes[HEADER_BYTES..], header);
+            put_u64(&mut bytes, checksum);
+            if let Ok(description) = decode(&bytes) {
+                prop_assert_eq!(decode(&description.encode()).unwrap(), description);
+            }
+        }
+    }
+}

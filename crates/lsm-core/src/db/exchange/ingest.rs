@@ -1,0 +1,169 @@
+//! `Partition::ingest`: takes the tables of an export in, as one write.
+//!
+//! Everything that can be done while writers go on is done first: checking, linking, flushing what
+//! overlaps, syncing the log. Then, between two groups of writers, the ingest takes its sequence
+//! number, becomes durable as one edit, and visible.
+//!
+//! Invariants:
+//! 1. At the sequence number that it takes, every older entry of its keys is in tables: memtables
+//!    are looked at first, and must hold nothing older.
+//! 2. The log is durable through all sequence numbers before it when the edit is written, else a
+//!    crash could keep the ingest and lose what came before.
+//! 3. Nothing is visible beyond its sequence number before its edit is installed, so no snapshot
+//!    sees it come.
+//! 4. Its number is used up even if it fails: the edit may be on disk.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::arrival::Arrival;
+use super::description::Description;
+use crate::compaction::ingest_level;
+use crate::db::jobs::OldLog;
+use crate::db::{DbInner, Partition};
+use crate::error::Result;
+use crate::iter::InternalIter;
+use crate::partition::PartitionState;
+use crate::types::{KeyRef, SeqNo};
+use crate::version::{Change, SstMeta};
+
+/// What an ingest took in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IngestSummary {
+    /// Number of tables.
+    pub tables: usize,
+    /// Number of keys.
+    pub entries: u64,
+    /// Length of all tables together, in bytes.
+    pub bytes: u64,
+    /// The sequence number of all of them; for an empty export the newest visible one.
+    pub seq: SeqNo,
+}
+
+impl Partition {
+    /// Takes in what [`Partition::export`] wrote to the folder `dir`, of this or another database:
+    /// sets all of its keys at once, as one operation. Writes that were acknowledged before are
+    /// shadowed by it, writes that begin after it win, snapshots and iterators that exist do not
+    /// see it. Keys that it does not have stay as they are.
+    ///
+    /// Its files are linked where the file system can, so `dir` must not be written to afterwards;
+    /// it may be removed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if `dir` holds no export, or one of a partition with other
+    /// hooks; [`ErrorKind::Unsupported`] if newer code wrote it; corruption that names file and
+    /// offset; a limit that a key or value passes. Nothing is changed then. If the manifest cannot
+    /// be written, it is not visible, and whether it will be after the next open is unknown.
+    ///
+    /// # Durability
+    /// Durable once this returns, with every logged write before it.
+    ///
+    /// # Cost
+    /// Reads the export once to check it. Flushes the memtables if they hold keys in its range.
+    /// Writers wait for one edit of the manifest, and for a flush of what was written into the
+    /// range within this call.
+    ///
+    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
+    /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
+    pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
+        let (db, state, dir) = (self.db(), self.state(), dir.as_ref());
+        let mut arrival = Arrival::begin(db, state)?;
+        let description = Description::read(&*db.fs, dir)?;
+        arrival.check(dir, &description)?;
+        if description.tables.is_empty() {
+            return Ok(IngestSummary { tables: 0, entries: 0, bytes: 0, seq: db.visible_seq() });
+        }
+        arrival.place(dir, &description)?;
+        let seq = db.install_arrival(state, &mut arrival)?;
+        Ok(IngestSummary {
+            tables: arrival.tables.len(),
+            entries: arrival.tables.iter().map(|meta| meta.entries).sum(),
+            bytes: arrival.tables.iter().map(|meta| meta.bytes).sum(),
+            seq,
+        })
+    }
+}
+
+/// Whether a memtable holds a key in the range of one of the tables.
+fn memtables_overlap(partition: &PartitionState, tables: &[SstMeta]) -> Result<bool> {
+    let view = partition.pin();
+    for memtable in view.memtables() {
+        let mut entries = memtable.iter();
+        for meta in tables {
+            entries.seek(KeyRef::seek(&meta.smallest.user, SeqNo::MAX))?;
+            if entries.valid() && *entries.key().user <= *meta.largest.user {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+impl DbInner {
+    /// Makes the tables of an arrival part of the partition; their sequence number.
+    fn install_arrival(
+        &self,
+        partition: &Arc<PartitionState>,
+        arrival: &mut Arrival<'_>,
+    ) -> Result<SeqNo> {
+        if memtables_overlap(partition, &arrival.tables)? {
+            self.seal(&mut self.between_groups(), partition);
+            self.finish_flushes(std::slice::from_ref(partition))?;
+        }
+        self.sync_log()?;
+        // From here on nothing is flushed but below, so what is written meanwhile, which is newer
+        // than the ingest, stays above it.
+        let no_other_flush = self.jobs.flushing.lock();
+        let mut between = self.between_groups();
+        self.check_open()?;
+        partition.check_live()?;
+        if memtables_overlap(partition, &arrival.tables)? {
+            self.seal(&mut between, partition);
+            let newest = partition.view().sealed.first().map(|memtable| memtable.id);
+            if let Some(newest) = newest {
+                self.flush_partition(partition, newest, OldLog::Keep)?;
+            }
+        }
+        self.sync_log()?;
+        let seq = self.take_seq(&mut between);
+        arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
+        let levels = self.reserve_levels(partition, &arrival.tables);
+        let (id, tables) = (partition.id, arrival.tables.iter().cloned());
+        let added = tables.zip(&levels).map(|(meta, level)| Change::TableAdded {
+            partition: id,
+            level: *level as u8,
+            meta,
+        });
+        let changes = added.chain([Change::LastSeq(seq)]).collect();
+        arrival.keep_files();
+        let installed = self.install_tables(partition, changes, None, Vec::new());
+        if let Ok(true) = installed {
+            self.publish(&between);
+        }
+        drop(between);
+        drop(no_other_flush);
+        self.release_levels(partition, &arrival.tables);
+        let is_live = installed?;
+        assert!(is_live, "a partition is dropped under the commit path's lock");
+        Ok(seq)
+    }
+
+    /// Chooses the level of each table and keeps compactions out of its range there.
+    fn reserve_levels(&self, partition: &PartitionState, tables: &[SstMeta]) -> Vec<usize> {
+        let mut claims = self.jobs.claims.lock();
+        let claim = claims.entry(partition.id).or_default();
+        let version = partition.view().version.clone();
+        let mut level_of = |meta: &SstMeta| {
+            let level = ingest_level(&version, &claim.busy, meta.range());
+            claim.busy.reserve(level, meta);
+            level
+        };
+        tables.iter().map(&mut level_of).collect()
+    }
+
+    fn release_levels(&self, partition: &PartitionState, tables: &[SstMeta]) {
+        let mut claims = self.jobs.claims.lock();
+        let claim = claims.entry(partition.id).or_default();
+        tables.iter().for_each(|meta| claim.busy.unreserve(meta.file));
+    }
+}

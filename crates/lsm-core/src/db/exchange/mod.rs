@@ -1,0 +1,15 @@
+//! Exchange of a partition's content between databases: `export.rs` writes finished tables and a
+//! description of them into a folder, `ingest.rs` takes such a folder in.
+//!
+//! Invariants:
+//! 1. An export is a range of one partition as of one snapshot: one version of each user key, no
+//!    tombstones. Its description is published last, so a folder with one is whole.
+//! 2. An ingest is one edit: all of the export becomes visible at one sequence number, or nothing.
+
+mod arrival;
+mod description;
+mod export;
+mod ingest;
+
+pub use export::ExportSummary;
+pub use ingest::IngestSummary;

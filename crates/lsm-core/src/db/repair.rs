@@ -1,0 +1,158 @@
+//! The repair of entries that a job found faulty: outside the job, then the job runs again.
+//!
+//! What to try, and in which order, is the filter's; this file gives it the sources that only the
+//! engine has, counts the rounds, and tells listeners.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::DbInner;
+use crate::batch::SectionReader;
+use crate::compaction::Patches;
+use crate::error::{Damage, Error, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::hooks::{
+    CompactionFilterFactory, Event, Fault, Origin, OwnedEntry, Patch, RepairSources,
+};
+use crate::partition::{PartitionState, ReadView};
+use crate::types::{PartitionId, SeqNo};
+use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
+
+/// Rounds of faults, repairs and a further run; what is faulty after them is poisoned.
+pub(super) const REPAIR_ROUNDS: usize = 4;
+
+/// Where a filter's repair may look.
+struct Sources<'a> {
+    db: &'a DbInner,
+    partition: PartitionId,
+    view: Arc<ReadView>,
+}
+
+impl RepairSources for Sources<'_> {
+    fn reread(&mut self, at: &Origin) -> Result<Option<OwnedEntry>> {
+        let Some(file) = at.file else { return Ok(None) };
+        let mut tables = self.view.version.tables();
+        let Some((_, table)) = tables.find(|(_, table)| table.meta.file == file) else {
+            return Ok(None);
+        };
+        table.reader(&self.db.tables)?.entry_at(at.block_offset, at.entry, true)
+    }
+
+    fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        self.db.find_in_log(self.partition, key, seq)
+    }
+}
+
+impl DbInner {
+    /// Finds a patch for each fault.
+    pub(super) fn repair(
+        &self,
+        partition: &PartitionState,
+        filter: &Arc<dyn CompactionFilterFactory>,
+        faults: Vec<Fault>,
+        patches: &mut Patches,
+        last_round: bool,
+    ) {
+        let mut sources = Sources { db: self, partition: partition.id, view: partition.pin() };
+        for fault in faults {
+            let damage = self.damage_of(partition, &fault);
+            self.tell(&Event::Corruption(damage.clone()));
+            let tried = patches.contains_key(&fault.at);
+            let patch = if last_round || tried {
+                Patch::Poison
+            } else {
+                filter.repair(&fault, &mut sources)
+            };
+            match &patch {
+                Patch::Replace { key, source, .. } => self.tell(&Event::Repaired {
+                    partition: partition.name.to_string(),
+                    key: key.clone(),
+                    source: source.clone(),
+                }),
+                Patch::Poison => {
+                    self.tell(&Event::Quarantined { damage, value: fault.value.clone() });
+                }
+                Patch::Leave => {}
+            }
+            patches.insert(fault.at, patch);
+        }
+    }
+
+    fn damage_of(&self, partition: &PartitionState, fault: &Fault) -> Damage {
+        let file = match fault.at.file {
+            None => PathBuf::from("memtable"),
+            Some(file) => {
+                let view = partition.view();
+                let epoch = view
+                    .version
+                    .tables()
+                    .find(|(_, table)| table.meta.file == file)
+                    .map_or(self.epoch, |(_, table)| table.meta.epoch);
+                FileName::new(FileKind::Sst, file, epoch).path(&self.dir)
+            }
+        };
+        Damage {
+            partition: Some(partition.name.to_string()),
+            file,
+            offset: fault.at.file.map(|_| fault.at.block_offset),
+            key: Some(fault.key.clone()),
+            what: fault.what.clone(),
+        }
+    }
+
+    /// The operation of `key` and `seq` in the log of this epoch, if a live segment still has it.
+    fn find_in_log(
+        &self,
+        partition: PartitionId,
+        key: &[u8],
+        seq: SeqNo,
+    ) -> Result<Option<OwnedEntry>> {
+        let segments = self.versions.lock().current().log_segments.clone();
+        let mut sources = Vec::new();
+        for (number, epoch) in segments {
+            let path = FileName::new(FileKind::Wal, number, epoch).path(&self.dir);
+            let file = self.fs.open_read(&path)?;
+            sources.push(SegmentSource { number, epoch, path, file });
+        }
+        let mut options = LogReaderOptions::new(self.db_id);
+        options.only = Some(partition);
+        let mut reader = LogReader::new(sources, options)?;
+        while let Some(frame) = reader.next_frame()? {
+            let Record::Batch(batch) = &frame.record else { continue };
+            for section in batch.sections() {
+                let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
+                if !(section.first_seq..=last).contains(&seq) {
+                    continue;
+                }
+                let skip = (seq.get() - section.first_seq.get()) as usize;
+                let mut operations = SectionReader::new(section.bytes);
+                let malformed = |fault: crate::codec::Malformed| {
+                    Error::corruption(&self.dir, None, fault.to_string())
+                };
+                let mut operation = operations.next_operation().map_err(malformed)?;
+                for _ in 0..skip {
+                    operation = operations.next_operation().map_err(malformed)?;
+                }
+                let Some(operation) = operation else { return Ok(None) };
+                if section.bytes[operation.key.clone()] != *key {
+                    return Ok(None);
+                }
+                return Ok(Some(OwnedEntry {
+                    key: key.to_vec(),
+                    seq,
+                    kind: operation.kind,
+                    value: section.bytes[operation.value].to_vec(),
+                    verified: true,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells every listener. Called outside every lock.
+    pub(super) fn tell(&self, event: &Event) {
+        for listener in &self.listeners {
+            listener.on_event(event);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The one pass over a block's entries that makes them trusted. Called by [`Block::parse`] alone.
+//!
+//! [`Block::parse`]: super::block::Block::parse
+
+use std::cmp::Ordering;
+
+use crate::codec::{Malformed, Reader};
+use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
+use crate::types::{EntryKind, SeqNo, Trailer, prefix8};
+
+use super::block::{Head, KIND_BITS, RESTART_ENTRIES, bad};
+use super::block_search::{JoinedKey, compare_joined, joined_word};
+use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
+
+/// The one pass over a block's entries that makes them trusted.
+pub(super) struct Check<'a> {
+    pub payload: &'a [u8],
+    /// Where the entries end.
+    pub end: usize,
+    pub common: usize,
+    pub base_seq: u64,
+    pub restarts: Reader<'a>,
+    pub words: Vec<u64>,
+    pub offsets: Vec<u32>,
+    /// The table's, if it may have hidden entries.
+    pub hidden_suffix: Option<&'a [u8]>,
+    pub hidden: Vec<u32>,
+    /// The hidden entry behind the last visible one, if there is one.
+    pub last_hidden: Option<PiecedKey<'a>>,
+}
+
+impl<'a> Check<'a> {
+    /// Takes in `count` visible entries and the hidden ones among them.
+    ///
+    /// # Errors
+    /// What is wrong, and at which byte.
+    pub(super) fn entries(&mut self, count: usize) -> Result<(), Malformed> {
+        let mut at = 0;
+        let mut restart: &[u8] = &[];
+        let mut common_prefix: &[u8] = &[];
+        let mut last: Option<(JoinedKey<'a>, Trailer)> = None;
+        for i in 0..count {
+            // There are bytes behind the entries, so that this one exists.
+            if self.payload[at] & HIDDEN_BIT != 0 {
+                at = self.hidden_run(at)?;
+            }
+            let head = Head::decode(self.payload, at).ok_or(bad("bad entry", at))?;
+            let trailer = self.trailer(head, at)?;
+            let (suffix, next) = self.body(head, at)?;
+            if (i as u32).is_multiple_of(RESTART_ENTRIES) {
+                if self.restarts.u32()? as usize != at || head.shared != 0 {
+                    return Err(bad("restart is not where it is said to be", at));
+                }
+                restart = suffix;
+                if i == 0 {
+                    common_prefix = suffix.get(..self.common).unwrap_or(&[]);
+                }
+                if common_prefix.len() != self.common || !suffix.starts_with(common_prefix) {
+                    return Err(bad("key lacks the common prefix", at));
+                }
+            } else if head.shared > restart.len() || head.shared < self.common {
+                return Err(bad("shared length does not fit", at));
+            }
+            let key = JoinedKey { shared: &restart[..head.shared], suffix };
+            let word = joined_word(key, self.common);
+            if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), last) {
+                // Behind a prefix that all have, words ascend with the keys; equal ones decide
+                // nothing.
+                let order = before.cmp(&word).then_with(|| compare_joined(last_key, key));
+                if order.then(trailer.cmp(&last_trailer)) != Ordering::Less {
+                    return Err(bad("keys do not ascend", at));
+                }
+            }
+            if let Some(hidden) = self.last_hidden.take() {
+                let here = self.pieced(key, trailer, word);
+                if hidden.order(&here) != Ordering::Less {
+                    return Err(bad("keys do not ascend", at));
+                }
+            }
+            self.words.push(word);
+            self.offsets.push(at as u32);
+            last = Some((key, trailer));
+            at = next;
+        }
+        at = self.hidden_run(at)?;
+        if at == self.end { Ok(()) } else { Err(bad("bytes left over", at)) }
+    }
+
+    fn trailer(&self, head: Head, at: usize) -> Result<Trailer, Malformed> {
+        if head.header & !KIND_BITS != 0 {
+            return Err(bad("unknown header bits", at));
+        }
+        let kind = EntryKind::from_u8(head.header).ok_or(bad("unknown entry kind", at))?;
+        Ok(Trailer::new(self.seq(head.delta, at)?, kind))
+    }
+
+    fn seq(&self, delta: u64, at: usize) -> Result<SeqNo, Malformed> {
+        let seq = self.base_seq.checked_add(delta).and_then(SeqNo::new);
+        seq.ok_or(bad("sequence number too large", at))
+    }
+
+    /// The suffix, and where the entry ends.
+    fn body(&self, head: Head, at: usize) -> Result<(&'a [u8], usize), Malformed> {
+        let key_len = head.shared.checked_add(head.suffix_len);
+        if !key_len.is_some_and(|len| (1..=INTERNAL_KEY_BYTES_MAX).contains(&len)) {
+            return Err(bad("key length out of range", at));
+        }
+        if head.value_len as u64 > FORMAT_VALUE_BYTES_MAX {
+            return Err(bad("value length out of range", at));
+        }
+        let value = head.suffix + head.suffix_len;
+        let next = value + head.value_len;
+        if next > self.end {
+            return Err(bad("entry passes the end", at));
+        }
+        Ok((&self.payload[head.suffix..value], next))
+    }
+}
+
+/// The hidden entries of a block.
+impl<'a> Check<'a> {
+    /// Takes in the hidden entries from `at` on; returns where the next visible one begins.
+    fn hidden_run(&mut self, mut at: usize) -> Result<usize, Malformed> {
+        while at < self.end && self.payload[at] & HIDDEN_BIT != 0 {
+            at = self.hidden_entry(at)?;
+        }
+        Ok(at)
+    }
+
+    /// Takes in the hidden entry at `at`; returns where it ends.
+    fn hidden_entry(&mut self, at: usize) -> Result<usize, Malformed> {
+        let Some(suffix) = self.hidden_suffix else {
+            return Err(bad("hidden entry in a table without hidden entries", at));
+        };
+        let head = HiddenHead::decode(self.payload, at).ok_or(bad("bad hidden entry", at))?;
+        if head.payload.end > self.end {
+            return Err(bad("entry passes the end", at));
+        }
+        if head.payload_len() as u64 > FORMAT_VALUE_BYTES_MAX {
+            return Err(bad("value length out of range", at));
+        }
+        let is_behind_owner = head.owner == Owner::Near(1) && self.last_hidden.is_none();
+        let here = match head.owner {
+            Owner::Near(back) => self.near(back, suffix, at)?,
+            Owner::Plain(start, len, delta) => {
+                let key = &self.payload[start..start + len];
+                if len <= suffix.len() || !key.ends_with(suffix) {
+                    return Err(bad("hidden key lacks the suffix", at));
+                }
+                let trailer = hidden_trailer(self.seq(delta, at)?);
+                PiecedKey { pieces: [key, &[], &[]], trailer, word: None }
+            }
+        };
+        let len: usize = here.pieces.iter().map(|piece| piece.len()).sum();
+        if len > INTERNAL_KEY_BYTES_MAX {
+            return Err(bad("key length out of range", at));
+        }
+        // Right behind its owner it is in order.
+        if !is_behind_owner {
+            let before =
+                self.last_hidden.or_else(|| self.visible(self.offsets.len().checked_sub(1)?));
+            if before.is_some_and(|before| before.order(&here) != Ordering::Less) {
+                return Err(bad("keys do not ascend", at));
+            }
+        }
+        self.last_hidden = Some(here);
+        self.hidden.push(at as u32);
+        Ok(head.payload.end)
+    }
+
+    /// The key of a hidden entry whose owner is `back` visible entries before.
+    fn near(&self, back: usize, suffix: &'a [u8], at: usize) -> Result<PiecedKey<'a>, Malformed> {
+        let owner = self.offsets.len().checked_sub(back).and_then(|i| self.visible(i));
+        let mut key = owner.ok_or(bad("hidden entry without an owner", at))?;
+        let rest = key.pieces[0].len() + key.pieces[1].len() - self.common;
+        if rest < 8 {
+            let tail = prefix8(suffix) >> (8 * rest);
+            key.word = key.word.map(|word| word | tail);
+        }
+        key.pieces[2] = suffix;
+        key.trailer = hidden_trailer(key.trailer.seq());
+        Ok(key)
+    }
+
+    /// The visible entry `i`, which was taken in already.
+    fn visible(&self, i: usize) -> Option<PiecedKey<'a>> {
+        let head = Head::decode(self.payload, *self.offsets.get(i)? as usize)?;
+        let group = i - i % RESTART_ENTRIES as usize;
+        let restart = Head::decode(self.payload, self.offsets[group] as usize)?.suffix;
+        let shared = &self.payload[restart..restart + head.shared];
+        let suffix = &self.payload[head.suffix..head.suffix + head.suffix_len];
+        let trailer = self.trailer(head, 0).ok()?;
+        Some(self.pieced(JoinedKey { shared, suffix }, trailer, self.words[i]))
+    }
+
+    fn pieced(&self, key: JoinedKey<'a>, trailer: Trailer, word: u64) -> PiecedKey<'a> {
+        PiecedKey { pieces: [key.shared, key.suffix, &[]], trailer, word: Some(word) }
+    }
+}

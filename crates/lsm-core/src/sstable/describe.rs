@@ -1,0 +1,237 @@
+//! [`describe`]: what each byte of a table file means, for `dump`.
+//!
+//! It needs no manifest: the file's identity is taken from its own footer. Damaged blocks are
+//! described as such, and the description goes on behind them.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::codec::Reader;
+use crate::error::{Error, Result};
+use crate::fs::File;
+use crate::options::Compression;
+
+use super::block::{Block, RESTART_ENTRIES, TAIL_BYTES};
+use super::footer::{FOOTER_FIELDS, Footer};
+use super::index::{Index, extent_at, separator};
+use super::properties::Properties;
+use super::stored::{Access, Extent, Source, TRAILER_BYTES};
+
+/// What each byte of the table in `file` means: ranges in the file with a text for people, in the
+/// order of the file. With `entries`, those of data blocks too, behind their block and inside its
+/// range; where the block is compressed they have the range of the block.
+///
+/// # Errors
+/// `Corruption` or `Unsupported` where the footer cannot be read: nothing is known then. `Io`.
+///
+/// # Cost
+/// Reads the whole file; the text takes a multiple of it.
+pub fn describe(
+    file: Arc<dyn File>,
+    path: PathBuf,
+    entries: bool,
+) -> Result<Vec<(Range<u64>, String)>> {
+    let file_bytes = file.len()?;
+    let mut source = Source { file, path: path.into(), unique_id: 0, file_bytes };
+    let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
+    source.unique_id = footer.unique_id;
+    let mut out = Description { source, suffix: Vec::new(), lines: Vec::new() };
+    out.properties(footer.properties);
+    let data = out.index(&footer);
+    for (i, extent) in data.iter().enumerate() {
+        out.data_block(i, *extent, entries);
+    }
+    if footer.bloom.len > 0 {
+        out.whole_block(footer.bloom, |payload| format!("bloom block: {} bytes", payload.len()));
+    }
+    out.footer(footer_at)?;
+    // A block comes before what is in it.
+    out.lines.sort_by_key(|(range, _)| (range.start, std::cmp::Reverse(range.end)));
+    Ok(out.lines)
+}
+
+struct Description {
+    source: Source,
+    /// The suffix of hidden keys; empty without any.
+    suffix: Vec<u8>,
+    lines: Vec<(Range<u64>, String)>,
+}
+
+impl Description {
+    fn line(&mut self, range: Range<u64>, text: impl Into<String>) {
+        self.lines.push((range, text.into()));
+    }
+
+    /// Describes the block at `extent` by what `text` makes of its payload.
+    fn whole_block(&mut self, extent: Extent, text: impl FnOnce(&[u8]) -> String) {
+        let range = payload_range(extent);
+        match self.source.read(extent) {
+            Ok(payload) => self.line(range, text(&payload.bytes[..payload.len])),
+            Err(error) => self.line(range, format!("damaged block: {error}")),
+        }
+        self.trailer(extent);
+    }
+
+    /// The bytes behind the payload of a block.
+    fn trailer(&mut self, extent: Extent) {
+        let mut trailer = [0; TRAILER_BYTES];
+        let at = payload_range(extent).end;
+        if self.source.read_exact(Access::Plain, at, &mut trailer).is_err() {
+            return;
+        }
+        let [compression, checksum @ ..] = trailer;
+        let name = match Compression::from_u8(compression) {
+            Some(Compression::None) => "none",
+            Some(Compression::Lz4) => "LZ4",
+            None => "unknown",
+        };
+        self.line(at..at + 1, format!("compression: {name}"));
+        let checksum = u64::from_le_bytes(checksum);
+        self.line(at + 1..extent.end(), format!("checksum: {checksum:016x}"));
+    }
+
+    fn properties(&mut self, extent: Extent) {
+        let source = self.source.clone();
+        let mut suffix = Vec::new();
+        self.whole_block(extent, |payload| {
+            match Properties::decode(&source, extent.offset, payload) {
+                Ok(properties) => {
+                    suffix.clone_from(&properties.hidden_suffix);
+                    format!("properties: {properties:?}")
+                }
+                Err(error) => format!("damaged properties: {error}"),
+            }
+        });
+        self.suffix = suffix;
+    }
+
+    /// Describes the index; returns the data blocks that it names.
+    fn index(&mut self, footer: &Footer) -> Vec<Extent> {
+        let Some(top) = self.index_block(footer.index, "index") else { return Vec::new() };
+        let Some(top) = Index::new(top, footer.index_levels) else {
+            self.line(payload_range(footer.index), "index entries do not name blocks");
+            return Vec::new();
+        };
+        let extents: Vec<Extent> = (0..top.block().len()).filter_map(|i| top.extent(i)).collect();
+        if top.levels() == 1 {
+            return extents;
+        }
+        let mut data = Vec::new();
+        for extent in extents {
+            if let Some(leaf) = self.index_block(extent, "index partition") {
+                data.extend((0..leaf.len()).filter_map(|i| extent_at(&leaf, i)));
+            }
+        }
+        data
+    }
+
+    fn index_block(&mut self, extent: Extent, name: &str) -> Option<Block> {
+        let range = payload_range(extent);
+        let block = self.source.read(extent).and_then(|payload| {
+            Block::parse(payload, None)
+                .map_err(|e| self.source.corruption(extent.offset, e.to_string()))
+        });
+        let text = match &block {
+            Ok(block) => {
+                let last = separator(block, block.len() - 1);
+                format!("{name}: {} entries up to {:?}", block.len(), last.as_ref())
+            }
+            Err(error) => format!("damaged {name}: {error}"),
+        };
+        self.line(range, text);
+        self.trailer(extent);
+        block.ok()
+    }
+
+    fn data_block(&mut self, i: usize, extent: Extent, entries: bool) {
+        let range = payload_range(extent);
+        let suffix = self.suffix.clone();
+        let read = self.source.read(extent).and_then(|payload| {
+            let len = payload.len;
+            let suffix = Some(&*suffix).filter(|suffix| !suffix.is_empty());
+            Block::parse(payload, suffix)
+                .map(|block| (block, len))
+                .map_err(|e| self.source.corruption(extent.offset, e.to_string()))
+        });
+        match read {
+            Ok((block, len)) => {
+                let (first, last) = block.edges(&suffix);
+                let (visible, hidden) = (block.len(), block.hidden().len());
+                let text = format!(
+                    "data block {i}: {visible} entries, {hidden} hidden, {len} bytes, {:?} to {:?}",
+                    first.as_ref(),
+                    last.as_ref(),
+                );
+                self.line(range.clone(), text);
+                if entries {
+                    let is_plain = range.end - range.start == len as u64;
+                    self.entries(&block, len, range, is_plain, &suffix);
+                }
+            }
+            Err(error) => self.line(range, format!("damaged data block {i}: {error}")),
+        }
+        self.trailer(extent);
+    }
+
+    fn entries(
+        &mut self,
+        block: &Block,
+        len: usize,
+        range: Range<u64>,
+        is_plain: bool,
+        suffix: &[u8],
+    ) {
+        let restarts = 4 * block.len().div_ceil(RESTART_ENTRIES as usize);
+        let tail = len - TAIL_BYTES;
+        let mut starts: Vec<u32> = block.offsets.iter().chain(block.hidden()).copied().collect();
+        starts.sort_unstable();
+        let ends = starts.iter().skip(1).map(|at| *at as usize).chain([tail - restarts]);
+        let place = |start: usize, end: usize| match is_plain {
+            true => range.start + start as u64..range.start + end as u64,
+            false => range.clone(),
+        };
+        let (mut visible, mut hidden, mut key) = (0, 0, Vec::new());
+        for (start, end) in starts.iter().zip(ends) {
+            let text = if block.hidden().get(hidden) == Some(start) {
+                let trailer = block.hidden_key(hidden, suffix, &mut key);
+                let payload = block.hidden_head(*start).payload_len();
+                hidden += 1;
+                let key = crate::types::KeyRef::new(&key, trailer);
+                format!("hidden entry {key:?}, payload of {payload} bytes")
+            } else {
+                let entry = separator(block, visible);
+                let value = block.value(visible).len();
+                visible += 1;
+                format!("entry {:?}, value of {value} bytes", entry.as_ref())
+            };
+            self.line(place(*start as usize, end), text);
+        }
+        if is_plain {
+            self.line(place(tail - restarts, tail), "restarts");
+            self.line(place(tail, len), "base sequence, common prefix, count");
+        }
+    }
+
+    fn footer(&mut self, at: u64) -> Result<()> {
+        let len = usize::try_from(self.source.file_bytes - at).unwrap_or(0);
+        let mut bytes = vec![0; len];
+        self.source.read_exact(Access::Plain, at, &mut bytes)?;
+        let mut reader = Reader::new(&bytes);
+        let short = |_| Error::corruption(&*self.source.path, at, "footer ends too soon");
+        let mut lines = Vec::new();
+        for (size, name) in FOOTER_FIELDS {
+            let start = at + reader.position() as u64;
+            let field = reader.take(size).map_err(short)?;
+            let number: String = field.iter().rev().map(|byte| format!("{byte:02x}")).collect();
+            lines.push((start..start + size as u64, format!("footer: {name} {number}")));
+        }
+        self.lines.extend(lines);
+        Ok(())
+    }
+}
+
+/// Where the payload of a stored block lies.
+fn payload_range(extent: Extent) -> Range<u64> {
+    extent.offset..extent.end().saturating_sub(TRAILER_BYTES as u64).max(extent.offset)
+}

@@ -1,0 +1,197 @@
+//! Hidden entries: how a compaction filter's entries lie in a data block.
+//!
+//! A hidden entry belongs to a visible one, its owner: its key is the owner's user key with the
+//! table's hidden suffix, its trailer the owner's sequence number and the kind tombstone. It lies
+//! where it sorts, among the entries of the block, and readers of the table step over it without
+//! touching it. Written by `block_builder.rs`, checked by `block.rs`, shown by `raw.rs` alone.
+//!
+//! Near form, where the owner is in the same block:
+//!
+//! ```text
+//! size    name     meaning
+//! 1       header   0x30, or 0x70 if the sequence number is left out
+//! varint  back     the owner is this many visible entries before; at least 1
+//! varint  payload  length of the payload as stored
+//! ..      payload
+//! ```
+//!
+//! Plain form, for all others:
+//!
+//! ```text
+//! size    name     meaning
+//! 1       header   0x10, or 0x50 if the sequence number is left out
+//! varint  shared   0
+//! varint  key      length of the whole key, suffix included
+//! varint  payload  length of the payload as stored
+//! varint  seq      sequence number less the block's base_seq
+//! ..      key
+//! ..      payload
+//! ```
+//!
+//! "Left out": the payload begins with the owner's sequence number as 8 bytes, little-endian, which
+//! are not stored, because the entry says it already. A writer leaves it out wherever it can.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use crate::codec::{put_varint, varint_at};
+use crate::types::{EntryKind, SeqNo, Trailer};
+
+use super::block::Head;
+
+/// In the header of every hidden entry.
+pub(super) const HIDDEN_BIT: u8 = 0x10;
+/// The owner is in the same block, and key and sequence number are implied.
+const NEAR_BIT: u8 = 0x20;
+/// The payload begins with the sequence number, which is left out.
+const SEQ_LEFT_OUT_BIT: u8 = 0x40;
+/// Most bytes that a stored hidden entry has beyond key and payload.
+pub(super) const HIDDEN_HEAD_BYTES_MAX: usize = 1 + 15 + 8;
+/// Bytes of a sequence number at the front of a payload.
+const SEQ_BYTES: usize = 8;
+
+/// Where the key of a hidden entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It is that of the visible entry this many before, with the suffix.
+    Near(usize),
+    /// It is stored, with the sequence number less the block's base: start, length, difference.
+    Plain(usize, usize, u64),
+}
+
+/// A hidden entry as it lies in a block.
+#[derive(Clone, Debug)]
+pub(super) struct HiddenHead {
+    pub owner: Owner,
+    /// Whether the payload lacks the sequence number in front.
+    lacks_seq: bool,
+    /// Where the payload lies; not yet held against the end of the entries.
+    pub payload: Range<usize>,
+}
+
+impl HiddenHead {
+    /// Decodes the hidden entry at `at`.
+    #[inline]
+    pub(super) fn decode(bytes: &[u8], at: usize) -> Option<HiddenHead> {
+        let header = *bytes.get(at)?;
+        let lacks_seq = header & SEQ_LEFT_OUT_BIT != 0;
+        match header & !SEQ_LEFT_OUT_BIT {
+            near if near == HIDDEN_BIT | NEAR_BIT => {
+                let (back, back_len) = varint_at(bytes, at + 1)?;
+                let (len, len_len) = varint_at(bytes, at + 1 + back_len)?;
+                let start = at + 1 + back_len + len_len;
+                let payload = start..start.checked_add(usize::try_from(len).ok()?)?;
+                let owner = Owner::Near(usize::try_from(back).ok()?);
+                Some(HiddenHead { owner, lacks_seq, payload })
+            }
+            HIDDEN_BIT => {
+                let head = Head::decode(bytes, at)?;
+                if head.shared != 0 {
+                    return None;
+                }
+                let start = head.suffix.checked_add(head.suffix_len)?;
+                let payload = start..start.checked_add(head.value_len)?;
+                let owner = Owner::Plain(head.suffix, head.suffix_len, head.delta);
+                Some(HiddenHead { owner, lacks_seq, payload })
+            }
+            _ => None,
+        }
+    }
+
+    /// Length of the whole payload, in bytes.
+    pub(super) fn payload_len(&self) -> usize {
+        self.payload.len() + if self.lacks_seq { SEQ_BYTES } else { 0 }
+    }
+
+    /// Puts the whole payload of the entry with sequence number `seq` into `out`.
+    #[inline]
+    pub(super) fn expand(&self, bytes: &[u8], seq: SeqNo, out: &mut Vec<u8>) {
+        out.clear();
+        if self.lacks_seq {
+            out.extend_from_slice(&seq.get().to_le_bytes());
+        }
+        out.extend_from_slice(&bytes[self.payload.clone()]);
+    }
+}
+
+/// Appends a hidden entry to the payload of a block.
+pub(super) fn put_hidden(
+    out: &mut Vec<u8>,
+    key: &[u8],
+    seq: SeqNo,
+    base_seq: SeqNo,
+    back: Option<usize>,
+    payload: &[u8],
+) {
+    let rest = payload.strip_prefix(&seq.get().to_le_bytes());
+    let left_out = if rest.is_some() { SEQ_LEFT_OUT_BIT } else { 0 };
+    let stored = rest.unwrap_or(payload);
+    match back {
+        Some(back) => {
+            out.push(HIDDEN_BIT | NEAR_BIT | left_out);
+            put_varint(out, back as u64);
+            put_varint(out, stored.len() as u64);
+        }
+        None => {
+            let delta = seq.get().checked_sub(base_seq.get());
+            out.push(HIDDEN_BIT | left_out);
+            put_varint(out, 0);
+            put_varint(out, key.len() as u64);
+            put_varint(out, stored.len() as u64);
+            put_varint(out, delta.expect("no entry is older than the base sequence"));
+            out.extend_from_slice(key);
+        }
+    }
+    out.extend_from_slice(stored);
+}
+
+/// The trailer of a hidden entry.
+pub(super) fn hidden_trailer(seq: SeqNo) -> Trailer {
+    Trailer::new(seq, EntryKind::Tombstone)
+}
+
+/// A key in pieces, for the check of the order in a block.
+#[derive(Clone, Copy)]
+pub(super) struct PiecedKey<'a> {
+    pub pieces: [&'a [u8]; 3],
+    pub trailer: Trailer,
+    /// The 8 bytes behind the block's common prefix, if the key is known to have that.
+    pub word: Option<u64>,
+}
+
+impl PiecedKey<'_> {
+    /// Internal order.
+    pub(super) fn order(&self, other: &PiecedKey<'_>) -> Ordering {
+        let words = match (self.word, other.word) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            _ => Ordering::Equal,
+        };
+        words
+            .then_with(|| compare_pieces(self.pieces, other.pieces))
+            .then_with(|| other.trailer.cmp(&self.trailer))
+    }
+}
+
+/// Order of two strings in three pieces each.
+fn compare_pieces(mut a: [&[u8]; 3], mut b: [&[u8]; 3]) -> Ordering {
+    let (mut i, mut j) = (0, 0);
+    loop {
+        while i < 3 && a[i].is_empty() {
+            i += 1;
+        }
+        while j < 3 && b[j].is_empty() {
+            j += 1;
+        }
+        if i == 3 || j == 3 {
+            // Whoever has something left is the greater one.
+            return (i < 3).cmp(&(j < 3));
+        }
+        let len = a[i].len().min(b[j].len());
+        let order = a[i][..len].cmp(&b[j][..len]);
+        if order != Ordering::Equal {
+            return order;
+        }
+        a[i] = &a[i][len..];
+        b[j] = &b[j][len..];
+    }
+}

@@ -1,0 +1,192 @@
+//! [`Suspect`]: what still decodes of a data block that does not verify.
+//!
+//! Made by the raw walk in its tolerant mode, for repairs: nothing here is right just because it
+//! is here. Entries are decoded from the front as far as they make sense, and none is believed
+//! about anything but its own bytes.
+
+use std::ops::Range;
+
+use crate::codec::Reader;
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
+
+use super::block::{Head, RESTART_ENTRIES, TAIL_BYTES};
+use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
+use super::stored::Payload;
+
+/// The entries of a damaged block that decode.
+#[derive(Default)]
+pub(super) struct Suspect {
+    payload: Vec<u8>,
+    /// The suffix of hidden keys.
+    suffix: Vec<u8>,
+    base_seq: u64,
+    pub entries: Vec<SuspectEntry>,
+    /// Whether the walk came to the end of the block and nothing was left out.
+    pub is_complete: bool,
+}
+
+/// An entry of a damaged block.
+#[derive(Clone)]
+pub(super) struct SuspectEntry {
+    /// Which entry of the block it is, hidden ones counted.
+    pub index: u32,
+    pub trailer: Trailer,
+    shared: Range<usize>,
+    rest: Range<usize>,
+    has_suffix: bool,
+    value: Range<usize>,
+    /// For a hidden entry.
+    hidden: Option<HiddenHead>,
+}
+
+impl SuspectEntry {
+    pub(super) fn is_hidden(&self) -> bool {
+        self.hidden.is_some()
+    }
+}
+
+impl Suspect {
+    /// Decodes what decodes of `payload`.
+    pub(super) fn decode(payload: &Payload, suffix: Option<&[u8]>) -> Suspect {
+        let payload = payload.bytes[..payload.len].to_vec();
+        let mut suspect =
+            Suspect { suffix: suffix.unwrap_or_default().to_vec(), payload, ..Suspect::default() };
+        let Some(tail) = suspect.payload.len().checked_sub(TAIL_BYTES) else { return suspect };
+        let Ok(base_seq) = Reader::new(&suspect.payload[tail..]).u64() else { return suspect };
+        suspect.base_seq = base_seq;
+        let (mut at, mut restart) = (0, 0..0);
+        let mut visible: Vec<usize> = Vec::new();
+        // Where the restarts begin follows from the entries alone; the count may be the damage.
+        while at < tail && !suspect.is_complete {
+            let entry = if suspect.payload[at] & HIDDEN_BIT != 0 {
+                suspect.hidden(at, tail, &visible)
+            } else {
+                suspect.visible(at, tail, visible.len(), &mut restart)
+            };
+            let Some((entry, next)) = entry else { break };
+            if !entry.is_hidden() {
+                visible.push(suspect.entries.len());
+            }
+            suspect.entries.push(entry);
+            at = next;
+            let restarts = visible.len().div_ceil(RESTART_ENTRIES as usize);
+            suspect.is_complete = at + 4 * restarts == tail;
+        }
+        suspect
+    }
+
+    fn visible(
+        &self,
+        at: usize,
+        tail: usize,
+        before: usize,
+        restart: &mut Range<usize>,
+    ) -> Option<(SuspectEntry, usize)> {
+        let head = Head::decode(&self.payload, at)?;
+        let rest = head.suffix..head.suffix.checked_add(head.suffix_len)?;
+        let value = rest.end..rest.end.checked_add(head.value_len)?;
+        let is_restart = before.is_multiple_of(RESTART_ENTRIES as usize);
+        let key_len = head.shared.checked_add(head.suffix_len)?;
+        if value.end > tail
+            || !(1..=INTERNAL_KEY_BYTES_MAX).contains(&key_len)
+            || (is_restart && head.shared != 0)
+            || (!is_restart && head.shared > restart.len())
+        {
+            return None;
+        }
+        if is_restart {
+            *restart = rest.clone();
+        }
+        let shared = restart.start..restart.start + head.shared;
+        let trailer = Trailer::new(self.seq(head.delta)?, EntryKind::from_u8(self.payload[at])?);
+        let end = value.end;
+        let index = u32::try_from(self.entries.len()).ok()?;
+        let entry =
+            SuspectEntry { index, trailer, shared, rest, has_suffix: false, value, hidden: None };
+        Some((entry, end))
+    }
+
+    fn hidden(&self, at: usize, tail: usize, visible: &[usize]) -> Option<(SuspectEntry, usize)> {
+        let head = HiddenHead::decode(&self.payload, at)?;
+        if head.payload.end > tail || self.suffix.is_empty() {
+            return None;
+        }
+        let (shared, rest, seq, has_suffix) = match head.owner {
+            Owner::Near(back) => {
+                let owner = *visible.get(visible.len().checked_sub(back)?)?;
+                let owner = self.entries.get(owner)?;
+                (owner.shared.clone(), owner.rest.clone(), owner.trailer.seq(), true)
+            }
+            Owner::Plain(start, len, delta) => {
+                (0..0, start..start.checked_add(len)?, self.seq(delta)?, false)
+            }
+        };
+        let suffix_len = if has_suffix { self.suffix.len() } else { 0 };
+        if !(1..=INTERNAL_KEY_BYTES_MAX).contains(&(shared.len() + rest.len() + suffix_len)) {
+            return None;
+        }
+        let index = u32::try_from(self.entries.len()).ok()?;
+        let (trailer, value) = (hidden_trailer(seq), head.payload.clone());
+        let (end, hidden) = (value.end, Some(head));
+        Some((SuspectEntry { index, trailer, shared, rest, has_suffix, value, hidden }, end))
+    }
+
+    fn seq(&self, delta: u64) -> Option<SeqNo> {
+        self.base_seq.checked_add(delta).and_then(SeqNo::new)
+    }
+
+    /// Leaves out entries that are not in order, or not between the separators around the block:
+    /// whoever merges them relies on it. Of two neighbours in the wrong order the one goes that
+    /// does not fit its other neighbour.
+    pub(super) fn keep_ordered(&mut self, before: Option<&InternalKey>, end: &InternalKey) {
+        let all = std::mem::take(&mut self.entries);
+        let mut kept: Vec<SuspectEntry> = Vec::with_capacity(all.len());
+        let end = whole(end);
+        for (i, entry) in all.iter().enumerate() {
+            let last = kept.last().map(|last| self.pieced(last)).or_else(|| before.map(whole));
+            let is_behind = |entry| last.is_none_or(|last| last.order(&entry).is_lt());
+            let here = self.pieced(entry);
+            let is_outlier = all
+                .get(i + 1)
+                .map(|next| self.pieced(next))
+                .is_some_and(|next| here.order(&next).is_ge() && is_behind(next));
+            if is_behind(here) && here.order(&end).is_le() && !is_outlier {
+                kept.push(entry.clone());
+            }
+        }
+        self.is_complete &= kept.len() == all.len();
+        self.entries = kept;
+    }
+
+    fn pieced(&self, entry: &SuspectEntry) -> PiecedKey<'_> {
+        let suffix: &[u8] = if entry.has_suffix { &self.suffix } else { &[] };
+        let (shared, rest) = (entry.shared.clone(), entry.rest.clone());
+        let pieces = [&self.payload[shared], &self.payload[rest], suffix];
+        PiecedKey { pieces, trailer: entry.trailer, word: None }
+    }
+
+    /// Puts key and value of an entry into buffers.
+    pub(super) fn expand(&self, entry: &SuspectEntry, key: &mut Vec<u8>, value: &mut Vec<u8>) {
+        key.clear();
+        self.pieced(entry).pieces.iter().for_each(|piece| key.extend_from_slice(piece));
+        match &entry.hidden {
+            Some(head) => head.expand(&self.payload, entry.trailer.seq(), value),
+            None => {
+                value.clear();
+                value.extend_from_slice(&self.payload[entry.value.clone()]);
+            }
+        }
+    }
+
+    /// Number of entries before the first that is not before `target`.
+    pub(super) fn lower_bound(&self, target: crate::types::KeyRef<'_>) -> usize {
+        let target =
+            PiecedKey { pieces: [target.user, &[], &[]], trailer: target.trailer, word: None };
+        self.entries.partition_point(|entry| self.pieced(entry).order(&target).is_lt())
+    }
+}
+
+fn whole(key: &InternalKey) -> PiecedKey<'_> {
+    PiecedKey { pieces: [&key.user, &[], &[]], trailer: key.trailer, word: None }
+}

@@ -1,0 +1,289 @@
+//! Tables with hidden entries against a sorted list, seen and unseen.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::model::{at, check, entries, user_key};
+use super::{Entries, IDENTITY, entry, open, options};
+use crate::error::ErrorKind;
+use crate::hooks;
+use crate::iter::InternalIter;
+use crate::options::Compression;
+use crate::sstable::index::INDEX_BYTES_MAX;
+use crate::sstable::test_file::TestFile;
+use crate::sstable::{RawMode, SstOptions, SstReader, SstSummary, SstWriter};
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+
+/// Every way to read that returns all entries of a sound table.
+pub(super) const MODES: [RawMode; 5] = [
+    RawMode { read_ahead: false, tolerant: false, uncached: false },
+    RawMode { read_ahead: true, tolerant: false, uncached: false },
+    RawMode { read_ahead: false, tolerant: false, uncached: true },
+    RawMode { read_ahead: true, tolerant: true, uncached: true },
+    RawMode { read_ahead: false, tolerant: true, uncached: false },
+];
+
+/// All entries of a table in internal order, and which of them are hidden.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Table {
+    pub all: Entries,
+    pub hidden: Vec<bool>,
+}
+
+impl Table {
+    /// The visible entries with the hidden ones that `payload` gives them.
+    pub(super) fn new(
+        visible: Entries,
+        suffix: &[u8],
+        payload: impl Fn(usize, SeqNo) -> Option<Vec<u8>>,
+    ) -> Table {
+        let mut both: Vec<_> = Vec::new();
+        for (i, (key, value)) in visible.into_iter().enumerate() {
+            if let Some(payload) = payload(i, key.trailer.seq()) {
+                let user = [&*key.user, suffix].concat();
+                let seq = key.trailer.seq().get();
+                both.push((entry(&user, seq, EntryKind::Tombstone, &payload), true));
+            }
+            both.push(((key, value), false));
+        }
+        // Of a visible and a hidden entry with one key the visible one stays.
+        both.sort_by(|a, b| a.0.0.cmp(&b.0.0).then(a.1.cmp(&b.1)));
+        both.dedup_by(|a, b| a.0.0 == b.0.0);
+        let (all, hidden) = both.into_iter().unzip();
+        Table { all, hidden }
+    }
+
+    pub(super) fn visible(&self) -> Entries {
+        let visible = self.all.iter().zip(&self.hidden).filter(|(_, hidden)| !**hidden);
+        visible.map(|(entry, _)| entry.clone()).collect()
+    }
+
+    /// Writes it; `cut` says for each entry whether a block may end before it.
+    pub(super) fn write(
+        &self,
+        suffix: &[u8],
+        options: SstOptions,
+        index_bytes_max: usize,
+        cut: impl Fn(usize) -> bool,
+    ) -> (Vec<u8>, SstSummary, u64) {
+        let file = Arc::new(TestFile::default());
+        let base = self.all.iter().map(|(key, _)| key.trailer.seq()).min().unwrap();
+        let path = PathBuf::from("t.sst");
+        let mut writer = SstWriter::with_index_limit(
+            file.clone(),
+            path,
+            IDENTITY,
+            base,
+            options,
+            index_bytes_max,
+        );
+        writer.set_hidden_suffix(suffix);
+        for (i, ((key, value), hidden)) in self.all.iter().zip(&self.hidden).enumerate() {
+            writer.allow_cut(cut(i));
+            if *hidden {
+                writer.add_hidden(key.as_ref(), value).unwrap();
+            } else {
+                writer.add(key.as_ref(), value).unwrap();
+            }
+        }
+        let forced = writer.forced_cuts();
+        let summary = writer.finish().unwrap();
+        let bytes = file.0.lock().clone();
+        (bytes, summary, forced)
+    }
+}
+
+/// Every raw walk, against the list.
+fn check_raw(reader: &Arc<SstReader>, table: &Table, targets: &[(Vec<u8>, u64)]) {
+    let all = &table.all;
+    for mode in MODES {
+        let mut iter = reader.raw_iter(mode);
+        assert!(!iter.valid());
+        iter.seek_to_first().unwrap();
+        let mut origins = Vec::new();
+        for (expected, hidden) in all.iter().zip(&table.hidden) {
+            assert_eq!(at(&iter).as_ref(), Some(expected));
+            assert_eq!(iter.hidden(), *hidden);
+            origins.push(iter.origin());
+            iter.next().unwrap();
+        }
+        assert!(!iter.valid());
+        iter.seek_to_last().unwrap();
+        for (i, expected) in all.iter().enumerate().rev() {
+            assert_eq!(at(&iter).as_ref(), Some(expected));
+            assert_eq!((iter.hidden(), iter.origin()), (table.hidden[i], origins[i]));
+            iter.prev().unwrap();
+        }
+        assert!(!iter.valid() && iter.damage().is_empty());
+        assert!(origins.windows(2).all(|two| two[0] < two[1]));
+        for (i, (offset, entry, verified)) in origins.iter().enumerate().step_by(7) {
+            let (key, value) = &all[i];
+            let found = reader.entry_at(*offset, *entry, mode.uncached).unwrap().unwrap();
+            assert!(*verified && found.verified);
+            assert_eq!((&*found.key, &found.value), (&*key.user, value));
+            assert_eq!(Trailer::new(found.seq, found.kind), key.trailer);
+        }
+    }
+    let mut iter = reader.raw_iter(RawMode::default());
+    let own = all.iter().map(|(key, _)| (key.user.to_vec(), key.trailer.raw()));
+    for (user, raw) in own.chain(targets.iter().cloned()) {
+        let seq = SeqNo::new(raw >> 8).unwrap();
+        for target in [KeyRef::seek(&user, seq), KeyRef::new(&user, Trailer::LAST)] {
+            let i = all.partition_point(|(key, _)| key.as_ref() < target);
+            iter.seek(target).unwrap();
+            assert_eq!(at(&iter), all.get(i).cloned(), "{target:?}");
+            if i < all.len() {
+                iter.next().unwrap();
+                assert_eq!(at(&iter), all.get(i + 1).cloned());
+            }
+            iter.seek_before(target).unwrap();
+            assert_eq!(at(&iter), i.checked_sub(1).map(|i| all[i].clone()), "{target:?}");
+            if i > 0 {
+                iter.prev().unwrap();
+                assert_eq!(at(&iter), i.checked_sub(2).map(|i| all[i].clone()));
+            }
+        }
+    }
+}
+
+/// What hidden entries carry: none, the sequence number and more, or anything.
+fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
+    let seq = seq.get().to_le_bytes();
+    match choice % 6 {
+        0 => None,
+        1 => Some(vec![]),
+        2 => Some(vec![choice; usize::from(choice)]),
+        3 => Some(seq.to_vec()),
+        _ => Some([&seq[..], &[choice; 16]].concat()),
+    }
+}
+
+/// Keys whose tails are zeros and ones, so that many lie between another and its hidden key.
+fn tailed() -> impl Strategy<Value = Entries> {
+    let tail = vec(prop_oneof![3 => Just(0_u8), 3 => Just(1), 1 => Just(2)], 0..6);
+    let key =
+        (prop_oneof![Just(b"k".to_vec()), Just(b"kk".to_vec()), vec(any::<u8>(), 1..12)], tail);
+    let versions = vec((0..60_u64, vec(any::<u8>(), 0..30)), 1..12);
+    vec((key, versions), 1..40).prop_map(|keys| {
+        let mut all: Entries = Vec::new();
+        for ((head, tail), versions) in keys {
+            let user = [head, tail].concat();
+            all.extend(versions.iter().map(|(seq, v)| entry(&user, *seq, EntryKind::Value, v)));
+        }
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.dedup_by(|a, b| a.0 == b.0);
+        all
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn hidden_entries_are_seen_by_raw_walks_and_by_nothing_else(
+        visible in prop_oneof![tailed(), entries()],
+        choices in vec(any::<u8>(), 1..30),
+        cuts in vec(any::<bool>(), 1..10),
+        targets in vec((user_key(), any::<u64>()), 0..20),
+        suffix in prop_oneof![4 => Just(vec![1]), 1 => Just(vec![0]), 1 => vec(any::<u8>(), 1..10)],
+        block_bytes in prop_oneof![Just(64_u32), Just(300), Just(4096)],
+        lz4: bool,
+        index_bytes_max in prop_oneof![Just(0), Just(300), Just(INDEX_BYTES_MAX)],
+    ) {
+        let table = Table::new(visible, &suffix, |i, seq| payload(choices[i % choices.len()], seq));
+        let visible = table.visible();
+        let compression = if lz4 { Compression::Lz4 } else { Compression::None };
+        let (bytes, summary, forced) = table
+            .write(&suffix, options(block_bytes, compression), index_bytes_max, |i| cuts[i % cuts.len()]);
+        prop_assert_eq!(forced, 0);
+        let reader = open(&bytes, Some((summary.file_bytes, summary.file_hash))).unwrap();
+        check(&reader, &visible, &targets);
+        check_raw(&reader, &table, &targets);
+        let hidden = table.hidden.iter().filter(|hidden| **hidden).count() as u64;
+        prop_assert_eq!((summary.hidden, reader.properties().hidden), (hidden, hidden));
+        prop_assert_eq!(summary.entries, visible.len() as u64);
+        prop_assert_eq!(reader.properties().entries(), summary.entries);
+        prop_assert_eq!(&summary.smallest, &visible[0].0);
+        prop_assert_eq!(&summary.largest, &visible.last().unwrap().0);
+        prop_assert_eq!(&*summary.largest.user, &*reader.properties().largest);
+        let lens: u64 = reader.blocks().map(|block| block.unwrap().1).sum();
+        prop_assert_eq!(lens, reader.properties().data_bytes);
+        prop_assert_eq!(reader.blocks().count() as u64, reader.properties().data_blocks);
+    }
+}
+
+#[test]
+fn a_group_is_not_parted_until_it_passes_a_bound() {
+    // Versions of one key and their hidden entries, so many that they need three blocks.
+    let count = 80_000_u64;
+    let mut visible = vec![entry(b"a", 1, EntryKind::Value, b"first")];
+    visible.extend((1..=count).rev().map(|seq| entry(b"hot", seq, EntryKind::Value, b"v")));
+    visible.push(entry(b"z", 1, EntryKind::Value, b"last"));
+    let table = Table::new(visible, &[1], |i, seq| {
+        (i > 0).then(|| [&seq.get().to_le_bytes()[..], &[7; 16]].concat())
+    });
+    let write = |cut: fn(usize) -> bool| {
+        table.write(&[1], options(4096, Compression::None), INDEX_BYTES_MAX, cut)
+    };
+    let (bytes, summary, forced) = write(|i| i == 0);
+    let reader = open(&bytes, None).unwrap();
+    assert!(forced >= 2);
+    assert_eq!(reader.blocks().count() as u64, forced + 1);
+    let most = reader.properties().block_bytes_max;
+    assert!(most <= (1 << 20) + 4096, "{most}");
+    assert_eq!((summary.entries, summary.hidden), (count + 2, count + 1));
+    let mut visible = reader.iter(crate::sstable::ReadMode::Cached);
+    let mut raw = reader.raw_iter(RawMode { read_ahead: true, ..RawMode::default() });
+    raw.seek_to_first().unwrap();
+    visible.seek_to_first().unwrap();
+    let mut hollow = 0;
+    for ((key, value), hidden) in table.all.iter().zip(&table.hidden) {
+        assert_eq!((raw.key(), raw.value()), (key.as_ref(), &value[..]));
+        hollow += usize::from(*hidden && raw.origin().1 == 0);
+        raw.next().unwrap();
+        if !hidden {
+            assert_eq!(visible.key(), key.as_ref());
+            visible.next().unwrap();
+        }
+    }
+    assert!(hollow > 0, "a block begins with a hidden entry");
+    assert!(!raw.valid() && !visible.valid());
+    visible.seek_to_last().unwrap();
+    visible.prev().unwrap();
+    assert_eq!(visible.key(), entry(b"hot", 1, EntryKind::Value, b"").0.as_ref());
+    for seq in [1, 2, count / 2, count] {
+        let seq = SeqNo::new(seq).unwrap();
+        let found = reader.get(b"hot", crate::sstable::bloom_hash(b"hot"), seq).unwrap();
+        assert_eq!(found.unwrap().0.seq(), seq);
+    }
+    // Where cuts are allowed, only hidden entries stay with what is before them.
+    let (bytes, _, forced) = write(|_| true);
+    let reader = open(&bytes, None).unwrap();
+    assert!(forced > 0 && reader.blocks().count() > 90);
+}
+
+#[test]
+fn what_filters_note_is_stored_within_bounds() {
+    let file = Arc::new(TestFile::default());
+    let options = options(4096, Compression::None);
+    let base = SeqNo::ZERO;
+    let mut writer = SstWriter::new(file.clone(), "t.sst".into(), IDENTITY, base, options);
+    let mut user = hooks::Properties::default();
+    user.0.insert("sealed".into(), vec![1]);
+    user.0.insert("a".into(), vec![]);
+    writer.set_user_properties(user.clone()).unwrap();
+    let mut long = user.clone();
+    long.0.insert("n".repeat(256), vec![]);
+    assert_eq!(writer.set_user_properties(long).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    let mut large = user.clone();
+    large.0.insert("n".into(), vec![0; 1 << 20]);
+    assert_eq!(writer.set_user_properties(large).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    writer.add(entry(b"k", 1, EntryKind::Value, b"").0.as_ref(), b"").unwrap();
+    writer.finish().unwrap();
+    let reader = open(&file.0.lock(), None).unwrap();
+    assert_eq!(reader.properties().user, user);
+    assert!(reader.properties().hidden_suffix.is_empty());
+}

@@ -1,0 +1,459 @@
+//! [`SstReader::verify`]: reads a whole table and holds everything in it against everything else.
+//!
+//! Called by `verify` and scrubs. Reads past every cache, in large pieces, in the order of the
+//! file where it can. It believes nothing that the open table remembers, except to go on where the
+//! file is damaged.
+//!
+//! Invariants:
+//! 1. All damage is reported that can be told apart; nothing ends the walk but the caller.
+//! 2. What only follows from damage that was reported already (a count that is short by the
+//!    entries of a lost block) is not reported.
+
+use crate::codec::checksum128;
+use crate::error::{Error, Result};
+use crate::types::{EntryKind, InternalKey, SeqNo};
+
+use super::block::Block;
+use super::bloom::{Bloom, bloom_hash};
+use super::footer::Footer;
+use super::index::{Index, extent_at, separator};
+use super::iter::ReadAhead;
+use super::properties::Properties;
+use super::reader::SstReader;
+use super::stored::{Access, Extent, Payload, Source};
+
+/// Bytes that are read at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// What the manifest says about a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// First visible key.
+    pub smallest: InternalKey,
+    /// Last visible key.
+    pub largest: InternalKey,
+    /// Smallest sequence number of the visible entries, as stored.
+    pub min_seq: SeqNo,
+    /// Largest sequence number of the visible entries, as stored.
+    pub max_seq: SeqNo,
+    /// Visible entries.
+    pub entries: u64,
+    /// Tombstones among them.
+    pub tombstones: u64,
+    /// Hidden entries.
+    pub hidden: u64,
+}
+
+/// Damage of a table.
+#[derive(Clone, Debug)]
+pub struct TableDamage {
+    /// Offset of the damaged block in the file, where it is one place.
+    pub offset: Option<u64>,
+    /// User keys between which those of the damaged block lie, where that is known: the first is
+    /// missing at the front of the table.
+    pub first_key: Option<Vec<u8>>,
+    /// See `first_key`.
+    pub last_key: Option<Vec<u8>>,
+    /// What is wrong, or why it could not be read.
+    pub error: Error,
+}
+
+impl SstReader {
+    /// Checks the whole file: each checksum and the file hash over them, that blocks lie one
+    /// behind the other, the order of all keys, separators, bloom, and counts, ranges and bounds
+    /// in the properties and, if given, in the manifest. `progress` is told the bytes of each
+    /// block behind it, and may end the walk with an error.
+    ///
+    /// Returns all damage that it found, bytes that cannot be read among it.
+    ///
+    /// # Errors
+    /// Only those of `progress`.
+    ///
+    /// # Cost
+    /// Reads the file once, past the caches; keeps its index and bloom in memory a second time.
+    pub fn verify(
+        &self,
+        expected: Option<&Expected>,
+        progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Vec<TableDamage>> {
+        let mut verify = Verify {
+            reader: self,
+            source: self.source(),
+            progress,
+            ahead: ReadAhead::new(Access::Uncached, PIECE_BYTES),
+            damage: Vec::new(),
+            blocks: Vec::new(),
+            is_index_whole: true,
+            is_data_whole: true,
+            data_end: 0,
+            seen: Seen::default(),
+        };
+        verify.run(expected)?;
+        Ok(verify.damage)
+    }
+}
+
+/// A data block that the index names.
+struct Named {
+    extent: Extent,
+    separator: InternalKey,
+}
+
+/// What the data blocks hold, by their own account.
+#[derive(Default)]
+struct Seen {
+    properties: Properties,
+    smallest: Option<InternalKey>,
+    /// The last visible entry, and the last entry of all.
+    largest: Option<InternalKey>,
+    last: Option<InternalKey>,
+}
+
+struct Verify<'a> {
+    // Fixed after construction.
+    reader: &'a SstReader,
+    source: &'a Source,
+    progress: &'a mut dyn FnMut(u64) -> Result<()>,
+    ahead: ReadAhead,
+    // What was found so far.
+    damage: Vec<TableDamage>,
+    /// Every block that was looked at, with its checksum as stored; none where it is damaged.
+    blocks: Vec<(Extent, Option<[u8; 8]>)>,
+    is_index_whole: bool,
+    is_data_whole: bool,
+    /// Where the last data block ends that the index names.
+    data_end: u64,
+    seen: Seen,
+}
+
+impl Verify<'_> {
+    fn run(&mut self, expected: Option<&Expected>) -> Result<()> {
+        let (footer, footer_at) = self.footer()?;
+        let properties = self.properties(&footer)?;
+        let bloom = self.bloom(&footer)?;
+        let named = self.index(&footer)?;
+        self.data_end = named.last().map_or(0, |block| block.extent.end());
+        let mut before = None;
+        for block in &named {
+            self.data_block(block, before, bloom.as_ref())?;
+            before = Some(&block.separator);
+        }
+        self.layout(&footer, footer_at);
+        if self.is_index_whole && self.is_data_whole {
+            self.account(&properties, &footer, expected);
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, offset: impl Into<Option<u64>>, what: impl Into<String>) {
+        let offset = offset.into();
+        let error = self.source.corruption(offset, what);
+        self.note(offset, error, None, None);
+    }
+
+    fn note(
+        &mut self,
+        offset: Option<u64>,
+        error: Error,
+        first: Option<&InternalKey>,
+        last: Option<&InternalKey>,
+    ) {
+        let user = |key: &InternalKey| key.user.to_vec();
+        let (first_key, last_key) = (first.map(user), last.map(user));
+        self.damage.push(TableDamage { offset, first_key, last_key, error });
+    }
+
+    /// Reads the block at `extent` past the caches; its damage is an error.
+    fn read(&mut self, extent: Extent) -> Result<Payload> {
+        // A piece may fail because of what lies behind the block.
+        let alone;
+        let stored = match self.ahead.stored(self.reader, extent) {
+            Ok(stored) => Ok(stored),
+            Err(_) => {
+                alone = self.source.read_stored(Access::Uncached, extent);
+                alone.as_deref().map_err(Error::clone)
+            }
+        };
+        let checksum = stored.as_ref().ok().and_then(|stored| stored.last_chunk::<8>().copied());
+        let payload = stored.and_then(|stored| self.source.open(extent.offset, stored));
+        self.blocks.push((extent, checksum.filter(|_| payload.is_ok())));
+        payload
+    }
+
+    /// The footer of the file, or, where it is damaged, that of the open table.
+    fn footer(&mut self) -> Result<(Footer, u64)> {
+        let (known, known_at) = self.reader.footer();
+        let read = Footer::read(self.source, Access::Uncached);
+        match self.source.file.len() {
+            Ok(len) if len == self.source.file_bytes => {}
+            Ok(len) => self.report(None, format!("length of the file changed to {len}")),
+            Err(error) => self.note(None, error, None, None),
+        }
+        (self.progress)(self.source.file_bytes - known_at)?;
+        match read {
+            Ok((footer, at)) if (footer, at) == (*known, known_at) => {}
+            Ok((_, at)) => self.report(at, "footer is not the one that the table was opened with"),
+            Err(error) => self.note(Some(known_at), error, None, None),
+        }
+        Ok((*known, known_at))
+    }
+
+    fn properties(&mut self, footer: &Footer) -> Result<Properties> {
+        let extent = footer.properties;
+        let payload = self.read(extent);
+        (self.progress)(extent.len)?;
+        let read = payload.and_then(|payload| {
+            Properties::decode(self.source, extent.offset, &payload.bytes[..payload.len])
+        });
+        match read {
+            Ok(properties) => Ok(properties),
+            Err(error) => {
+                self.note(Some(extent.offset), error, None, None);
+                Ok(self.reader.properties().clone())
+            }
+        }
+    }
+
+    fn bloom(&mut self, footer: &Footer) -> Result<Option<Bloom>> {
+        let extent = footer.bloom;
+        if extent.len == 0 {
+            return Ok(None);
+        }
+        let payload = self.read(extent);
+        (self.progress)(extent.len)?;
+        let read = payload.and_then(|payload| {
+            Bloom::parse(&payload.bytes[..payload.len])
+                .map_err(|e| self.source.corruption(extent.offset, e.to_string()))
+        });
+        read.or_else(|error| {
+            self.note(Some(extent.offset), error, None, None);
+            Ok(None)
+        })
+    }
+
+    /// The data blocks that the index names, in order. Where its top is damaged, that of the open
+    /// table is used; what a damaged partition names is lost.
+    fn index(&mut self, footer: &Footer) -> Result<Vec<Named>> {
+        let top = self.index_block(footer.index)?;
+        let top = top.and_then(|block| Index::new(block, footer.index_levels));
+        let known;
+        let top = match &top {
+            Some(top) => top,
+            None => {
+                if self.damage.iter().all(|known| known.offset != Some(footer.index.offset)) {
+                    self.report(footer.index.offset, "index entries do not name blocks");
+                }
+                known = self.reader.index();
+                known
+            }
+        };
+        let mut named = Vec::new();
+        for i in 0..top.block().len() {
+            let Some(extent) = top.extent(i) else { continue };
+            let fence = separator(top.block(), i);
+            if top.levels() == 1 {
+                named.push(Named { extent, separator: fence });
+                continue;
+            }
+            let Some(leaf) = self.index_block(extent)? else {
+                self.is_index_whole = false;
+                continue;
+            };
+            for j in 0..leaf.len() {
+                match extent_at(&leaf, j) {
+                    Some(extent) => named.push(Named { extent, separator: separator(&leaf, j) }),
+                    None => {
+                        self.is_index_whole = false;
+                        self.report(extent.offset, "index entry does not name a block");
+                    }
+                }
+            }
+            if named.last().is_some_and(|last| last.separator != fence) {
+                self.report(extent.offset, "index partition ends at another key than its fence");
+            }
+        }
+        Ok(named)
+    }
+
+    fn index_block(&mut self, extent: Extent) -> Result<Option<Block>> {
+        let payload = self.read(extent);
+        (self.progress)(extent.len)?;
+        let block = payload.and_then(|payload| {
+            Block::parse(payload, None)
+                .map_err(|e| self.source.corruption(extent.offset, e.to_string()))
+        });
+        block.map(Some).or_else(|error| {
+            self.note(Some(extent.offset), error, None, None);
+            Ok(None)
+        })
+    }
+
+    /// Checks a data block against its neighbours, its separator and the bloom.
+    fn data_block(
+        &mut self,
+        named: &Named,
+        before: Option<&InternalKey>,
+        bloom: Option<&Bloom>,
+    ) -> Result<()> {
+        let extent = named.extent;
+        let payload = self.read(extent);
+        (self.progress)(extent.len)?;
+        let payload_len = payload.as_ref().map_or(0, |payload| payload.len as u64);
+        let block = match payload.and_then(|payload| self.reader.parse(extent, payload)) {
+            Ok(block) => block,
+            Err(error) => {
+                self.is_data_whole = false;
+                self.note(Some(extent.offset), error, before, Some(&named.separator));
+                return Ok(());
+            }
+        };
+        let suffix = self.reader.hidden_suffix().unwrap_or_default();
+        let (first, last) = block.edges(suffix);
+        let mut wrong = Vec::new();
+        if self.seen.last.as_ref().is_some_and(|last| *last >= first) {
+            wrong.push("first key is not behind the block before");
+        }
+        if before.is_some_and(|before| *before >= first) {
+            wrong.push("first key is not behind the separator before the block");
+        }
+        if last > named.separator {
+            wrong.push("last key is behind the separator of the block");
+        }
+        for what in wrong {
+            let error = self.source.corruption(extent.offset, what);
+            self.note(Some(extent.offset), error, Some(&first), Some(&last));
+        }
+        self.seen.last = Some(last);
+        self.entries(extent, &block, bloom);
+        let seen = &mut self.seen.properties;
+        seen.hidden += block.hidden().len() as u64;
+        seen.data_blocks += 1;
+        seen.block_bytes_max = seen.block_bytes_max.max(payload_len);
+        Ok(())
+    }
+
+    /// Counts the visible entries of a block and asks the bloom for their keys.
+    fn entries(&mut self, extent: Extent, block: &Block, bloom: Option<&Bloom>) {
+        let mut user = Vec::new();
+        for i in 0..block.len() {
+            let entry = block.key(i);
+            if i == 0 || !entry.key.is(&user) {
+                user.clear();
+                user.extend_from_slice(entry.key.shared);
+                user.extend_from_slice(entry.key.suffix);
+                if bloom.is_some_and(|bloom| !bloom.may_contain(bloom_hash(&user))) {
+                    let what = "bloom does not have a key of the block";
+                    let error = self.source.corruption(extent.offset, what).at_key(&user);
+                    self.note(Some(extent.offset), error, None, None);
+                }
+            }
+            let kind = entry.trailer.kind().unwrap_or(EntryKind::Poison);
+            self.seen.properties.count(kind, entry.trailer.seq(), user.len(), block.value(i).len());
+            let is_edge = self.seen.smallest.is_none() || i + 1 == block.len();
+            if is_edge {
+                let key = InternalKey { user: user.as_slice().into(), trailer: entry.trailer };
+                self.seen.smallest.get_or_insert_with(|| key.clone());
+                self.seen.largest = Some(key);
+            }
+        }
+    }
+
+    /// Whether the blocks are all of the file, and their checksums the file hash.
+    fn layout(&mut self, footer: &Footer, footer_at: u64) {
+        self.blocks.sort_by_key(|(extent, _)| (extent.offset, extent.len));
+        let blocks = std::mem::take(&mut self.blocks);
+        let mut at = 0;
+        let mut is_whole = self.is_index_whole;
+        // What a lost partition named lies somewhere among the data.
+        let lost_until = if self.is_index_whole { 0 } else { self.data_end };
+        let end = Extent { offset: footer_at, len: 0 };
+        for extent in blocks.iter().map(|(extent, _)| *extent).chain([end]) {
+            if extent.offset > at && at >= lost_until {
+                let what = format!("{} bytes belong to nothing", extent.offset - at);
+                self.report(at, what);
+                is_whole = false;
+            }
+            if extent.offset < at {
+                self.report(extent.offset, "blocks overlap");
+                is_whole = false;
+            }
+            at = at.max(extent.end());
+        }
+        let checksums: Option<Vec<[u8; 8]>> =
+            blocks.iter().map(|(_, checksum)| *checksum).collect();
+        if checksums.is_some_and(|checksums| {
+            is_whole && checksum128(checksums.as_flattened()) != footer.file_hash
+        }) {
+            self.report(None, "file hash is not that of the block checksums");
+        }
+    }
+
+    /// Holds what the data blocks hold against properties and manifest.
+    fn account(&mut self, properties: &Properties, footer: &Footer, expected: Option<&Expected>) {
+        let user =
+            |key: &Option<InternalKey>| key.as_ref().map_or(Vec::new(), |key| key.user.to_vec());
+        let identity = self.reader.identity();
+        let seen = Properties {
+            smallest: user(&self.seen.smallest),
+            largest: user(&self.seen.largest),
+            compression: properties.compression,
+            bloom_bits_per_key: properties.bloom_bits_per_key,
+            file: identity.file,
+            epoch: identity.epoch,
+            data_bytes: self.data_end,
+            hidden_suffix: self.reader.properties().hidden_suffix.clone(),
+            user: properties.user.clone(),
+            ..self.seen.properties.clone()
+        };
+        let at = footer.properties.offset;
+        for (name, said, is) in numbers(properties, &seen) {
+            if said != is {
+                self.report(at, format!("properties say {name} {said}, the blocks say {is}"));
+            }
+        }
+        if (&properties.smallest, &properties.largest) != (&seen.smallest, &seen.largest) {
+            self.report(at, "properties have other bounds than the blocks");
+        }
+        if properties.hidden_suffix != seen.hidden_suffix {
+            self.report(at, "properties have another hidden suffix than the open table");
+        }
+        let Some(expected) = expected else { return };
+        for (name, said, is) in [
+            ("entries", expected.entries, seen.entries()),
+            ("tombstones", expected.tombstones, seen.tombstones),
+            ("hidden entries", expected.hidden, seen.hidden),
+            ("smallest sequence number", expected.min_seq.get(), seen.min_seq.get()),
+            ("largest sequence number", expected.max_seq.get(), seen.max_seq.get()),
+        ] {
+            if said != is {
+                self.report(None, format!("manifest says {name} {said}, the blocks say {is}"));
+            }
+        }
+        if self.seen.smallest.as_ref() != Some(&expected.smallest) {
+            self.report(None, "first key is not the manifest's");
+        }
+        if self.seen.largest.as_ref() != Some(&expected.largest) {
+            self.report(None, "last key is not the manifest's");
+        }
+    }
+}
+
+/// The numbers that two accounts of a table must agree in.
+fn numbers(said: &Properties, is: &Properties) -> [(&'static str, u64, u64); 14] {
+    [
+        ("values", said.values, is.values),
+        ("tombstones", said.tombstones, is.tombstones),
+        ("handles", said.handles, is.handles),
+        ("poisons", said.poisons, is.poisons),
+        ("hidden entries", said.hidden, is.hidden),
+        ("key bytes", said.raw_key_bytes, is.raw_key_bytes),
+        ("value bytes", said.raw_value_bytes, is.raw_value_bytes),
+        ("smallest sequence number", said.min_seq.get(), is.min_seq.get()),
+        ("largest sequence number", said.max_seq.get(), is.max_seq.get()),
+        ("file", said.file.0, is.file.0),
+        ("epoch", u64::from(said.epoch.0), u64::from(is.epoch.0)),
+        ("data blocks", said.data_blocks, is.data_blocks),
+        ("data bytes", said.data_bytes, is.data_bytes),
+        ("largest block", said.block_bytes_max, is.block_bytes_max),
+    ]
+}

@@ -1,0 +1,88 @@
+//! Benchmarks of any engine: the workloads by name, who runs them, what they cost.
+//!
+//! `siltstone bench` runs these on siltstone, `benches/peers` on siltstone and on its rivals. An
+//! [`Engine`] is a few calls; everything that is timed or counted is here, so that figures of
+//! two engines differ by the engines alone.
+//!
+//! - [`run`]: one workload on some threads, from its first operation to its [`Outcome`].
+//! - [`Kind`]: the workloads; what one thread does in each is in `worker.rs`.
+//! - [`measure`]: what the process used.
+
+pub mod measure;
+pub mod run;
+mod worker;
+
+pub use run::{Bench, Outcome, Plan, Tally};
+pub use worker::Kind;
+
+/// When a write counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// In the kernel: survives a killed process.
+    Os,
+    /// On the device: survives a power cut.
+    Sync,
+}
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the first key on.
+    Up,
+    /// From the last key on.
+    Down,
+}
+
+/// What the workloads ask of an engine. It is a handle: clones work on the same database.
+///
+/// An implementation uses the fastest way that the engine's documentation offers for each call,
+/// and copies nothing that the engine does not make it copy.
+pub trait Engine: Clone + Send + 'static {
+    /// Why a call failed.
+    type Error: Send;
+
+    /// Writes one entry.
+    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Self::Error>;
+
+    /// Deletes one entry.
+    fn delete(&self, key: &[u8], when: When) -> Result<(), Self::Error>;
+
+    /// Writes several entries, all or nothing.
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Self::Error>;
+
+    /// The length in bytes of the value of `key`, which is at hand to be read; `None` without one.
+    fn get(&self, key: &[u8]) -> Result<Option<usize>, Self::Error>;
+
+    /// Shows up to `entries` entries to `visit`, from `key` on.
+    fn seek(
+        &self,
+        key: &[u8],
+        entries: u64,
+        visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), Self::Error>;
+
+    /// Shows the entries to `visit` from one end on, until it returns false.
+    fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Self::Error>;
+
+    /// How many entries there are.
+    fn count(&self) -> Result<u64, Self::Error> {
+        let mut count = 0;
+        self.scan(Way::Up, |_, _| {
+            count += 1;
+            true
+        })?;
+        Ok(count)
+    }
+
+    /// Bytes that were written to files up to now. Engines that are compared count alike, which is
+    /// what the process handed to `write`.
+    fn written_bytes(&self) -> Option<u64> {
+        measure::process_written_bytes()
+    }
+
+    /// Flushes and merges all there is, and waits until no work is left in the background.
+    fn settle(&self) -> Result<(), Self::Error>;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,41 @@
+//! A copy of a running database, and a part of it carried into another one.
+//!
+//! `cargo run --example checkpoint`
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use siltstone::{Db, Result};
+
+fn main() -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("siltstone-copies-{}", std::process::id()));
+    let db = Db::open(folder.join("shop"))?;
+    let orders = db.partition("orders")?;
+    for day in 1..=28 {
+        orders.put(format!("2026-02-{day:02}"), format!("{} crates", day * 3))?;
+    }
+
+    // A checkpoint has all that was written before the call. Tables are linked, not copied, and
+    // the two databases go their own ways.
+    let backup = folder.join("backup");
+    db.checkpoint(&backup)?;
+    orders.delete("2026-02-01")?;
+    let copy = Db::open(&backup)?;
+    assert!(copy.partition("orders")?.contains("2026-02-01")?);
+
+    // An export holds a range of one partition; any database takes it in, as one operation.
+    let week = folder.join("first week");
+    let exported = orders.export("2026-02-01".."2026-02-08", &week)?;
+    let archive = Db::open(folder.join("archive"))?;
+    let ingested = archive.partition("february")?.ingest(&week)?;
+    assert_eq!((exported.entries, ingested.entries), (6, 6));
+    for entry in archive.partition("february")?.iter() {
+        let (day, what) = entry?;
+        println!("{}: {}", String::from_utf8_lossy(&day), String::from_utf8_lossy(&what));
+    }
+    archive.close()?;
+    copy.close()?;
+    db.close()?;
+    let removed = std::fs::remove_dir_all(&folder);
+    removed.expect("nobody else uses the folder");
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! Checkpoint, export and ingest with the power cut before every operation, and with every
+//! operation failing: all of it or nothing, and nothing left over.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{
+    AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind,
+};
+use siltstone::{Db, Partition, Result};
+use testkit::Rng;
+
+use super::{Content, check_no_orphans, content, exported, names, open, small, try_open};
+
+const KEYS: u32 = 40;
+
+/// What is done to a store that has something in its memtables and in its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Checkpoint,
+    Export,
+    Ingest,
+}
+
+const DEEDS: [Deed; 3] = [Deed::Checkpoint, Deed::Export, Deed::Ingest];
+
+impl Deed {
+    fn run(self, db: &Db, p: &Partition) -> Result<()> {
+        match self {
+            Deed::Checkpoint => db.checkpoint("/copy"),
+            Deed::Export => p.export(.., "/copy").map(drop),
+            Deed::Ingest => p.ingest("/export").map(drop),
+        }
+    }
+}
+
+/// Its content before and after the deed.
+struct Expected {
+    before: Content,
+    after: Content,
+}
+
+/// A store over `fs`, durable so far as it goes.
+fn prepare(fs: &FaultFs, mem: &MemFs) -> (Db, Partition, Expected) {
+    exported(mem, 20..KEYS + 20, &"ingested".repeat(8), "/synced");
+    // Somebody brings the export here and does not sync it.
+    mem.create_dir(Path::new("/export")).unwrap();
+    for name in names(mem, "/synced") {
+        let bytes = mem.read_raw(&Path::new("/synced").join(&name)).unwrap();
+        let file = mem.open_append(&Path::new("/export").join(&name), AppendMode::IfAbsent);
+        file.unwrap().append(&bytes).unwrap();
+    }
+    let db = try_open(Arc::new(fs.clone()), "/db", 2).unwrap();
+    let p = db.partition_with("p", small()).unwrap();
+    for n in 0..KEYS {
+        p.put(n.to_be_bytes(), "mine".repeat(20)).unwrap();
+        if n == KEYS / 2 {
+            db.flush().unwrap();
+        }
+    }
+    db.wait_durable(db.visible_seq()).unwrap();
+    let before = content(&p);
+    let mut after = before.clone();
+    for n in 20..KEYS + 20 {
+        after.insert(n.to_be_bytes().to_vec(), "ingested".repeat(8).into_bytes());
+    }
+    (db, p, Expected { before, after })
+}
+
+/// The store after a crash or a fault: before the deed or after it, `done` if that was told.
+fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
+    let db = open(mem, "/db", 5);
+    check_no_orphans(mem, "/db", &db);
+    let p = db.partition("p").unwrap();
+    let found = content(&p);
+    let is_after = found == expected.after;
+    match deed {
+        Deed::Ingest if done => assert!(is_after, "an ingest that was acknowledged is lost"),
+        Deed::Ingest => assert!(is_after || found == expected.before, "half an ingest"),
+        _ => assert_eq!(found, expected.before),
+    }
+    p.put("still", "writable").unwrap();
+    p.ingest("/synced").unwrap();
+    p.compact(..).unwrap();
+    let mut all = expected.after.clone();
+    all.insert(b"still".to_vec(), b"writable".to_vec());
+    assert_eq!(content(&p), all);
+    p.delete("still").unwrap();
+}
+
+/// The folder of a checkpoint or an export: whole, or refused; whole if `done`.
+fn check_copy(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
+    let listed = mem.list(Path::new("/copy"), "").unwrap_or_default();
+    let is_whole = |ending: &str| listed.iter().any(|entry| entry.name.ends_with(ending));
+    match deed {
+        Deed::Checkpoint if is_whole(".manifest") => {
+            let copy = open(mem, "/copy", 6);
+            assert_eq!(content(&copy.partition("p").unwrap()), expected.before);
+            check_no_orphans(mem, "/copy", &copy);
+        }
+        Deed::Checkpoint if !listed.is_empty() => {
+            let refused = try_open(Arc::new(mem.clone()), "/copy", 6).map(drop);
+            let has_tables = is_whole(".sst");
+            assert!(!has_tables || refused.is_err(), "half a checkpoint is no database");
+            assert!(!done);
+        }
+        Deed::Export => {
+            let p = open(mem, "/fresh", 7).partition("p").unwrap();
+            match p.ingest("/copy") {
+                Ok(_) => assert_eq!(content(&p), expected.before),
+                Err(error) => assert!(!is_whole("EXPORT") && !done, "{error}"),
+            }
+        }
+        _ => assert!(!done),
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
+    for deed in DEEDS {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem.clone());
+        let (db, p, expected) = prepare(&fs, &mem);
+        let images = Arc::new(Mutex::new(Vec::new()));
+        let (taken, seen) = (images.clone(), mem.clone());
+        let seed = Mutex::new(Rng::new(11));
+        fs.set_observer(Arc::new(move |op| {
+            if op.mutates() {
+                let mut rng = seed.lock().unwrap();
+                for outcome in CrashOutcome::ALL {
+                    let image = seen.crash_clone(outcome, &mut || rng.next_u64());
+                    taken.lock().unwrap().push((image, format!("{outcome:?} before {op:?}")));
+                }
+            }
+        }));
+        deed.run(&db, &p).unwrap();
+        fs.clear_observer();
+        let count = images.lock().unwrap().len();
+        assert!(count > 7 * 5, "{deed:?} has {count} images");
+        for (image, what) in images.lock().unwrap().drain(..) {
+            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                if deed != Deed::Ingest {
+                    check_copy(&image, deed, &expected, false);
+                }
+                check_store(&image, deed, &expected, false);
+            }));
+            assert!(told.is_ok(), "{deed:?}: {what}");
+        }
+        for outcome in CrashOutcome::ALL {
+            let mut rng = Rng::new(3);
+            let image = mem.crash_clone(outcome, &mut || rng.next_u64());
+            if deed != Deed::Ingest {
+                check_copy(&image, deed, &expected, true);
+            }
+            check_store(&image, deed, &expected, true);
+        }
+    }
+}
+
+/// Runs the deed with one operation broken, then looks at the live store and at what a crash
+/// leaves; `false` when the deed has no such operation.
+fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (db, p, expected) = prepare(&fs, &mem);
+    let (at, faults) = (fs.op_count() + nth, fs.fault_count());
+    fs.add_rule(FaultRule::once(FaultAt::Op(at), action));
+    let result = deed.run(&db, &p);
+    let reached = fs.op_count() > at;
+    let hit = fs.fault_count() > faults;
+    fs.heal();
+    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let found = content(&p);
+        let done = deed == Deed::Ingest && result.is_ok();
+        assert!(if done { found == expected.after } else { found == expected.before });
+        if deed != Deed::Ingest {
+            check_copy(&mem, deed, &expected, result.is_ok());
+            if result.is_err() {
+                assert_eq!(mem.list(Path::new("/copy"), "").unwrap_or_default(), []);
+            }
+        }
+        assert!(hit || result.is_ok(), "{result:?}");
+        drop((db, p));
+        // A crash after the failure, and a plain reopening.
+        for outcome in [CrashOutcome::Nothing, CrashOutcome::Subset, CrashOutcome::Everything] {
+            let mut rng = Rng::new(nth);
+            let image = mem.crash_clone(outcome, &mut || rng.next_u64());
+            check_store(&image, deed, &expected, result.is_ok());
+        }
+    }));
+    assert!(
+        told.is_ok(),
+        "{deed:?} with {action:?} at {nth}: {result:?}; {:?}",
+        names(&mem, "/db")
+    );
+    reached
+}
+
+#[test]
+fn a_fault_at_any_operation_leaves_all_or_nothing() {
+    for deed in DEEDS {
+        for action in [FaultAction::Eio, FaultAction::Enospc, FaultAction::SyncLost] {
+            let reached = (0..).take_while(|nth| run_with_fault(deed, *nth, action)).count();
+            assert!(reached > 9, "{deed:?} has {reached} operations");
+        }
+    }
+}
+
+#[test]
+fn a_write_that_slips_in_while_an_ingest_flushes_is_shadowed_by_it() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (db, p, _) = prepare(&fs, &mem);
+    p.put(30_u32.to_be_bytes(), "before").unwrap();
+    let (writer, wrote) = (p.clone(), AtomicBool::new(false));
+    fs.set_observer(Arc::new(move |op| {
+        // The log's sync for the flush, or before the edit: the memtables were looked at already.
+        let is_log = op.path.extension().is_some_and(|kind| kind == "wal");
+        if op.kind == OpKind::Sync && is_log && !wrote.swap(true, Ordering::Relaxed) {
+            writer.put(31_u32.to_be_bytes(), "between").unwrap();
+        }
+    }));
+    let seq = p.ingest("/export").unwrap().seq;
+    fs.clear_observer();
+    let ingested = "ingested".repeat(8).into_bytes();
+    for round in 0..2 {
+        for n in [30_u32, 31] {
+            assert_eq!(p.get(n.to_be_bytes()).unwrap().as_deref(), Some(&ingested[..]), "{round}");
+        }
+        assert_eq!(content(&p)[&31_u32.to_be_bytes().to_vec()], ingested);
+        p.compact(..).unwrap();
+    }
+    let after = p.put(31_u32.to_be_bytes(), "after").unwrap();
+    assert!(after.seq > seq);
+    assert_eq!(p.get(31_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"after"[..]));
+    drop(db);
+}
+
+#[test]
+fn no_power_cut_keeps_an_ingest_and_loses_a_write_before_it() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (db, p, _) = prepare(&fs, &mem);
+    db.flush().unwrap();
+    // In a memtable that the ingest need not flush, in the log but not synced.
+    p.put(9000_u32.to_be_bytes(), "beside").unwrap();
+    p.ingest("/synced").unwrap();
+    for outcome in CrashOutcome::ALL {
+        let mut rng = Rng::new(8);
+        let image = mem.crash_clone(outcome, &mut || rng.next_u64());
+        let p = open(&image, "/db", 5).partition("p").unwrap();
+        assert!(p.contains(50_u32.to_be_bytes()).unwrap(), "{outcome:?}");
+        assert!(p.contains(9000_u32.to_be_bytes()).unwrap(), "{outcome:?}");
+    }
+}

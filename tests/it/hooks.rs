@@ -1,0 +1,679 @@
+//! Compaction filters, hidden entries, repairs and a value store, through the whole engine.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{CrashOutcome, MemFs};
+use lsm_core::hooks::{
+    CompactionFilter, CompactionFilterFactory, Cut, Emitter, Entry, Event, EventListener, Fault,
+    Faults, HookProvider, Hooks, Input, InputTable, Job, Origin, Patch, PendingHandle, Properties,
+    RepairSources, Rules, ValueStore, WhenAbsent,
+};
+use lsm_core::types::{EntryKind, PartitionId, SeqNo};
+use proptest::prelude::*;
+use siltstone::{
+    BackgroundMode, Builder, Db, Durability, ErrorKind, Options, Partition, PartitionOptions,
+    PrefixDropFilter, Result, TtlFilter,
+};
+use testkit::Rng;
+
+/// Tiny limits, so that every path runs.
+fn builder(fs: &MemFs, seed: u64) -> Builder {
+    let mut rng = Rng::new(seed);
+    let options =
+        Options::new().write_buffer_bytes(4 << 10).wal_segment_bytes(8 << 10).cache_bytes(64 << 10);
+    Db::builder("/db")
+        .fs(Arc::new(fs.clone()))
+        .background(BackgroundMode::Stepped)
+        .random(move || rng.next_u64())
+        .options(options)
+}
+
+fn tiny() -> PartitionOptions {
+    PartitionOptions::new().block_bytes(128).table_bytes(1 << 10).level_base_bytes(2 << 10)
+}
+
+fn all(p: &Partition) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    p.iter().map(|kv| kv.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+}
+
+// ---- filters that decide ----------------------------------------------------------------------
+
+fn expires_at(_key: &[u8], value: &[u8]) -> Option<u64> {
+    value.first_chunk::<8>().map(|at| u64::from_be_bytes(*at))
+}
+
+#[test]
+fn a_ttl_filter_deletes_what_expired_and_leaves_snapshots_alone() {
+    let now = Arc::new(AtomicU64::new(10));
+    let clock = now.clone();
+    let db = builder(&MemFs::new(), 1).open().unwrap();
+    let filter = Arc::new(TtlFilter::new(expires_at, move || clock.load(Ordering::Relaxed)));
+    let p = db.partition_with_hooks("p", tiny(), Hooks::new().filter(filter)).unwrap();
+    for n in 0..100u64 {
+        p.put(n.to_be_bytes(), n.to_be_bytes()).unwrap();
+    }
+    let snapshot = db.snapshot();
+    now.store(50, Ordering::Relaxed);
+    p.compact(..).unwrap();
+    assert_eq!(snapshot.iter(&p).count(), 100);
+    assert_eq!(p.iter().count(), 100, "what a snapshot sees is not decided on");
+    drop(snapshot);
+    now.store(60, Ordering::Relaxed);
+    // New versions over old ones: removing the newest must not bring the older back.
+    for n in 0..100u64 {
+        p.put(n.to_be_bytes(), (n / 2).to_be_bytes()).unwrap();
+    }
+    p.compact(..).unwrap();
+    assert!(all(&p).is_empty());
+    db.wait_idle().unwrap();
+    assert_eq!(db.stats().partitions[1].levels.iter().map(|l| l.entry_count).sum::<u64>(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The rule of every deciding filter: a key reads as without the filter, or as deleted if the
+    /// filter would delete its present value; a snapshot reads as if there were no filter.
+    #[test]
+    fn deciding_filters_never_show_an_older_value_nor_change_a_snapshot(
+        ops in prop::collection::vec((0u8..6, 0u8..8, 0u8..10), 1..150),
+        seed: u64,
+    ) {
+        let db = builder(&MemFs::new(), seed).open().unwrap();
+        let filter = Arc::new(PrefixDropFilter::new([b"d".to_vec()]));
+        let options = tiny().level0_tables(2).level_multiplier(2);
+        let p = db.partition_with_hooks("p", options, Hooks::new().filter(filter)).unwrap();
+        let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let mut snapshots = Vec::new();
+        for (n, (what, key, arg)) in ops.iter().enumerate() {
+            let key = [if key % 2 == 0 { b'd' } else { b'k' }, *key];
+            match what {
+                0 | 1 => {
+                    let value = [vec![n as u8], vec![*arg; 200]].concat();
+                    p.put(key, &value).unwrap();
+                    model.insert(key.to_vec(), value);
+                }
+                2 => {
+                    p.delete(key).unwrap();
+                    model.remove(&key[..]);
+                }
+                3 if snapshots.len() < 3 => snapshots.push((db.snapshot(), model.clone(), all(&p))),
+                3 => drop(snapshots.remove(usize::from(*arg) % 3)),
+                4 => db.flush().unwrap(),
+                _ => p.compact(..).unwrap(),
+            }
+            let seen = all(&p);
+            for (key, value) in &model {
+                let got = seen.get(key);
+                prop_assert!(got == Some(value) || (got.is_none() && key[0] == b'd'));
+            }
+            prop_assert!(seen.keys().all(|key| model.contains_key(key)));
+            for (snapshot, _, then) in &snapshots {
+                let seen: BTreeMap<_, _> = snapshot.iter(&p)
+                    .map(|kv| kv.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect();
+                prop_assert_eq!(&seen, then);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
+    /// Takes a snapshot from within the job.
+    struct Meddler(Mutex<Option<Db>>, Arc<Mutex<Option<siltstone::Snapshot>>>);
+    struct MeddlerJob;
+    impl CompactionFilter for MeddlerJob {
+        fn decide(&mut self, _entry: Entry<'_>) -> Result<lsm_core::hooks::Decision> {
+            Ok(lsm_core::hooks::Decision::Remove)
+        }
+    }
+    impl CompactionFilterFactory for Meddler {
+        fn name(&self) -> &str {
+            "meddler"
+        }
+        fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+            if job.kind == lsm_core::hooks::JobKind::Compaction
+                && let Some(db) = self.0.lock().unwrap().take()
+            {
+                *self.1.lock().unwrap() = Some(db.snapshot());
+            }
+            Ok(Box::new(MeddlerJob))
+        }
+    }
+    let db = builder(&MemFs::new(), 7).open().unwrap();
+    let plain = db.partition_with("p", tiny()).unwrap();
+    for n in 0..50u8 {
+        plain.put([n], [n; 50]).unwrap();
+    }
+    db.flush().unwrap();
+    let taken = Arc::new(Mutex::new(None));
+    let filter = Arc::new(Meddler(Mutex::new(Some(db.clone())), taken.clone()));
+    let p = db.partition_with_hooks("p", tiny(), Hooks::new().filter(filter)).unwrap();
+    p.compact(..).unwrap();
+    assert!(all(&p).is_empty());
+    let snapshot = taken.lock().unwrap().take().unwrap();
+    assert_eq!(snapshot.iter(&p).count(), 50);
+    assert_eq!(snapshot.get(&p, [3]).unwrap().as_deref(), Some(&[3; 50][..]));
+}
+
+// ---- a filter that seals ----------------------------------------------------------------------
+
+/// Adds to each entry a hidden one that repeats a sum of its bytes, and checks it in compactions.
+#[derive(Clone, Default)]
+struct Sealer {
+    checked: Arc<AtomicU64>,
+    any_key: bool,
+    /// What a repair puts in the place of a damaged value.
+    good: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
+}
+
+const SUFFIX: u8 = 1;
+
+fn sum(entry: Entry<'_>) -> Vec<u8> {
+    let mut sum = entry.seq.get().to_le_bytes().to_vec();
+    let bytes = entry.key.iter().chain(entry.value).map(|b| u64::from(*b));
+    let total = bytes.fold(entry.kind as u64, |sum, b| sum.wrapping_mul(31).wrapping_add(b));
+    sum.extend_from_slice(&total.to_le_bytes());
+    sum
+}
+
+type ReadEntry = (Vec<u8>, Origin, EntryKind);
+
+struct SealerJob {
+    sealer: Sealer,
+    /// Of the inputs, by key and sequence: sum and place.
+    read: BTreeMap<(Vec<u8>, u64), ReadEntry>,
+    pending: Vec<(Vec<u8>, SeqNo, Vec<u8>)>,
+}
+
+impl CompactionFilterFactory for Sealer {
+    fn name(&self) -> &str {
+        "sealer"
+    }
+
+    fn rules(&self) -> Rules {
+        let when_absent = WhenAbsent::OpenPlainly;
+        Rules { reserved_suffix: vec![SUFFIX], any_key: self.any_key, when_absent }
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        let (read, pending) = (BTreeMap::new(), Vec::new());
+        Ok(Box::new(SealerJob { sealer: self.clone(), read, pending }))
+    }
+
+    fn repair(&self, fault: &Fault, _sources: &mut dyn RepairSources) -> Patch {
+        match self.good.lock().unwrap().get(&fault.key) {
+            Some(value) => Patch::Replace {
+                key: fault.key.clone(),
+                seq: fault.seq,
+                kind: EntryKind::Value,
+                value: value.clone(),
+                source: "memory".to_owned(),
+            },
+            None => Patch::Poison,
+        }
+    }
+}
+
+impl CompactionFilter for SealerJob {
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        if !entry.hidden {
+            self.read.insert((entry.key.to_vec(), entry.seq.get()), (sum(entry), at, entry.kind));
+            return Ok(Input::Pass);
+        }
+        let owner = (entry.key[..entry.key.len() - 1].to_vec(), entry.seq.get());
+        if let Some((sum, at, kind)) = self.read.remove(&owner) {
+            self.sealer.checked.fetch_add(1, Ordering::Relaxed);
+            if sum != entry.value && kind != EntryKind::Poison {
+                faults.push(Fault {
+                    key: owner.0,
+                    seq: entry.seq,
+                    kind,
+                    value: Vec::new(),
+                    at,
+                    what: "the sum does not agree".to_owned(),
+                    detail: Vec::new(),
+                });
+            }
+        }
+        Ok(Input::Take)
+    }
+
+    fn output(&mut self, entry: Entry<'_>, _untouched_from: Option<SeqNo>) -> Result<()> {
+        let key = [entry.key, &[SUFFIX]].concat();
+        self.pending.push((key, entry.seq, sum(entry)));
+        Ok(())
+    }
+
+    fn boundary(
+        &mut self,
+        next: Option<&[u8]>,
+        out: &mut Emitter<'_>,
+        _faults: &mut Faults,
+    ) -> Result<Cut> {
+        self.pending.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        let due = self.pending.iter().position(|(key, _, _)| next.is_some_and(|n| n <= &key[..]));
+        for (key, seq, payload) in self.pending.drain(..due.unwrap_or(self.pending.len())) {
+            out.emit(&key, seq, &payload)?;
+        }
+        Ok(if self.pending.is_empty() { Cut::Allowed } else { Cut::Forbidden })
+    }
+
+    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        properties.0.insert("sealer".to_owned(), b"yes".to_vec());
+        Ok(())
+    }
+}
+
+struct Provider(Sealer);
+
+impl HookProvider for Provider {
+    fn compaction_filter(
+        &self,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        match name {
+            "sealer" => Some(Arc::new(self.0.clone())),
+            PrefixDropFilter::NAME => Some(Arc::new(PrefixDropFilter::from_params(params)?)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl EventListener for Log {
+    fn on_event(&self, event: &Event) {
+        let text = match event {
+            Event::Repaired { source, .. } => format!("repaired: {source}"),
+            Event::Quarantined { damage, .. } => {
+                format!("quarantined: {}", damage.key.as_deref().unwrap_or_default().escape_ascii())
+            }
+            _ => return,
+        };
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// With a filter that seals, every answer is as without it; hidden entries are counted apart.
+    #[test]
+    fn hidden_entries_change_no_answer(
+        ops in prop::collection::vec((0u8..7, prop::collection::vec(0u8..3, 1..4), 0u8..200), 1..120),
+        any_key: bool,
+        seed: u64,
+    ) {
+        let fs = MemFs::new();
+        let sealer = Sealer { any_key, ..Sealer::default() };
+        let open = || builder(&fs, seed).hooks(Arc::new(Provider(sealer.clone()))).open().unwrap();
+        let mut db = open();
+        let options = || tiny().level0_tables(2).level_multiplier(2);
+        let hooks = || Hooks::new().filter(Arc::new(sealer.clone()));
+        let mut p = db.partition_with_hooks("p", options(), hooks()).unwrap();
+        let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        let mut snapshots = Vec::new();
+        for (what, key, arg) in &ops {
+            match what {
+                0..3 => {
+                    let value = vec![*arg; usize::from(*arg)];
+                    let put = p.put(key, &value);
+                    if key.ends_with(&[SUFFIX]) && !any_key {
+                        prop_assert_eq!(put.unwrap_err().kind(), ErrorKind::ReservedKey);
+                        continue;
+                    }
+                    put.unwrap();
+                    model.insert(key.clone(), value);
+                }
+                3 if any_key || !key.ends_with(&[SUFFIX]) => {
+                    p.delete(key).unwrap();
+                    model.remove(key);
+                }
+                4 => p.compact(..).unwrap(),
+                5 if snapshots.len() < 2 => snapshots.push((db.snapshot(), model.clone())),
+                _ if *arg % 4 == 0 => {
+                    snapshots.clear();
+                    drop(p);
+                    db.close().unwrap();
+                    db = open();
+                    p = db.partition("p").unwrap();
+                }
+                _ => db.flush().unwrap(),
+            }
+            prop_assert_eq!(&all(&p), &model);
+            let back: Vec<_> = p.keys().rev().map(|k| k.unwrap().to_vec()).collect();
+            prop_assert!(back.iter().rev().eq(model.keys()));
+            for (key, value) in &model {
+                let got = p.get(key).unwrap();
+                prop_assert_eq!(got.as_deref(), Some(&value[..]));
+            }
+            let from = p.range(key.clone()..).next().map(|kv| kv.unwrap().0.to_vec());
+            prop_assert_eq!(from.as_ref(), model.range(key.clone()..).next().map(|(k, _)| k));
+            let prefix = p.prefix(key).count();
+            prop_assert_eq!(prefix, model.keys().filter(|k| k.starts_with(key)).count());
+            for (snapshot, then) in &snapshots {
+                prop_assert_eq!(snapshot.iter(&p).count(), then.len());
+            }
+        }
+    }
+}
+
+/// A store with sealed tables on two levels.
+fn sealed_store(fs: &MemFs, sealer: &Sealer, log: &Arc<Log>) -> (Db, Partition) {
+    let db = builder(fs, 5)
+        .hooks(Arc::new(Provider(sealer.clone())))
+        .listener(log.clone())
+        .inject(|at, entry| {
+            // A memory fault in one entry, each time it is read from a table.
+            if at.file.is_some() && entry.key == b"bad" && entry.kind == EntryKind::Value {
+                entry.value[3] ^= 0x10;
+            }
+        })
+        .open()
+        .unwrap();
+    let hooks = Hooks::new().filter(Arc::new(sealer.clone()));
+    let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+    for n in 0..100u8 {
+        p.put([b'k', n + 10], [n; 30]).unwrap();
+    }
+    p.put("bad", [7; 30]).unwrap();
+    db.flush().unwrap();
+    (db, p)
+}
+
+#[test]
+fn a_damaged_entry_is_repaired_where_somebody_knows_it() {
+    let (log, sealer) = (Arc::new(Log::default()), Sealer::default());
+    sealer.good.lock().unwrap().insert(b"bad".to_vec(), vec![7; 30]);
+    let (_db, p) = sealed_store(&MemFs::new(), &sealer, &log);
+    p.compact(..).unwrap();
+    assert_eq!(p.get("bad").unwrap().as_deref(), Some(&[7; 30][..]));
+    assert_eq!(*log.0.lock().unwrap(), ["repaired: memory"]);
+    assert!(sealer.checked.load(Ordering::Relaxed) >= 101);
+}
+
+#[test]
+fn what_cannot_be_repaired_reads_as_corruption_until_it_is_overwritten() {
+    let (fs, log, sealer) = (MemFs::new(), Arc::new(Log::default()), Sealer::default());
+    let (db, p) = sealed_store(&fs, &sealer, &log);
+    p.compact(..).unwrap();
+    assert_eq!(*log.0.lock().unwrap(), ["quarantined: bad"]);
+    let check = |p: &Partition| {
+        let error = p.get("bad").unwrap_err();
+        assert!(error.is_corruption());
+        assert_eq!(error.damage().unwrap().key.as_deref(), Some(&b"bad"[..]));
+        assert_eq!(p.prefix("k").filter(|kv| kv.is_ok()).count(), 100);
+    };
+    check(&p);
+    drop(p);
+    db.close().unwrap();
+    let db = builder(&fs, 6).hooks(Arc::new(Provider(sealer))).open().unwrap();
+    let p = db.partition("p").unwrap();
+    check(&p);
+    p.compact(..).unwrap();
+    check(&p);
+    p.put("bad", "new").unwrap();
+    p.compact(..).unwrap();
+    assert_eq!(p.get("bad").unwrap().as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn a_node_without_the_filter_reads_everything_and_cleans_up() {
+    let (fs, log, sealer) = (MemFs::new(), Arc::new(Log::default()), Sealer::default());
+    let (db, p) = sealed_store(&fs, &sealer, &log);
+    drop(p);
+    db.close().unwrap();
+    let db = builder(&fs, 6).open().unwrap();
+    let p = db.partition("p").unwrap();
+    assert_eq!(p.iter().filter(|kv| kv.is_ok()).count(), 101);
+    let refused = p.put([b'x', SUFFIX], "v").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReservedKey, "the rule holds without the hook");
+    p.compact(..).unwrap();
+    assert_eq!(p.iter().filter(|kv| kv.is_ok()).count(), 101);
+    // Turned off, the rule goes; turned on again, keys that break it are named.
+    let p = db.partition_with_hooks("p", tiny(), Hooks::new()).unwrap();
+    p.put([b'x', SUFFIX], "v").unwrap();
+    let hooks = Hooks::new().filter(Arc::new(Sealer::default()));
+    let error = db.partition_with_hooks("p", tiny(), hooks.clone()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReservedKey);
+    assert!(error.to_string().contains("x\\x01"), "{error}");
+    p.delete([b'x', SUFFIX]).unwrap();
+    db.partition_with_hooks("p", tiny(), hooks).unwrap();
+}
+
+// ---- a value store ----------------------------------------------------------------------------
+
+/// Values in memory; durable ones survive `cut`.
+#[derive(Clone, Default)]
+struct Shelf(Arc<Mutex<ShelfState>>);
+
+#[derive(Clone, Default)]
+struct ShelfState {
+    next: u64,
+    values: BTreeMap<u64, Vec<u8>>,
+    durable: BTreeMap<u64, Vec<u8>>,
+    dropped: BTreeMap<u64, Vec<u64>>,
+    applied: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Shelf {
+    fn live(&self) -> usize {
+        self.0.lock().unwrap().values.len()
+    }
+
+    /// What a power cut leaves.
+    fn cut(&self) -> Shelf {
+        let mut state = self.0.lock().unwrap().clone();
+        state.values = state.durable.clone();
+        state.dropped.clear();
+        Shelf(Arc::new(Mutex::new(state)))
+    }
+}
+
+fn number(handle: &[u8]) -> u64 {
+    u64::from_le_bytes(*handle.first_chunk().unwrap())
+}
+
+impl ValueStore for Shelf {
+    fn name(&self) -> &str {
+        "shelf"
+    }
+
+    fn wants(&self, _partition: PartitionId, len: u64) -> bool {
+        len >= 100
+    }
+
+    fn put(&self, _partition: PartitionId, _key: &[u8], value: &[u8]) -> Result<PendingHandle> {
+        let mut state = self.0.lock().unwrap();
+        state.next += 1;
+        let n = state.next;
+        state.values.insert(n, value.to_vec());
+        let shelf = self.clone();
+        Ok(PendingHandle::new(n.to_le_bytes().to_vec(), move || {
+            shelf.0.lock().unwrap().values.remove(&n);
+        }))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.durable = state.values.clone();
+        Ok(())
+    }
+
+    fn probe(&self, handle: &[u8]) -> Result<bool> {
+        Ok(self.0.lock().unwrap().values.contains_key(&number(handle)))
+    }
+
+    fn len(&self, handle: &[u8]) -> Result<u64> {
+        Ok(self.0.lock().unwrap().values[&number(handle)].len() as u64)
+    }
+
+    fn read(&self, handle: &[u8], offset: u64, len: usize) -> Result<Vec<u8>> {
+        let state = self.0.lock().unwrap();
+        Ok(state.values[&number(handle)][offset as usize..offset as usize + len].to_vec())
+    }
+
+    fn edit(&self, _number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {
+        dropped.concat()
+    }
+
+    fn apply(&self, edit: u64, section: &[u8]) -> Result<()> {
+        let mut state = self.0.lock().unwrap();
+        let numbers: Vec<u64> = section.chunks(8).map(number).collect();
+        state.applied.insert(edit, numbers.clone());
+        state.dropped.insert(edit, numbers);
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let state = self.0.lock().unwrap();
+        state.applied.values().flatten().flat_map(|n| n.to_le_bytes()).collect()
+    }
+
+    fn reclaim(&self, edit: u64) -> Result<()> {
+        let mut state = self.0.lock().unwrap();
+        let later = state.dropped.split_off(&(edit + 1));
+        for n in std::mem::replace(&mut state.dropped, later).into_values().flatten() {
+            state.values.remove(&n);
+            state.durable.remove(&n);
+        }
+        Ok(())
+    }
+
+    fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {
+        Ok(handle.to_vec())
+    }
+}
+
+struct ShelfProvider(Shelf);
+
+impl HookProvider for ShelfProvider {
+    fn compaction_filter(
+        &self,
+        _name: &str,
+        _params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        None
+    }
+
+    fn value_store(&self, name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+        (name == "shelf").then(|| Arc::new(self.0.clone()) as Arc<dyn ValueStore>)
+    }
+}
+
+#[test]
+fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
+    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let db = builder(&fs, 3).open().unwrap();
+    let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
+    let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+    for n in 0..20u8 {
+        p.put([n], vec![n; 150]).unwrap();
+        p.put([n, 0], vec![n; 20]).unwrap();
+    }
+    assert_eq!(shelf.live(), 20);
+    let check = |p: &Partition| {
+        for n in 0..20u8 {
+            assert_eq!(p.get([n]).unwrap().as_deref(), Some(&vec![n; 150][..]));
+        }
+        assert_eq!(p.iter().map(|kv| kv.unwrap().1.len()).sum::<usize>(), 20 * 170);
+    };
+    check(&p);
+    p.compact(..).unwrap();
+    check(&p);
+    let held = p.range([5]..[6]);
+    for n in 0..10u8 {
+        p.delete([n]).unwrap();
+    }
+    let refused = db.batch().put(&p, "big", vec![1; 200]).put(&p, "", "").commit(Durability::Os);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert_eq!(shelf.live(), 20, "a batch that was refused leaves no value behind");
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(shelf.live(), 20, "an iterator may still read what was deleted");
+    let values: Vec<_> = held.map(|kv| kv.unwrap().1.len()).collect();
+    assert_eq!(values, [150, 20]);
+    db.wait_idle().unwrap();
+    assert_eq!(shelf.live(), 10);
+    drop(p);
+    db.close().unwrap();
+    let error = builder(&fs, 4).open().unwrap().partition("p").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("shelf"), "{error}");
+    let db = builder(&fs, 5).hooks(Arc::new(ShelfProvider(shelf.clone()))).open().unwrap();
+    let p = db.partition("p").unwrap();
+    assert_eq!(p.iter().filter(|kv| kv.is_ok()).count(), 30);
+}
+
+#[test]
+fn after_a_power_cut_no_handle_points_to_a_missing_value() {
+    for seed in 0..200u64 {
+        let (fs, shelf, mut rng) = (MemFs::new(), Shelf::default(), Rng::new(seed));
+        let db = builder(&fs, seed).open().unwrap();
+        let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
+        let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+        let mut synced = 0;
+        let count = 5 + rng.below(20);
+        for n in 0..count {
+            let durability = if rng.chance(1, 4) { Durability::Sync } else { Durability::Os };
+            db.batch().put(&p, n.to_be_bytes(), vec![n as u8; 120]).commit(durability).unwrap();
+            if durability == Durability::Sync {
+                synced = n + 1;
+            }
+            if rng.chance(1, 8) {
+                db.flush().unwrap();
+                synced = n + 1;
+            }
+        }
+        let outcome = CrashOutcome::ALL[seed as usize % CrashOutcome::ALL.len()];
+        let (after, shelf) = (fs.crash_clone(outcome, &mut || rng.next_u64()), shelf.cut());
+        let db = builder(&after, seed).hooks(Arc::new(ShelfProvider(shelf))).open().unwrap();
+        let p = db.partition("p").unwrap();
+        let values: Vec<_> = p.iter().map(|kv| kv.unwrap().1).collect();
+        assert!(values.len() as u64 >= synced, "seed {seed}: {} of {synced}", values.len());
+        for (n, value) in values.iter().enumerate() {
+            assert_eq!(*value, vec![n as u8; 120], "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn properties_of_filters_are_told_to_the_next_job() {
+    struct Reader(Arc<Mutex<Vec<InputTable>>>);
+    struct ReaderJob;
+    impl CompactionFilter for ReaderJob {
+        fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+            properties.0.insert("note".to_owned(), vec![42]);
+            Ok(())
+        }
+    }
+    impl CompactionFilterFactory for Reader {
+        fn name(&self) -> &str {
+            "reader"
+        }
+        fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+            self.0.lock().unwrap().extend_from_slice(job.inputs);
+            Ok(Box::new(ReaderJob))
+        }
+    }
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let db = builder(&MemFs::new(), 1).open().unwrap();
+    let hooks = Hooks::new().filter(Arc::new(Reader(seen.clone())));
+    let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+    for round in 0..2u8 {
+        p.put("k", [round]).unwrap();
+        db.flush().unwrap();
+    }
+    p.compact(..).unwrap();
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() >= 2 && seen.iter().all(|t| t.properties.0["note"] == [42]));
+}
