@@ -172,9 +172,10 @@ impl Judge {
         }
         let entry = &cluster.slots[slot];
         match self.settled.get(&Place::from(&cluster.origin(slot))) {
+            // The engine poisons what it was given and found faulty once more.
+            Some(_) if entry.kind() == EntryKind::Poison => true,
             Some(Settled::Bytes(sum)) => *sum == entry.sum,
-            Some(Settled::Poison) => entry.kind() == EntryKind::Poison,
-            None => false,
+            Some(Settled::Poison) | None => false,
         }
     }
 

@@ -229,7 +229,7 @@ impl Engine {
             if filter.input(entry, at, &mut faults).unwrap() == Input::Take {
                 continue;
             }
-            if survival.keep(stored.internal(), false, |_| true) != Survives::Keep {
+            if survival.keep(stored.internal(), |_| true) != Survives::Keep {
                 continue;
             }
             if last_key.as_ref() != Some(&stored.key) {
