@@ -68,8 +68,7 @@ impl DbInner {
             let place = place_of(fault.at);
             // What a repair gave was not good enough.
             let tried = patches.contains_key(&place);
-            let patch =
-                if tried { Patch::Poison } else { filter.repair(&fault, &mut sources) };
+            let patch = if tried { Patch::Poison } else { filter.repair(&fault, &mut sources) };
             match &patch {
                 Patch::Replace { key, source, .. } => self.tell(&Event::Repaired {
                     partition: partition.name.to_string(),
