@@ -12,6 +12,7 @@ mod fault;
 mod hooks;
 mod hostile;
 mod kill;
+mod metahive;
 mod model;
 mod regressions;
 mod sim;
