@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use lsm_core::fs::names::FileKind;
 use lsm_core::hooks::{Origin, OwnedEntry};
+use lsm_core::types::EntryKind;
 use metahive::RepairOptions;
 
 use super::*;
@@ -28,6 +29,12 @@ fn flip_value(entry: &mut OwnedEntry, bit: u32) {
 
 fn flip_seq(entry: &mut OwnedEntry, bit: u32) {
     entry.seq = SeqNo::new(entry.seq.get() ^ 1 << (bit % 56)).unwrap();
+}
+
+fn flip_kind(entry: &mut OwnedEntry, bit: u32) {
+    let flipped = [4, 2, 1].map(|mask| EntryKind::from_u8(entry.kind as u8 ^ mask));
+    let known: Vec<_> = flipped.into_iter().flatten().collect();
+    entry.kind = known[bit as usize % known.len()];
 }
 
 /// Runs a compaction in which entries have a fault in memory: of which keys, whether in their
@@ -79,9 +86,9 @@ proptest! {
     #[test]
     fn a_bit_that_flips_in_memory_is_found_and_never_written(
         hits in prop::collection::vec((0u32..300, any::<bool>(), any::<u32>()), 1..4),
-        field in 0usize..3,
+        field in 0usize..4,
     ) {
-        compact_with([flip_key as Fault, flip_value, flip_seq][field], &hits);
+        compact_with([flip_key as Fault, flip_value, flip_seq, flip_kind][field], &hits);
     }
 }
 
