@@ -100,6 +100,8 @@
 //! # }
 //! ```
 
+mod provided;
+
 pub use lsm_core::db::{
     BackgroundMode, Batch, Builder, Commit, Db, ExportSummary, IngestSummary, Partition, Snapshot,
 };
@@ -112,3 +114,6 @@ pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
 pub use lsm_core::types::{Epoch, SeqNo, Slice};
+pub use metahive;
+pub use metahive::MetaHive;
+pub use provided::ProvidedHooks;
