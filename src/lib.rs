@@ -100,6 +100,8 @@
 //! # }
 //! ```
 
+mod provided;
+
 pub use lsm_core::db::{
     BackgroundFailure, BackgroundMode, Batch, Builder, Class, Commit, Db, ExportSummary, Gauge,
     Health, IngestSummary, Partition, PartitionHealth, Reason, Resume, Severity, Snapshot,
@@ -116,3 +118,6 @@ pub use lsm_core::raw;
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
 pub use lsm_core::types::{Epoch, SeqNo, Slice};
+pub use metahive;
+pub use metahive::MetaHive;
+pub use provided::ProvidedHooks;

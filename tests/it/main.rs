@@ -13,6 +13,7 @@ mod health;
 mod hooks;
 mod hostile;
 mod kill;
+mod metahive;
 mod model;
 mod regressions;
 mod resume;

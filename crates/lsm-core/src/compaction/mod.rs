@@ -29,7 +29,7 @@ pub use picker::{Picker, RangePick};
 pub use place::ingest_level;
 pub use rules::{KeyBelow, Survival, Verdict};
 pub use split::Split;
-pub use survivors::{Inject, JobIter, JobOutcome, Patches, Stages, write_survivors};
+pub use survivors::{Inject, JobIter, JobOutcome, Patches, Stages, place_of, write_survivors};
 
 use crate::types::{FileNo, PartitionId};
 use crate::version::{SstMeta, Table, UserRange};

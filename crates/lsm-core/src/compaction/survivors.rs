@@ -6,7 +6,9 @@
 //! Invariants:
 //! 1. What is written ascends strictly, whatever the inputs claim: an entry out of order is damage
 //!    and never reaches a table.
-//! 2. Faults install nothing: the loop reads to the end and returns them instead of tables.
+//! 2. Faults install nothing: the loop reads to the end and returns them instead of tables. What
+//!    the loop itself finds out of place is no fault, because it may be innocent: it fails the
+//!    job once no fault is left.
 //! 3. All versions of a user key are in one table.
 
 use std::collections::HashMap;
@@ -60,8 +62,13 @@ impl<I: JobIter> JobIter for MergeIter<I> {
     }
 }
 
-/// What takes the place of faulty entries, by their places.
+/// What takes the place of faulty entries, by their places: see [`place_of`].
 pub type Patches = HashMap<Origin, Patch>;
+
+/// A place without what a patch changes: whether the block verified.
+pub fn place_of(at: Origin) -> Origin {
+    Origin { block_verified: true, ..at }
+}
 
 /// Changes entries between reading and writing: memory faults, for tests.
 pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
@@ -165,7 +172,10 @@ struct Writing<'a, 'o> {
     below: KeyBelow,
     split: Option<Split>,
     outputs: Outputs<'o>,
+    /// Found by the filter that seals.
     faults: Faults,
+    /// What did not fit here, if anything: without a fault of the filter, why the job fails.
+    misfit: Option<Error>,
     dropped_handles: Vec<Vec<u8>>,
     /// The entry read last and its value, for comparison with a twin.
     last: Option<InternalKey>,
@@ -190,6 +200,7 @@ pub fn write_survivors<I: JobIter>(
         split,
         outputs,
         faults: Faults::default(),
+        misfit: None,
         dropped_handles: Vec::new(),
         last: None,
         last_value: Vec::new(),
@@ -215,7 +226,7 @@ impl Writing<'_, '_> {
     /// Takes in the entry under the cursor, or what a patch puts in its place.
     fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
         let (key, value) = (entries.key(), entries.value());
-        let (stored_seq, hidden, at) =
+        let (stored_seq, mut hidden, at) =
             (entries.stored_seq(), entries.is_hidden(), self.origin(entries));
         let kind = key.trailer.kind().expect("a stored entry has a kind");
         let entry =
@@ -234,7 +245,7 @@ impl Writing<'_, '_> {
             inject(at, &mut owned);
         }
         let mut patched = at;
-        match self.stages.patches.get(&at) {
+        match self.stages.patches.get(&place_of(at)) {
             None => {}
             Some(Patch::Leave) => return Ok(()),
             Some(Patch::Poison) => {
@@ -243,6 +254,9 @@ impl Writing<'_, '_> {
             }
             Some(Patch::Replace { key, seq, kind, value, .. }) => {
                 patched.block_verified = true;
+                // What takes the place of metadata may be the entry that it was for.
+                let suffix = &self.stages.hooks.rules.reserved_suffix;
+                hidden &= *kind == EntryKind::Tombstone && key.ends_with(suffix);
                 owned = OwnedEntry {
                     key: key.clone(),
                     seq: *seq,
@@ -278,21 +292,21 @@ impl Writing<'_, '_> {
             _ => SeqNo::MAX,
         };
         if self.last.as_ref().is_some_and(|last| last.as_ref() > key) {
-            return self.damaged(entry, at, "an entry is out of order");
+            return self.damaged(entry, "an entry is out of order");
         }
         if !is_plausible(key, self.outputs.base_seq()) {
-            return self.damaged(entry, at, "an entry is impossible here");
+            return self.damaged(entry, "an entry is impossible here");
         }
         let below = &mut self.below;
         match self.survival.keep(key, |user| below.may_lie_below(user)) {
             Verdict::Keep => self.keep(entry, newer, at)?,
             Verdict::Drop => self.drop_handle(entry),
-            Verdict::Disordered => return self.damaged(entry, at, "an entry is out of order"),
+            Verdict::Disordered => return self.damaged(entry, "an entry is out of order"),
             Verdict::Twin => {
                 let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
                 if !same || self.last_value != entry.value {
                     let what = "two entries with one key and sequence number differ";
-                    return self.damaged(entry, at, what);
+                    return self.damaged(entry, what);
                 }
             }
         }
@@ -300,21 +314,15 @@ impl Writing<'_, '_> {
         Ok(())
     }
 
-    /// An entry that cannot be what was written: a fault if a filter can mend it, else an error.
-    fn damaged(&mut self, entry: Entry<'_>, at: Origin, what: &str) -> Result<()> {
+    /// An entry that does not fit here: an error. A filter that seals reads on, because it may
+    /// know of the damaged entry that made this one seem wrong: a key that has grown puts all
+    /// that follow it out of order.
+    fn damaged(&mut self, entry: Entry<'_>, what: &str) -> Result<()> {
+        let error = Error::corruption(self.outputs.dir(), None, what).at_key(entry.key);
         if self.stages.sealing.is_none() {
-            let dir = self.outputs.dir();
-            return Err(Error::corruption(dir, None, what).at_key(entry.key));
+            return Err(error);
         }
-        self.faults.push(Fault {
-            key: entry.key.to_vec(),
-            seq: entry.stored_seq,
-            kind: entry.kind,
-            value: entry.value.to_vec(),
-            at,
-            what: what.to_owned(),
-            detail: Vec::new(),
-        });
+        self.misfit.get_or_insert(error);
         Ok(())
     }
 
@@ -380,7 +388,7 @@ impl Writing<'_, '_> {
         let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
         if self.written.as_ref().is_some_and(|written| written.as_ref() >= key) {
             // Only a faulty run gets here, and nothing of it is installed.
-            return self.damaged(entry, Origin::MEMTABLE, "an entry is out of order");
+            return self.damaged(entry, "an entry is out of order");
         }
         if let Some(sealing) = &mut self.stages.sealing {
             sealing.output(entry, untouched_from)?;
@@ -432,6 +440,9 @@ impl Writing<'_, '_> {
         self.boundary(None)?;
         if !self.faults.is_empty() {
             return Ok(JobOutcome::Faulty(self.faults.into_vec()));
+        }
+        if let Some(error) = self.misfit {
+            return Err(error);
         }
         let tables = self.outputs.finish()?;
         Ok(JobOutcome::Done { tables, dropped_handles: self.dropped_handles })

@@ -106,12 +106,11 @@ impl DbInner {
                     return Ok((tables, dropped_handles));
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
-                    let last = round >= REPAIR_ROUNDS;
-                    self.repair(partition, filter, faults, &mut patches, last);
+                    self.repair(partition, filter, faults, &mut patches);
                 }
                 (JobOutcome::Faulty(_), None) => break,
             }
-            if round > 2 * REPAIR_ROUNDS {
+            if round > REPAIR_ROUNDS {
                 break;
             }
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::DbInner;
 use crate::batch::SectionReader;
-use crate::compaction::Patches;
+use crate::compaction::{Patches, place_of};
 use crate::error::{Damage, Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{
@@ -18,8 +18,8 @@ use crate::partition::{PartitionState, ReadView};
 use crate::types::{PartitionId, SeqNo};
 use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
 
-/// Rounds of faults, repairs and a further run; what is faulty after them is poisoned.
-pub(super) const REPAIR_ROUNDS: usize = 4;
+/// Runs of a job over its repaired entries; one that still finds new faults then is given up.
+pub(super) const REPAIR_ROUNDS: usize = 8;
 
 /// Where a filter's repair may look.
 struct Sources<'a> {
@@ -43,6 +43,15 @@ impl RepairSources for Sources<'_> {
     }
 }
 
+/// The bytes of a faulty entry. A filter need not keep them.
+fn found(fault: &Fault, sources: &mut dyn RepairSources) -> Vec<u8> {
+    if !fault.value.is_empty() {
+        return fault.value.clone();
+    }
+    let entry = sources.reread(&fault.at).ok().flatten();
+    entry.map_or_else(Vec::new, |entry| entry.value)
+}
+
 impl DbInner {
     /// Finds a patch for each fault.
     pub(super) fn repair(
@@ -51,18 +60,15 @@ impl DbInner {
         filter: &Arc<dyn CompactionFilterFactory>,
         faults: Vec<Fault>,
         patches: &mut Patches,
-        last_round: bool,
     ) {
         let mut sources = Sources { db: self, partition: partition.id, view: partition.pin() };
         for fault in faults {
             let damage = self.damage_of(partition, &fault);
             self.tell(&Event::Corruption(damage.clone()));
-            let tried = patches.contains_key(&fault.at);
-            let patch = if last_round || tried {
-                Patch::Poison
-            } else {
-                filter.repair(&fault, &mut sources)
-            };
+            let place = place_of(fault.at);
+            // What a repair gave was not good enough.
+            let tried = patches.contains_key(&place);
+            let patch = if tried { Patch::Poison } else { filter.repair(&fault, &mut sources) };
             match &patch {
                 Patch::Replace { key, source, .. } => self.tell(&Event::Repaired {
                     partition: partition.name.to_string(),
@@ -70,11 +76,12 @@ impl DbInner {
                     source: source.clone(),
                 }),
                 Patch::Poison => {
-                    self.tell(&Event::Quarantined { damage, value: fault.value.clone() });
+                    let value = found(&fault, &mut sources);
+                    self.tell(&Event::Quarantined { damage, value });
                 }
                 Patch::Leave => {}
             }
-            patches.insert(fault.at, patch);
+            patches.insert(place, patch);
         }
     }
 

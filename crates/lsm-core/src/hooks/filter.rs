@@ -202,7 +202,8 @@ pub struct Fault {
     pub seq: SeqNo,
     /// What it claims to be.
     pub kind: EntryKind,
-    /// Its bytes.
+    /// Its bytes; empty if the filter no longer had them when it found the fault. They can be read
+    /// again by [`Fault::at`].
     pub value: Vec<u8>,
     /// Where it lies.
     pub at: Origin,

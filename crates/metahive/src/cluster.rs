@@ -1,0 +1,214 @@
+//! All versions of one key, from the first of them to the key's metadata.
+//!
+//! The filter keeps a stack of them: nearly always one deep, deeper only where keys continue
+//! another key with a zero byte and so sort between it and its metadata.
+//!
+//! Invariants:
+//! 1. 16 bytes for each entry ([`Slot`]), and one [`Run`] for each stretch of one block.
+//! 2. Slots descend by sequence number, as the entries came.
+//! 3. `values` and `made` stay empty for integrity.
+
+use lsm_core::hooks::{Entry, Origin};
+use lsm_core::types::{EntryKind, FileNo, SeqNo};
+
+/// An entry of a cluster: sequence number, kind and state in one word, and its checksum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    /// `seq << 8 | state << 4 | kind`.
+    word: u64,
+    /// Over the sequence number that is stored beside the entry.
+    pub(crate) sum: u64,
+}
+
+const _: () = assert!(size_of::<Slot>() == 16, "the memory bound of the paper");
+
+/// Judged: agreed with its metadata, or was reported.
+pub(crate) const JUDGED: u64 = 0x10;
+/// Goes into the output.
+pub(crate) const SURVIVES: u64 = 0x20;
+/// Goes into the output with another sequence number or checksum: see [`Changed`].
+pub(crate) const CHANGED: u64 = 0x40;
+
+impl Slot {
+    pub(crate) fn seq(&self) -> SeqNo {
+        SeqNo::new(self.word >> 8).expect("56 bits")
+    }
+
+    pub(crate) fn kind(&self) -> EntryKind {
+        EntryKind::from_u8((self.word & 0x0f) as u8).expect("made from a kind")
+    }
+
+    pub(crate) fn is(&self, state: u64) -> bool {
+        self.word & state != 0
+    }
+
+    pub(crate) fn set(&mut self, state: u64) {
+        self.word |= state;
+    }
+}
+
+/// Consecutive slots whose entries are consecutive in one block.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first_slot: usize,
+    at: Origin,
+    /// Of the first slot. Where it is not the one that counts, the run has no other slot.
+    stored_seq: SeqNo,
+}
+
+/// A survivor that differs from the input.
+#[derive(Clone, Copy, Debug)]
+struct Changed {
+    slot: usize,
+    seq: SeqNo,
+    sum: u64,
+}
+
+/// The metadata that a provider made for a survivor.
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether the entry is as it was, so that its old metadata may be carried on.
+    pub(crate) is_untouched: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    pub(crate) key: Vec<u8>,
+    pub(crate) slots: Vec<Slot>,
+    runs: Vec<Run>,
+    changed: Vec<Changed>,
+    /// Copies of the values, for a provider's check.
+    pub(crate) values: Vec<Vec<u8>>,
+    pub(crate) made: Vec<Made>,
+    /// Where the next metadata entry is expected to belong.
+    expected: usize,
+    pub(crate) unjudged: usize,
+    pub(crate) survivors: u64,
+    /// Whether a cut was allowed between its entries and their metadata.
+    pub(crate) is_split: bool,
+    /// Bytes that were written before its first survivor, and up to behind its last one.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Cluster {
+    /// Makes it the cluster of `key`, keeping its room.
+    pub(crate) fn reset(&mut self, key: &[u8]) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.slots.clear();
+        self.runs.clear();
+        self.changed.clear();
+        self.values.clear();
+        self.made.clear();
+        (self.expected, self.unjudged, self.survivors) = (0, 0, 0);
+        self.is_split = false;
+    }
+
+    /// Adds an entry that has to be judged.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: &Entry<'_>, sum: u64, at: Origin) {
+        let slot = self.slots.len();
+        let is_next = |run: &Run| {
+            let expected = Origin { entry: at.entry, ..run.at };
+            entry.seq == entry.stored_seq
+                && run.stored_seq == self.slots[run.first_slot].seq()
+                && at == expected
+                && u64::from(at.entry) == u64::from(run.at.entry) + (slot - run.first_slot) as u64
+        };
+        if !self.runs.last().is_some_and(is_next) {
+            self.runs.push(Run { first_slot: slot, at, stored_seq: entry.stored_seq });
+        }
+        self.slots.push(Slot { word: entry.seq.get() << 8 | entry.kind as u64, sum });
+        self.unjudged += 1;
+    }
+
+    /// Adds an entry that there is nothing to judge by: one out of a memtable.
+    #[inline]
+    pub(crate) fn push_judged(&mut self, entry: &Entry<'_>, sum: u64) {
+        let word = entry.seq.get() << 8 | JUDGED | entry.kind as u64;
+        self.slots.push(Slot { word, sum });
+    }
+
+    fn run_of(&self, slot: usize) -> &Run {
+        let behind = self.runs.partition_point(|run| run.first_slot <= slot);
+        &self.runs[behind - 1]
+    }
+
+    /// Where the entry of a slot lies.
+    pub(crate) fn origin(&self, slot: usize) -> Origin {
+        let run = self.run_of(slot);
+        let steps = u32::try_from(slot - run.first_slot).unwrap_or(u32::MAX);
+        Origin { entry: run.at.entry.saturating_add(steps), ..run.at }
+    }
+
+    /// The sequence number that is stored beside the entry of a slot.
+    pub(crate) fn stored_seq(&self, slot: usize) -> SeqNo {
+        let run = self.run_of(slot);
+        if run.first_slot == slot { run.stored_seq } else { self.slots[slot].seq() }
+    }
+
+    /// The slot of the entry with this sequence number from this file.
+    #[inline]
+    pub(crate) fn find(&mut self, seq: SeqNo, file: Option<FileNo>) -> Option<usize> {
+        let is_it = |slot: usize| {
+            self.slots.get(slot).is_some_and(|s| s.seq() == seq)
+                && self.run_of(slot).at.file == file
+        };
+        let slot = if is_it(self.expected) {
+            self.expected
+        } else {
+            let first = self.slots.partition_point(|slot| slot.seq() > seq);
+            let equal = self.slots[first..].iter().take_while(|slot| slot.seq() == seq).count();
+            (first..first + equal).find(|slot| is_it(*slot))?
+        };
+        self.expected = slot + 1;
+        Some(slot)
+    }
+
+    /// Marks a slot as judged.
+    pub(crate) fn judged(&mut self, slot: usize) {
+        if !self.slots[slot].is(JUDGED) {
+            self.slots[slot].set(JUDGED);
+            self.unjudged -= 1;
+        }
+    }
+
+    /// Marks the newest slot as a survivor, which takes `bytes` from `written` on.
+    pub(crate) fn survive(&mut self, written: u64, bytes: u64) {
+        if self.survivors == 0 {
+            self.start = written;
+        }
+        self.end = written + bytes;
+        self.survivors += 1;
+        self.slots.last_mut().expect("an entry came before its survival").set(SURVIVES);
+    }
+
+    /// Notes that the newest slot goes on under this sequence number and checksum.
+    pub(crate) fn change(&mut self, seq: SeqNo, sum: u64) {
+        let slot = self.slots.len() - 1;
+        self.slots[slot].set(CHANGED);
+        self.changed.push(Changed { slot, seq, sum });
+    }
+
+    /// Sequence number and checksum of a survivor as it was written.
+    pub(crate) fn written_as(&self, slot: usize) -> (SeqNo, u64) {
+        let entry = &self.slots[slot];
+        if !entry.is(CHANGED) {
+            return (entry.seq(), entry.sum);
+        }
+        let at = self.changed.binary_search_by_key(&slot, |changed| changed.slot);
+        let changed = self.changed[at.expect("a changed slot was noted")];
+        (changed.seq, changed.sum)
+    }
+
+    /// Forgets the survivors: their metadata lies elsewhere.
+    pub(crate) fn forget_survivors(&mut self) {
+        for slot in &mut self.slots {
+            slot.word &= !SURVIVES;
+        }
+        self.survivors = 0;
+    }
+}

@@ -1,0 +1,290 @@
+//! The compaction filter: one pass over the entries of a job that verifies what comes in and
+//! seals what goes out.
+//!
+//! Made by [`MetaHive`](crate::MetaHive) for each job, called by the engine's executor.
+//!
+//! An entry goes on before its metadata was seen, because the metadata comes behind all versions
+//! of the key. That is safe: what is wrong is reported as a fault when the metadata arrives, and
+//! a job with faults installs nothing. So the output is written in good faith, and its metadata,
+//! which is due only at `boundary`, behind the input's, is built from checksums that were
+//! computed when the entries came in.
+//!
+//! Invariants:
+//! 1. The checksum of an untouched survivor is the one that was compared with its metadata: it is
+//!    never computed again from bytes that may have changed since.
+//! 2. Metadata is emitted in key order, before the first key that sorts behind it.
+//! 3. Between an entry and its metadata no cut is allowed within the bounds of a group.
+//! 4. In a table that is sealed, nothing is made anew and nothing is dropped without a fault.
+
+mod verify;
+
+use std::sync::Arc;
+
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::hooks::{
+    CompactionFilter, Cut, Emitter, Entry, Faults, Input, Job, JobKind, Origin, Properties,
+};
+use lsm_core::types::SeqNo;
+
+use crate::checksum;
+use crate::cluster::{Cluster, Made, SURVIVES};
+use crate::metahive::Shared;
+use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX, metadata_key_precedes};
+use crate::table_seal::{PROPERTY, TableSeal};
+
+use verify::Judge;
+
+/// How many bytes of other keys may lie between an entry and its metadata in one block.
+pub const GROUP_OTHER_BYTES_MAX: u64 = 64 << 10;
+
+/// How many bytes a group may have in all, from its first entry to its metadata.
+pub const GROUP_BYTES_MAX: u64 = 1 << 20;
+
+/// Boxed, because each of them moves through all three lists.
+type Clusters = Vec<Box<Cluster>>;
+
+/// See the module.
+pub(crate) struct HiveFilter {
+    // Fixed after the start.
+    shared: Arc<Shared>,
+    is_flush: bool,
+
+    judge: Judge,
+    /// Clusters whose metadata sorts behind the entry that came last, the innermost on top.
+    open: Clusters,
+    /// Clusters whose metadata is due, in its order.
+    ready: Clusters,
+    /// Empty ones, for their room.
+    free: Clusters,
+    /// Stored sequence number of the last input, while its survival may still be told.
+    last_input: Option<SeqNo>,
+
+    /// Bytes of the output so far.
+    written: u64,
+    /// Of the table that is being written.
+    table_sealed: u64,
+    table_split: u64,
+}
+
+impl HiveFilter {
+    pub(crate) fn start(shared: Arc<Shared>, job: &Job<'_>) -> Result<HiveFilter> {
+        Ok(HiveFilter {
+            shared: shared.clone(),
+            is_flush: job.kind == JobKind::Flush,
+            judge: Judge::start(shared, job)?,
+            open: Vec::new(),
+            ready: Vec::new(),
+            free: Vec::new(),
+            last_input: None,
+            written: 0,
+            table_sealed: 0,
+            table_split: 0,
+        })
+    }
+
+    /// Puts the cluster of `key` on top, unless it is there.
+    #[inline]
+    fn open_cluster(&mut self, key: &[u8]) -> &mut Cluster {
+        if self.open.last().is_none_or(|top| top.key != key) {
+            let mut cluster = self.free.pop().unwrap_or_default();
+            cluster.reset(key);
+            self.open.push(cluster);
+        }
+        self.open.last_mut().expect("just pushed")
+    }
+
+    /// Ends the clusters whose metadata sorts before `next`; all of them for `None`.
+    #[inline]
+    fn close_until(&mut self, next: Option<&[u8]>) {
+        let is_due =
+            |top: &mut Box<Cluster>| next.is_none_or(|next| metadata_key_precedes(&top.key, next));
+        while let Some(mut cluster) = self.open.pop_if(is_due) {
+            if cluster.unjudged > 0 {
+                self.judge.judge_rest(&mut cluster);
+            }
+            if cluster.survivors > 0 {
+                self.ready.push(cluster);
+            } else {
+                self.free.push(cluster);
+            }
+        }
+    }
+
+    fn emit_ready(&mut self, out: &mut Emitter<'_>) -> Result<()> {
+        let is_integrity = self.shared.is_integrity;
+        for mut cluster in self.ready.drain(..) {
+            cluster.key.push(SUFFIX);
+            let key = &cluster.key;
+            for (at, slot) in cluster.slots.iter().enumerate() {
+                if !slot.is(SURVIVES) {
+                    continue;
+                }
+                let (seq, sum) = cluster.written_as(at);
+                if is_integrity {
+                    out.emit(key, seq, &Payload::new(seq, sum).encode())?;
+                    self.written += (key.len() + PAYLOAD_BYTES) as u64;
+                } else {
+                    let payload = provided(seq, &cluster.made[at].bytes);
+                    out.emit(key, seq, &payload)?;
+                    self.written += (key.len() + payload.len()) as u64;
+                }
+            }
+            self.free.push(cluster);
+        }
+        Ok(())
+    }
+
+    /// The engine cut blocks although it should not: pairs of the groups that it was in may lie
+    /// in two of them.
+    fn count_forced_cuts(&mut self) {
+        for cluster in self.open.iter_mut().chain(&mut self.ready) {
+            if cluster.survivors > 0 && !cluster.is_split {
+                cluster.is_split = true;
+                self.table_split += cluster.survivors;
+                self.judge.counts.split_pairs += cluster.survivors;
+            }
+        }
+    }
+
+    /// Whether a block may end here: not while a pair is open, unless it lies too far apart.
+    fn cut(&mut self) -> Cut {
+        let mut cut = Cut::Allowed;
+        for cluster in &mut self.open {
+            if cluster.survivors == 0 || cluster.is_split {
+                continue;
+            }
+            let other_bytes = self.written - cluster.end;
+            let bytes = self.written - cluster.start;
+            if other_bytes > GROUP_OTHER_BYTES_MAX || bytes > GROUP_BYTES_MAX {
+                cluster.is_split = true;
+                self.table_split += cluster.survivors;
+                self.judge.counts.split_pairs += cluster.survivors;
+            } else {
+                cut = Cut::Forbidden;
+            }
+        }
+        cut
+    }
+}
+
+/// V+ of a provider.
+fn provided(seq: SeqNo, bytes: &[u8]) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(HEAD_BYTES + bytes.len());
+    payload.extend_from_slice(&seq.get().to_le_bytes());
+    payload.extend_from_slice(bytes);
+    payload
+}
+
+impl CompactionFilter for HiveFilter {
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        if self.is_flush {
+            return Ok(Input::Pass);
+        }
+        self.last_input = None;
+        if self.judge.may_be_metadata(&entry, at) {
+            self.judge.take_metadata(&entry, at, &mut self.open, faults);
+            return Ok(Input::Take);
+        }
+        self.close_until(Some(entry.key));
+        let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        let is_integrity = self.shared.is_integrity;
+        let cluster = self.open_cluster(entry.key);
+        cluster.push(&entry, sum, at);
+        if !is_integrity {
+            cluster.values.push(entry.value.to_vec());
+            cluster.made.push(Made::default());
+        }
+        self.last_input = Some(entry.stored_seq);
+        Ok(Input::Pass)
+    }
+
+    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
+        let sum = || checksum::of_entry(entry.key, entry.value, entry.seq, entry.kind);
+        let bytes = (entry.key.len() + entry.value.len()) as u64;
+        let (written, is_integrity) = (self.written, self.shared.is_integrity);
+        if self.is_flush {
+            let cluster = self.open_cluster(entry.key);
+            cluster.push_judged(&entry, sum());
+            if !is_integrity {
+                cluster.made.push(Made::default());
+            }
+        } else {
+            let input_seq = self.last_input.take();
+            let top = self.open.last_mut().filter(|top| top.key == entry.key);
+            let (Some(cluster), Some(input_seq)) = (top, input_seq) else {
+                return Err(out_of_step());
+            };
+            let slot = *cluster.slots.last().expect("the last input is in it");
+            match untouched_from {
+                // Invariant: 1. A new sequence number changes its own part of the sum alone.
+                Some(stored) if stored == input_seq => {
+                    if entry.seq != slot.seq() || stored != entry.seq {
+                        let moved = checksum::with_seq(slot.sum, stored, entry.seq);
+                        cluster.change(entry.seq, moved);
+                    }
+                }
+                Some(_) => return Err(out_of_step()),
+                None => cluster.change(entry.seq, sum()),
+            }
+        }
+        let cluster = self.open.last_mut().expect("the entry's own");
+        cluster.survive(written, bytes);
+        if let Some(made) = cluster.made.last_mut() {
+            made.bytes = self.shared.provider.make(&entry);
+            made.is_untouched = untouched_from.is_some();
+        }
+        self.written += bytes;
+        self.table_sealed += 1;
+        self.judge.counts.sealed += 1;
+        Ok(())
+    }
+
+    fn boundary(
+        &mut self,
+        next: Option<&[u8]>,
+        out: &mut Emitter<'_>,
+        faults: &mut Faults,
+    ) -> Result<Cut> {
+        self.close_until(next);
+        if out.forced_cuts() > 0 {
+            self.count_forced_cuts();
+        }
+        self.emit_ready(out)?;
+        if next.is_none() {
+            self.judge.report(faults);
+            return Ok(Cut::Allowed);
+        }
+        Ok(self.cut())
+    }
+
+    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        let mut seal = TableSeal {
+            provider: self.shared.provider.name().to_owned(),
+            sealed: std::mem::take(&mut self.table_sealed),
+            split_pairs: std::mem::take(&mut self.table_split),
+            open: Vec::new(),
+        };
+        // Pairs that the end of the table comes between keep their metadata in its properties:
+        // see `table_seal.rs`.
+        for cluster in self.open.iter_mut().filter(|cluster| cluster.survivors > 0) {
+            for (at, slot) in cluster.slots.iter().enumerate() {
+                if slot.is(SURVIVES) {
+                    let (seq, sum) = cluster.written_as(at);
+                    let payload = match cluster.made.get(at) {
+                        None => Payload::new(seq, sum).encode().to_vec(),
+                        Some(made) => provided(seq, &made.bytes),
+                    };
+                    seal.open.push((cluster.key.clone(), payload));
+                }
+            }
+            cluster.forget_survivors();
+        }
+        properties.0.insert(PROPERTY.to_owned(), seal.encode());
+        Ok(())
+    }
+}
+
+fn out_of_step() -> Error {
+    let what = "an entry was written that is not the one that came in last";
+    Error::new(ErrorKind::InvalidArgument, what)
+}

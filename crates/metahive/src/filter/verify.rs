@@ -1,0 +1,319 @@
+//! The input side of the filter: metadata meets its entry, or does not.
+//!
+//! Entry and metadata belong together by key, sequence number and file. In a table that is not
+//! sealed what is missing is made and what is left over is dropped, as in the paper: other nodes
+//! wrote it. In one that is sealed both are faults.
+//!
+//! Invariants:
+//! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a
+//!    repair settled, or as missing.
+//! 2. An entry of a damaged block is good only if its metadata says so.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lsm_core::error::Result;
+use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin};
+use lsm_core::types::{EntryKind, FileNo};
+
+use crate::cluster::{Cluster, JUDGED};
+use crate::counts::Counts;
+use crate::detail::{Cause, Detail};
+use crate::metahive::Shared;
+use crate::payload::{HEAD_BYTES, Payload, entry_key};
+use crate::settled::{Place, Settled};
+use crate::table_seal::TableSeal;
+use crate::verdict::{Verdict, judge};
+
+/// Half of a pair, and what is wrong with it.
+struct Half {
+    fault: Fault,
+    detail: Detail,
+}
+
+/// See the module.
+pub(super) struct Judge {
+    // Fixed after the start.
+    pub(super) shared: Arc<Shared>,
+    /// Ascending by file; `None` for a table that is not sealed.
+    tables: Vec<(FileNo, Option<TableSeal>)>,
+    settled: HashMap<Place, Settled>,
+
+    /// Entries without metadata, and metadata without entries, that must not be.
+    unpaired: Vec<Half>,
+    orphans: Vec<Half>,
+    pub(super) counts: Counts,
+}
+
+impl Judge {
+    pub(super) fn start(shared: Arc<Shared>, job: &Job<'_>) -> Result<Judge> {
+        let mut tables = Vec::with_capacity(job.inputs.len());
+        for input in job.inputs {
+            let seal = TableSeal::of(&input.properties, shared.provider.name())?;
+            tables.push((input.file, seal));
+        }
+        tables.sort_unstable_by_key(|(file, _)| *file);
+        let settled = shared.settled.of(job.inputs);
+        let (unpaired, orphans) = (Vec::new(), Vec::new());
+        Ok(Judge { shared, tables, settled, unpaired, orphans, counts: Counts::default() })
+    }
+
+    fn seal_of(&self, file: Option<FileNo>) -> Option<&TableSeal> {
+        let file = file?;
+        let at = self.tables.binary_search_by_key(&file, |(file, _)| *file).ok()?;
+        self.tables[at].1.as_ref()
+    }
+
+    /// Whether the entry is metadata, or was before it was damaged: no user key ends as its key
+    /// does, so in a sealed table nothing else can have been there.
+    #[inline]
+    pub(super) fn may_be_metadata(&self, entry: &Entry<'_>, at: Origin) -> bool {
+        if entry.hidden {
+            return true;
+        }
+        if entry_key(entry.key).is_none() {
+            return false;
+        }
+        let is_payload = entry.kind == EntryKind::Tombstone && !entry.value.is_empty();
+        is_payload || self.seal_of(at.file).is_some()
+    }
+
+    /// Judges the entry that this metadata belongs to, among the open clusters.
+    pub(super) fn take_metadata(
+        &mut self,
+        entry: &Entry<'_>,
+        at: Origin,
+        open: &mut [Box<Cluster>],
+        faults: &mut Faults,
+    ) {
+        let key = entry_key(entry.key);
+        let cluster = open.iter_mut().rev().find(|cluster| Some(&cluster.key[..]) == key);
+        if let Some(cluster) = cluster {
+            // The two sequence numbers of sound metadata are one. If either is damaged the other
+            // finds the entry, and the checksum tells whether it is the right one.
+            let slot = cluster.find(entry.seq, at.file).or_else(|| {
+                let seq = Payload::decode(entry.value).ok()?.seq;
+                cluster.find(seq, at.file)
+            });
+            if let Some(slot) = slot {
+                let is_whole = entry.kind == EntryKind::Tombstone
+                    && entry.seq == cluster.slots[slot].seq()
+                    && is_headed(entry.value, cluster, slot);
+                let verdict = self.judge_slot(cluster, slot, entry.value, is_whole);
+                if verdict == Verdict::DataCorrupt {
+                    let what = "the entry disagrees with its metadata";
+                    let half = self.half(cluster, slot, what, Some(entry.value));
+                    push(faults, half, &mut self.counts);
+                }
+                return;
+            }
+        }
+        self.take_orphan(entry, at);
+    }
+
+    /// Judges a slot by its V+ and marks it. `is_whole` says whether all else in the metadata
+    /// entry is as it should be.
+    fn judge_slot(
+        &mut self,
+        cluster: &mut Cluster,
+        slot: usize,
+        payload: &[u8],
+        is_whole: bool,
+    ) -> Verdict {
+        let sum = cluster.slots[slot].sum;
+        let verdict = if self.shared.is_integrity {
+            Payload::decode(payload).map_or(Verdict::DataCorrupt, |payload| judge(sum, &payload))
+        } else {
+            self.ask_provider(cluster, slot, payload)
+        };
+        match verdict {
+            Verdict::DataCorrupt if !self.is_settled(cluster, slot) => {
+                cluster.judged(slot);
+                return Verdict::DataCorrupt;
+            }
+            Verdict::Valid if is_whole => {}
+            _ => self.counts.metadata_rebuilt += 1,
+        }
+        cluster.judged(slot);
+        self.counts.verified += 1;
+        if !cluster.origin(slot).block_verified {
+            self.counts.suspects_accepted += 1;
+        }
+        Verdict::Valid
+    }
+
+    fn ask_provider(&self, cluster: &mut Cluster, slot: usize, payload: &[u8]) -> Verdict {
+        let Some((_, metadata)) = payload.split_at_checked(HEAD_BYTES) else {
+            return Verdict::DataCorrupt;
+        };
+        let entry = Entry {
+            key: &cluster.key,
+            seq: cluster.slots[slot].seq(),
+            stored_seq: cluster.stored_seq(slot),
+            kind: cluster.slots[slot].kind(),
+            value: &cluster.values[slot],
+            hidden: false,
+        };
+        let verdict = self.shared.provider.check(&entry, metadata);
+        let made = &mut cluster.made[slot];
+        if verdict == Verdict::Valid
+            && made.is_untouched
+            && let Some(carried) = self.shared.provider.carry(&entry, metadata)
+        {
+            made.bytes = carried;
+        }
+        verdict
+    }
+
+    /// Whether a repair has put this very entry there.
+    fn is_settled(&self, cluster: &Cluster, slot: usize) -> bool {
+        if self.settled.is_empty() {
+            return false;
+        }
+        let entry = &cluster.slots[slot];
+        match self.settled.get(&Place::from(&cluster.origin(slot))) {
+            // The engine poisons what it was given and found faulty once more.
+            Some(_) if entry.kind() == EntryKind::Poison => true,
+            Some(Settled::Bytes(sum)) => *sum == entry.sum,
+            Some(Settled::Poison) | None => false,
+        }
+    }
+
+    /// Judges what no metadata has come for.
+    pub(super) fn judge_rest(&mut self, cluster: &mut Cluster) {
+        for slot in 0..cluster.slots.len() {
+            if cluster.slots[slot].is(JUDGED) {
+                continue;
+            }
+            let at = cluster.origin(slot);
+            let seal = self.seal_of(at.file);
+            let stored_seq = cluster.stored_seq(slot).get();
+            let kept = seal.and_then(|seal| seal.open_payload(&cluster.key, stored_seq));
+            if let Some(payload) = kept.map(<[u8]>::to_vec) {
+                if self.judge_slot(cluster, slot, &payload, true) == Verdict::DataCorrupt {
+                    let what = "the entry disagrees with the metadata in the table's properties";
+                    let half = self.half(cluster, slot, what, Some(&payload));
+                    self.unpaired.push(half);
+                }
+                continue;
+            }
+            let what = match seal {
+                Some(_) => "the entry has no metadata in a table that is sealed",
+                None if !at.block_verified => "the block is damaged and the entry has no metadata",
+                None => {
+                    self.counts.made += 1;
+                    cluster.judged(slot);
+                    continue;
+                }
+            };
+            if !self.is_settled(cluster, slot) {
+                let half = self.half(cluster, slot, what, None);
+                self.unpaired.push(half);
+            }
+            cluster.judged(slot);
+        }
+    }
+
+    fn half(&self, cluster: &Cluster, slot: usize, what: &str, payload: Option<&[u8]>) -> Half {
+        let at = cluster.origin(slot);
+        let cause = if payload.is_some() { Cause::Disagrees } else { Cause::Unpaired };
+        Half {
+            fault: Fault {
+                key: cluster.key.clone(),
+                seq: cluster.stored_seq(slot),
+                kind: cluster.slots[slot].kind(),
+                // Only a provider keeps values. A repair reads the entry again by its place.
+                value: cluster.values.get(slot).cloned().unwrap_or_default(),
+                at,
+                what: what.to_owned(),
+                detail: Vec::new(),
+            },
+            detail: Detail {
+                cause,
+                is_sealed: self.seal_of(at.file).is_some(),
+                payload: payload.map(<[u8]>::to_vec),
+                partner: None,
+            },
+        }
+    }
+
+    fn take_orphan(&mut self, entry: &Entry<'_>, at: Origin) {
+        if self.seal_of(at.file).is_none() {
+            self.counts.orphans_dropped += 1;
+            return;
+        }
+        let is_data =
+            !entry.hidden && (entry.kind != EntryKind::Tombstone || entry.value.is_empty());
+        let (cause, what) = if is_data {
+            (Cause::Unpaired, "the entry's key has the ending of metadata")
+        } else {
+            (Cause::Orphan, "metadata without its entry in a table that is sealed")
+        };
+        let fault = Fault {
+            key: entry.key.to_vec(),
+            seq: entry.stored_seq,
+            kind: entry.kind,
+            value: entry.value.to_vec(),
+            at,
+            what: what.to_owned(),
+            detail: Vec::new(),
+        };
+        let payload = (!is_data).then(|| entry.value.to_vec());
+        let half =
+            Half { fault, detail: Detail { cause, is_sealed: true, payload, partner: None } };
+        if is_data { &mut self.unpaired } else { &mut self.orphans }.push(half);
+    }
+
+    /// At the end of the job: reports the halves, those that belong together in one another's
+    /// words.
+    pub(super) fn report(&mut self, faults: &mut Faults) {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        for mut half in self.unpaired.drain(..) {
+            let other = match half.detail.payload {
+                None => other_half(&half.fault, &mut orphans),
+                Some(_) => None,
+            };
+            if let Some(orphan) = other {
+                half.detail.payload = Some(orphan.fault.value.clone());
+                half.detail.partner =
+                    Some((orphan.fault.key.clone(), Place::from(&orphan.fault.at)));
+                orphan.detail.partner = Some((half.fault.key.clone(), Place::from(&half.fault.at)));
+            }
+            push(faults, half, &mut self.counts);
+        }
+        for orphan in orphans {
+            push(faults, orphan, &mut self.counts);
+        }
+    }
+}
+
+impl Drop for Judge {
+    fn drop(&mut self) {
+        self.shared.add(self.counts);
+    }
+}
+
+/// The metadata that came apart from an entry: by the sequence number, which no other entry of the
+/// file has, if the key of either was damaged; else by the key.
+fn other_half<'a>(fault: &Fault, orphans: &'a mut [Half]) -> Option<&'a mut Half> {
+    let is_free =
+        |orphan: &Half| orphan.fault.at.file == fault.at.file && orphan.detail.partner.is_none();
+    let has_seq = |orphan: &Half| {
+        let payload = Payload::decode(&orphan.fault.value);
+        orphan.fault.seq == fault.seq || payload.is_ok_and(|payload| payload.seq == fault.seq)
+    };
+    let has_key = |orphan: &Half| entry_key(&orphan.fault.key) == Some(&fault.key[..]);
+    let by_seq = orphans.iter().position(|orphan| is_free(orphan) && has_seq(orphan));
+    let at = by_seq.or_else(|| orphans.iter().position(|o| is_free(o) && has_key(o)))?;
+    Some(&mut orphans[at])
+}
+
+fn push(faults: &mut Faults, half: Half, counts: &mut Counts) {
+    counts.faults += 1;
+    faults.push(Fault { detail: half.detail.encode(), ..half.fault });
+}
+
+/// Whether V+ begins with the sequence number of its entry.
+fn is_headed(payload: &[u8], cluster: &Cluster, slot: usize) -> bool {
+    payload.starts_with(&cluster.stored_seq(slot).get().to_le_bytes())
+}

@@ -1,0 +1,201 @@
+//! [`MetaHive`]: the factory that a partition names, and its options.
+//!
+//! The facade makes one for each partition that asks for it; the engine stores its name,
+//! parameters and rules, starts a filter from it for each job, and asks it for repairs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lsm_core::codec::{Reader, put_bytes};
+use lsm_core::error::Result;
+use lsm_core::hooks::{
+    CompactionFilter, CompactionFilterFactory, Fault, Job, Patch, RepairSources, Rules, WhenAbsent,
+};
+
+use crate::checksum;
+use crate::counts::Counts;
+use crate::filter::HiveFilter;
+use crate::payload::SUFFIX;
+use crate::provider::{Integrity, MetadataProvider};
+use crate::repair::{self, ErrorHandler, RepairOptions, Replica};
+use crate::settled::SettledPlaces;
+
+/// What the factory and its filters share.
+pub(crate) struct Shared {
+    pub(crate) provider: Arc<dyn MetadataProvider>,
+    /// Whether the provider is [`Integrity`], which the filter does without calling it.
+    pub(crate) is_integrity: bool,
+    pub(crate) settled: SettledPlaces,
+    counts: Mutex<Counts>,
+}
+
+impl Shared {
+    fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
+        let (settled, counts) = (SettledPlaces::default(), Mutex::default());
+        Arc::new(Shared { provider, is_integrity, settled, counts })
+    }
+
+    pub(crate) fn add(&self, counts: Counts) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) += counts;
+    }
+}
+
+/// Metadata for every entry of a partition. See the crate.
+pub struct MetaHive {
+    shared: Arc<Shared>,
+    any_key: bool,
+    repair: RepairOptions,
+}
+
+impl Default for MetaHive {
+    fn default() -> MetaHive {
+        MetaHive::new()
+    }
+}
+
+impl MetaHive {
+    /// The name under which partitions store it.
+    pub const NAME: &str = "metahive";
+
+    /// Integrity metadata, with every source of repair that needs nothing from the application.
+    pub fn new() -> MetaHive {
+        let shared = Shared::new(Arc::new(Integrity), true);
+        MetaHive { shared, any_key: false, repair: RepairOptions::default() }
+    }
+
+    /// Another provider in the place of integrity. Fixed when the partition is made: tables of
+    /// one provider are not opened by another.
+    #[must_use]
+    pub fn provider(mut self, provider: Arc<dyn MetadataProvider>) -> MetaHive {
+        self.shared = Shared::new(provider, false);
+        self
+    }
+
+    /// Whether keys that end in `0x01` are welcome: every key is then stored with a zero byte
+    /// behind it. Default: no, and such a key is refused. Fixed when the partition is made.
+    #[must_use]
+    pub fn any_key(mut self, any_key: bool) -> MetaHive {
+        self.any_key = any_key;
+        self
+    }
+
+    /// How repairs look for the good bytes.
+    #[must_use]
+    pub fn repair_options(mut self, options: RepairOptions) -> MetaHive {
+        self.repair = options;
+        self
+    }
+
+    /// A copy of the data elsewhere, asked when no other source of repair has the entry.
+    #[must_use]
+    pub fn replica(mut self, replica: Arc<dyn Replica>) -> MetaHive {
+        self.repair.replica = Some(replica);
+        self
+    }
+
+    /// Who is told of damage that no source repairs.
+    #[must_use]
+    pub fn error_handler(mut self, handler: Arc<dyn ErrorHandler>) -> MetaHive {
+        self.repair.error_handler = Some(handler);
+        self
+    }
+
+    /// The factory of a partition that stored these parameters, if it is one that needs nothing
+    /// from the application: integrity, in a version of the checksum that is known.
+    pub fn from_params(params: &[u8]) -> Option<MetaHive> {
+        let mut reader = Reader::new(params);
+        let any_key = reader.u8().ok()? != 0;
+        let is_integrity = reader.bytes().ok()? == Integrity::NAME.as_bytes();
+        let is_known = reader.bytes().ok()? == [checksum::ALGORITHM];
+        reader.finish().ok()?;
+        (is_integrity && is_known).then(|| MetaHive::new().any_key(any_key))
+    }
+
+    /// What the filters did so far.
+    pub fn counts(&self) -> Counts {
+        *self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CompactionFilterFactory for MetaHive {
+    fn name(&self) -> &str {
+        MetaHive::NAME
+    }
+
+    /// `any_key` (1 byte), the provider's name and its parameters (length, bytes each).
+    fn params(&self) -> Vec<u8> {
+        let mut params = vec![u8::from(self.any_key)];
+        put_bytes(&mut params, self.shared.provider.name().as_bytes());
+        put_bytes(&mut params, &self.shared.provider.params());
+        params
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            reserved_suffix: vec![SUFFIX],
+            any_key: self.any_key,
+            when_absent: WhenAbsent::OpenPlainly,
+        }
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    /// Whether the tables' border certainly comes between a key and its metadata. Our own tables
+    /// can be verified one by one; those of other nodes were cut anywhere.
+    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
+        let same = left_largest.iter().zip(right_smallest).take_while(|(l, r)| l == r).count();
+        if same == 0 {
+            return false;
+        }
+        match (&left_largest[same..], &right_smallest[same..]) {
+            // The left table ends with the key, the right one begins with its metadata, or with
+            // a key that sorts between the two.
+            ([], [SUFFIX] | [0, ..]) => true,
+            // The left table ends with a key that sorts between.
+            ([0, ..], [SUFFIX]) => true,
+            _ => false,
+        }
+    }
+
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        Ok(Box::new(HiveFilter::start(self.shared.clone(), job)?))
+    }
+
+    fn repair(&self, fault: &Fault, sources: &mut dyn RepairSources) -> Patch {
+        repair::repair(fault, sources, &self.repair, &self.shared)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_find_the_factory_again() {
+        for any_key in [false, true] {
+            let params = MetaHive::new().any_key(any_key).params();
+            let found = MetaHive::from_params(&params).unwrap();
+            assert_eq!(found.rules(), MetaHive::new().any_key(any_key).rules());
+            assert!(MetaHive::from_params(&params[..params.len() - 1]).is_none());
+        }
+        let other = MetaHive::new().provider(Arc::new(crate::Statistics::default()));
+        assert!(MetaHive::from_params(&other.params()).is_none());
+    }
+
+    #[test]
+    fn tables_are_joined_where_a_pair_is_cut() {
+        let check = |left: &[u8], right: &[u8], expected| {
+            assert_eq!(MetaHive::new().joined(left, right), expected, "{left:?} {right:?}");
+        };
+        check(b"k", b"k\x01", true);
+        check(b"k", b"k\0a", true);
+        check(b"k\0a", b"k\x01", true);
+        check(b"k", b"k\x02", false);
+        check(b"k", b"k\x01a", false);
+        check(b"ka", b"kb", false);
+        check(b"a", b"b", false);
+        // Integers in byte order have zeros everywhere and are no reason to join.
+        check(&1u64.to_be_bytes(), &2u64.to_be_bytes(), false);
+    }
+}

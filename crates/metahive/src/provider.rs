@@ -1,0 +1,125 @@
+//! What metadata says: integrity, or whatever an application keeps for each entry.
+//!
+//! The filter calls `make` for each entry that it writes and `check` for each whose metadata it
+//! meets. The bytes stand behind the 8-byte sequence number at the head of V+. Like integrity's
+//! they are hidden from readers and from nodes that know nothing of metadata.
+//!
+//! Invariant: `make` and `check` do no I/O and take no lock that a writer may hold.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lsm_core::codec::Reader;
+use lsm_core::hooks::Entry;
+
+use crate::checksum;
+use crate::payload::{HEAD_BYTES, Payload};
+use crate::verdict::{Verdict, judge};
+
+/// Makes and checks the metadata of entries. Bytes in, bytes out.
+pub trait MetadataProvider: Send + Sync + 'static {
+    /// Stored in each table, which no provider of another name will open.
+    fn name(&self) -> &str;
+
+    /// Parameters to be stored with the partition.
+    fn params(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// The metadata of an entry.
+    fn make(&self, entry: &Entry<'_>) -> Vec<u8>;
+
+    /// Whether the entry and its metadata belong together.
+    fn check(&self, entry: &Entry<'_>, metadata: &[u8]) -> Verdict;
+
+    /// The metadata of an entry that goes on unchanged, from the one it had: for what must
+    /// outlive compactions, as lineage does. `None` makes it anew.
+    fn carry(&self, entry: &Entry<'_>, metadata: &[u8]) -> Option<Vec<u8>> {
+        let _ = (entry, metadata);
+        None
+    }
+}
+
+/// The built-in provider: a checksum of the entry and a checksum of the checksum.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Integrity;
+
+impl Integrity {
+    /// Its name in tables.
+    pub const NAME: &str = "integrity";
+}
+
+impl MetadataProvider for Integrity {
+    fn name(&self) -> &str {
+        Integrity::NAME
+    }
+
+    fn params(&self) -> Vec<u8> {
+        vec![checksum::ALGORITHM]
+    }
+
+    fn make(&self, entry: &Entry<'_>) -> Vec<u8> {
+        let sum = checksum::of_entry(entry.key, entry.value, entry.seq, entry.kind);
+        Payload::new(entry.seq, sum).encode()[HEAD_BYTES..].to_vec()
+    }
+
+    fn check(&self, entry: &Entry<'_>, metadata: &[u8]) -> Verdict {
+        let mut reader = Reader::new(metadata);
+        let (Ok(sum), Ok(sum_of_sum)) = (reader.u64(), reader.u64()) else {
+            return Verdict::DataCorrupt;
+        };
+        let found = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        judge(found, &Payload { seq: entry.stored_seq, sum, sum_of_sum })
+    }
+}
+
+/// A provider that keeps the length of each value, and how far it lay from the mean of the values
+/// before it when the entry was first sealed: the kind of figure that a cleaning step wants
+/// without reading a value.
+///
+/// ```text
+/// offset  size  name      meaning
+///      0     8  length    of the value, in bytes
+///      8     8  distance  from the mean length of the values before it, in bytes
+/// ```
+#[derive(Debug, Default)]
+pub struct Statistics {
+    // Both are figures on their own; nothing is ordered by them.
+    values: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Statistics {
+    /// Length and distance in a provider's bytes, if they are this one's.
+    pub fn decode(metadata: &[u8]) -> Option<(u64, u64)> {
+        let mut reader = Reader::new(metadata);
+        let figures = (reader.u64().ok()?, reader.u64().ok()?);
+        reader.finish().ok()?;
+        Some(figures)
+    }
+}
+
+impl MetadataProvider for Statistics {
+    fn name(&self) -> &str {
+        "statistics"
+    }
+
+    fn make(&self, entry: &Entry<'_>) -> Vec<u8> {
+        let length = entry.value.len() as u64;
+        let bytes = self.bytes.fetch_add(length, Ordering::Relaxed);
+        let values = self.values.fetch_add(1, Ordering::Relaxed);
+        let mean = bytes.checked_div(values).unwrap_or(length);
+        [length.to_le_bytes(), length.abs_diff(mean).to_le_bytes()].concat()
+    }
+
+    fn check(&self, entry: &Entry<'_>, metadata: &[u8]) -> Verdict {
+        match Statistics::decode(metadata) {
+            Some((length, _)) if length == entry.value.len() as u64 => Verdict::Valid,
+            Some(_) => Verdict::DataCorrupt,
+            None => Verdict::MetadataCorrupt,
+        }
+    }
+
+    fn carry(&self, _entry: &Entry<'_>, metadata: &[u8]) -> Option<Vec<u8>> {
+        Statistics::decode(metadata).map(|_| metadata.to_vec())
+    }
+}

@@ -1,0 +1,356 @@
+//! The repair of a faulty entry: where its good bytes may still be, source by source.
+//!
+//! Called by the engine between two runs of a job, outside every lock. What is found is put in
+//! the entry's place by a normal job, into a new table.
+//!
+//! ```text
+//! re-read          storage, past every cache: the damage was in memory
+//! key of metadata  the entry's own bytes under the key that its metadata has
+//! one-bit search   the entry's own bytes with one bit turned
+//! two-bit search   the same with two
+//! log              the write-ahead log, if the entry is still in one
+//! replica          a copy elsewhere, through the application
+//! ```
+//!
+//! Invariants:
+//! 1. What is put in the place of an entry agrees with its metadata. Where no metadata is sound,
+//!    it comes out of a frame or block whose own checksum agreed.
+//! 2. What no source repairs is poisoned: it reads as corruption, never as an older version.
+
+use std::fmt;
+use std::sync::Arc;
+
+use lsm_core::error::Result;
+use lsm_core::hooks::{Entry, Fault, Origin, OwnedEntry, Patch, RepairSources};
+use lsm_core::types::{EntryKind, KeyRef, SeqNo, Trailer};
+
+use crate::bits;
+use crate::checksum;
+use crate::detail::{Cause, Detail};
+use crate::metahive::Shared;
+use crate::payload::{HEAD_BYTES, Payload, entry_key, is_metadata, metadata_key};
+use crate::settled::{Place, Settled};
+use crate::verdict::judge;
+
+/// A copy of the data elsewhere.
+pub trait Replica: Send + Sync + 'static {
+    /// The entry of this stored key and sequence number, if the replica has it. `verified` says
+    /// whether the replica vouches for it; what it returns is checked all the same wherever there
+    /// is sound metadata.
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>>;
+}
+
+/// Is told of damage that no source repairs.
+pub trait ErrorHandler: Send + Sync + 'static {
+    /// The entry of `fault` is poisoned from now on. `found` is what its place held at the last
+    /// reading.
+    fn on_unrepaired(&self, fault: &Fault, found: Option<&OwnedEntry>);
+}
+
+/// How repairs look for the good bytes.
+#[derive(Clone)]
+pub struct RepairOptions {
+    /// How often storage is read again. Default 3: what three readings agree on is on the medium.
+    pub retries_max: u32,
+    /// Longest entry, key and value, in which one bit is searched. Default 65,536 bytes, about
+    /// 2 s; 0 for none.
+    pub one_bit_bytes_max: usize,
+    /// Longest entry in which two bits are searched. Default 512 bytes, about 0.2 s; 0 for none.
+    pub two_bit_bytes_max: usize,
+    /// Whether the log is asked. Default: yes.
+    pub log: bool,
+    /// A copy elsewhere. Default: none.
+    pub replica: Option<Arc<dyn Replica>>,
+    /// Who is told of what could not be repaired. Default: nobody.
+    pub error_handler: Option<Arc<dyn ErrorHandler>>,
+}
+
+impl Default for RepairOptions {
+    fn default() -> RepairOptions {
+        RepairOptions {
+            retries_max: 3,
+            one_bit_bytes_max: 64 << 10,
+            two_bit_bytes_max: 512,
+            log: true,
+            replica: None,
+            error_handler: None,
+        }
+    }
+}
+
+impl fmt::Debug for RepairOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RepairOptions")
+            .field("retries_max", &self.retries_max)
+            .field("one_bit_bytes_max", &self.one_bit_bytes_max)
+            .field("two_bit_bytes_max", &self.two_bit_bytes_max)
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How far behind an entry its metadata is looked for, in entries.
+const ENTRIES_BEHIND_MAX: u32 = 1024;
+/// How far around an entry its neighbours are looked for, in entries.
+const ENTRIES_AROUND_MAX: u32 = 8;
+
+/// What takes the place of a faulty entry.
+pub(crate) fn repair(
+    fault: &Fault,
+    sources: &mut dyn RepairSources,
+    options: &RepairOptions,
+    shared: &Shared,
+) -> Patch {
+    let place = Place::from(&fault.at);
+    let Ok(detail) = Detail::decode(&fault.detail) else { return Patch::Poison };
+    let mut ladder = Ladder { fault, detail, sources, options, shared, found: None };
+    if ladder.detail.cause == Cause::Orphan {
+        return ladder.orphan(place);
+    }
+    match ladder.climb() {
+        Some((entry, source)) => {
+            shared.settled.insert(place, Settled::Bytes(sum_of(&entry)));
+            replace(entry, source)
+        }
+        None => {
+            ladder.give_up();
+            shared.settled.insert(place, Settled::Poison);
+            Patch::Poison
+        }
+    }
+}
+
+fn sum_of(entry: &OwnedEntry) -> u64 {
+    checksum::of_entry(&entry.key, &entry.value, entry.seq, entry.kind)
+}
+
+fn replace(entry: OwnedEntry, source: &str) -> Patch {
+    let OwnedEntry { key, seq, kind, value, .. } = entry;
+    Patch::Replace { key, seq, kind, value, source: source.to_owned() }
+}
+
+struct Ladder<'a> {
+    fault: &'a Fault,
+    detail: Detail,
+    sources: &'a mut dyn RepairSources,
+    options: &'a RepairOptions,
+    shared: &'a Shared,
+    /// The bytes of the last reading.
+    found: Option<OwnedEntry>,
+}
+
+impl Ladder<'_> {
+    fn climb(&mut self) -> Option<(OwnedEntry, &'static str)> {
+        if !self.fault.value.is_empty() {
+            let Fault { key, seq, kind, value, .. } = self.fault.clone();
+            self.found = Some(OwnedEntry { key, seq, kind, value, verified: false });
+        }
+        if let Some(entry) = self.reread() {
+            return Some((entry, "re-read"));
+        }
+        if let Some(entry) = self.under_the_key_of_its_metadata() {
+            return Some((entry, "key of metadata"));
+        }
+        if let Some(found) = self.search() {
+            return Some(found);
+        }
+        self.elsewhere()
+    }
+
+    /// Whether the entry is what was written. Without sound metadata the checksum of where it
+    /// came from decides, except for the table itself when that is sealed: there the metadata
+    /// must be.
+    fn is_good(&self, entry: &OwnedEntry, is_reread: bool) -> bool {
+        let Some(payload) = &self.detail.payload else {
+            return entry.verified && !(is_reread && self.detail.is_sealed);
+        };
+        if self.shared.is_integrity {
+            let Ok(metadata) = Payload::decode(payload) else {
+                return entry.verified && !is_reread;
+            };
+            let is_sound = checksum::hash(metadata.sum) == metadata.sum_of_sum;
+            return judge(sum_of(entry), &metadata).entry_is_good()
+                || (!is_sound && entry.verified && !is_reread);
+        }
+        let Some((_, metadata)) = payload.split_at_checked(HEAD_BYTES) else { return false };
+        let entry = Entry {
+            key: &entry.key,
+            seq: entry.seq,
+            stored_seq: entry.seq,
+            kind: entry.kind,
+            value: &entry.value,
+            hidden: false,
+        };
+        self.shared.provider.check(&entry, metadata).entry_is_good()
+    }
+
+    fn reread(&mut self) -> Option<OwnedEntry> {
+        for _ in 0..self.options.retries_max {
+            let Ok(Some(entry)) = self.sources.reread(&self.fault.at) else { continue };
+            if self.is_good(&entry, true) {
+                return Some(entry);
+            }
+            // The metadata may be what was misread, or overlooked.
+            if let Some(payload) = self.reread_metadata(&entry) {
+                let before = self.detail.payload.replace(payload);
+                if self.is_good(&entry, true) {
+                    return Some(entry);
+                }
+                self.detail.payload = before.or(self.detail.payload.take());
+            }
+            self.found = Some(entry);
+        }
+        None
+    }
+
+    /// The V+ of an entry, from the block that the entry lies in.
+    fn reread_metadata(&mut self, entry: &OwnedEntry) -> Option<Vec<u8>> {
+        let plus = metadata_key(&entry.key);
+        for behind in 1..=ENTRIES_BEHIND_MAX {
+            let at = self.fault.at.entry.checked_add(behind)?;
+            let next = self.sources.reread(&Origin { entry: at, ..self.fault.at }).ok()??;
+            if next.key == plus
+                && next.seq == entry.seq
+                && is_metadata(&next.key, next.kind, &next.value, next.seq)
+            {
+                return Some(next.value);
+            }
+            if next.key > plus {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn under_the_key_of_its_metadata(&self) -> Option<OwnedEntry> {
+        let (partner, _) = self.detail.partner.as_ref()?;
+        let key = entry_key(partner)?.to_vec();
+        let entry = OwnedEntry { key, ..self.found.clone()? };
+        self.is_good(&entry, true).then_some(entry)
+    }
+
+    fn search(&mut self) -> Option<(OwnedEntry, &'static str)> {
+        if !self.shared.is_integrity {
+            return None;
+        }
+        let entry = self.found.clone()?;
+        let metadata = Payload::decode(self.detail.payload.as_ref()?).ok()?;
+        let len = entry.key.len() + entry.value.len();
+        if len <= self.options.one_bit_bytes_max {
+            let found = bits::one_bit(&entry, &metadata, |entry| self.is_in_order(entry));
+            if let Some(entry) = found {
+                return Some((entry, "one-bit search"));
+            }
+        }
+        if len <= self.options.two_bit_bytes_max {
+            let found = bits::two_bits(&entry, &metadata, |entry| self.is_in_order(entry));
+            if let Some(entry) = found {
+                return Some((entry, "two-bit search"));
+            }
+        }
+        None
+    }
+
+    /// Whether the entry may stand where it stands: between its neighbours, under a key that
+    /// users can have.
+    fn is_in_order(&mut self, entry: &OwnedEntry) -> bool {
+        let is_user_key = !entry.key.is_empty() && entry_key(&entry.key).is_none();
+        let key = internal(entry);
+        is_user_key
+            && self.neighbour(u32::checked_sub).is_none_or(|before| internal(&before) < key)
+            && self.neighbour(u32::checked_add).is_none_or(|behind| internal(&behind) > key)
+    }
+
+    /// The nearest entry of the block that is no metadata: the key of that may be derived from
+    /// the damaged one.
+    fn neighbour(&mut self, step: fn(u32, u32) -> Option<u32>) -> Option<OwnedEntry> {
+        for distance in 1..=ENTRIES_AROUND_MAX {
+            let entry = step(self.fault.at.entry, distance)?;
+            let found = self.sources.reread(&Origin { entry, ..self.fault.at }).ok()??;
+            if entry_key(&found.key).is_none() {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// The log, then the replica, under the names that the entry may have.
+    fn elsewhere(&mut self) -> Option<(OwnedEntry, &'static str)> {
+        let names = self.names();
+        if self.options.log {
+            for (key, seq) in &names {
+                let found = self.sources.in_log(key, *seq).ok().flatten();
+                if let Some(entry) = found.filter(|entry| self.is_the_one(entry, key, *seq)) {
+                    return Some((entry, "log"));
+                }
+            }
+        }
+        let replica = self.options.replica.as_ref()?;
+        for (key, seq) in &names {
+            let found = replica.fetch(key, *seq).ok().flatten();
+            if let Some(entry) = found.filter(|entry| self.is_the_one(entry, key, *seq)) {
+                return Some((entry, "replica"));
+            }
+        }
+        None
+    }
+
+    /// Key and sequence number as the metadata has them, and as the entry has.
+    fn names(&self) -> Vec<(Vec<u8>, SeqNo)> {
+        let own_key = match self.detail.cause {
+            Cause::Orphan => entry_key(&self.fault.key).unwrap_or(&self.fault.key),
+            Cause::Disagrees | Cause::Unpaired => &self.fault.key,
+        };
+        let partner = self.detail.partner.as_ref().and_then(|(key, _)| entry_key(key));
+        let payload = self.detail.payload.as_deref().map(Payload::decode);
+        let head =
+            payload.and_then(|payload| payload.ok()).map_or(self.fault.seq, |payload| payload.seq);
+        let mut names = Vec::new();
+        for key in partner.into_iter().chain([own_key]) {
+            for seq in [head, self.fault.seq] {
+                if !names.contains(&(key.to_vec(), seq)) {
+                    names.push((key.to_vec(), seq));
+                }
+            }
+        }
+        names
+    }
+
+    fn is_the_one(&self, entry: &OwnedEntry, key: &[u8], seq: SeqNo) -> bool {
+        entry.key == key && entry.seq == seq && self.is_good(entry, false)
+    }
+
+    /// Metadata whose entry is gone. If the entry was found under another key the metadata has
+    /// served; else the entry is restored in its place, or poisoned under the key that it had.
+    fn orphan(&mut self, place: Place) -> Patch {
+        let partner = self.detail.partner.take();
+        let partner = partner.and_then(|(_, place)| self.shared.settled.get(place));
+        if matches!(partner, Some(Settled::Bytes(_))) {
+            return Patch::Leave;
+        }
+        if let Some((entry, source)) = self.elsewhere() {
+            self.shared.settled.insert(place, Settled::Bytes(sum_of(&entry)));
+            return replace(entry, source);
+        }
+        self.give_up();
+        let Some((key, seq)) = self.names().into_iter().next() else { return Patch::Leave };
+        self.shared.settled.insert(place, Settled::Poison);
+        Patch::Replace {
+            key,
+            seq,
+            kind: EntryKind::Poison,
+            value: Vec::new(),
+            source: "none: its metadata alone is left".to_owned(),
+        }
+    }
+
+    fn give_up(&self) {
+        if let Some(handler) = &self.options.error_handler {
+            handler.on_unrepaired(self.fault, self.found.as_ref());
+        }
+    }
+}
+
+fn internal(entry: &OwnedEntry) -> KeyRef<'_> {
+    KeyRef::new(&entry.key, Trailer::new(entry.seq, entry.kind))
+}

@@ -1,0 +1,65 @@
+//! The verdicts on an entry and its metadata: Figure 5 of the paper.
+//!
+//! Called by compaction, by repairs and by verified reads.
+
+use crate::checksum;
+use crate::payload::Payload;
+
+/// What the comparison of an entry with its metadata says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Both are what was written.
+    Valid,
+    /// The entry agrees with the checksum; the checksum's own checksum is damaged. Rewrite it.
+    SecondCopyDamaged,
+    /// The entry agrees with the checksum's checksum alone: the checksum is damaged and the entry
+    /// is not. Rebuild the metadata; the entry need not be read again.
+    MetadataCorrupt,
+    /// The entry is not what was written, or cannot be shown to be.
+    DataCorrupt,
+}
+
+impl Verdict {
+    /// Whether the entry's bytes are what was written.
+    pub fn entry_is_good(self) -> bool {
+        self != Verdict::DataCorrupt
+    }
+}
+
+/// Judges an entry with checksum `sum` by its metadata.
+#[inline]
+pub fn judge(sum: u64, metadata: &Payload) -> Verdict {
+    let second_copy_agrees = checksum::hash(metadata.sum) == metadata.sum_of_sum;
+    if sum == metadata.sum {
+        if second_copy_agrees { Verdict::Valid } else { Verdict::SecondCopyDamaged }
+    } else if second_copy_agrees {
+        Verdict::DataCorrupt
+    } else if checksum::hash(sum) == metadata.sum_of_sum {
+        Verdict::MetadataCorrupt
+    } else {
+        Verdict::DataCorrupt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lsm_core::types::SeqNo;
+
+    fn check(sum: u64, stored_sum: u64, stored_hash: u64, expected: Verdict) {
+        let metadata = Payload { seq: SeqNo::ZERO, sum: stored_sum, sum_of_sum: stored_hash };
+        assert_eq!(judge(sum, &metadata), expected);
+    }
+
+    #[test]
+    fn every_row_of_the_table() {
+        let (good, bad) = (0x1234, 0x1235);
+        let hash = checksum::hash(good);
+        check(good, good, hash, Verdict::Valid);
+        check(good, good, hash ^ 1, Verdict::SecondCopyDamaged);
+        check(bad, good, hash, Verdict::DataCorrupt);
+        check(good, bad, hash, Verdict::MetadataCorrupt);
+        check(bad, good, hash ^ 1, Verdict::DataCorrupt);
+        check(good, bad, hash ^ 1, Verdict::DataCorrupt);
+    }
+}

@@ -1,0 +1,165 @@
+//! What is sealed, made, dropped and rebuilt where nothing is damaged.
+
+use std::sync::Arc;
+
+use lsm_core::hooks::Decision;
+use metahive::group::{State, verify_group};
+use metahive::payload::{Payload, metadata_key};
+use metahive::{Integrity, MetaHive, Statistics, Verdict, checksum};
+
+use crate::engine::{Engine, Stored, Table, check_sealed, seq};
+
+fn metadata_of(entry: &Stored) -> Stored {
+    let sum = checksum::of_entry(&entry.key, &entry.value, entry.seq, entry.kind);
+    let payload = Payload::new(entry.seq, sum).encode();
+    let tombstone = Stored::deletion(&metadata_key(&entry.key), entry.seq.get());
+    Stored { value: payload.to_vec(), ..tombstone }
+}
+
+#[test]
+fn entries_of_other_nodes_get_metadata_and_what_they_left_over_goes() {
+    let hive = MetaHive::new();
+    let (with, without) = (Stored::value(b"a", 1, b"x"), Stored::value(b"b", 2, b"y"));
+    let orphan = metadata_of(&Stored::value(b"c", 3, b"deleted there"));
+    let table = Table::new(1, vec![metadata_of(&with), with, without, orphan]);
+    let tables = Engine::default().compact(&hive, &[table]);
+    check_sealed(&tables);
+    let counts = hive.counts();
+    assert_eq!((counts.verified, counts.made, counts.orphans_dropped), (1, 1, 1));
+}
+
+#[test]
+fn deletions_are_sealed_and_never_taken_for_metadata() {
+    let hive = MetaHive::new();
+    let mut engine = Engine::default();
+    let deletions = vec![Stored::deletion(b"a", 5), Stored::deletion(b"a\0", 6)];
+    let table = engine.flush(&hive, deletions.clone());
+    let tables = engine.compact(&hive, &[table]);
+    check_sealed(&tables);
+    assert_eq!(tables[0].data(), deletions);
+    // A deletion under a reserved key, by a node that reserves nothing, goes on as one.
+    let foreign = Table::new(1, vec![Stored::deletion(b"k\x01", 9)]);
+    assert_eq!(engine.compact(&hive, &[foreign])[0].data().len(), 1);
+}
+
+#[test]
+fn dropped_versions_take_their_metadata_along() {
+    let hive = MetaHive::new();
+    let mut engine = Engine::default();
+    let old = Table { file: 1, ..engine.flush(&hive, vec![Stored::value(b"k", 1, b"old")]) };
+    let new = Table { file: 2, ..engine.flush(&hive, vec![Stored::value(b"k", 2, b"new")]) };
+    let tables = engine.compact(&hive, &[old.clone(), new.clone()]);
+    assert_eq!(tables[0].entries.len(), 2);
+    check_sealed(&tables);
+    // Identical twins of two tables become one, each verified by its own metadata.
+    let twin = Table { file: 3, ..new.clone() };
+    check_sealed(&engine.compact(&hive, &[new, twin, old]));
+    assert_eq!(hive.counts().verified, 5);
+}
+
+#[test]
+fn rewritten_entries_are_sealed_as_they_are_written() {
+    let hive = MetaHive::new();
+    let mut engine = Engine::default();
+    let table = engine
+        .flush(&hive, vec![Stored::value(b"change", 1, b"x"), Stored::value(b"remove", 2, b"y")]);
+    engine.decision = |entry| match entry.key {
+        b"change" => Decision::Replace(b"changed".to_vec()),
+        _ => Decision::Remove,
+    };
+    let tables = engine.compact(&hive, &[table]);
+    check_sealed(&tables);
+    assert_eq!(tables[0].data()[0].value, b"changed");
+}
+
+#[test]
+fn ingested_entries_are_verified_as_stored_and_sealed_as_they_count() {
+    let hive = MetaHive::new();
+    let mut engine = Engine::default();
+    let table =
+        engine.flush(&hive, vec![Stored::value(b"a", 3, b"x"), Stored::value(b"b", 7, b"")]);
+    let ingested = Table { ingested_at: Some(50), file: 1, ..table };
+    let local = engine.flush(&hive, vec![Stored::value(b"a", 7, b"local")]);
+    let tables = engine.compact(&hive, &[ingested.clone(), Table { file: 2, ..local }]);
+    check_sealed(&tables);
+    assert!(tables[0].data().iter().all(|entry| entry.seq == seq(50)));
+    assert_eq!(hive.counts().verified, 3);
+
+    let mut damaged = ingested;
+    damaged.entries[0].seq = seq(4);
+    assert!(!engine.faults(&hive, &[damaged]).is_empty());
+}
+
+#[test]
+fn a_provider_keeps_what_it_made_through_compactions() {
+    let hive = MetaHive::new().provider(Arc::new(Statistics::default()));
+    let mut engine = Engine::default();
+    let values = [(b"a", 10), (b"b", 20), (b"c", 60)];
+    let entries = values.iter().enumerate();
+    let entries: Vec<Stored> =
+        entries.map(|(i, (k, len))| Stored::value(&k[..], i as u64 + 1, &vec![0; *len])).collect();
+    let mut table = engine.flush(&hive, entries);
+    for _ in 0..3 {
+        let figures: Vec<_> = table
+            .entries
+            .iter()
+            .filter(|entry| entry.is_metadata())
+            .map(|entry| Statistics::decode(&entry.value[8..]).unwrap())
+            .collect();
+        assert_eq!(figures, [(10, 0), (20, 10), (60, 45)]);
+        table = engine.compact(&hive, &[table]).pop().unwrap();
+    }
+    table.entries[0].value.pop();
+    assert_eq!(engine.faults(&hive, std::slice::from_ref(&table)).len(), 1);
+    // Tables of one provider are not opened by another.
+    let inputs = [lsm_core::hooks::InputTable {
+        file: lsm_core::types::FileNo(1),
+        properties: table.properties.clone(),
+    }];
+    let job = lsm_core::hooks::Job {
+        partition: "p",
+        kind: lsm_core::hooks::JobKind::Compaction,
+        level_from: 0,
+        level_to: 1,
+        bottom: true,
+        snapshots: &[],
+        inputs: &inputs,
+    };
+    let started = lsm_core::hooks::CompactionFilterFactory::start(&MetaHive::new(), &job);
+    assert!(started.is_err());
+}
+
+#[test]
+fn a_group_in_memory_is_verified_without_a_job() {
+    let mut engine = Engine::default();
+    let entries = vec![
+        Stored::value(b"a", 1, b"x"),
+        Stored::value(b"a", 2, b"y"),
+        Stored::value(b"a\0", 3, b"z"),
+    ];
+    engine.snapshots = vec![seq(1), seq(9)];
+    let mut table = engine.flush(&MetaHive::new(), entries);
+    let states = |table: &Table| {
+        let entries: Vec<_> = table
+            .entries
+            .iter()
+            .map(|e| lsm_core::hooks::Entry {
+                key: &e.key,
+                seq: e.seq,
+                stored_seq: e.seq,
+                kind: e.kind,
+                value: &e.value,
+                hidden: e.hidden,
+            })
+            .collect();
+        verify_group(&Integrity, &entries)
+    };
+    let (valid, metadata) = (State::Judged(Verdict::Valid), State::Metadata);
+    assert_eq!(states(&table), [valid, valid, valid, metadata, metadata, metadata]);
+    table.entries[1].value[0] ^= 1;
+    table.entries.remove(3);
+    let corrupt = State::Judged(Verdict::DataCorrupt);
+    assert_eq!(states(&table), [valid, corrupt, State::Unsealed, metadata, metadata]);
+    table.entries.remove(0);
+    assert_eq!(states(&table), [corrupt, State::Unsealed, State::Orphan, metadata]);
+}

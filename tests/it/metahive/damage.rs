@@ -1,0 +1,197 @@
+//! Damage in memory, between reading and writing, and on the medium, in tables at rest.
+
+use std::path::PathBuf;
+
+use lsm_core::fs::names::FileKind;
+use lsm_core::hooks::{Origin, OwnedEntry};
+use lsm_core::types::EntryKind;
+use metahive::RepairOptions;
+
+use super::*;
+
+/// What a fault does to an entry between its reading and its writing.
+type Fault = fn(&mut OwnedEntry, u32);
+
+fn flip(bytes: &mut [u8], bit: u32) {
+    if !bytes.is_empty() {
+        let bit = bit as usize % (8 * bytes.len());
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+fn flip_key(entry: &mut OwnedEntry, bit: u32) {
+    flip(&mut entry.key, bit);
+}
+
+fn flip_value(entry: &mut OwnedEntry, bit: u32) {
+    flip(&mut entry.value, bit);
+}
+
+fn flip_seq(entry: &mut OwnedEntry, bit: u32) {
+    entry.seq = SeqNo::new(entry.seq.get() ^ 1 << (bit % 56)).unwrap();
+}
+
+fn flip_kind(entry: &mut OwnedEntry, bit: u32) {
+    let flipped = [4, 2, 1].map(|mask| EntryKind::from_u8(entry.kind as u8 ^ mask));
+    let known: Vec<_> = flipped.into_iter().flatten().collect();
+    entry.kind = known[bit as usize % known.len()];
+}
+
+/// Runs a compaction in which entries have a fault in memory: of which keys, whether in their
+/// metadata, and which bit.
+fn compact_with(fault: Fault, hits: &[(u32, bool, u32)]) {
+    let (fs, log, provider) =
+        (MemFs::new(), Arc::new(Log::default()), Provider::new(MetaHive::new()));
+    let Checked { db, p, model, .. } = filled(&fs, &provider);
+    drop(p);
+    db.close().unwrap();
+    let hits = hits.to_vec();
+    let struck = Arc::new(Mutex::new(0u64));
+    let count = struck.clone();
+    let inject = move |at: Origin, entry: &mut OwnedEntry| {
+        if at.file.is_none() {
+            return;
+        }
+        let is_metadata = entry_key(&entry.key).is_some();
+        for (n, hits_metadata, bit) in &hits {
+            if entry.key.starts_with(&key_of(*n)) && is_metadata == *hits_metadata {
+                fault(entry, *bit);
+                *count.lock().unwrap() += 1;
+                return;
+            }
+        }
+    };
+    let open = builder(Arc::new(fs.clone()), 7).hooks(Arc::new(provider.clone()));
+    let db = open.listener(log.clone()).inject(inject).open().unwrap();
+    let p = db.partition("p").unwrap();
+    // Rewritten all, so that nothing is moved as it is.
+    let mut model = model;
+    for n in (0..300u32).step_by(7) {
+        let key = key_of(n);
+        p.put(&key, "new").unwrap();
+        model.insert(key, b"new".to_vec());
+    }
+    p.compact(..).unwrap();
+    assert!(*struck.lock().unwrap() > 0);
+    assert_eq!(pairs(p.iter()), model);
+    census(&fs).assert_all_sealed();
+    let counts = provider.0.counts();
+    assert!(counts.faults + counts.metadata_rebuilt > 0);
+    assert_eq!(log.take().1, Content::new());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn a_bit_that_flips_in_memory_is_found_and_never_written(
+        hits in prop::collection::vec((0u32..300, any::<bool>(), any::<u32>()), 1..4),
+        field in 0usize..4,
+    ) {
+        compact_with([flip_key as Fault, flip_value, flip_seq, flip_kind][field], &hits);
+    }
+}
+
+fn tables(fs: &MemFs) -> Vec<PathBuf> {
+    let is_table = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
+        name.is_some_and(|name| name.kind == FileKind::Sst)
+    };
+    fs.paths().into_iter().filter(is_table).collect()
+}
+
+/// Turns bits of the last bytes of `needle`, wherever a table has it; returns how often.
+fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
+    let mut hits = 0;
+    for path in tables(fs) {
+        let bytes = fs.read_raw(&path).unwrap();
+        for at in 0..bytes.len().saturating_sub(needle.len()) {
+            if bytes[at..].starts_with(needle) {
+                let end = at + needle.len() - masks.len();
+                for (n, mask) in masks.iter().enumerate() {
+                    fs.corrupt(&path, (end + n) as u64, *mask).unwrap();
+                }
+                hits += 1;
+            }
+        }
+    }
+    hits
+}
+
+/// A store at rest with one entry harmed in its tables, open again.
+fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::new().repair_options(options));
+    let Checked { db, p, model, .. } = filled(&fs, &provider);
+    drop(p);
+    db.close().unwrap();
+    assert!(harm(&fs, "value 137 ".repeat(4).as_bytes(), masks) > 0);
+    let log = Arc::new(Log::default());
+    let open = builder(Arc::new(fs.clone()), 8).hooks(Arc::new(provider.clone()));
+    let db = open.listener(log.clone()).open().unwrap();
+    let p = db.partition("p").unwrap();
+    (Checked { fs, provider, db, p, model, snapshots: Vec::new() }, log)
+}
+
+fn no_log() -> RepairOptions {
+    RepairOptions { log: false, ..RepairOptions::default() }
+}
+
+#[test]
+fn a_bit_that_flips_on_the_medium_is_turned_back() {
+    for masks in [&[0x10][..], &[0x01, 0x80]] {
+        let (it, log) = harmed(masks, no_log());
+        let error = it.p.get(key_of(137)).unwrap_err();
+        assert!(error.is_corruption(), "before the compaction");
+        it.p.put(key_of(137).repeat(2), "inside").unwrap();
+        it.p.compact(..).unwrap();
+        it.p.delete(key_of(137).repeat(2)).unwrap();
+        let source = ["one-bit search", "two-bit search"][masks.len() - 1];
+        assert_eq!(log.take(), (vec![source.to_owned()], Content::new()));
+        it.check(b"");
+        it.p.compact(..).unwrap();
+        it.check(b"");
+        census(&it.fs).assert_all_sealed();
+        // The neighbours of the damaged block were kept by their metadata.
+        assert!(it.provider.0.counts().suspects_accepted > 1);
+    }
+}
+
+fn check_quarantine(it: &Checked, key: &[u8]) {
+    let error = it.p.get(key).unwrap_err();
+    assert!(error.is_corruption());
+    assert_eq!(error.damage().unwrap().key.as_deref(), Some(key));
+    for (other, value) in it.model.iter().filter(|(other, _)| *other != key) {
+        assert_eq!(it.p.get(other).unwrap().as_deref(), Some(&value[..]));
+    }
+    let scanned = it.p.iter().filter(|pair| pair.is_err()).count();
+    assert_eq!(scanned, 1, "a scan says so too");
+}
+
+#[test]
+fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
+    let (mut it, log) = harmed(&[0xff, 0xff, 0xff], no_log());
+    let key = key_of(137);
+    it.p.put(key.repeat(2), "inside").unwrap();
+    it.model.insert(key.repeat(2), b"inside".to_vec());
+    it.p.compact(..).unwrap();
+    let (repaired, quarantined) = log.take();
+    assert_eq!((repaired.len(), quarantined.len()), (0, 1));
+    assert!(quarantined[&key[..]].starts_with(b"value 137"), "its bytes are handed over");
+    check_quarantine(&it, &key);
+    census(&it.fs).assert_all_sealed();
+    let mut it = it.reopen();
+    check_quarantine(&it, &key);
+    for round in 0..3u8 {
+        let other = [&key[..], &[round, 9]].concat();
+        it.p.put(&other, [round]).unwrap();
+        it.model.insert(other, vec![round]);
+        it.p.compact(..).unwrap();
+        check_quarantine(&it, &key);
+    }
+    it.p.put(&key, "overwritten").unwrap();
+    it.model.insert(key.to_vec(), b"overwritten".to_vec());
+    it.p.compact(..).unwrap();
+    it.check(&key);
+    census(&it.fs).assert_all_sealed();
+}
