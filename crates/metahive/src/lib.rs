@@ -27,7 +27,7 @@
 //! | entry and metadata replaced by an older or a foreign pair | no | the engine's block and file checksums, which know place and file |
 //! | an entry of another partition or database | no | an entry must verify wherever it moves to |
 //! | what was damaged before the flush | no | the log's and the batch's checksums |
-//! | tables that are never compacted | when scrubbed | a scrub reads every table |
+//! | tables that are never compacted | not yet | nothing here reads them; the engine's verify checks their blocks |
 //! | forgery | no | XXH3 is no signature |
 //!
 //! # What it costs
