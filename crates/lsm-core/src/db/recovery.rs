@@ -383,8 +383,8 @@ impl Tables<'_> {
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
             // What nobody has seen is decided on later, by a job that knows the snapshots.
             hooks.filters.retain(|filter| filter.seals());
-            // With a value store every version stays for now: a job that runs later reports the
-            // values that nothing refers to, in the edit that lets them go.
+            // With a value store every version is kept: values that nothing refers to are reported
+            // by a compaction, in the edit that lets them go.
             let keep_all = hooks.store.is_some();
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
             let patches = Patches::default();

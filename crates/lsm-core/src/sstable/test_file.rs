@@ -25,7 +25,7 @@ impl File for TestFile {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let bytes = self.0.lock();
-        let start = usize::try_from(offset).unwrap().min(bytes.len());
+        let start = usize::try_from(offset).expect("it is in memory").min(bytes.len());
         let len = buf.len().min(bytes.len() - start);
         buf[..len].copy_from_slice(&bytes[start..start + len]);
         Ok(len)

@@ -83,7 +83,7 @@ impl File for MemFile {
         if bad {
             return Err(failed("read"));
         }
-        let from = usize::try_from(offset).unwrap().min(inner.bytes.len());
+        let from = usize::try_from(offset).expect("it is in memory").min(inner.bytes.len());
         let len = buf.len().min(inner.bytes.len() - from);
         buf[..len].copy_from_slice(&inner.bytes[from..from + len]);
         Ok(len)
@@ -103,7 +103,7 @@ impl File for MemFile {
 
     fn preallocate(&self, len: u64) -> Result<()> {
         let mut inner = self.inner.lock();
-        let len = usize::try_from(len).unwrap().max(inner.bytes.len());
+        let len = usize::try_from(len).expect("it is in memory").max(inner.bytes.len());
         inner.bytes.resize(len, 0);
         Ok(())
     }

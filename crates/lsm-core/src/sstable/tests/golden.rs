@@ -5,7 +5,7 @@
 use super::hidden::Table;
 use super::{Entries, entry, open, options, write};
 use crate::options::Compression;
-use crate::sstable::footer::FOOTER_BYTES;
+use crate::sstable::footer::{FOOTER_BYTES, FOOTER_FIELDS};
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::types::EntryKind;
 
@@ -109,38 +109,14 @@ fn a_data_block_looks_like_its_table() {
 fn a_footer_looks_like_its_table() {
     let (bytes, summary) = write(&table(), options(4096, Compression::None), INDEX_BYTES_MAX);
     let footer = &bytes[bytes.len() - FOOTER_BYTES..];
-    let got = annotate(
-        footer,
-        &[
-            (8, "compatible features"),
-            (8, "read-compatible features"),
-            (8, "incompatible features"),
-            (1, "checksum: XXH3-64"),
-            (1, "block trailer bytes"),
-            (1, "index levels"),
-            (5, "reserved"),
-            (16, "db id"),
-            (16, "unique id"),
-            (8, "bloom offset"),
-            (8, "bloom length"),
-            (8, "index offset"),
-            (8, "index length"),
-            (8, "properties offset"),
-            (8, "properties length"),
-            (16, "file hash"),
-            (4, "footer length"),
-            (4, "version"),
-            (8, "magic"),
-            (8, "checksum"),
-        ],
-    );
+    let got = annotate(footer, &FOOTER_FIELDS);
     check(
         &got,
         "
           0 00 00 00 00 00 00 00 00    compatible features
           8 00 00 00 00 00 00 00 00    read-compatible features
          16 00 00 00 00 00 00 00 00    incompatible features
-         24 01                         checksum: XXH3-64
+         24 01                         checksum kind
          25 09                         block trailer bytes
          26 01                         index levels
          27 00 00 00 00 00             reserved
