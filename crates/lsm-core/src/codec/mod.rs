@@ -4,9 +4,11 @@
 //! [`Malformed`], never in a panic, and allocates nothing on the word of a file.
 
 mod checksum;
+mod fields;
 mod reader;
 mod writer;
 
 pub use checksum::{checksum64, checksum64_seeded, checksum128};
+pub use fields::describe_fields;
 pub use reader::{Malformed, Reader, varint_at};
 pub use writer::{VARINT_BYTES_MAX, put_bytes, put_u32, put_u64, put_u128, put_varint, varint_len};

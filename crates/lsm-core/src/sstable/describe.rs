@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::codec::Reader;
-use crate::error::{Error, Result};
+use crate::codec::describe_fields;
+use crate::error::Result;
 use crate::fs::File;
 use crate::options::Compression;
 
@@ -217,16 +217,7 @@ impl Description {
         let len = usize::try_from(self.source.file_bytes - at).unwrap_or(0);
         let mut bytes = vec![0; len];
         self.source.read_exact(Access::Plain, at, &mut bytes)?;
-        let mut reader = Reader::new(&bytes);
-        let short = |_| Error::corruption(&*self.source.path, at, "footer ends too soon");
-        let mut lines = Vec::new();
-        for (size, name) in FOOTER_FIELDS {
-            let start = at + reader.position() as u64;
-            let field = reader.take(size).map_err(short)?;
-            let number: String = field.iter().rev().map(|byte| format!("{byte:02x}")).collect();
-            lines.push((start..start + size as u64, format!("footer: {name} {number}")));
-        }
-        self.lines.extend(lines);
+        self.lines.extend(describe_fields(&bytes, at, "footer", FOOTER_FIELDS));
         Ok(())
     }
 }

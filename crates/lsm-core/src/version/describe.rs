@@ -9,6 +9,7 @@ use std::path::Path;
 use super::edit::{Change, EditFault, VersionEdit};
 use super::manifest::{FRAME_BYTES, HEADER_BYTES, HEADER_FIELDS, Place, read_header};
 use super::recover::read_all;
+use crate::codec::describe_fields;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::FileName;
 use crate::fs::{File, Fs};
@@ -29,16 +30,7 @@ pub fn describe(file: &dyn File, path: &Path, changes: bool) -> Result<Vec<(Rang
         read_header(&bytes, None, path).map(|header| (header.place, header.epoch))?;
     let text = format!("manifest header: generation {}, epoch {epoch}", place.generation);
     let mut lines = vec![(0..HEADER_BYTES as u64, text)];
-    let mut at = 0;
-    for (size, name) in HEADER_FIELDS {
-        let field = &bytes[at..at + size];
-        let value = match name {
-            "magic" => format!("\"{}\"", field.escape_ascii()),
-            _ => field.iter().rev().map(|byte| format!("{byte:02x}")).collect(),
-        };
-        lines.push((at as u64..(at + size) as u64, format!("header: {name} {value}")));
-        at += size;
-    }
+    lines.extend(describe_fields(&bytes, 0, "header", HEADER_FIELDS));
     let mut is_first = true;
     frames(&bytes, place, &mut |range, frame| {
         let Some((number, payload)) = frame else {

@@ -10,6 +10,7 @@ use std::path::Path;
 use super::frame::Control;
 use super::segment::{HEADER_FIELDS, HEADER_LEN, HeaderState};
 use super::{BatchRef, Piece, Record, SEGMENT_HEADER_BYTES, SegmentHeader, survey};
+use crate::codec::describe_fields;
 use crate::error::{Error, Result};
 use crate::fs::File;
 
@@ -60,16 +61,8 @@ pub fn describe(
 fn describe_header(bytes: &[u8; HEADER_LEN], header: &SegmentHeader) -> Lines {
     let whole = format!("segment header: segment {}, epoch {}", header.number, header.epoch);
     let mut lines = vec![(0..SEGMENT_HEADER_BYTES, whole)];
-    let mut at = 0;
-    for (size, name) in HEADER_FIELDS.into_iter().chain([(8, "zeros"), (8, "checksum")]) {
-        let field = &bytes[at..at + size];
-        let value = match name {
-            "magic" => format!("\"{}\"", field.escape_ascii()),
-            _ => field.iter().rev().map(|byte| format!("{byte:02x}")).collect(),
-        };
-        lines.push((at as u64..(at + size) as u64, format!("header: {name} {value}")));
-        at += size;
-    }
+    let fields = HEADER_FIELDS.into_iter().chain([(8, "zeros"), (8, "checksum")]);
+    lines.extend(describe_fields(bytes, 0, "header", fields));
     lines
 }
 

@@ -1,0 +1,27 @@
+//! [`describe_fields`]: the fields of a header or footer, for people.
+
+use std::ops::Range;
+
+/// Each of `fields`, a length in bytes and a name, with its range, `bytes` lying at `at` of a file:
+/// `what: name number`, the number in hexadecimal, a magic as text. Fields behind the end of
+/// `bytes` are left out.
+pub fn describe_fields(
+    bytes: &[u8],
+    at: u64,
+    what: &str,
+    fields: impl IntoIterator<Item = (usize, &'static str)>,
+) -> Vec<(Range<u64>, String)> {
+    let mut lines = Vec::new();
+    let (mut rest, mut at) = (bytes, at);
+    for (size, name) in fields {
+        let Some((field, behind)) = rest.split_at_checked(size) else { break };
+        let value = match name {
+            "magic" => format!("\"{}\"", field.escape_ascii()),
+            _ => field.iter().rev().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        let end = at + size as u64;
+        lines.push((at..end, format!("{what}: {name} {value}")));
+        (rest, at) = (behind, end);
+    }
+    lines
+}
