@@ -3,6 +3,7 @@
 
 mod crash;
 mod damage;
+mod exchange;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::names::FileName;
 use lsm_core::fs::{Fs, MemFs};
-use lsm_core::hooks::{CompactionFilterFactory, Event, EventListener, HookProvider, Hooks};
+use lsm_core::hooks::{
+    CompactionFilterFactory, Event, EventListener, HookProvider, Hooks, OwnedEntry,
+};
 use lsm_core::iter::InternalIter;
 use lsm_core::sstable::RawMode;
 use lsm_core::types::SeqNo;

@@ -41,5 +41,5 @@ pub fn flush(
     let suffix = &stages.hooks().rules.reserved_suffix;
     let outputs = Outputs::new(factory, &version.options, 0, base_seq, suffix);
     let below = KeyBelow::for_flush(version);
-    write_survivors(&mut entries, stages, below, None, outputs, &|| false)
+    write_survivors(&mut entries, None, stages, below, None, outputs, &|| false)
 }

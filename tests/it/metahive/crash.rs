@@ -5,9 +5,9 @@ use lsm_core::fs::{CrashOutcome, FaultFs, FsOp};
 use super::*;
 
 /// Images of what a cut could leave, with how many commits were durable and how many were made.
-type Images = Arc<Mutex<Vec<(String, MemFs, usize, usize)>>>;
+pub(super) type Images = Arc<Mutex<Vec<(String, MemFs, usize, usize)>>>;
 
-fn take_images(fs: &FaultFs, mem: &MemFs, made: &Arc<Mutex<(usize, usize)>>) -> Images {
+pub(super) fn take_images(fs: &FaultFs, mem: &MemFs, made: &Arc<Mutex<(usize, usize)>>) -> Images {
     let images = Images::default();
     let (taken, mem, made) = (images.clone(), mem.clone(), made.clone());
     let rng = Mutex::new(Rng::new(3));

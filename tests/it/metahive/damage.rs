@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use lsm_core::fs::names::FileKind;
-use lsm_core::hooks::{Origin, OwnedEntry};
+use lsm_core::hooks::Origin;
 use lsm_core::types::EntryKind;
 use metahive::RepairOptions;
 
 use super::*;
 
 /// What a fault does to an entry between its reading and its writing.
-type Fault = fn(&mut OwnedEntry, u32);
+pub(super) type Fault = fn(&mut OwnedEntry, u32);
 
 fn flip(bytes: &mut [u8], bit: u32) {
     if !bytes.is_empty() {
@@ -36,6 +36,9 @@ fn flip_kind(entry: &mut OwnedEntry, bit: u32) {
     let known: Vec<_> = flipped.into_iter().flatten().collect();
     entry.kind = known[bit as usize % known.len()];
 }
+
+/// A flip in each field of an entry.
+pub(super) const FAULTS: [Fault; 4] = [flip_key, flip_value, flip_seq, flip_kind];
 
 /// Runs a compaction in which entries have a fault in memory: of which keys, whether in their
 /// metadata, and which bit.
@@ -88,7 +91,7 @@ proptest! {
         hits in prop::collection::vec((0u32..300, any::<bool>(), any::<u32>()), 1..4),
         field in 0usize..4,
     ) {
-        compact_with([flip_key as Fault, flip_value, flip_seq, flip_kind][field], &hits);
+        compact_with(FAULTS[field], &hits);
     }
 }
 
@@ -101,7 +104,7 @@ fn tables(fs: &MemFs) -> Vec<PathBuf> {
 }
 
 /// Turns bits of the last bytes of `needle`, wherever a table has it; returns how often.
-fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
+pub(super) fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
     let mut hits = 0;
     for path in tables(fs) {
         let bytes = fs.read_raw(&path).unwrap();
@@ -119,7 +122,7 @@ fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
 }
 
 /// A store at rest with one entry harmed in its tables, open again.
-fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
+pub(super) fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::new().repair_options(options));
     let Checked { db, p, model, .. } = filled(&fs, &provider);
@@ -146,14 +149,53 @@ fn a_bit_that_flips_on_the_medium_is_turned_back() {
         it.p.put(key_of(137).repeat(2), "inside").unwrap();
         it.p.compact(..).unwrap();
         it.p.delete(key_of(137).repeat(2)).unwrap();
-        let source = ["one-bit search", "two-bit search"][masks.len() - 1];
-        assert_eq!(log.take(), (vec![source.to_owned()], Content::new()));
+        let is_of_block = |event: &Event| match event {
+            Event::Corruption(damage) => damage.what.contains("block does not verify"),
+            _ => false,
+        };
+        assert!(log.0.lock().unwrap().iter().any(is_of_block), "the damage is told");
+        // One bit is turned back for the whole block, by its checksum.
+        let sources = [vec![], vec!["two-bit search".to_owned()]];
+        assert_eq!(log.take(), (sources[masks.len() - 1].clone(), Content::new()));
         it.check(b"");
         it.p.compact(..).unwrap();
         it.check(b"");
         census(&it.fs).assert_all_sealed();
         // The neighbours of the damaged block were kept by their metadata.
         assert!(it.provider.0.counts().suspects_accepted > 1);
+    }
+}
+
+#[test]
+fn a_block_whose_entries_do_not_all_decode_stops_its_compaction_and_loses_nothing() {
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::new());
+    let Checked { db, p, model, .. } = filled(&fs, &provider);
+    drop(p);
+    db.close().unwrap();
+    // The header of an entry, in two bits: nothing behind it decodes.
+    let before = "value 136 ".repeat(4);
+    let mut hits = 0;
+    for path in tables(&fs) {
+        let bytes = fs.read_raw(&path).unwrap();
+        let found = bytes.windows(before.len()).position(|window| window == before.as_bytes());
+        if let Some(at) = found {
+            let metadata = at + before.len();
+            fs.corrupt(&path, metadata as u64, 0x8c).unwrap();
+            hits += 1;
+        }
+    }
+    assert!(hits > 0);
+    let open = builder(Arc::new(fs.clone()), 8).hooks(Arc::new(provider));
+    let db = open.open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.put(key_of(136).repeat(2), "inside").unwrap();
+    assert!(p.compact(..).unwrap_err().is_corruption());
+    for (key, value) in &model {
+        match p.get(key) {
+            Ok(found) => assert_eq!(found.as_deref(), Some(&value[..])),
+            Err(error) => assert!(error.is_corruption()),
+        }
     }
 }
 

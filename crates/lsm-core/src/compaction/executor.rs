@@ -1,7 +1,7 @@
 //! Runs a job: merges its inputs into finished tables. Installs nothing.
 //!
-//! Called by background work; flush writes its table through the same [`Outputs`] and the same
-//! loop. The only file of this folder that knows files.
+//! Called by background work and by exports; flush writes its table through the same [`Outputs`]
+//! and the same loop. The only file of this folder that knows files.
 //!
 //! Invariants:
 //! 1. When [`run`] returns tables, their bytes and names are durable.
@@ -12,15 +12,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::survivors::is_plausible;
-use super::{Job, JobIter, JobOutcome, KeyBelow, Split, Stages, write_survivors};
+use super::{Clip, Job, JobIter, JobOutcome, KeyBelow, Split, Stages, write_survivors};
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Fs};
-use crate::hooks::{self, InputTable, Origin, Properties};
+use crate::hooks::{self, InputTable, Origin, PartitionHooks, Properties};
 use crate::iter::{InternalIter, MergeIter};
+use crate::limits::LEVEL_COUNT;
+use crate::memtable::{Memtable, MemtableIter};
 use crate::options::{Compression, PartitionOptions};
-use crate::sstable::{RawIter, RawMode, ReadMode, SstIdentity, SstIter, SstOptions, SstWriter};
-use crate::types::{DbId, EntryKind, Epoch, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::sstable::{RawIter, RawMode, ReadMode, SstIdentity, SstOptions, SstWriter};
+use crate::types::{DbId, EntryKind, Epoch, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::{
     FileNumbers, Level, LevelIter, PartitionVersion, SstMeta, Table, TableContext,
 };
@@ -45,6 +47,9 @@ pub struct Outputs<'a> {
     options: SstOptions,
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
+    values_only: bool,
+    /// What errors name that no file can be named for.
+    folder: PathBuf,
     cut_allowed: bool,
     writer: Option<SstWriter>,
     finished: Vec<SstMeta>,
@@ -69,6 +74,8 @@ impl<'a> Outputs<'a> {
             options: SstOptions::of(options, compression),
             base_seq,
             hidden_suffix: hidden_suffix.to_vec(),
+            values_only: false,
+            folder: factory.dir.clone(),
             cut_allowed: true,
             writer: None,
             finished: Vec::new(),
@@ -96,6 +103,10 @@ impl<'a> Outputs<'a> {
 
     /// Appends an entry; keys ascend.
     pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
+        if self.values_only && key.trailer.kind() != Some(EntryKind::Value) {
+            let what = "the record is known to be damaged";
+            return Err(Error::corruption(self.dir(), None, what).at_key(key.user));
+        }
         self.writer()?.add(key, value)
     }
 
@@ -130,7 +141,7 @@ impl<'a> Outputs<'a> {
 
     /// The folder, for errors that no file can be named for.
     pub(super) fn dir(&self) -> &Path {
-        &self.factory.dir
+        &self.folder
     }
 
     /// Length of the table under way, in bytes.
@@ -167,22 +178,23 @@ impl Drop for Outputs<'_> {
     }
 }
 
-/// A sorted input of a compaction.
+/// A sorted input of a job.
 enum Input {
-    /// A table of level 0.
-    Table(SstIter),
-    /// The tables of a deeper level.
+    /// A memtable.
+    Memtable(MemtableIter),
+    /// A table of level 0, or those of a deeper level.
     Level(LevelIter),
-    /// One table with its hidden entries and places, for a filter that seals.
-    Raw { iter: RawIter, file: FileNo, level: usize, global_seq: Option<SeqNo> },
+    /// A table of level 0, or those of a deeper level, with hidden entries and places, for a
+    /// filter that seals.
+    Raw(LevelIter<RawIter>, usize),
 }
 
 macro_rules! each {
     ($self:ident, $iter:ident => $call:expr) => {
         match $self {
-            Input::Table($iter) => $call,
+            Input::Memtable($iter) => $call,
             Input::Level($iter) => $call,
-            Input::Raw { iter: $iter, .. } => $call,
+            Input::Raw($iter, _) => $call,
         }
     };
 }
@@ -195,9 +207,10 @@ impl InternalIter for Input {
     fn key(&self) -> KeyRef<'_> {
         let key = each!(self, iter => iter.key());
         match self {
-            Input::Raw { global_seq: Some(seq), .. } => {
-                KeyRef::new(key.user, key.trailer.with_seq(*seq))
-            }
+            Input::Raw(iter, _) => match iter.current_table().meta.global_seq {
+                Some(seq) => KeyRef::new(key.user, key.trailer.with_seq(seq)),
+                None => key,
+            },
             _ => key,
         }
     }
@@ -233,25 +246,25 @@ impl InternalIter for Input {
 
 impl JobIter for Input {
     fn is_hidden(&self) -> bool {
-        matches!(self, Input::Raw { iter, .. } if iter.hidden())
+        matches!(self, Input::Raw(iter, _) if iter.on_table().hidden())
     }
 
     fn stored_seq(&self) -> SeqNo {
         match self {
-            Input::Table(iter) => iter.stored_seq(),
-            Input::Level(iter) => iter.key().trailer.seq(),
-            Input::Raw { iter, .. } => iter.key().trailer.seq(),
+            Input::Level(iter) => iter.on_table().stored_seq(),
+            Input::Memtable(iter) => iter.key().trailer.seq(),
+            Input::Raw(iter, _) => iter.key().trailer.seq(),
         }
     }
 
     fn origin(&self) -> Origin {
         match self {
-            Input::Raw { iter, file, level, .. } => {
-                let (block_offset, entry, block_verified) = iter.origin();
-                let (file, level) = (Some(*file), *level);
+            Input::Raw(iter, level) => {
+                let (block_offset, entry, block_verified) = iter.on_table().origin();
+                let (file, level) = (Some(iter.current_table().meta.file), *level);
                 Origin { file, level, block_offset, entry, block_verified }
             }
-            // Only a filter that seals asks.
+            // Of tables only a filter that seals asks.
             _ => Origin::MEMTABLE,
         }
     }
@@ -279,8 +292,8 @@ pub struct JobContext<'a> {
 /// Reads every input once, past the block cache, and writes what survives.
 pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Result<JobOutcome> {
     let JobContext { factory, tables, mut stages, should_stop } = context;
-    let inputs = open_inputs(job, tables, stages.hooks().seals())?;
-    let notes = input_tables(job, tables)?;
+    let inputs = open_inputs(&job.inputs, tables, stages.hooks())?;
+    let notes = input_tables(job.tables(), tables)?;
     stages.start(&hooks::Job {
         partition: &version.name,
         kind: hooks::JobKind::Compaction,
@@ -297,53 +310,121 @@ pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Re
     let below = KeyBelow::new(version, job.level_to);
     let split = Some(Split::new(job, version.options.table_bytes));
     let mut entries = MergeIter::new(inputs);
-    write_survivors(&mut entries, stages, below, split, outputs, should_stop)
-        .map_err(|error| blame(error, job, tables))
+    write_survivors(&mut entries, None, stages, below, split, outputs, should_stop)
+        .map_err(|error| blame(error, job.tables(), tables))
 }
 
-fn open_inputs(job: &Job, context: &Arc<TableContext>, raw: bool) -> Result<Vec<Input>> {
+/// Writes what a reader sees of `memtables` and `version` within `clip`, one version of each key,
+/// as values. The context's filters and outputs are the caller's choice: the filter that seals
+/// takes part, what would decide need not.
+///
+/// # Errors
+/// As [`run`]; corruption that names the key of a record that is known to be damaged.
+///
+/// # Cost
+/// Reads the range once, past the block cache, and writes it.
+pub fn extract(
+    memtables: &[Arc<Memtable>],
+    version: &PartitionVersion,
+    clip: &Clip,
+    context: JobContext<'_>,
+) -> Result<JobOutcome> {
+    let JobContext { factory, tables, mut stages, should_stop } = context;
+    let levels: Vec<(usize, Vec<Arc<Table>>)> = version
+        .levels
+        .iter()
+        .map(|level| level.tables().iter().filter(|table| table.meta.overlaps(clip.range())))
+        .enumerate()
+        .map(|(level, tables)| (level, tables.cloned().collect()))
+        .collect();
+    let in_range =
+        || levels.iter().flat_map(|(level, tables)| tables.iter().map(|table| (*level, table)));
+    let mut inputs: Vec<_> = memtables.iter().map(|m| Input::Memtable(m.iter())).collect();
+    inputs.extend(open_inputs(&levels, tables, stages.hooks())?);
+    let notes = input_tables(in_range(), tables)?;
+    let level_to = LEVEL_COUNT - 1;
+    stages.start(&hooks::Job {
+        partition: &version.name,
+        kind: hooks::JobKind::Compaction,
+        level_from: 0,
+        level_to,
+        bottom: true,
+        snapshots: stages.registered(),
+        inputs: &notes,
+    })?;
+    let suffix = &stages.hooks().rules.reserved_suffix;
+    let mut outputs = Outputs::new(factory, &version.options, level_to, SeqNo::ZERO, suffix);
+    (outputs.values_only, outputs.folder) = (true, tables.dir.clone());
+    let below = KeyBelow::new(version, level_to);
+    let split = Some(Split::by_size(version.options.table_bytes));
+    let mut entries = MergeIter::new(inputs);
+    write_survivors(&mut entries, Some(clip), stages, below, split, outputs, should_stop)
+        .map_err(|error| blame(error, in_range(), tables))
+}
+
+fn open_inputs(
+    levels: &[(usize, Vec<Arc<Table>>)],
+    context: &Arc<TableContext>,
+    hooks: &PartitionHooks,
+) -> Result<Vec<Input>> {
+    let (raw, suffix) = (hooks.seals(), &hooks.rules.reserved_suffix);
+    let mode = RawMode { read_ahead: true, tolerant: true, complete: true, uncached: false };
     let mut inputs = Vec::new();
-    for (level, tables) in &job.inputs {
-        if raw {
-            for table in tables {
-                let mode = RawMode { read_ahead: true, tolerant: true, uncached: false };
-                let iter = table.reader(context)?.raw_iter(mode);
-                let (file, level, global_seq) = (table.meta.file, *level, table.meta.global_seq);
-                inputs.push(Input::Raw { iter, file, level, global_seq });
-            }
-        } else if *level == 0 {
-            for table in tables {
-                inputs.push(Input::Table(table.reader(context)?.iter(ReadMode::Streaming)));
-            }
-        } else {
-            let level = Level::sorted(tables.clone()).map_err(|(left, right)| {
+    for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
+        // Tables of level 0 overlap: each is a level of its own.
+        let is_ordered = |left: &Arc<Table>, right: &Arc<Table>| {
+            *level > 0 && !(raw && may_reach(left, right, suffix))
+        };
+        for part in tables.chunk_by(is_ordered) {
+            let part = Level::sorted(part.to_vec()).map_err(|(left, right)| {
                 let (left, right) = (left.meta.file, right.meta.file);
                 let what = format!("tables {left} and {right} of level {level} overlap");
                 Error::corruption(&context.dir, None, what)
             })?;
-            inputs.push(Input::Level(LevelIter::new(level, context.clone(), ReadMode::Streaming)));
+            let context = context.clone();
+            inputs.push(match raw {
+                true => Input::Raw(LevelIter::new(part, context, mode), *level),
+                false => Input::Level(LevelIter::new(part, context, ReadMode::Streaming)),
+            });
         }
     }
     Ok(inputs)
 }
 
-fn input_tables(job: &Job, context: &TableContext) -> Result<Vec<InputTable>> {
+/// Whether hidden entries at the end of a table may sort behind the first entry of the next one:
+/// those of an owner that the next one's first key continues.
+fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
+    let first = &right.meta.smallest.user;
+    (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
+}
+
+fn input_tables<'t>(
+    tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
+    context: &TableContext,
+) -> Result<Vec<InputTable>> {
     let note = |(_, table): (usize, &Arc<Table>)| {
         let properties = table.reader(context)?.properties().user.clone();
         Ok(InputTable { file: table.meta.file, properties })
     };
-    job.tables().map(note).collect()
+    tables.map(note).collect()
 }
 
 /// The same corruption with the input at fault, if one alone shows it: a merge sees that entries
 /// are out of order, but not where they came from.
 #[cold]
-fn blame(error: Error, job: &Job, context: &Arc<TableContext>) -> Error {
+fn blame<'t>(
+    error: Error,
+    mut tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
+    context: &Arc<TableContext>,
+) -> Error {
     if error.damage().is_none_or(|damage| damage.file != context.dir) {
         return error;
     }
-    let mut tables = job.tables();
-    tables.find_map(|(_, table)| check_table(table, context).err()).unwrap_or(error)
+    let key = error.damage().and_then(|damage| damage.key.clone());
+    match tables.find_map(|(_, table)| check_table(table, context).err()) {
+        None => error,
+        Some(found) => key.into_iter().fold(found, |found, key| found.at_key(&key)),
+    }
 }
 
 /// Reads a table and checks that its entries are in order and within what the manifest says.

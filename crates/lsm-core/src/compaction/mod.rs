@@ -1,7 +1,8 @@
 //! Compaction: which tables to merge, which entries survive, where an output ends.
 //!
-//! All of it but `executor.rs` is pure: no files, no cache, no clock. The database picks a [`Job`] under its lock,
-//! the executor runs it and the database installs the result.
+//! All of it but `executor.rs` is pure: no files, no cache, no clock. The database picks a [`Job`]
+//! under its lock, the executor runs it and the database installs the result. An export is a job
+//! as well, whose result is installed nowhere.
 //!
 //! Invariants:
 //! 1. A job holds all versions, on its input levels, of every user key that it rewrites, except
@@ -10,12 +11,14 @@
 //! 3. Deeper is older: no job moves an entry below an older entry of its key, or drops a tombstone
 //!    above one.
 
+mod clip;
 mod executor;
 mod leveled;
 mod picker;
 mod place;
 mod rules;
 mod split;
+mod stages;
 mod survivors;
 #[cfg(test)]
 mod tests;
@@ -23,13 +26,15 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub use executor::{JobContext, Outputs, TableFactory, run};
+pub use clip::Clip;
+pub use executor::{JobContext, Outputs, TableFactory, extract, run};
 pub use leveled::{Shape, compaction_debt};
 pub use picker::{Picker, RangePick};
 pub use place::ingest_level;
 pub use rules::{KeyBelow, Survival, Verdict};
 pub use split::Split;
-pub use survivors::{Inject, JobIter, JobOutcome, Patches, Stages, place_of, write_survivors};
+pub use stages::{Inject, Patches, Stages, place_of};
+pub use survivors::{JobIter, JobOutcome, write_survivors};
 
 use crate::types::{FileNo, PartitionId};
 use crate::version::{SstMeta, Table, UserRange};

@@ -27,8 +27,13 @@ pub struct Split {
 impl Split {
     /// For a job whose outputs should have `table_bytes`.
     pub fn new(job: &Job, table_bytes: u64) -> Split {
+        Split { grandparents: job.grandparents.clone(), ..Split::by_size(table_bytes) }
+    }
+
+    /// By length alone.
+    pub fn by_size(table_bytes: u64) -> Split {
         Split {
-            grandparents: job.grandparents.clone(),
+            grandparents: Vec::new(),
             table_bytes,
             overlap_bytes_max: table_bytes.saturating_mul(GRANDPARENT_TABLES_MAX),
             at: 0,

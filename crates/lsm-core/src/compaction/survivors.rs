@@ -11,13 +11,11 @@
 //!    job once no fault is left.
 //! 3. All versions of a user key are in one table.
 
-use std::collections::HashMap;
-
-use super::{KeyBelow, Outputs, Split, Survival, Verdict};
+use super::clip::Place;
+use super::{Clip, KeyBelow, Outputs, Split, Stages, Survival, Verdict, place_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, Entry, Fault, Faults, Input, Job, Origin, OwnedEntry,
-    PartitionHooks, Patch, Properties,
+    Cut, Decision, Emitter, Entry, Fault, Faults, Input, Origin, OwnedEntry, Patch,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
@@ -62,96 +60,6 @@ impl<I: JobIter> JobIter for MergeIter<I> {
     }
 }
 
-/// What takes the place of faulty entries, by their places: see [`place_of`].
-pub type Patches = HashMap<Origin, Patch>;
-
-/// A place without what a patch changes: whether the block verified.
-pub fn place_of(at: Origin) -> Origin {
-    Origin { block_verified: true, ..at }
-}
-
-/// Changes entries between reading and writing: memory faults, for tests.
-pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
-
-/// The hooks of one job.
-pub struct Stages<'a> {
-    hooks: &'a PartitionHooks,
-    /// What the survival rules respect.
-    snapshots: &'a [SeqNo],
-    /// What deciding filters respect: the registered ones alone.
-    registered: &'a [SeqNo],
-    patches: &'a Patches,
-    inject: Option<&'a Inject>,
-    deciding: Vec<Box<dyn CompactionFilter>>,
-    sealing: Option<Box<dyn CompactionFilter>>,
-}
-
-impl<'a> Stages<'a> {
-    /// The stages of a partition's hooks. `snapshots` holds the registered ones and the sequence
-    /// visible at the job's start.
-    pub fn new(
-        hooks: &'a PartitionHooks,
-        snapshots: &'a [SeqNo],
-        registered: &'a [SeqNo],
-        patches: &'a Patches,
-        inject: Option<&'a Inject>,
-    ) -> Stages<'a> {
-        let (deciding, sealing) = (Vec::new(), None);
-        Stages { hooks, snapshots, registered, patches, inject, deciding, sealing }
-    }
-
-    /// The partition's hooks.
-    pub fn hooks(&self) -> &'a PartitionHooks {
-        self.hooks
-    }
-
-    /// The registered snapshots, ascending.
-    pub fn registered(&self) -> &'a [SeqNo] {
-        self.registered
-    }
-
-    /// Starts the filters.
-    pub fn start(&mut self, job: &Job<'_>) -> Result<()> {
-        for factory in &self.hooks.filters {
-            let filter = factory.start(job)?;
-            if factory.seals() {
-                self.sealing = Some(filter);
-            } else {
-                self.deciding.push(filter);
-            }
-        }
-        Ok(())
-    }
-
-    fn finish_table(&mut self) -> Result<Properties> {
-        let mut properties = Properties::default();
-        for filter in self.deciding.iter_mut().chain(self.sealing.as_mut()) {
-            filter.finish_table(&mut properties)?;
-        }
-        Ok(properties)
-    }
-
-    /// Whether a registered snapshot sees the version of a key that lies in [seq, newer).
-    fn is_seen(&self, seq: SeqNo, newer: SeqNo) -> bool {
-        let at = self.registered.partition_point(|snapshot| *snapshot < seq);
-        self.registered.get(at).is_some_and(|snapshot| *snapshot < newer)
-    }
-
-    /// What the deciding filters make of an entry; `None` if it stays.
-    fn decide(&mut self, entry: Entry<'_>) -> Result<Option<Decision>> {
-        let mut replaced: Option<Vec<u8>> = None;
-        for filter in &mut self.deciding {
-            let value = replaced.as_deref().unwrap_or(entry.value);
-            match filter.decide(Entry { value, ..entry })? {
-                Decision::Keep => {}
-                Decision::Remove => return Ok(Some(Decision::Remove)),
-                Decision::Replace(value) => replaced = Some(value),
-            }
-        }
-        Ok(replaced.map(Decision::Replace))
-    }
-}
-
 /// What a job made.
 pub enum JobOutcome {
     /// Finished tables.
@@ -160,6 +68,8 @@ pub enum JobOutcome {
         tables: Vec<SstMeta>,
         /// Handles to values that no entry refers to any more.
         dropped_handles: Vec<Vec<u8>>,
+        /// The first entry of each block that does not verify: all of it was kept by other means.
+        suspects: Vec<Fault>,
     },
     /// Damaged entries; nothing was written.
     Faulty(Vec<Fault>),
@@ -177,6 +87,7 @@ struct Writing<'a, 'o> {
     /// What did not fit here, if anything: without a fault of the filter, why the job fails.
     misfit: Option<Error>,
     dropped_handles: Vec<Vec<u8>>,
+    suspects: Vec<Fault>,
     /// The entry read last and its value, for comparison with a twin.
     last: Option<InternalKey>,
     last_value: Vec<u8>,
@@ -184,9 +95,11 @@ struct Writing<'a, 'o> {
     written: Option<InternalKey>,
 }
 
-/// Writes what survives of `entries`, in tables that `split` ends. The stages are started.
+/// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
+/// ends. The stages are started.
 pub fn write_survivors<I: JobIter>(
     entries: &mut I,
+    clip: Option<&Clip>,
     stages: Stages<'_>,
     below: KeyBelow,
     split: Option<Split>,
@@ -202,12 +115,16 @@ pub fn write_survivors<I: JobIter>(
         faults: Faults::default(),
         misfit: None,
         dropped_handles: Vec::new(),
+        suspects: Vec::new(),
         last: None,
         last_value: Vec::new(),
         written: None,
     };
     let mut until_look = ENTRIES_BETWEEN_LOOKS;
-    entries.seek_to_first()?;
+    match clip.and_then(|clip| clip.range().start) {
+        None => entries.seek_to_first()?,
+        Some(start) => entries.seek(KeyRef::seek(start, SeqNo::MAX))?,
+    }
     while entries.valid() {
         until_look -= 1;
         if until_look == 0 {
@@ -216,7 +133,12 @@ pub fn write_survivors<I: JobIter>(
                 return Err(Error::new(ErrorKind::Closed, "the work was given up"));
             }
         }
-        writing.read(entries)?;
+        let place = clip.map_or(Place::Inside, |c| c.place(entries.key(), entries.is_hidden()));
+        match place {
+            Place::Inside => writing.read(entries)?,
+            Place::Outside => {}
+            Place::Behind => break,
+        }
         entries.next()?;
     }
     writing.finish()
@@ -231,6 +153,9 @@ impl Writing<'_, '_> {
         let kind = key.trailer.kind().expect("a stored entry has a kind");
         let entry =
             Entry { key: key.user, seq: key.trailer.seq(), stored_seq, kind, value, hidden };
+        if !at.block_verified {
+            self.note_suspect(entry, at);
+        }
         if self.stages.patches.is_empty() && self.stages.inject.is_none() {
             return self.take(entry, at);
         }
@@ -271,6 +196,24 @@ impl Writing<'_, '_> {
         let (key, value) = (&owned.key[..], &owned.value[..]);
         let (stored_seq, kind) = (owned.seq, owned.kind);
         self.take(Entry { key, seq, stored_seq, kind, value, hidden }, patched)
+    }
+
+    /// Notes the block of a suspect entry, once.
+    #[cold]
+    fn note_suspect(&mut self, entry: Entry<'_>, at: Origin) {
+        let is_noted = |f: &Fault| (f.at.file, f.at.block_offset) == (at.file, at.block_offset);
+        if self.suspects.iter().any(is_noted) {
+            return;
+        }
+        self.suspects.push(Fault {
+            key: entry.key.to_vec(),
+            seq: entry.stored_seq,
+            kind: entry.kind,
+            value: Vec::new(),
+            at,
+            what: "a block does not verify; its entries were kept by their metadata".to_owned(),
+            detail: Vec::new(),
+        });
     }
 
     fn origin<I: JobIter>(&self, entries: &I) -> Origin {
@@ -445,7 +388,8 @@ impl Writing<'_, '_> {
             return Err(error);
         }
         let tables = self.outputs.finish()?;
-        Ok(JobOutcome::Done { tables, dropped_handles: self.dropped_handles })
+        let (dropped_handles, suspects) = (self.dropped_handles, self.suspects);
+        Ok(JobOutcome::Done { tables, dropped_handles, suspects })
     }
 }
 

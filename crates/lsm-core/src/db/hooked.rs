@@ -134,21 +134,72 @@ impl DbInner {
             let name = &partition.name;
             return invalid(format!("partition {name:?} has data: its value store stays"));
         }
+        let before = self.enforce(partition, attached)?;
+        let options = (*view.version.options).clone();
+        let changed = Change::PartitionOptionsChanged { id: partition.id, options, hooks: records };
+        let installed = self.install_tables(partition, vec![changed], None, Vec::new());
+        if installed.is_err() {
+            partition.set_hooks(before);
+        }
+        installed.map(drop)
+    }
+
+    /// Gives the partition other hooks, which the caller then makes durable; returns those that it
+    /// had, to be given back if that fails. The caller holds the commit path's lock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReservedKey`] if it has a key with the suffix that would be reserved. The hooks
+    /// stay as they were then.
+    pub(super) fn enforce(
+        &self,
+        partition: &PartitionState,
+        attached: PartitionHooks,
+    ) -> Result<PartitionHooks> {
         let before = (*partition.hooks()).clone();
-        let suffix = &attached.rules.reserved_suffix;
+        let suffix = attached.rules.reserved_suffix.clone();
         // From here on writes of such keys are refused; those in flight are looked at again.
-        partition.set_hooks(attached.clone());
-        let installed = self.check_no_reserved_key(partition, &view, suffix).and_then(|()| {
-            let options = (*view.version.options).clone();
-            let changed =
-                Change::PartitionOptionsChanged { id: partition.id, options, hooks: records };
-            self.install_tables(partition, vec![changed], None, Vec::new())
-        });
-        if let Err(error) = installed {
+        partition.set_hooks(attached);
+        if let Err(error) = self.check_no_reserved_key(partition, &partition.pin(), &suffix) {
             partition.set_hooks(before);
             return Err(error);
         }
-        Ok(())
+        Ok(before)
+    }
+
+    /// The hooks that a partition has once it has taken over the rules that `foreign` hooks have
+    /// for its keys, with their records; `None` if it has those rules.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if its own rules contradict them.
+    pub(super) fn with_rules_of(
+        &self,
+        partition: &PartitionState,
+        foreign: &[HookRecord],
+    ) -> Result<Option<(PartitionHooks, Vec<HookRecord>)>> {
+        let theirs = rules_of(foreign);
+        let name = &partition.name;
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        // What decides about the form of keys is fixed when a partition is made.
+        if theirs.any_key != partition.any_key {
+            return invalid(format!(
+                "partition {name:?} stores its keys in another form: `any_key`"
+            ));
+        }
+        let own = &partition.hooks().rules.reserved_suffix;
+        if theirs.reserved_suffix.is_empty() || theirs.reserved_suffix == *own {
+            return Ok(None);
+        }
+        if !own.is_empty() {
+            return invalid(format!("partition {name:?} reserves another ending of keys"));
+        }
+        let reserving = |record: &&HookRecord| !record.rules.reserved_suffix.is_empty();
+        let taken: Vec<_> = foreign.iter().filter(reserving).cloned().collect();
+        let mut hooks = (*partition.hooks()).clone();
+        hooks.filters.extend(resolve(&taken, self.hook_provider.as_deref()).filters);
+        let mut records = partition.view().version.hooks.to_vec();
+        records.extend(taken);
+        hooks.rules = rules_of(&records);
+        Ok(Some((hooks, records)))
     }
 
     /// Refuses to reserve a suffix that keys of the partition have.

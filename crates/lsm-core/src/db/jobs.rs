@@ -23,7 +23,7 @@ use crate::compaction::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, PartitionHooks};
-use crate::partition::PartitionState;
+use crate::partition::{PartitionState, ReadView};
 use crate::read::Bounds;
 use crate::snapshot::{DecidingJob, JobSnapshots};
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
@@ -87,11 +87,11 @@ impl DbInner {
         (snapshots, Some(job))
     }
 
-    /// Runs a job until it has tables: faults are repaired between the runs. Returns the tables
-    /// and the handles that no entry refers to any more.
+    /// Runs a job over inputs that `view` has until it has tables: faults are repaired between the
+    /// runs. Returns the tables and the handles that no entry refers to any more.
     pub(super) fn run_to_tables(
         &self,
-        partition: &PartitionState,
+        view: &Arc<ReadView>,
         hooks: &PartitionHooks,
         snapshots: &JobSnapshots,
         run: impl Fn(Stages<'_>) -> Result<JobOutcome>,
@@ -102,11 +102,14 @@ impl DbInner {
             let inject = self.inject.as_deref();
             let stages = Stages::new(hooks, respected, registered, &patches, inject);
             match (run(stages)?, hooks.sealing()) {
-                (JobOutcome::Done { tables, dropped_handles }, _) => {
+                (JobOutcome::Done { tables, dropped_handles, suspects }, _) => {
+                    for suspect in &suspects {
+                        self.tell(&Event::Corruption(self.damage_of(view, suspect)));
+                    }
                     return Ok((tables, dropped_handles));
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
-                    self.repair(partition, filter, faults, &mut patches);
+                    self.repair(view, filter, faults, &mut patches);
                 }
                 (JobOutcome::Faulty(_), None) => break,
             }
@@ -115,7 +118,7 @@ impl DbInner {
             }
         }
         let what = "a compaction finds new faults in every run";
-        Err(Error::corruption(&self.dir, None, what).in_partition(&partition.name))
+        Err(Error::corruption(&self.dir, None, what).in_partition(&view.version.name))
     }
 
     /// Flushes the partition with the most sealed memory; `false` if there is none.
@@ -339,7 +342,7 @@ impl DbInner {
             JobKind::Merge => {
                 let should_stop = || self.background.is_stopping() || partition.is_dropped();
                 let (factory, tables) = (&self.factory(), &self.tables);
-                self.run_to_tables(partition, &hooks, &snapshots, |stages| {
+                self.run_to_tables(&partition.pin(), &hooks, &snapshots, |stages| {
                     let should_stop = &should_stop;
                     let context = JobContext { factory, tables, stages, should_stop };
                     compaction::run(job, version, context)

@@ -40,7 +40,7 @@ use crate::cache::Blocks;
 use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
-use crate::hooks::EventListener;
+use crate::hooks::{EventListener, HookProvider};
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
@@ -79,6 +79,7 @@ pub(crate) struct DbInner {
     snapshots: Arc<Snapshots>,
     counters: Counters,
     random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
+    hook_provider: Option<Arc<dyn HookProvider>>,
     listeners: Vec<Arc<dyn EventListener>>,
     /// Changes entries between reading and writing: for tests alone.
     inject: Option<Box<Inject>>,

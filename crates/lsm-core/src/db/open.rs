@@ -135,7 +135,8 @@ impl Builder {
     pub fn open(self) -> Result<Db> {
         self.options.check()?;
         let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
-        let Builder { dir, options, fs, clock, mode, random, hooks, listeners, inject } = self;
+        let Builder { dir, options, fs, clock, mode, random, listeners, inject, .. } = self;
+        let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         fs.create_dir(&dir)?;
         let Some(lock) = fs.try_lock(&dir.join(names::LOCK))? else {
@@ -144,7 +145,7 @@ impl Builder {
         };
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let opening = Opening::read(&*fs, &dir, &mut random)?;
-        let hooks = opening.hooks(hooks.as_deref())?;
+        let hooks = opening.hooks(hook_provider.as_deref())?;
         let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options, &hooks)?;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
@@ -170,6 +171,7 @@ impl Builder {
             snapshots: Arc::new(Snapshots::default()),
             counters: Counters::default(),
             random: Mutex::new(random),
+            hook_provider,
             listeners,
             inject,
             commit: CommitPath::new(version.last_seq),

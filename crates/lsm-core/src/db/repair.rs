@@ -14,7 +14,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{
     CompactionFilterFactory, Event, Fault, Origin, OwnedEntry, Patch, RepairSources,
 };
-use crate::partition::{PartitionState, ReadView};
+use crate::partition::ReadView;
 use crate::types::{PartitionId, SeqNo};
 use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
 
@@ -53,17 +53,17 @@ fn found(fault: &Fault, sources: &mut dyn RepairSources) -> Vec<u8> {
 }
 
 impl DbInner {
-    /// Finds a patch for each fault.
+    /// Finds a patch for each fault of a job over inputs that `view` has.
     pub(super) fn repair(
         &self,
-        partition: &PartitionState,
+        view: &Arc<ReadView>,
         filter: &Arc<dyn CompactionFilterFactory>,
         faults: Vec<Fault>,
         patches: &mut Patches,
     ) {
-        let mut sources = Sources { db: self, partition: partition.id, view: partition.pin() };
+        let mut sources = Sources { db: self, partition: view.version.id, view: view.clone() };
         for fault in faults {
-            let damage = self.damage_of(partition, &fault);
+            let damage = self.damage_of(view, &fault);
             self.tell(&Event::Corruption(damage.clone()));
             let place = place_of(fault.at);
             // What a repair gave was not good enough.
@@ -71,7 +71,7 @@ impl DbInner {
             let patch = if tried { Patch::Poison } else { filter.repair(&fault, &mut sources) };
             match &patch {
                 Patch::Replace { key, source, .. } => self.tell(&Event::Repaired {
-                    partition: partition.name.to_string(),
+                    partition: view.version.name.to_string(),
                     key: key.clone(),
                     source: source.clone(),
                 }),
@@ -85,11 +85,11 @@ impl DbInner {
         }
     }
 
-    fn damage_of(&self, partition: &PartitionState, fault: &Fault) -> Damage {
+    /// What is told of a fault in an input that `view` has.
+    pub(super) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
         let file = match fault.at.file {
             None => PathBuf::from("memtable"),
             Some(file) => {
-                let view = partition.view();
                 let epoch = view
                     .version
                     .tables()
@@ -99,7 +99,7 @@ impl DbInner {
             }
         };
         Damage {
-            partition: Some(partition.name.to_string()),
+            partition: Some(view.version.name.to_string()),
             file,
             offset: fault.at.file.map(|_| fault.at.block_offset),
             key: Some(fault.key.clone()),

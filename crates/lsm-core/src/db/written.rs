@@ -55,9 +55,10 @@ impl DbInner {
         let hooks = partition.hooks();
         let (snapshots, deciding) = self.snapshots_for(partition, &hooks);
         let factory = self.factory();
-        let (tables, dropped) = self.run_to_tables(partition, &hooks, &snapshots, |stages| {
-            flush(sealed, &view.version, stages, &factory)
-        })?;
+        let (tables, dropped) =
+            self.run_to_tables(&partition.pin(), &hooks, &snapshots, |stages| {
+                flush(sealed, &view.version, stages, &factory)
+            })?;
         let took = self.background.now().saturating_sub(started);
         Ok(Written { tables, dropped, through, last_seq, took, _deciding: deciding })
     }

@@ -15,7 +15,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{PartitionHooks, ValueStore};
+use crate::hooks::{PartitionHooks, Rules, ValueStore};
 use crate::memtable::Memtable;
 use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::PartitionVersion;
@@ -109,17 +109,7 @@ impl PartitionState {
         if !self.has_rules.load(Ordering::Acquire) {
             return Ok(());
         }
-        let hooks = self.hooks.load();
-        if !key.ends_with(&hooks.rules.reserved_suffix) {
-            return Ok(());
-        }
-        let message = format!(
-            "partition {:?} reserves keys that end in \"{}\", as \"{}\" does",
-            self.name,
-            hooks.rules.reserved_suffix.escape_ascii(),
-            key.escape_ascii()
-        );
-        Err(Error::new(ErrorKind::ReservedKey, message))
+        check_reserved(&self.name, &self.hooks.load().rules, key)
     }
 
     /// The present view, for the length of a call.
@@ -207,4 +197,18 @@ impl PartitionState {
         let message = format!("partition {:?} was dropped", self.name);
         Error::new(ErrorKind::PartitionNotFound, message)
     }
+}
+
+/// An error if `rules`, those of partition `name`, reserve the ending of `key`, a stored key.
+pub fn check_reserved(name: &str, rules: &Rules, key: &[u8]) -> Result<()> {
+    let suffix = &rules.reserved_suffix;
+    if suffix.is_empty() || !key.ends_with(suffix) {
+        return Ok(());
+    }
+    let message = format!(
+        "partition {name:?} reserves keys that end in \"{}\", as \"{}\" does",
+        suffix.escape_ascii(),
+        key.escape_ascii()
+    );
+    Err(Error::new(ErrorKind::ReservedKey, message))
 }

@@ -75,8 +75,7 @@ impl Cursor {
     /// cannot be opened, every seek says why.
     pub fn open(bounds: &Bounds, point: Result<ReadPoint>) -> Cursor {
         let any_key = point.as_ref().is_ok_and(|point| point.any_key);
-        let stored = |bound: &Bound<Vec<u8>>| bound.clone().map(|key| stored_key(any_key, key));
-        let (lower, upper) = (stored(&bounds.0), stored(&bounds.1));
+        let (lower, upper) = stored_bounds(any_key, bounds.clone());
         let sources = point.and_then(|point| {
             let named = |error: Error| error.in_partition(&point.partition);
             let sources = Source::all(&point.view, &point.context).map_err(named)?;
@@ -292,6 +291,12 @@ fn stored_key(any_key: bool, mut key: Vec<u8>) -> Vec<u8> {
         key.push(0);
     }
     key
+}
+
+/// Bounds in the form in which keys are stored.
+pub fn stored_bounds(any_key: bool, (lower, upper): Bounds) -> Bounds {
+    let stored = |bound: Bound<Vec<u8>>| bound.map(|key| stored_key(any_key, key));
+    (stored(lower), stored(upper))
 }
 
 /// The key right behind `key`.

@@ -86,7 +86,10 @@ fn resolve(
 }
 
 /// The whole value of a handle.
-pub(super) fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// Those of the store; a limit for a value too long to be held in memory.
+pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
     let len = store.len(handle)?;
     let len = usize::try_from(len).ok().filter(|len| *len as u64 <= FORMAT_VALUE_BYTES_MAX);
     let Some(len) = len else {

@@ -6,7 +6,7 @@ mod get;
 mod range;
 mod source;
 
-pub use cursor::{Cursor, ReadPoint};
-pub use get::{GetContext, get};
+pub use cursor::{Cursor, ReadPoint, stored_bounds};
+pub use get::{GetContext, get, read_handle};
 pub use range::{Bounds, KeyRange, Keys, Range, prefix_bounds};
 pub use source::Source;

@@ -29,6 +29,7 @@ mod footer;
 mod hidden;
 mod index;
 mod iter;
+mod present;
 mod properties;
 mod raw;
 mod reader;
@@ -140,6 +141,9 @@ pub struct RawMode {
     /// A block that does not verify is read once more past every cache; if it still does not, its
     /// entries are handed over as suspect, as far as they decode.
     pub tolerant: bool,
+    /// A block of which not every entry decodes is an error all the same: for whoever replaces
+    /// what it reads.
+    pub complete: bool,
     /// From the device: past the block cache and, where the system allows it, its own.
     pub uncached: bool,
 }

@@ -9,21 +9,20 @@
 //! 1. Entries come in strictly ascending internal order, in the tolerant mode too.
 //! 2. What is not handed over is an error or in [`RawIter::damage`].
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::RawMode;
-use super::block::{Block, RESTART_ENTRIES};
-use super::hidden::{Owner, hidden_trailer};
+use super::block::Block;
 use super::index::IndexCursor;
 use super::iter::{READ_AHEAD_BYTES, ReadAhead};
+use super::present::{Body, Present};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::suspect::Suspect;
 use crate::error::{Error, Result};
 use crate::hooks::OwnedEntry;
 use crate::iter::InternalIter;
-use crate::types::{KeyRef, Trailer};
+use crate::types::KeyRef;
 
 impl RawMode {
     fn access(self) -> Access {
@@ -42,137 +41,6 @@ pub struct RawDamage {
     pub suspects: u32,
     /// Whether entries of it did not decode, or not in order, and were left out.
     pub is_lossy: bool,
-}
-
-/// A block of the walk.
-enum Body {
-    Sound(Arc<Block>),
-    Suspect(Suspect),
-}
-
-impl Body {
-    /// Number of visible and of hidden entries. Suspect ones are not told apart.
-    fn counts(&self) -> (usize, usize) {
-        match self {
-            Body::Sound(block) => (block.len(), block.hidden().len()),
-            Body::Suspect(suspect) => (suspect.entries.len(), 0),
-        }
-    }
-}
-
-/// No entry has this index, and no group.
-const NONE: usize = usize::MAX;
-
-/// An entry of a block, rebuilt.
-struct Present {
-    /// Visible and hidden entries before it in the block.
-    visible: usize,
-    hidden: usize,
-    is_hidden: bool,
-    key: Vec<u8>,
-    /// The visible entry that `key` is the key of.
-    key_of: usize,
-    trailer: Trailer,
-    /// Where the value lies in the block, unless it is in `expanded`.
-    value: Range<usize>,
-    is_expanded: bool,
-    expanded: Vec<u8>,
-    /// The group whose restart key lies at `restart` in the block.
-    restart_of: usize,
-    restart: Range<usize>,
-}
-
-impl Present {
-    fn new() -> Present {
-        Present {
-            visible: 0,
-            hidden: 0,
-            is_hidden: false,
-            key: Vec::new(),
-            key_of: NONE,
-            trailer: Trailer::LAST,
-            value: 0..0,
-            is_expanded: false,
-            expanded: Vec::new(),
-            restart_of: NONE,
-            restart: 0..0,
-        }
-    }
-
-    /// Another block is the present one from now on.
-    fn leave_block(&mut self) {
-        (self.key_of, self.restart_of) = (NONE, NONE);
-    }
-
-    /// Takes in the entry that has `visible` and `hidden` entries of `body` before it.
-    #[inline]
-    fn enter(&mut self, body: &Body, suffix: &[u8], visible: usize, hidden: usize) {
-        (self.visible, self.hidden) = (visible, hidden);
-        let block = match body {
-            Body::Sound(block) => block,
-            Body::Suspect(suspect) => return self.enter_suspect(suspect),
-        };
-        let next_hidden = block.hidden().get(hidden);
-        match (next_hidden, block.offsets.get(visible)) {
-            (Some(offset), next) if next.is_none_or(|visible| visible > offset) => {
-                self.enter_hidden(block, suffix, *offset);
-            }
-            _ => self.enter_visible(block),
-        }
-    }
-
-    #[inline]
-    fn enter_visible(&mut self, block: &Block) {
-        let head = block.head(self.visible);
-        let suffix = head.suffix..head.suffix + head.suffix_len;
-        self.key.clear();
-        if head.shared > 0 {
-            // Inside a group that the cursor is already in, the restart key is known.
-            let group = self.visible / RESTART_ENTRIES as usize;
-            if group != self.restart_of {
-                self.restart = block.restart_range(self.visible);
-                self.restart_of = group;
-            }
-            let shared = self.restart.start..self.restart.start + head.shared;
-            self.key.extend_from_slice(&block.bytes[shared]);
-        }
-        self.key.extend_from_slice(&block.bytes[suffix.clone()]);
-        self.key_of = self.visible;
-        self.trailer = block.trailer(head);
-        self.value = suffix.end..suffix.end + head.value_len;
-        (self.is_hidden, self.is_expanded) = (false, false);
-    }
-
-    #[inline]
-    fn enter_hidden(&mut self, block: &Block, suffix: &[u8], offset: u32) {
-        let head = block.hidden_head(offset);
-        match head.owner {
-            // The very entry that the cursor was on.
-            Owner::Near(back) if self.visible - back == self.key_of => {
-                self.key.extend_from_slice(suffix);
-                self.trailer = hidden_trailer(self.trailer.seq());
-            }
-            _ => self.trailer = block.hidden_key(self.hidden, suffix, &mut self.key),
-        }
-        self.key_of = NONE;
-        head.expand(&block.bytes, self.trailer.seq(), &mut self.expanded);
-        (self.is_hidden, self.is_expanded) = (true, true);
-    }
-
-    #[cold]
-    fn enter_suspect(&mut self, suspect: &Suspect) {
-        let entry = &suspect.entries[self.visible];
-        suspect.expand(entry, &mut self.key, &mut self.expanded);
-        self.trailer = entry.trailer;
-        (self.is_hidden, self.is_expanded) = (entry.is_hidden(), true);
-    }
-
-    fn value<'a>(&'a self, body: &'a Body) -> &'a [u8] {
-        match body {
-            Body::Sound(block) if !self.is_expanded => &block.bytes[self.value.clone()],
-            _ => &self.expanded,
-        }
-    }
 }
 
 /// A cursor over all entries of a table. It keeps the table open.
@@ -276,6 +144,9 @@ impl RawIter {
         };
         let (before, end) = self.index.bounds(&self.reader);
         suspect.keep_ordered(before.as_ref(), &end);
+        if self.mode.complete && !suspect.is_complete {
+            return Err(error);
+        }
         if self.damage.iter().all(|known| known.block_offset != extent.offset) {
             self.damage.push(RawDamage {
                 block_offset: extent.offset,
@@ -457,9 +328,12 @@ fn read_suspect(reader: &SstReader, access: Access, extent: Extent) -> Result<Bo
     if let Ok(block) = reader.open_block(extent, &stored) {
         return Ok(Body::Sound(block));
     }
-    let payload = source.unpack_unverified(extent.offset, &stored);
+    let mended = source.with_one_bit_turned(extent.offset, &stored);
+    let payload = source.unpack_unverified(extent.offset, mended.as_ref().unwrap_or(&stored));
     let suspect = payload.map(|payload| Suspect::decode(&payload, reader.hidden_suffix()));
-    Ok(Body::Suspect(suspect.unwrap_or_default()))
+    let mut suspect = suspect.unwrap_or_default();
+    suspect.is_mended = mended.is_some();
+    Ok(Body::Suspect(suspect))
 }
 
 /// See [`SstReader::entry_at`].
@@ -490,11 +364,15 @@ pub(super) fn entry_at(
     };
     present.enter(&body, suffix, visible, hidden);
     let Some(kind) = present.trailer.kind() else { return Ok(None) };
+    let verified = match &body {
+        Body::Sound(_) => true,
+        Body::Suspect(suspect) => suspect.is_mended,
+    };
     Ok(Some(OwnedEntry {
         key: present.key.clone(),
         seq: present.trailer.seq(),
         kind,
         value: present.value(&body).to_vec(),
-        verified: matches!(body, Body::Sound(_)),
+        verified,
     }))
 }

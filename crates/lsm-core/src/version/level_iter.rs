@@ -7,27 +7,54 @@ use std::sync::Arc;
 use super::{Level, Table, TableContext};
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::sstable::{ReadMode, SstIter};
+use crate::sstable::{RawIter, RawMode, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice};
 
+/// A cursor over one table.
+pub trait TableCursor: InternalIter {
+    /// How it reads.
+    type Mode: Copy;
+
+    /// A cursor over the table of `reader`.
+    fn open(reader: &Arc<SstReader>, mode: Self::Mode) -> Self;
+}
+
+impl TableCursor for SstIter {
+    type Mode = ReadMode;
+
+    fn open(reader: &Arc<SstReader>, mode: ReadMode) -> SstIter {
+        reader.iter(mode)
+    }
+}
+
+impl TableCursor for RawIter {
+    type Mode = RawMode;
+
+    fn open(reader: &Arc<SstReader>, mode: RawMode) -> RawIter {
+        reader.raw_iter(mode)
+    }
+}
+
 /// See the module.
-pub struct LevelIter {
+pub struct LevelIter<C: TableCursor = SstIter> {
     level: Level,
     context: Arc<TableContext>,
-    mode: ReadMode,
+    mode: C::Mode,
     index: usize,
-    table: Option<SstIter>,
+    table: Option<C>,
 }
 
 impl LevelIter {
-    /// A cursor over `level`, which is sorted and disjoint.
-    pub fn new(level: Level, context: Arc<TableContext>, mode: ReadMode) -> LevelIter {
-        LevelIter { level, context, mode, index: 0, table: None }
-    }
-
     /// The value, shared where that is worth it. Only while valid.
     pub fn value_slice(&self) -> Slice {
         self.on_table().value_slice()
+    }
+}
+
+impl<C: TableCursor> LevelIter<C> {
+    /// A cursor over `level`, which is sorted and disjoint.
+    pub fn new(level: Level, context: Arc<TableContext>, mode: C::Mode) -> LevelIter<C> {
+        LevelIter { level, context, mode, index: 0, table: None }
     }
 
     /// The table under the cursor. Only while valid.
@@ -35,8 +62,9 @@ impl LevelIter {
         &self.level.tables()[self.index]
     }
 
+    /// The cursor over that table. Only while valid.
     #[inline]
-    fn on_table(&self) -> &SstIter {
+    pub fn on_table(&self) -> &C {
         self.table.as_ref().expect("a valid cursor is on a table")
     }
 
@@ -44,7 +72,7 @@ impl LevelIter {
     fn enter(
         &mut self,
         index: Option<usize>,
-        place: impl FnOnce(&mut SstIter) -> Result<()>,
+        place: impl FnOnce(&mut C) -> Result<()>,
     ) -> Result<()> {
         let Some(index) = index.filter(|index| *index < self.level.tables().len()) else {
             self.table = None;
@@ -53,7 +81,7 @@ impl LevelIter {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
-            self.table = Some(table.reader(&self.context)?.iter(self.mode));
+            self.table = Some(C::open(table.reader(&self.context)?, self.mode));
             self.index = index;
         }
         let table = self.table.as_mut().expect("it was just entered");
@@ -66,23 +94,23 @@ impl LevelIter {
 
     fn settle_forward(&mut self) -> Result<()> {
         while self.table.as_ref().is_some_and(|table| !table.valid()) {
-            self.enter(Some(self.index + 1), SstIter::seek_to_first)?;
+            self.enter(Some(self.index + 1), C::seek_to_first)?;
         }
         Ok(())
     }
 
     fn settle_backward(&mut self) -> Result<()> {
         while self.table.as_ref().is_some_and(|table| !table.valid()) {
-            self.enter(self.index.checked_sub(1), SstIter::seek_to_last)?;
+            self.enter(self.index.checked_sub(1), C::seek_to_last)?;
         }
         Ok(())
     }
 }
 
-impl InternalIter for LevelIter {
+impl<C: TableCursor> InternalIter for LevelIter<C> {
     #[inline]
     fn valid(&self) -> bool {
-        self.table.as_ref().is_some_and(SstIter::valid)
+        self.table.as_ref().is_some_and(C::valid)
     }
 
     #[inline]
@@ -96,12 +124,12 @@ impl InternalIter for LevelIter {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.enter(Some(0), SstIter::seek_to_first)?;
+        self.enter(Some(0), C::seek_to_first)?;
         self.settle_forward()
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.enter(self.level.tables().len().checked_sub(1), SstIter::seek_to_last)?;
+        self.enter(self.level.tables().len().checked_sub(1), C::seek_to_last)?;
         self.settle_backward()
     }
 

@@ -3,11 +3,13 @@
 //!
 //! Invariants:
 //! 1. Every block of a table was verified, and every entry held against the rules that a write of
-//!    it would have met, before the table is named in an edit; a copy is verified again.
+//!    it would have met and, where a filter seals, against its hidden entries, before the table is
+//!    named in an edit; a copy is verified again.
 //! 2. Files that no edit may name are removed when the arrival is dropped.
 //! 3. The database is not closed while an arrival lives: it works in the folder.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::description::Description;
 use crate::db::DbInner;
@@ -15,17 +17,21 @@ use crate::db::checkpoint::{Placed, copy, link_or_copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
+use crate::hooks::{
+    CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job, JobKind, Origin,
+    PartitionHooks, Properties, Rules,
+};
 use crate::iter::InternalIter;
 use crate::limits::check_key;
-use crate::partition::PartitionState;
-use crate::sstable::{ReadMode, SstReader, bloom_hash};
-use crate::types::{EntryKind, KeyRef};
-use crate::version::{Bounds, SstMeta, Table, TableContext};
+use crate::partition::{PartitionState, check_reserved};
+use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
+use crate::types::{EntryKind, FileNo, KeyRef};
+use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
 
 /// Checks a key that an ingest brings: what a put of it would refuse is refused.
-pub(super) fn check_ingested_key(partition: &PartitionState, stored: &[u8]) -> Result<()> {
+fn check_ingested_key(partition: &PartitionState, rules: &Rules, stored: &[u8]) -> Result<()> {
     if !partition.any_key {
-        partition.check_key(stored)?;
+        check_reserved(&partition.name, rules, stored)?;
         return check_key(stored);
     }
     match stored.split_last() {
@@ -43,6 +49,10 @@ pub(super) struct Arrival<'a> {
     partition: &'a PartitionState,
     /// As the manifest will have them, but for the sequence.
     pub(super) tables: Vec<SstMeta>,
+    /// The hooks that the partition is to have from then on, if it takes over rules.
+    pub(super) hooks: Option<(PartitionHooks, Vec<HookRecord>)>,
+    /// The rules that the check was made under.
+    pub(super) rules_epoch: u32,
     made: Vec<PathBuf>,
 }
 
@@ -52,23 +62,23 @@ impl<'a> Arrival<'a> {
     pub(super) fn begin(db: &'a DbInner, partition: &'a PartitionState) -> Result<Arrival<'a>> {
         // Closing waits for what runs.
         db.jobs.claims.lock().entry(partition.id).or_default().running += 1;
-        let arrival = Arrival { db, partition, tables: Vec::new(), made: Vec::new() };
+        let arrival = Arrival {
+            db,
+            partition,
+            tables: Vec::new(),
+            hooks: None,
+            rules_epoch: 0,
+            made: Vec::new(),
+        };
         db.check_open()?;
         partition.check_live()?;
         Ok(arrival)
     }
 
     /// Checks everything that the description names, in the folder of the export.
-    pub(super) fn check(&self, dir: &Path, description: &Description) -> Result<()> {
-        // Filters may differ: an export holds values alone. What decides about the form of keys
-        // must not.
-        if description.hooks.iter().any(|hook| hook.rules.any_key) != self.partition.any_key {
-            let message = format!(
-                "the export stores its keys in another form than partition {:?}: `any_key` differs",
-                self.partition.name
-            );
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
+    pub(super) fn check(&mut self, dir: &Path, description: &Description) -> Result<()> {
+        self.rules_epoch = self.partition.rules_epoch();
+        self.hooks = self.db.with_rules_of(self.partition, &description.hooks)?;
         let context = self.context(dir, description);
         for pair in description.tables.windows(2) {
             if pair[0].largest.user >= pair[1].smallest.user {
@@ -96,8 +106,13 @@ impl<'a> Arrival<'a> {
     fn check_table(&self, table: &Table, context: &TableContext) -> Result<()> {
         let (meta, reader) = (&table.meta, table.reader(context)?);
         let bad = |what: &str| Error::corruption(table.path(context), None, what);
-        if meta.bounds != Bounds::INCLUSIVE || meta.tombstones != 0 || meta.hidden != 0 {
+        if meta.bounds != Bounds::INCLUSIVE || meta.tombstones != 0 {
             return Err(bad("a table of an export holds more than values"));
+        }
+        let hooks = self.hooks();
+        let suffix = &hooks.rules.reserved_suffix;
+        if meta.hidden != 0 && reader.properties().hidden_suffix != *suffix {
+            return Err(bad("hidden entries of an export have another ending"));
         }
         let mut entries = reader.iter(ReadMode::Streaming);
         entries.seek_to_first()?;
@@ -112,7 +127,7 @@ impl<'a> Arrival<'a> {
             if count > 0 && *key.user <= *last {
                 return Err(bad("keys of an export do not ascend").at_key(key.user));
             }
-            self.check_entry(key, entries.value(), meta, reader, &bad)?;
+            self.check_entry(key, entries.value(), meta, reader, &hooks.rules, &bad)?;
             count += 1;
             last.clear();
             last.extend_from_slice(key.user);
@@ -125,7 +140,64 @@ impl<'a> Arrival<'a> {
         if count != meta.entries {
             return Err(bad("a table has not as many entries as it should"));
         }
-        Ok(())
+        match hooks.sealing() {
+            Some(filter) => self.check_sealed(&**filter, table, context),
+            None => Ok(()),
+        }
+    }
+
+    /// The hooks that the partition will have.
+    fn hooks(&self) -> Arc<PartitionHooks> {
+        match &self.hooks {
+            Some((hooks, _)) => Arc::new(hooks.clone()),
+            None => self.partition.hooks(),
+        }
+    }
+
+    /// Has the filter that seals look at a table that was sealed where it comes from.
+    fn check_sealed(
+        &self,
+        filter: &dyn CompactionFilterFactory,
+        table: &Table,
+        context: &TableContext,
+    ) -> Result<()> {
+        let reader = table.reader(context)?;
+        let properties = reader.properties().user.clone();
+        if table.meta.hidden == 0 && properties == Properties::default() {
+            return Ok(());
+        }
+        // No table of ours has this number, so nothing that the filter knows is about this one.
+        let (file, level) = (FileNo(0), 0);
+        let mut filter = filter.start(&Job {
+            partition: &self.partition.name,
+            kind: JobKind::Compaction,
+            level_from: level,
+            level_to: level,
+            bottom: false,
+            snapshots: &[],
+            inputs: &[InputTable { file, properties }],
+        })?;
+        let mut faults = Faults::default();
+        let mut entries = reader.raw_iter(RawMode { read_ahead: true, ..RawMode::default() });
+        entries.seek_to_first()?;
+        while entries.valid() {
+            let (key, (block_offset, entry, block_verified)) = (entries.key(), entries.origin());
+            let (seq, hidden, value) = (key.trailer.seq(), entries.hidden(), entries.value());
+            let kind = key.trailer.kind().expect("a stored entry has a kind");
+            let at = Origin { file: Some(file), level, block_offset, entry, block_verified };
+            let entry = Entry { key: key.user, seq, stored_seq: seq, kind, value, hidden };
+            filter.input(entry, at, &mut faults)?;
+            entries.next()?;
+        }
+        let nothing = &mut |_: &[u8], _, _: &[u8]| Ok(());
+        filter.boundary(None, &mut Emitter::new(nothing, 0), &mut faults)?;
+        match faults.into_vec().first() {
+            None => Ok(()),
+            Some(fault) => {
+                let (path, offset) = (table.path(context), fault.at.block_offset);
+                Err(Error::corruption(path, offset, fault.what.clone()).at_key(&fault.key))
+            }
+        }
     }
 
     fn check_entry(
@@ -134,9 +206,10 @@ impl<'a> Arrival<'a> {
         value: &[u8],
         meta: &SstMeta,
         reader: &SstReader,
+        rules: &Rules,
         bad: &dyn Fn(&str) -> Error,
     ) -> Result<()> {
-        check_ingested_key(self.partition, key.user)?;
+        check_ingested_key(self.partition, rules, key.user)?;
         let most = self.db.options.value_bytes_max;
         if value.len() as u64 > most {
             return Err(Error::limit("value length", value.len() as u64, most));

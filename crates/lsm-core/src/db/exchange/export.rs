@@ -1,26 +1,32 @@
 //! `Partition::export`: a range of a partition as finished tables with a description.
 //!
-//! Reads through a registered snapshot and the cursor that users have, so an export holds what a
-//! user would read. Sequence numbers stay as they are, for those who want to know when a value was
-//! written; whoever ingests gives all entries one number of its own.
+//! An export is a job like a compaction, whose outputs go to another folder and are installed
+//! nowhere. So the filter that seals verifies every entry before it leaves, repairs what it can,
+//! and its hidden entries travel with their owners. Deciding filters take no part: what a reader
+//! sees is exported. Sequence numbers stay as they are, for those who want to know when a value
+//! was written; whoever ingests gives all entries one number of its own.
 //!
 //! Invariants:
 //! 1. Tables are durable before the description is published.
 //! 2. When it fails, what it made is removed.
+//! 3. Values alone are exported: those of handles are read from the value store, and a record
+//!    that is known to be damaged fails the export.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::description::Description;
+use crate::compaction::{Clip, JobContext, TableFactory, extract};
 use crate::db::checkpoint::make_empty_folder;
 use crate::db::{DbInner, Partition};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::AppendMode;
 use crate::fs::names::{EXPORT, FileKind, FileName};
-use crate::options::PartitionOptions;
-use crate::read::{Cursor, KeyRange};
-use crate::sstable::{SstIdentity, SstOptions, SstWriter};
-use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+use crate::hooks::{
+    CompactionFilter, CompactionFilterFactory, Decision, Entry, Job, PartitionHooks, ValueStore,
+};
+use crate::read::{KeyRange, ReadPoint, read_handle, stored_bounds};
+use crate::snapshot::JobSnapshots;
+use crate::types::{EntryKind, SeqNo};
 use crate::version::SstMeta;
 
 /// What an export wrote.
@@ -41,10 +47,14 @@ impl Partition {
     /// `dir`, which must be empty or not exist. [`Partition::ingest`] of any database takes them
     /// in. Writing goes on; later writes are not in it.
     ///
+    /// Hidden entries of a filter that seals travel with the entries that they belong to. It
+    /// verifies every entry on its way; what it finds damaged is repaired in the export as it
+    /// would be in a compaction.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; corruption that names the key
-    /// if a value cannot be read; those of the files. What was made is removed then, except the
-    /// folder; what a crash leaves has no description and is no export.
+    /// if an entry is damaged beyond repair; those of the files. What was made is removed then,
+    /// except the folder; what a crash leaves has no description and is no export.
     ///
     /// # Durability
     /// Durable once this returns.
@@ -58,23 +68,22 @@ impl Partition {
         let point = self.reader(Some(&snapshot))?;
         let version = point.view.version.clone();
         make_empty_folder(&*db.fs, dir)?;
-        let mut tables = ExportedTables::new(db, dir, &version.options);
-        let mut cursor = Cursor::open(&range.bounds(), Ok(point));
-        cursor.seek_to_first()?;
-        while cursor.valid() {
-            let trailer = Trailer::new(cursor.seq(), EntryKind::Value);
-            tables.add(KeyRef::new(cursor.stored_key(), trailer), cursor.value()?)?;
-            cursor.next()?;
-        }
+        let hooks = self.state().hooks();
+        let suffix = &hooks.rules.reserved_suffix;
+        let bounds = stored_bounds(point.any_key, range.bounds());
+        let clip = Clip::new(bounds, snapshot.seq(), suffix);
+        let tables = db.write_extract(&point, &hooks, &clip, dir);
+        db.deliver();
+        let tables = tables.map_err(|error| error.in_partition(self.name()))?;
         let description = Description {
             db_id: db.db_id,
             partition: self.name().to_owned(),
             seq: snapshot.seq(),
             options: (*version.options).clone(),
             hooks: version.hooks.to_vec(),
-            tables: tables.finish()?,
+            tables,
         };
-        tables.publish(&description)?;
+        publish(db, dir, &description)?;
         let metas = &description.tables;
         Ok(ExportSummary {
             tables: metas.len(),
@@ -85,92 +94,81 @@ impl Partition {
     }
 }
 
-/// The files of an export that is being written.
-struct ExportedTables<'a> {
-    // Fixed after construction.
-    db: &'a Arc<DbInner>,
-    dir: &'a Path,
-    options: SstOptions,
-    table_bytes: u64,
-    // The table under way and those before it.
-    writer: Option<SstWriter>,
-    finished: Vec<SstMeta>,
-    /// Removed unless the export is published.
-    made: Vec<PathBuf>,
-}
-
-impl<'a> ExportedTables<'a> {
-    fn new(db: &'a Arc<DbInner>, dir: &'a Path, options: &PartitionOptions) -> ExportedTables<'a> {
-        ExportedTables {
-            db,
-            dir,
-            options: SstOptions::of(options, options.compression),
-            table_bytes: options.table_bytes,
-            writer: None,
-            finished: Vec::new(),
-            made: Vec::new(),
-        }
-    }
-
-    fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
-        if self.writer.as_ref().is_some_and(|w| w.estimated_bytes() >= self.table_bytes) {
-            self.end_table()?;
-        }
-        if self.writer.is_none() {
-            self.writer = Some(self.begin_table()?);
-        }
-        self.writer.as_mut().expect("it was just made").add(key, value)
-    }
-
-    fn begin_table(&mut self) -> Result<SstWriter> {
-        let db = self.db;
-        // The number is one of ours, so that no other table anywhere has this identity.
-        let identity =
-            SstIdentity { db_id: db.db_id, file: db.numbers.allocate(), epoch: db.epoch };
-        let path = FileName::new(FileKind::Sst, identity.file, identity.epoch).path(self.dir);
-        let file = db.fs.open_append(&path, AppendMode::IfAbsent)?;
-        self.made.push(path.clone());
-        // Values of any age may be in the range.
-        Ok(SstWriter::new(file, path, identity, SeqNo::ZERO, self.options))
-    }
-
-    fn end_table(&mut self) -> Result<()> {
-        if let Some(writer) = self.writer.take() {
-            self.finished.push(SstMeta::of(writer.finish()?));
-        }
-        Ok(())
-    }
-
-    /// Ends the last table and makes all names durable.
-    fn finish(&mut self) -> Result<Vec<SstMeta>> {
-        self.end_table()?;
-        self.db.fs.sync_dir(self.dir)?;
-        Ok(std::mem::take(&mut self.finished))
-    }
-
-    fn publish(&mut self, description: &Description) -> Result<()> {
-        let path = self.dir.join(EXPORT);
-        // If this fails the name may be there: it goes first.
-        self.made.insert(0, path.clone());
-        if !self.db.fs.put_if_absent(&path, &description.encode())? {
-            self.made.clear();
-            let message = format!("{} appeared meanwhile", path.display());
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        self.made.clear();
-        Ok(())
-    }
-}
-
-impl Drop for ExportedTables<'_> {
-    fn drop(&mut self) {
-        // What cannot be removed is garbage without a description; with one it is an export that
-        // must not lose its tables.
-        let removed = |path: &PathBuf| {
-            let gone = self.db.fs.delete(path).is_ok();
-            let is_description = path.file_name().is_some_and(|name| name == EXPORT);
-            gone && (!is_description || self.db.fs.sync_dir(self.dir).is_ok())
+impl DbInner {
+    /// Writes the tables of an export, durably; nothing is left behind if that fails.
+    fn write_extract(
+        &self,
+        point: &ReadPoint,
+        hooks: &PartitionHooks,
+        clip: &Clip,
+        dir: &Path,
+    ) -> Result<Vec<SstMeta>> {
+        let inline = point.store.clone().map(|store| Arc::new(InlineValues(store)) as Arc<_>);
+        let hooks = PartitionHooks {
+            filters: inline.into_iter().chain(hooks.sealing().cloned()).collect(),
+            store: None,
+            rules: hooks.rules.clone(),
+            missing: None,
         };
-        let _ = self.made.iter().all(removed);
+        // The numbers are ours, so that no other table anywhere has these identities.
+        let factory = TableFactory { dir: dir.to_owned(), ..self.factory() };
+        // Of each key the newest version inside the clip goes on.
+        let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
+        let memtables: Vec<_> = point.view.memtables().cloned().collect();
+        let (tables, _) = self.run_to_tables(&point.view, &hooks, &snapshots, |stages| {
+            let should_stop = &|| self.background.is_stopping();
+            let (factory, tables) = (&factory, &self.tables);
+            let context = JobContext { factory, tables, stages, should_stop };
+            extract(&memtables, &point.view.version, clip, context)
+        })?;
+        Ok(tables)
+    }
+}
+
+/// Publishes the description of the export in `dir`, or removes its tables.
+fn publish(db: &DbInner, dir: &Path, description: &Description) -> Result<()> {
+    let path = dir.join(EXPORT);
+    let remove_tables = || {
+        let path_of =
+            |meta: &SstMeta| FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir);
+        description.tables.iter().for_each(|meta| drop(db.fs.delete(&path_of(meta))));
+    };
+    match db.fs.put_if_absent(&path, &description.encode()) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            remove_tables();
+            let message = format!("{} appeared meanwhile", path.display());
+            Err(Error::new(ErrorKind::InvalidArgument, message))
+        }
+        Err(error) => {
+            // The name may be there, and must not lose its tables: it goes first.
+            if db.fs.delete(&path).and_then(|()| db.fs.sync_dir(dir)).is_ok() {
+                remove_tables();
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Puts values in the place of their handles, which mean nothing elsewhere.
+struct InlineValues(Arc<dyn ValueStore>);
+
+impl CompactionFilterFactory for InlineValues {
+    fn name(&self) -> &str {
+        "inline-values"
+    }
+
+    fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        Ok(Box::new(InlineValues(self.0.clone())))
+    }
+}
+
+impl CompactionFilter for InlineValues {
+    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
+        if entry.kind != EntryKind::Handle {
+            return Ok(Decision::Keep);
+        }
+        let value = read_handle(&*self.0, entry.value).map_err(|error| error.at_key(entry.key))?;
+        Ok(Decision::Replace(value))
     }
 }

@@ -49,10 +49,17 @@ impl Partition {
     /// Its files are linked where the file system can, so `dir` must not be written to afterwards;
     /// it may be removed.
     ///
+    /// If keys of hidden entries have an ending that is reserved where the export comes from, it
+    /// is reserved in this partition from now on, and the filter that adds them is the
+    /// partition's too, wherever its code is there.
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if `dir` holds no export, or one of a partition with other
-    /// hooks; [`ErrorKind::Unsupported`] if newer code wrote it; corruption that names file and
-    /// offset; a limit that a key or value passes. Nothing is changed then. If the manifest cannot
+    /// [`ErrorKind::InvalidArgument`] if `dir` holds no export, or one of a partition whose rules
+    /// for keys contradict this one's; [`ErrorKind::ReservedKey`] if this partition has keys with
+    /// the ending that would be reserved, or the export has keys with one that is;
+    /// [`ErrorKind::Unsupported`] if newer code wrote it; corruption that names file and offset,
+    /// and the key where a filter found it; a limit that a key or value passes. Nothing is changed
+    /// then. If the manifest cannot
     /// be written, it is not visible, and whether it will be after the next open is unknown.
     ///
     /// # Durability
@@ -64,6 +71,7 @@ impl Partition {
     /// range within this call.
     ///
     /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
+    /// [`ErrorKind::ReservedKey`]: crate::ErrorKind::ReservedKey
     /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
     pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
         let (db, state, dir) = (self.db(), self.state(), dir.as_ref());
@@ -74,7 +82,7 @@ impl Partition {
             return Ok(IngestSummary { tables: 0, entries: 0, bytes: 0, seq: db.visible_seq() });
         }
         arrival.place(dir, &description)?;
-        let seq = db.install_arrival(state, &mut arrival)?;
+        let seq = db.install_arrival(state, &mut arrival, dir, &description)?;
         Ok(IngestSummary {
             tables: arrival.tables.len(),
             entries: arrival.tables.iter().map(|meta| meta.entries).sum(),
@@ -105,6 +113,8 @@ impl DbInner {
         &self,
         partition: &Arc<PartitionState>,
         arrival: &mut Arrival<'_>,
+        dir: &Path,
+        description: &Description,
     ) -> Result<SeqNo> {
         if memtables_overlap(partition, &arrival.tables)? {
             self.seal(&mut self.between_groups(), partition);
@@ -125,6 +135,12 @@ impl DbInner {
             }
         }
         self.sync_log()?;
+        if arrival.rules_epoch != partition.rules_epoch() {
+            arrival.check(dir, description)?;
+        }
+        let taken = arrival.hooks.take();
+        let (attached, records) = taken.unzip();
+        let before = attached.map(|attached| self.enforce(partition, attached)).transpose()?;
         let seq = self.take_seq(&mut between);
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.reserve_levels(partition, &arrival.tables);
@@ -134,9 +150,16 @@ impl DbInner {
             level: *level as u8,
             meta,
         });
-        let changes = added.chain([Change::LastSeq(seq)]).collect();
+        let rules = records.map(|hooks| {
+            let options = (*partition.view().version.options).clone();
+            Change::PartitionOptionsChanged { id, options, hooks }
+        });
+        let changes = added.chain([Change::LastSeq(seq)]).chain(rules).collect();
         arrival.keep_files();
         let installed = self.install_tables(partition, changes, None, Vec::new());
+        if let (Err(_), Some(before)) = (&installed, before) {
+            partition.set_hooks(before);
+        }
         if let Ok(true) = installed {
             self.publish(&between);
         }

@@ -19,11 +19,11 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 /// Every way to read that returns all entries of a sound table.
 pub(super) const MODES: [RawMode; 5] = [
-    RawMode { read_ahead: false, tolerant: false, uncached: false },
-    RawMode { read_ahead: true, tolerant: false, uncached: false },
-    RawMode { read_ahead: false, tolerant: false, uncached: true },
-    RawMode { read_ahead: true, tolerant: true, uncached: true },
-    RawMode { read_ahead: false, tolerant: true, uncached: false },
+    RawMode { read_ahead: false, tolerant: false, uncached: false, complete: false },
+    RawMode { read_ahead: true, tolerant: false, uncached: false, complete: false },
+    RawMode { read_ahead: false, tolerant: false, uncached: true, complete: false },
+    RawMode { read_ahead: true, tolerant: true, uncached: true, complete: false },
+    RawMode { read_ahead: false, tolerant: true, uncached: false, complete: false },
 ];
 
 /// All entries of a table in internal order, and which of them are hidden.

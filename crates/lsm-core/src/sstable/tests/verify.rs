@@ -263,10 +263,16 @@ fn a_tolerant_walk_names_the_damaged_block_and_hands_over_the_rest() {
         let mut suspects = 0;
         for bit in 0..8 * sound.properties().data_bytes as usize {
             let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
+            // One bit would be turned back.
+            bad[bit / 8] ^= 1 << (bit % 8) | 1 << ((bit + 3) % 8);
             let at = blocks.iter().rfind(|(offset, _)| *offset <= (bit / 8) as u64).unwrap().0;
             let reader = open(&bad, None).unwrap();
-            let mode = RawMode { tolerant: true, read_ahead: bit % 2 == 0, uncached: false };
+            let mode = RawMode {
+                tolerant: true,
+                read_ahead: bit % 2 == 0,
+                uncached: false,
+                complete: false,
+            };
             let mut iter = reader.raw_iter(mode);
             iter.seek_to_first().unwrap();
             let mut sound = Vec::new();
@@ -312,8 +318,35 @@ fn a_tolerant_walk_names_the_damaged_block_and_hands_over_the_rest() {
 }
 
 #[test]
+fn a_tolerant_walk_turns_a_single_bit_back_and_still_calls_the_block_suspect() {
+    let table = table();
+    for compression in [Compression::None, Compression::Lz4] {
+        let (bytes, _) = written(compression, 1 << 20);
+        let data_bytes = open(&bytes, None).unwrap().properties().data_bytes as usize;
+        for bit in 0..8 * data_bytes {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let reader = open(&bad, None).unwrap();
+            let mode = RawMode { tolerant: true, complete: true, ..RawMode::default() };
+            let mut iter = reader.raw_iter(mode);
+            iter.seek_to_first().unwrap();
+            let (mut suspects, mut all) = (0, Vec::new());
+            while iter.valid() {
+                all.push((iter.key().to_owned(), iter.value().to_vec()));
+                suspects += u32::from(!iter.origin().2);
+                iter.next().unwrap();
+            }
+            assert_eq!(all, table.all, "bit {bit}");
+            let [damage] = iter.damage() else { panic!("one block is damaged") };
+            assert_eq!((damage.suspects, damage.is_lossy), (suspects, false));
+            assert!(suspects > 0);
+        }
+    }
+}
+
+#[test]
 fn what_was_only_damaged_in_memory_is_read_again() {
-    /// Hands out a flipped bit unless it is read past the caches.
+    /// Hands out two flipped bits unless it is read past the caches.
     struct Flaky(Arc<TestFile>);
     impl crate::fs::File for Flaky {
         fn append(&self, bytes: &[u8]) -> Result<()> {
@@ -322,7 +355,7 @@ fn what_was_only_damaged_in_memory_is_read_again() {
         fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
             let len = self.0.read_at(offset, buf)?;
             if offset == 0 {
-                buf[5] ^= 1;
+                buf[5] ^= 3;
             }
             Ok(len)
         }

@@ -1,0 +1,102 @@
+//! [`Stages`]: the hooks that take part in one job.
+//!
+//! Made by who runs the job, started by `executor.rs` or `flush.rs`, called by the loop of
+//! `survivors.rs`. The order of the stages is that of `crate::hooks`.
+
+use std::collections::HashMap;
+
+use crate::error::Result;
+use crate::hooks::{
+    CompactionFilter, Decision, Entry, Job, Origin, OwnedEntry, PartitionHooks, Patch, Properties,
+};
+use crate::types::SeqNo;
+
+/// What takes the place of faulty entries, by their places: see [`place_of`].
+pub type Patches = HashMap<Origin, Patch>;
+
+/// A place without what a patch changes: whether the block verified.
+pub fn place_of(at: Origin) -> Origin {
+    Origin { block_verified: true, ..at }
+}
+
+/// Changes entries between reading and writing: memory faults, for tests.
+pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
+
+/// The hooks of one job.
+pub struct Stages<'a> {
+    pub(super) hooks: &'a PartitionHooks,
+    /// What the survival rules respect.
+    pub(super) snapshots: &'a [SeqNo],
+    /// What deciding filters respect: the registered ones alone.
+    registered: &'a [SeqNo],
+    pub(super) patches: &'a Patches,
+    pub(super) inject: Option<&'a Inject>,
+    pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
+    pub(super) sealing: Option<Box<dyn CompactionFilter>>,
+}
+
+impl<'a> Stages<'a> {
+    /// The stages of a partition's hooks. `snapshots` holds the registered ones and the sequence
+    /// visible at the job's start.
+    pub fn new(
+        hooks: &'a PartitionHooks,
+        snapshots: &'a [SeqNo],
+        registered: &'a [SeqNo],
+        patches: &'a Patches,
+        inject: Option<&'a Inject>,
+    ) -> Stages<'a> {
+        let (deciding, sealing) = (Vec::new(), None);
+        Stages { hooks, snapshots, registered, patches, inject, deciding, sealing }
+    }
+
+    /// The partition's hooks.
+    pub fn hooks(&self) -> &'a PartitionHooks {
+        self.hooks
+    }
+
+    /// The registered snapshots, ascending.
+    pub fn registered(&self) -> &'a [SeqNo] {
+        self.registered
+    }
+
+    /// Starts the filters.
+    pub fn start(&mut self, job: &Job<'_>) -> Result<()> {
+        for factory in &self.hooks.filters {
+            let filter = factory.start(job)?;
+            if factory.seals() {
+                self.sealing = Some(filter);
+            } else {
+                self.deciding.push(filter);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish_table(&mut self) -> Result<Properties> {
+        let mut properties = Properties::default();
+        for filter in self.deciding.iter_mut().chain(self.sealing.as_mut()) {
+            filter.finish_table(&mut properties)?;
+        }
+        Ok(properties)
+    }
+
+    /// Whether a registered snapshot sees the version of a key that lies in [seq, newer).
+    pub(super) fn is_seen(&self, seq: SeqNo, newer: SeqNo) -> bool {
+        let at = self.registered.partition_point(|snapshot| *snapshot < seq);
+        self.registered.get(at).is_some_and(|snapshot| *snapshot < newer)
+    }
+
+    /// What the deciding filters make of an entry; `None` if it stays.
+    pub(super) fn decide(&mut self, entry: Entry<'_>) -> Result<Option<Decision>> {
+        let mut replaced: Option<Vec<u8>> = None;
+        for filter in &mut self.deciding {
+            let value = replaced.as_deref().unwrap_or(entry.value);
+            match filter.decide(Entry { value, ..entry })? {
+                Decision::Keep => {}
+                Decision::Remove => return Ok(Some(Decision::Remove)),
+                Decision::Replace(value) => replaced = Some(value),
+            }
+        }
+        Ok(replaced.map(Decision::Replace))
+    }
+}

@@ -1,0 +1,142 @@
+//! [`Body`], a block of the raw walk, and [`Present`], the entry of it that the walk is on.
+//!
+//! Used by `raw.rs` alone. An entry is rebuilt into buffers that stay, so a step allocates nothing.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::block::{Block, RESTART_ENTRIES};
+use super::hidden::{Owner, hidden_trailer};
+use super::suspect::Suspect;
+use crate::types::Trailer;
+
+/// A block of the walk.
+pub(super) enum Body {
+    Sound(Arc<Block>),
+    Suspect(Suspect),
+}
+
+impl Body {
+    /// Number of visible and of hidden entries. Suspect ones are not told apart.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        match self {
+            Body::Sound(block) => (block.len(), block.hidden().len()),
+            Body::Suspect(suspect) => (suspect.entries.len(), 0),
+        }
+    }
+}
+
+/// No entry has this index, and no group.
+const NONE: usize = usize::MAX;
+
+/// An entry of a block, rebuilt.
+pub(super) struct Present {
+    /// Visible and hidden entries before it in the block.
+    pub(super) visible: usize,
+    pub(super) hidden: usize,
+    pub(super) is_hidden: bool,
+    pub(super) key: Vec<u8>,
+    /// The visible entry that `key` is the key of.
+    key_of: usize,
+    pub(super) trailer: Trailer,
+    /// Where the value lies in the block, unless it is in `expanded`.
+    value: Range<usize>,
+    is_expanded: bool,
+    expanded: Vec<u8>,
+    /// The group whose restart key lies at `restart` in the block.
+    restart_of: usize,
+    restart: Range<usize>,
+}
+
+impl Present {
+    pub(super) fn new() -> Present {
+        Present {
+            visible: 0,
+            hidden: 0,
+            is_hidden: false,
+            key: Vec::new(),
+            key_of: NONE,
+            trailer: Trailer::LAST,
+            value: 0..0,
+            is_expanded: false,
+            expanded: Vec::new(),
+            restart_of: NONE,
+            restart: 0..0,
+        }
+    }
+
+    /// Another block is the present one from now on.
+    pub(super) fn leave_block(&mut self) {
+        (self.key_of, self.restart_of) = (NONE, NONE);
+    }
+
+    /// Takes in the entry that has `visible` and `hidden` entries of `body` before it.
+    #[inline]
+    pub(super) fn enter(&mut self, body: &Body, suffix: &[u8], visible: usize, hidden: usize) {
+        (self.visible, self.hidden) = (visible, hidden);
+        let block = match body {
+            Body::Sound(block) => block,
+            Body::Suspect(suspect) => return self.enter_suspect(suspect),
+        };
+        let next_hidden = block.hidden().get(hidden);
+        match (next_hidden, block.offsets.get(visible)) {
+            (Some(offset), next) if next.is_none_or(|visible| visible > offset) => {
+                self.enter_hidden(block, suffix, *offset);
+            }
+            _ => self.enter_visible(block),
+        }
+    }
+
+    #[inline]
+    fn enter_visible(&mut self, block: &Block) {
+        let head = block.head(self.visible);
+        let suffix = head.suffix..head.suffix + head.suffix_len;
+        self.key.clear();
+        if head.shared > 0 {
+            // Inside a group that the cursor is already in, the restart key is known.
+            let group = self.visible / RESTART_ENTRIES as usize;
+            if group != self.restart_of {
+                self.restart = block.restart_range(self.visible);
+                self.restart_of = group;
+            }
+            let shared = self.restart.start..self.restart.start + head.shared;
+            self.key.extend_from_slice(&block.bytes[shared]);
+        }
+        self.key.extend_from_slice(&block.bytes[suffix.clone()]);
+        self.key_of = self.visible;
+        self.trailer = block.trailer(head);
+        self.value = suffix.end..suffix.end + head.value_len;
+        (self.is_hidden, self.is_expanded) = (false, false);
+    }
+
+    #[inline]
+    fn enter_hidden(&mut self, block: &Block, suffix: &[u8], offset: u32) {
+        let head = block.hidden_head(offset);
+        match head.owner {
+            // The very entry that the cursor was on.
+            Owner::Near(back) if self.visible - back == self.key_of => {
+                self.key.extend_from_slice(suffix);
+                self.trailer = hidden_trailer(self.trailer.seq());
+            }
+            _ => self.trailer = block.hidden_key(self.hidden, suffix, &mut self.key),
+        }
+        self.key_of = NONE;
+        head.expand(&block.bytes, self.trailer.seq(), &mut self.expanded);
+        (self.is_hidden, self.is_expanded) = (true, true);
+    }
+
+    #[cold]
+    fn enter_suspect(&mut self, suspect: &Suspect) {
+        let entry = &suspect.entries[self.visible];
+        suspect.expand(entry, &mut self.key, &mut self.expanded);
+        self.trailer = entry.trailer;
+        (self.is_hidden, self.is_expanded) = (entry.is_hidden(), true);
+    }
+
+    pub(super) fn value<'a>(&'a self, body: &'a Body) -> &'a [u8] {
+        match body {
+            Body::Sound(block) if !self.is_expanded => &block.bytes[self.value.clone()],
+            _ => &self.expanded,
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Metadata that travels with its entries: exports and ingests between nodes with MetaHive and
+//! nodes without it.
+
+use lsm_core::fs::{AppendMode, CrashOutcome, FaultFs};
+use lsm_core::hooks::{Entry, Origin};
+use metahive::{MetadataProvider, RepairOptions, Verdict};
+
+use super::crash::take_images;
+use super::*;
+
+const EXPORT: &str = "/export";
+
+/// Brings the export of one node to another, in the place of what is there.
+fn bring(from: &MemFs, to: &MemFs) {
+    let dir = Path::new(EXPORT);
+    for path in to.paths().into_iter().filter(|path| path.starts_with(dir)) {
+        to.remove_raw(&path).unwrap();
+    }
+    to.create_dir(dir).unwrap();
+    for path in from.paths().into_iter().filter(|path| path.starts_with(dir)) {
+        let bytes = from.read_raw(&path).unwrap();
+        to.open_append(&path, AppendMode::IfAbsent).unwrap().append(&bytes).unwrap();
+    }
+}
+
+fn export(it: &Checked) -> siltstone::Result<siltstone::ExportSummary> {
+    let dir = Path::new(EXPORT);
+    for path in it.fs.paths().into_iter().filter(|path| path.starts_with(dir)) {
+        it.fs.remove_raw(&path).unwrap();
+    }
+    it.p.export(.., EXPORT)
+}
+
+/// A node that knows nothing of MetaHive, with a partition `p`.
+fn plain(fs: &MemFs, seed: u64) -> (Db, Partition) {
+    let db = builder(Arc::new(fs.clone()), seed).open().unwrap();
+    let p = db.partition_with("p", tiny()).unwrap();
+    (db, p)
+}
+
+/// Tables that an export holds: entries and hidden entries.
+fn exported(fs: &MemFs) -> (u64, u64) {
+    let target = MemFs::new();
+    bring(fs, &target);
+    let (db, p) = plain(&target, 90);
+    p.ingest(EXPORT).unwrap();
+    drop(p);
+    db.close().unwrap();
+    let found = census(&target);
+    (found.entries, found.hidden)
+}
+
+#[test]
+fn metadata_travels_with_its_entries_and_verifies_on_the_other_node() {
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    source.p.put(key_of(3), "in memory").unwrap();
+    let summary = export(&source).unwrap();
+    assert_eq!(summary.entries, 300);
+    assert_eq!(exported(&source.fs), (300, 300));
+    assert_eq!(source.provider.0.counts().verified, 300, "each table entry, before it left");
+
+    let provider = Provider::new(MetaHive::new());
+    let mut to = Checked::open(MemFs::new(), provider.clone());
+    for n in 290..320 {
+        to.p.put(key_of(n), "theirs").unwrap();
+    }
+    bring(&source.fs, &to.fs);
+    to.p.ingest(EXPORT).unwrap();
+    assert_eq!(provider.0.counts().verified, 300, "each, as it arrived");
+    to.model = pairs(source.p.iter());
+    to.model.extend((300..320).map(|n| (key_of(n), b"theirs".to_vec())));
+    to.check(b"key 1");
+    to.p.compact(..).unwrap();
+    to.check(b"key 1");
+    census(&to.fs).assert_all_sealed();
+    let counts = provider.0.counts();
+    assert_eq!((counts.made, counts.faults, counts.orphans_dropped), (0, 0, 0));
+    let to = to.reopen();
+    to.check(b"key 2");
+}
+
+#[test]
+fn a_plain_node_keeps_the_rule_shows_nothing_cleans_up_and_sends_plain_tables_back() {
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    export(&source).unwrap();
+    let fs = MemFs::new();
+    let (db, p) = plain(&fs, 20);
+    p.put("x\x01", "legal here").unwrap();
+    bring(&source.fs, &fs);
+    let (before, seq, files) = (pairs(p.iter()), db.visible_seq(), fs.paths());
+    let refused = p.ingest(EXPORT).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReservedKey);
+    assert!(refused.to_string().contains("x\\x01"), "{refused}");
+    assert_eq!((pairs(p.iter()), db.visible_seq(), fs.paths()), (before, seq, files));
+    p.put("y\x01", "still legal").unwrap();
+    p.delete("x\x01").unwrap();
+    p.delete("y\x01").unwrap();
+    p.put("mine", "too").unwrap();
+    p.ingest(EXPORT).unwrap();
+
+    let mut model = source.model.clone();
+    model.insert(b"mine".to_vec(), b"too".to_vec());
+    let check = |p: &Partition, model: &Content| {
+        assert_eq!(&pairs(p.iter()), model);
+        assert!(
+            p.iter().rev().map(|pair| pair.unwrap().0.to_vec()).eq(model.keys().rev().cloned())
+        );
+        assert_eq!(p.keys().count(), model.len());
+        assert_eq!(p.get(key_of(7)).unwrap().as_deref(), model.get(&key_of(7)).map(|v| &v[..]));
+        assert_eq!(p.get([&key_of(7)[..], &[SUFFIX]].concat()).unwrap(), None);
+        let refused = p.put("z\x01", "v").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReservedKey);
+    };
+    check(&p, &model);
+    drop(p);
+    db.close().unwrap();
+    assert_eq!(census(&fs).hidden, 300);
+    let (db, p) = plain(&fs, 21);
+    check(&p, &model);
+    for n in 0..300 {
+        p.put(key_of(n), &model[&key_of(n)]).unwrap();
+    }
+    p.compact(..).unwrap();
+    check(&p, &model);
+    assert_eq!(census(&fs).hidden, 0);
+
+    p.export(.., "/back").unwrap();
+    let home = source;
+    let names = fs.paths().into_iter().filter(|path| path.starts_with("/back"));
+    home.fs.create_dir(Path::new("/back")).unwrap();
+    for path in names {
+        let file = home.fs.open_append(&path, AppendMode::IfAbsent).unwrap();
+        file.append(&fs.read_raw(&path).unwrap()).unwrap();
+    }
+    home.p.ingest("/back").unwrap();
+    home.p.compact(..).unwrap();
+    assert_eq!(pairs(home.p.iter()), model);
+    census(&home.fs).assert_all_sealed();
+    let counts = home.provider.0.counts();
+    assert_eq!((counts.made, counts.faults), (301, 0), "what came without metadata got it");
+    drop(db);
+}
+
+#[test]
+fn a_partition_that_takes_a_sealed_export_in_is_sealed_from_then_on() {
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    export(&source).unwrap();
+    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
+    let open = || builder(Arc::new(fs.clone()), 30).hooks(Arc::new(provider.clone())).open();
+    let db = open().unwrap();
+    let p = db.partition_with("p", tiny()).unwrap();
+    bring(&source.fs, &fs);
+    p.ingest(EXPORT).unwrap();
+    for (round, db) in [Some(db), None].into_iter().enumerate() {
+        let db = db.unwrap_or_else(|| open().unwrap());
+        let p = db.partition("p").unwrap();
+        p.put(format!("new {round}"), "sealed").unwrap();
+        p.compact(..).unwrap();
+        let found = census(&fs);
+        found.assert_all_sealed();
+        assert_eq!(found.entries, 301 + round as u64);
+        drop(p);
+        db.close().unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn any_range_of_any_history_arrives_with_its_metadata(
+        ops in prop::collection::vec((0u8..10, key(), 0u8..120), 1..120),
+        start in key(),
+        end in key(),
+        any_key: bool,
+    ) {
+        let hive = || Provider::new(MetaHive::new().any_key(any_key));
+        let mut it = Checked::open(MemFs::new(), hive());
+        for (what, key, arg) in ops {
+            match what {
+                _ if !any_key && key.ends_with(&[SUFFIX]) => {}
+                0..5 => {
+                    it.p.put(&key, vec![arg; usize::from(arg)]).unwrap();
+                    it.model.insert(key, vec![arg; usize::from(arg)]);
+                }
+                5 => {
+                    it.p.delete(&key).unwrap();
+                    it.model.remove(&key);
+                }
+                6 => it.snapshots.push((it.db.snapshot(), it.model.clone())),
+                7 if arg % 3 == 0 => it.p.compact(..).unwrap(),
+                _ if arg % 2 == 0 => it.db.flush().unwrap(),
+                _ => { it.db.step().unwrap(); }
+            }
+        }
+        let expected: Content =
+            it.model.iter().filter(|(key, _)| **key >= start && **key < end)
+                .map(|(k, v)| (k.clone(), v.clone())).collect();
+        let summary = it.p.export(start..end, EXPORT).unwrap();
+        prop_assert_eq!(summary.entries, expected.len() as u64);
+        prop_assert_eq!(it.provider.0.counts().faults, 0);
+        let mut to = Checked::open(MemFs::new(), hive());
+        bring(&it.fs, &to.fs);
+        to.p.ingest(EXPORT).unwrap();
+        to.model = expected;
+        to.check(b"\x02");
+        if !to.model.is_empty() {
+            let found = census(&to.fs);
+            prop_assert_eq!((found.entries, found.hidden), (found.entries, found.entries));
+            to.p.put(b"\x00\x02", "more").unwrap();
+            to.model.insert(b"\x00\x02".to_vec(), b"more".to_vec());
+            to.p.compact(..).unwrap();
+            to.check(b"\x02");
+            census(&to.fs).assert_all_sealed();
+        }
+        let counts = to.provider.0.counts();
+        prop_assert_eq!((counts.made, counts.faults, counts.orphans_dropped), (0, 0, 0));
+    }
+}
+
+/// A node at rest whose entry of key 137 is harmed, open again.
+fn harmed(masks: &[u8]) -> (Checked, Arc<Log>) {
+    let options = RepairOptions { log: false, ..RepairOptions::default() };
+    super::damage::harmed(masks, options)
+}
+
+#[test]
+fn damage_on_the_medium_is_found_and_mended_before_the_data_leaves() {
+    let (it, log) = harmed(&[0x01, 0x80]);
+    export(&it).unwrap();
+    assert_eq!(log.take().0, ["two-bit search"]);
+    let fs = MemFs::new();
+    bring(&it.fs, &fs);
+    let (_db, p) = plain(&fs, 40);
+    p.ingest(EXPORT).unwrap();
+    assert_eq!(pairs(p.iter()), it.model);
+}
+
+#[test]
+fn what_no_source_repairs_does_not_leave_the_node() {
+    let (it, _) = harmed(&[0xff, 0xff, 0xff]);
+    let refused = export(&it).unwrap_err();
+    assert!(refused.is_corruption());
+    assert_eq!(refused.damage().unwrap().key.as_deref(), Some(&key_of(137)[..]));
+    assert!(!it.fs.paths().iter().any(|path| path.starts_with(EXPORT)), "nothing is left of it");
+    it.p.export(..key_of(137), "/below").unwrap();
+    it.p.put(key_of(137), "overwritten").unwrap();
+    export(&it).unwrap();
+}
+
+#[test]
+fn a_bit_that_flips_in_memory_while_an_export_runs_does_not_leave_the_node() {
+    for field in 0..4u64 {
+        let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
+        let Checked { db, p, model, .. } = filled(&fs, &provider);
+        drop(p);
+        db.close().unwrap();
+        let inject = move |at: Origin, entry: &mut OwnedEntry| {
+            if at.file.is_some() && entry.key == key_of(137) {
+                super::damage::FAULTS[field as usize](entry, 77);
+            }
+        };
+        let open = builder(Arc::new(fs.clone()), 7).hooks(Arc::new(provider.clone()));
+        let db = open.inject(inject).open().unwrap();
+        let p = db.partition("p").unwrap();
+        p.export(.., EXPORT).unwrap();
+        let target = MemFs::new();
+        bring(&fs, &target);
+        let (_target_db, target) = plain(&target, 41);
+        target.ingest(EXPORT).unwrap();
+        assert_eq!(pairs(target.iter()), model);
+        assert!(provider.0.counts().faults > 0);
+    }
+}
+
+/// Says that it is integrity, and seals one key wrongly: a node that is out of order.
+struct Broken;
+
+impl MetadataProvider for Broken {
+    fn name(&self) -> &str {
+        "integrity"
+    }
+
+    fn make(&self, entry: &Entry<'_>) -> Vec<u8> {
+        let sum = checksum::of_entry(entry.key, entry.value, entry.seq, entry.kind);
+        let wrong = u64::from(entry.key == key_of(55));
+        Payload::new(entry.seq, sum ^ wrong).encode()[8..].to_vec()
+    }
+
+    fn check(&self, _entry: &Entry<'_>, _metadata: &[u8]) -> Verdict {
+        Verdict::Valid
+    }
+}
+
+#[test]
+fn an_entry_that_disagrees_with_its_metadata_is_not_taken_in() {
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new().provider(Arc::new(Broken))));
+    export(&source).unwrap();
+    let to = Checked::open(MemFs::new(), Provider::new(MetaHive::new()));
+    bring(&source.fs, &to.fs);
+    let files = to.fs.paths();
+    let refused = to.p.ingest(EXPORT).unwrap_err();
+    assert!(refused.is_corruption());
+    assert_eq!(refused.damage().unwrap().key.as_deref(), Some(&key_of(55)[..]));
+    assert_eq!((to.fs.paths(), to.p.iter().count()), (files, 0));
+}
+
+#[test]
+fn a_power_cut_while_rules_are_taken_over_leaves_all_or_nothing() {
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    export(&source).unwrap();
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = builder(Arc::new(fs.clone()), 50).open().unwrap();
+    let p = db.partition_with("p", tiny()).unwrap();
+    p.put("key 0055", "inside their range").unwrap();
+    db.flush().unwrap();
+    let before = pairs(p.iter());
+    bring(&source.fs, &mem);
+    let images = take_images(&fs, &mem, &Arc::default());
+    p.ingest(EXPORT).unwrap();
+    fs.clear_observer();
+    let after = pairs(p.iter());
+    let mut images = std::mem::take(&mut *images.lock().unwrap());
+    assert!(images.len() > 20);
+    let mut rng = Rng::new(4);
+    let last = mem.crash_clone(CrashOutcome::Nothing, &mut || rng.next_u64());
+    images.push(("at the end".to_owned(), last, 1, 1));
+    for (what, image, done, _) in images {
+        let (_db, p) = plain(&image, 51);
+        let found = pairs(p.iter());
+        assert!(found == after || (found == before && done == 0), "{what}");
+        let put = p.put("z\x01", "v");
+        assert_eq!(put.is_err(), found == after, "{what}");
+    }
+}
