@@ -447,6 +447,7 @@ fn a_node_without_the_filter_reads_everything_and_cleans_up() {
     assert_eq!(error.kind(), ErrorKind::ReservedKey);
     assert!(error.to_string().contains("x\\x01"), "{error}");
     p.delete([b'x', SUFFIX]).unwrap();
+    p.compact(..).unwrap();
     db.partition_with_hooks("p", tiny(), hooks).unwrap();
 }
 

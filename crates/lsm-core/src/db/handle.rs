@@ -83,7 +83,8 @@ impl Db {
     /// has others. Later opens find the hooks by name, if [`Builder::hooks`] supplies them.
     ///
     /// # Errors
-    /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have;
+    /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have, or
+    /// had and [`Partition::compact`] has not been called since they were deleted;
     /// [`ErrorKind::InvalidArgument`] for what is fixed when a partition is made.
     pub fn partition_with_hooks(
         &self,
