@@ -18,7 +18,7 @@ use metahive::MetaHive;
 /// # fn main() -> siltstone::Result<()> {
 /// # let dir = tempfile::tempdir().expect("a temporary folder");
 /// let db = Db::builder(dir.path()).hooks(Arc::new(ProvidedHooks)).open()?;
-/// let hooks = Hooks::new().filter(Arc::new(MetaHive::new()));
+/// let hooks = Hooks::new().filter(Arc::new(MetaHive::default()));
 /// let ledger = db.partition_with_hooks("ledger", PartitionOptions::new(), hooks)?;
 /// ledger.put("alice", "12")?;
 /// # db.close()

@@ -17,7 +17,7 @@ use lsm_core::types::SeqNo;
 use lsm_core::version::{TableContext, recover};
 use metahive::payload::{Payload, SUFFIX, entry_key};
 use metahive::table_seal::TableSeal;
-use metahive::{MetaHive, checksum};
+use metahive::{MetaHive, MetaHiveOptions, checksum};
 use proptest::prelude::*;
 use siltstone::{
     BackgroundMode, Builder, Db, ErrorKind, Options, Partition, PartitionOptions, Snapshot,
@@ -220,7 +220,7 @@ proptest! {
         ops in prop::collection::vec((0u8..10, key(), 0u8..200), 1..150),
         any_key: bool,
     ) {
-        let provider = Provider::new(MetaHive::new().any_key(any_key));
+        let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().any_key(any_key)));
         let mut it = Checked::open(MemFs::new(), provider);
         for (what, key, arg) in ops {
             match what {
@@ -279,7 +279,7 @@ fn filled(fs: &MemFs, provider: &Provider) -> Checked {
 
 #[test]
 fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
+    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
     let it = filled(&fs, &provider);
     it.p.compact(..).unwrap();
     census(&fs).assert_all_sealed();
@@ -317,7 +317,7 @@ fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
 
 #[test]
 fn a_partition_that_exists_takes_it_up_unless_it_has_reserved_keys() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
+    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
     let db = builder(Arc::new(fs.clone()), 5).open().unwrap();
     let p = db.partition_with("p", tiny()).unwrap();
     for n in 0..100u8 {

@@ -27,7 +27,7 @@ fn take_images(fs: &FaultFs, mem: &MemFs, made: &Arc<Mutex<(usize, usize)>>) -> 
 
 #[test]
 fn a_power_cut_at_any_operation_loses_nothing_durable_and_leaves_every_pair_whole() {
-    let (mem, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
+    let (mem, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
     let fs = FaultFs::over_mem(mem.clone());
     let made = Arc::new(Mutex::new((0, 0)));
     let images = take_images(&fs, &mem, &made);

@@ -41,7 +41,7 @@ fn flip_kind(entry: &mut OwnedEntry, bit: u32) {
 /// metadata, and which bit.
 fn compact_with(fault: Fault, hits: &[(u32, bool, u32)]) {
     let (fs, log, provider) =
-        (MemFs::new(), Arc::new(Log::default()), Provider::new(MetaHive::new()));
+        (MemFs::new(), Arc::new(Log::default()), Provider::new(MetaHive::default()));
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     drop(p);
     db.close().unwrap();
@@ -121,7 +121,7 @@ fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
 /// A store at rest with one entry harmed in its tables, open again.
 fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     let fs = MemFs::new();
-    let provider = Provider::new(MetaHive::new().repair_options(options));
+    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(options)));
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     drop(p);
     db.close().unwrap();
