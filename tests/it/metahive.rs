@@ -29,15 +29,17 @@ const DIR: &str = "/db";
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Tiny limits, so that every path runs.
+fn small_buffers() -> Options {
+    Options::new().write_buffer_bytes(4 << 10).wal_segment_bytes(8 << 10).cache_bytes(64 << 10)
+}
+
 fn builder(fs: Arc<dyn Fs>, seed: u64) -> Builder {
     let mut rng = Rng::new(seed);
-    let options =
-        Options::new().write_buffer_bytes(4 << 10).wal_segment_bytes(8 << 10).cache_bytes(64 << 10);
     Db::builder(DIR)
         .fs(fs)
         .background(BackgroundMode::Stepped)
         .random(move || rng.next_u64())
-        .options(options)
+        .options(small_buffers())
 }
 
 fn tiny() -> PartitionOptions {
@@ -174,7 +176,7 @@ impl Checked {
     fn open(fs: MemFs, provider: Provider) -> Checked {
         let hooks = provider.hooks();
         let db = builder(Arc::new(fs.clone()), 1).hooks(Arc::new(provider.clone())).open().unwrap();
-        let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+        let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
         Checked { fs, provider, db, p, model: Content::new(), snapshots: Vec::new() }
     }
 
@@ -287,7 +289,10 @@ fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
     drop(p);
     db.close().unwrap();
 
-    let db = builder(Arc::new(fs.clone()), 3).open().unwrap();
+    // The bare engine knows no hook.
+    let mut rng = Rng::new(3);
+    let bare = lsm_core::Db::builder(DIR).fs(Arc::new(fs.clone())).random(move || rng.next_u64());
+    let db = bare.background(BackgroundMode::Stepped).options(small_buffers()).open().unwrap();
     let p = db.partition("p").unwrap();
     assert_eq!(pairs(p.iter()), model);
     let refused = p.put(b"x\x01", "v").unwrap_err();
@@ -325,15 +330,15 @@ fn a_partition_that_exists_takes_it_up_unless_it_has_reserved_keys() {
     }
     p.put(b"bad\x01", "v").unwrap();
     db.flush().unwrap();
-    let refused = db.partition_with_hooks("p", tiny(), provider.hooks()).unwrap_err();
+    let refused = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReservedKey);
     assert!(refused.to_string().contains("bad\\x01"), "{refused}");
     p.delete(b"bad\x01").unwrap();
     // A tombstone would go to a sealed table, where nothing but metadata has such a key.
-    let refused = db.partition_with_hooks("p", tiny(), provider.hooks()).unwrap_err();
+    let refused = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReservedKey);
     p.compact(..).unwrap();
-    let p = db.partition_with_hooks("p", tiny(), provider.hooks()).unwrap();
+    let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
     p.put("one", "more").unwrap();
     p.compact(..).unwrap();
     assert_eq!(p.iter().count(), 101);
