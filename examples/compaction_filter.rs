@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use siltstone::{Db, Hooks, PartitionOptions, PrefixDropFilter, Result, TtlFilter};
+use siltstone::{Db, PartitionOptions, PrefixDropFilter, Result, TtlFilter};
 
 /// A value here begins with the second at which it expires.
 fn expires_at(_key: &[u8], value: &[u8]) -> Option<u64> {
@@ -18,10 +18,10 @@ fn main() -> Result<()> {
     let now = Arc::new(AtomicU64::new(100));
     let clock = now.clone();
     let expire = TtlFilter::new(expires_at, move || clock.load(Ordering::Relaxed));
-    let hooks = Hooks::new()
+    let options = PartitionOptions::new()
         .filter(Arc::new(expire))
         .filter(Arc::new(PrefixDropFilter::new(["tenant-7/"])));
-    let sessions = db.partition_with_hooks("sessions", PartitionOptions::new(), hooks)?;
+    let sessions = db.partition_with("sessions", options)?;
 
     for (key, second) in [("a", 150u64), ("b", 250), ("tenant-7/x", 999)] {
         sessions.put(key, second.to_be_bytes())?;

@@ -28,7 +28,8 @@
 //!
 //! A write is in the kernel when it returns ([`Durability::Os`]), or on the device
 //! ([`Durability::Sync`]). After any crash the database is what it was after some first part of the
-//! commits. [`Db::wait_durable`] waits for a commit that did not wait itself:
+//! commits. [`Db::wait_durable`](lsm_core::Db::wait_durable) waits for a commit that did not wait
+//! itself:
 //!
 //! ```
 //! # use siltstone::Db;
@@ -99,13 +100,49 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # MetaHive
+//!
+//! A partition that is made with [`PartitionOptions::metahive`], or given it later, keeps a
+//! checksum beside every entry, made when the entry goes to its first table. Every compaction
+//! verifies what it reads against it, before it writes a new table, and repairs what it can; what
+//! no source repairs reads as corruption from then on, never as an older value. It finds faults
+//! that the checksums of blocks cannot: those of memory, between reading and writing. What it
+//! catches and what it costs is on the page of [`metahive`].
+//!
+//! ```
+//! # use siltstone::{Db, MetaHiveOptions, PartitionOptions};
+//! # fn main() -> siltstone::Result<()> {
+//! # let dir = tempfile::tempdir().expect("a temporary folder");
+//! let db = Db::open(dir.path())?;
+//! let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
+//! db.partition_with("ledger", options)?.put("alice", "12")?;
+//! db.close()?;
+//!
+//! // It is stored with the partition: asking by name is enough.
+//! let ledger = Db::open(dir.path())?.partition("ledger")?;
+//! assert_eq!(ledger.get("alice")?.as_deref(), Some(&b"12"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Hooks
+//!
+//! MetaHive is one hook; an application may write others, that decide what compactions keep
+//! ([`PartitionOptions::filter`], [`hooks`]). Partitions store the names of their hooks, and every
+//! open finds the code of those that come with this crate; [`Builder::hooks`] supplies the rest.
 
+mod builder;
+mod db;
+mod options;
+mod partition;
 mod provided;
 
+pub use builder::Builder;
+pub use db::Db;
 pub use lsm_core::db::{
-    BackgroundFailure, BackgroundMode, Batch, Builder, Class, Commit, Db, ExportSummary, Gauge,
-    Health, IngestSummary, Partition, PartitionHealth, Reason, Resume, Severity, Snapshot,
-    StallHealth,
+    BackgroundFailure, BackgroundMode, Batch, Class, Commit, ExportSummary, Gauge, Health,
+    IngestSummary, PartitionHealth, Reason, Resume, Severity, Snapshot, StallHealth,
 };
 pub use lsm_core::db::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
@@ -113,11 +150,12 @@ pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
 pub use lsm_core::hooks;
 pub use lsm_core::hooks::{Event, EventListener, Hooks};
 pub use lsm_core::limits;
-pub use lsm_core::options::{Compression, Durability, Options, PartitionOptions};
+pub use lsm_core::options::{Compression, Durability, Options};
 pub use lsm_core::raw;
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
 pub use lsm_core::types::{Epoch, SeqNo, Slice};
 pub use metahive;
-pub use metahive::MetaHive;
-pub use provided::ProvidedHooks;
+pub use metahive::{MetaHive, MetaHiveOptions};
+pub use options::PartitionOptions;
+pub use partition::Partition;

@@ -1,31 +1,29 @@
-//! [`ProvidedHooks`]: the code of the hooks that come with this crate, for `Builder::hooks`.
+//! [`ProvidedHooks`]: where the code of hooks comes from, whoever opens the database: from the
+//! application first, then from the crates that belong to siltstone.
 //!
-//! It must never answer for a hook whose parameters it does not understand.
+//! [`Builder`](crate::Builder) registers one with every database. It must never answer for a hook
+//! whose parameters it does not understand.
 
 use std::sync::Arc;
 
 use lsm_core::filters::PrefixDropFilter;
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider};
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStore};
 use metahive::MetaHive;
 
-/// Finds the hooks of this crate that need nothing from the application.
-///
-/// ```
-/// use std::sync::Arc;
-///
-/// use siltstone::{Db, Hooks, MetaHive, PartitionOptions, ProvidedHooks};
-///
-/// # fn main() -> siltstone::Result<()> {
-/// # let dir = tempfile::tempdir().expect("a temporary folder");
-/// let db = Db::builder(dir.path()).hooks(Arc::new(ProvidedHooks)).open()?;
-/// let hooks = Hooks::new().filter(Arc::new(MetaHive::new()));
-/// let ledger = db.partition_with_hooks("ledger", PartitionOptions::new(), hooks)?;
-/// ledger.put("alice", "12")?;
-/// # db.close()
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ProvidedHooks;
+/// See the module.
+pub(crate) struct ProvidedHooks {
+    /// The application's own provider, asked first.
+    pub(crate) application: Option<Arc<dyn HookProvider>>,
+}
+
+/// The hooks that need nothing from the application.
+fn provided(name: &str, params: &[u8]) -> Option<Arc<dyn CompactionFilterFactory>> {
+    match name {
+        MetaHive::NAME => Some(Arc::new(MetaHive::from_params(params)?)),
+        PrefixDropFilter::NAME => Some(Arc::new(PrefixDropFilter::from_params(params)?)),
+        _ => None,
+    }
+}
 
 impl HookProvider for ProvidedHooks {
     fn compaction_filter(
@@ -33,10 +31,12 @@ impl HookProvider for ProvidedHooks {
         name: &str,
         params: &[u8],
     ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        match name {
-            MetaHive::NAME => Some(Arc::new(MetaHive::from_params(params)?)),
-            PrefixDropFilter::NAME => Some(Arc::new(PrefixDropFilter::from_params(params)?)),
-            _ => None,
-        }
+        let own = self.application.as_ref();
+        let own = own.and_then(|application| application.compaction_filter(name, params));
+        own.or_else(|| provided(name, params))
+    }
+
+    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+        self.application.as_ref()?.value_store(name, params)
     }
 }

@@ -50,7 +50,7 @@ fn a_ttl_filter_deletes_what_expired_and_leaves_snapshots_alone() {
     let clock = now.clone();
     let db = builder(&MemFs::new(), 1).open().unwrap();
     let filter = Arc::new(TtlFilter::new(expires_at, move || clock.load(Ordering::Relaxed)));
-    let p = db.partition_with_hooks("p", tiny(), Hooks::new().filter(filter)).unwrap();
+    let p = db.partition_with("p", tiny().filter(filter)).unwrap();
     for n in 0..100u64 {
         p.put(n.to_be_bytes(), n.to_be_bytes()).unwrap();
     }
@@ -84,7 +84,7 @@ proptest! {
         let db = builder(&MemFs::new(), seed).open().unwrap();
         let filter = Arc::new(PrefixDropFilter::new([b"d".to_vec()]));
         let options = tiny().level0_tables(2).level_multiplier(2);
-        let p = db.partition_with_hooks("p", options, Hooks::new().filter(filter)).unwrap();
+        let p = db.partition_with("p", options.filter(filter)).unwrap();
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut snapshots = Vec::new();
         for (n, (what, key, arg)) in ops.iter().enumerate() {
@@ -150,7 +150,7 @@ fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
     db.flush().unwrap();
     let taken = Arc::new(Mutex::new(None));
     let filter = Arc::new(Meddler(Mutex::new(Some(db.clone())), taken.clone()));
-    let p = db.partition_with_hooks("p", tiny(), Hooks::new().filter(filter)).unwrap();
+    let p = db.partition_with("p", tiny().filter(filter)).unwrap();
     p.compact(..).unwrap();
     assert!(all(&p).is_empty());
     let snapshot = taken.lock().unwrap().take().unwrap();
@@ -319,7 +319,7 @@ proptest! {
         let mut db = open();
         let options = || tiny().level0_tables(2).level_multiplier(2);
         let hooks = || Hooks::new().filter(Arc::new(sealer.clone()));
-        let mut p = db.partition_with_hooks("p", options(), hooks()).unwrap();
+        let mut p = db.partition_with("p", options().hooks(hooks())).unwrap();
         let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         let mut snapshots = Vec::new();
         for (what, key, arg) in &ops {
@@ -381,7 +381,7 @@ fn sealed_store(fs: &MemFs, sealer: &Sealer, log: &Arc<Log>) -> (Db, Partition) 
         .open()
         .unwrap();
     let hooks = Hooks::new().filter(Arc::new(sealer.clone()));
-    let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+    let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
     for n in 0..100u8 {
         p.put([b'k', n + 10], [n; 30]).unwrap();
     }
@@ -440,14 +440,15 @@ fn a_node_without_the_filter_reads_everything_and_cleans_up() {
     p.compact(..).unwrap();
     assert_eq!(p.iter().filter(|kv| kv.is_ok()).count(), 101);
     // Turned off, the rule goes; turned on again, keys that break it are named.
-    let p = db.partition_with_hooks("p", tiny(), Hooks::new()).unwrap();
+    let p = db.partition_with("p", tiny().hooks(Hooks::new())).unwrap();
     p.put([b'x', SUFFIX], "v").unwrap();
     let hooks = Hooks::new().filter(Arc::new(Sealer::default()));
-    let error = db.partition_with_hooks("p", tiny(), hooks.clone()).unwrap_err();
+    let error = db.partition_with("p", tiny().hooks(hooks.clone())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReservedKey);
     assert!(error.to_string().contains("x\\x01"), "{error}");
     p.delete([b'x', SUFFIX]).unwrap();
-    db.partition_with_hooks("p", tiny(), hooks).unwrap();
+    p.compact(..).unwrap();
+    db.partition_with("p", tiny().hooks(hooks)).unwrap();
 }
 
 // ---- a value store ----------------------------------------------------------------------------
@@ -575,7 +576,7 @@ fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
     let (fs, shelf) = (MemFs::new(), Shelf::default());
     let db = builder(&fs, 3).open().unwrap();
     let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
-    let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+    let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
     for n in 0..20u8 {
         p.put([n], vec![n; 150]).unwrap();
         p.put([n, 0], vec![n; 20]).unwrap();
@@ -620,7 +621,7 @@ fn after_a_power_cut_no_handle_points_to_a_missing_value() {
         let (fs, shelf, mut rng) = (MemFs::new(), Shelf::default(), Rng::new(seed));
         let db = builder(&fs, seed).open().unwrap();
         let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
-        let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+        let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
         let mut synced = 0;
         let count = 5 + rng.below(20);
         for n in 0..count {
@@ -668,7 +669,7 @@ fn properties_of_filters_are_told_to_the_next_job() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let db = builder(&MemFs::new(), 1).open().unwrap();
     let hooks = Hooks::new().filter(Arc::new(Reader(seen.clone())));
-    let p = db.partition_with_hooks("p", tiny(), hooks).unwrap();
+    let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
     for round in 0..2u8 {
         p.put("k", [round]).unwrap();
         db.flush().unwrap();

@@ -8,6 +8,7 @@ mod concurrent;
 mod corrupt;
 mod crash;
 mod exchange;
+mod facade;
 mod fault;
 mod health;
 mod hooks;

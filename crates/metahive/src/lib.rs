@@ -39,8 +39,9 @@
 //!
 //! # Parts
 //!
-//! [`MetaHive`] is the factory that a partition names. [`MetadataProvider`] lets an application
-//! keep metadata of its own in the place of checksums. [`RepairOptions`], [`Replica`] and
+//! [`MetaHiveOptions`] are what an application gives to a partition; [`MetaHive`] is the factory
+//! that they make and that the partition names. [`MetadataProvider`] lets an application keep
+//! metadata of its own in the place of checksums. [`RepairOptions`], [`Replica`] and
 //! [`ErrorHandler`] say what happens to an entry that is found damaged. [`group`] verifies what is
 //! in memory already.
 
@@ -52,6 +53,7 @@ mod detail;
 mod filter;
 pub mod group;
 mod metahive;
+mod options;
 pub mod payload;
 mod provider;
 mod repair;
@@ -62,6 +64,7 @@ mod verdict;
 pub use counts::Counts;
 pub use filter::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX};
 pub use metahive::MetaHive;
+pub use options::MetaHiveOptions;
 pub use provider::{Integrity, MetadataProvider, Statistics};
 pub use repair::{ErrorHandler, RepairOptions, Replica};
 pub use verdict::{Verdict, judge};

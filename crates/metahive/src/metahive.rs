@@ -1,4 +1,4 @@
-//! [`MetaHive`]: the factory that a partition names, and its options.
+//! [`MetaHive`]: the factory that a partition names.
 //!
 //! The facade makes one for each partition that asks for it; the engine stores its name,
 //! parameters and rules, starts a filter from it for each job, and asks it for repairs.
@@ -14,9 +14,10 @@ use lsm_core::hooks::{
 use crate::checksum;
 use crate::counts::Counts;
 use crate::filter::HiveFilter;
+use crate::options::MetaHiveOptions;
 use crate::payload::SUFFIX;
 use crate::provider::{Integrity, MetadataProvider};
-use crate::repair::{self, ErrorHandler, RepairOptions, Replica};
+use crate::repair::{self, RepairOptions};
 use crate::settled::SettledPlaces;
 
 /// What the factory and its filters share.
@@ -48,7 +49,7 @@ pub struct MetaHive {
 
 impl Default for MetaHive {
     fn default() -> MetaHive {
-        MetaHive::new()
+        MetaHive::new(MetaHiveOptions::default())
     }
 }
 
@@ -56,47 +57,15 @@ impl MetaHive {
     /// The name under which partitions store it.
     pub const NAME: &str = "metahive";
 
-    /// Integrity metadata, with every source of repair that needs nothing from the application.
-    pub fn new() -> MetaHive {
-        let shared = Shared::new(Arc::new(Integrity), true);
-        MetaHive { shared, any_key: false, repair: RepairOptions::default() }
-    }
-
-    /// Another provider in the place of integrity. Fixed when the partition is made: tables of
-    /// one provider are not opened by another.
-    #[must_use]
-    pub fn provider(mut self, provider: Arc<dyn MetadataProvider>) -> MetaHive {
-        self.shared = Shared::new(provider, false);
-        self
-    }
-
-    /// Whether keys that end in `0x01` are welcome: every key is then stored with a zero byte
-    /// behind it. Default: no, and such a key is refused. Fixed when the partition is made.
-    #[must_use]
-    pub fn any_key(mut self, any_key: bool) -> MetaHive {
-        self.any_key = any_key;
-        self
-    }
-
-    /// How repairs look for the good bytes.
-    #[must_use]
-    pub fn repair_options(mut self, options: RepairOptions) -> MetaHive {
-        self.repair = options;
-        self
-    }
-
-    /// A copy of the data elsewhere, asked when no other source of repair has the entry.
-    #[must_use]
-    pub fn replica(mut self, replica: Arc<dyn Replica>) -> MetaHive {
-        self.repair.replica = Some(replica);
-        self
-    }
-
-    /// Who is told of damage that no source repairs.
-    #[must_use]
-    pub fn error_handler(mut self, handler: Arc<dyn ErrorHandler>) -> MetaHive {
-        self.repair.error_handler = Some(handler);
-        self
+    /// The factory for one partition. Two partitions want two: it remembers what it repaired by
+    /// file numbers, and counts.
+    pub fn new(options: MetaHiveOptions) -> MetaHive {
+        let MetaHiveOptions { any_key, provider, repair } = options;
+        let shared = match provider {
+            None => Shared::new(Arc::new(Integrity), true),
+            Some(provider) => Shared::new(provider, false),
+        };
+        MetaHive { shared, any_key, repair }
     }
 
     /// The factory of a partition that stored these parameters, if it is one that needs nothing
@@ -107,7 +76,7 @@ impl MetaHive {
         let is_integrity = reader.bytes().ok()? == Integrity::NAME.as_bytes();
         let is_known = reader.bytes().ok()? == [checksum::ALGORITHM];
         reader.finish().ok()?;
-        (is_integrity && is_known).then(|| MetaHive::new().any_key(any_key))
+        (is_integrity && is_known).then(|| MetaHive::new(MetaHiveOptions::new().any_key(any_key)))
     }
 
     /// What the filters did so far.
@@ -174,19 +143,20 @@ mod tests {
     #[test]
     fn parameters_find_the_factory_again() {
         for any_key in [false, true] {
-            let params = MetaHive::new().any_key(any_key).params();
+            let made = MetaHive::new(MetaHiveOptions::new().any_key(any_key));
+            let params = made.params();
             let found = MetaHive::from_params(&params).unwrap();
-            assert_eq!(found.rules(), MetaHive::new().any_key(any_key).rules());
+            assert_eq!((found.params(), found.rules()), (params.clone(), made.rules()));
             assert!(MetaHive::from_params(&params[..params.len() - 1]).is_none());
         }
-        let other = MetaHive::new().provider(Arc::new(crate::Statistics::default()));
-        assert!(MetaHive::from_params(&other.params()).is_none());
+        let options = MetaHiveOptions::new().provider(Arc::new(crate::Statistics::default()));
+        assert!(MetaHive::from_params(&MetaHive::new(options).params()).is_none());
     }
 
     #[test]
     fn tables_are_joined_where_a_pair_is_cut() {
         let check = |left: &[u8], right: &[u8], expected| {
-            assert_eq!(MetaHive::new().joined(left, right), expected, "{left:?} {right:?}");
+            assert_eq!(MetaHive::default().joined(left, right), expected, "{left:?} {right:?}");
         };
         check(b"k", b"k\x01", true);
         check(b"k", b"k\0a", true);

@@ -27,13 +27,13 @@ pub(super) fn take_images(fs: &FaultFs, mem: &MemFs, made: &Arc<Mutex<(usize, us
 
 #[test]
 fn a_power_cut_at_any_operation_loses_nothing_durable_and_leaves_every_pair_whole() {
-    let (mem, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
+    let (mem, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
     let fs = FaultFs::over_mem(mem.clone());
     let made = Arc::new(Mutex::new((0, 0)));
     let images = take_images(&fs, &mem, &made);
     let open = builder(Arc::new(fs.clone()), 9).hooks(Arc::new(provider.clone()));
     let db = open.open().unwrap();
-    let p = db.partition_with_hooks("p", tiny(), provider.hooks()).unwrap();
+    let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
     let mut history = vec![Content::new()];
     for n in 0..90u8 {
         let mut content = history.last().unwrap().clone();
@@ -63,7 +63,7 @@ fn a_power_cut_at_any_operation_loses_nothing_durable_and_leaves_every_pair_whol
     for (what, image, durable, commits) in images {
         let open = builder(Arc::new(image.clone()), 10).hooks(Arc::new(provider.clone()));
         let db = open.open().unwrap();
-        let p = db.partition_with_hooks("p", tiny(), provider.hooks()).unwrap();
+        let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
         let found = pairs(p.iter());
         let prefix = history[..=commits].iter().rposition(|content| *content == found);
         assert!(prefix.is_some_and(|prefix| prefix >= durable), "{what}");

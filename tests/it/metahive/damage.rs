@@ -44,7 +44,7 @@ pub(super) const FAULTS: [Fault; 4] = [flip_key, flip_value, flip_seq, flip_kind
 /// metadata, and which bit.
 fn compact_with(fault: Fault, hits: &[(u32, bool, u32)]) {
     let (fs, log, provider) =
-        (MemFs::new(), Arc::new(Log::default()), Provider::new(MetaHive::new()));
+        (MemFs::new(), Arc::new(Log::default()), Provider::new(MetaHive::default()));
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     drop(p);
     db.close().unwrap();
@@ -124,7 +124,7 @@ pub(super) fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
 /// A store at rest with one entry harmed in its tables, open again.
 pub(super) fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     let fs = MemFs::new();
-    let provider = Provider::new(MetaHive::new().repair_options(options));
+    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(options)));
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     drop(p);
     db.close().unwrap();
@@ -169,7 +169,7 @@ fn a_bit_that_flips_on_the_medium_is_turned_back() {
 #[test]
 fn a_block_whose_entries_do_not_all_decode_stops_its_compaction_and_loses_nothing() {
     let fs = MemFs::new();
-    let provider = Provider::new(MetaHive::new());
+    let provider = Provider::new(MetaHive::default());
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     drop(p);
     db.close().unwrap();

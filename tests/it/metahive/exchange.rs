@@ -32,9 +32,9 @@ fn export(it: &Checked) -> siltstone::Result<siltstone::ExportSummary> {
 }
 
 /// A node that knows nothing of MetaHive, with a partition `p`.
-fn plain(fs: &MemFs, seed: u64) -> (Db, Partition) {
-    let db = builder(Arc::new(fs.clone()), seed).open().unwrap();
-    let p = db.partition_with("p", tiny()).unwrap();
+fn plain_node(fs: &MemFs, seed: u64) -> (lsm_core::Db, lsm_core::Partition) {
+    let db = plain(fs, seed);
+    let p = db.partition_with("p", (*tiny()).clone(), None).unwrap();
     (db, p)
 }
 
@@ -42,7 +42,7 @@ fn plain(fs: &MemFs, seed: u64) -> (Db, Partition) {
 fn exported(fs: &MemFs) -> (u64, u64) {
     let target = MemFs::new();
     bring(fs, &target);
-    let (db, p) = plain(&target, 90);
+    let (db, p) = plain_node(&target, 90);
     p.ingest(EXPORT).unwrap();
     drop(p);
     db.close().unwrap();
@@ -52,14 +52,14 @@ fn exported(fs: &MemFs) -> (u64, u64) {
 
 #[test]
 fn metadata_travels_with_its_entries_and_verifies_on_the_other_node() {
-    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::default()));
     source.p.put(key_of(3), "in memory").unwrap();
     let summary = export(&source).unwrap();
     assert_eq!(summary.entries, 300);
     assert_eq!(exported(&source.fs), (300, 300));
     assert_eq!(source.provider.0.counts().verified, 300, "each table entry, before it left");
 
-    let provider = Provider::new(MetaHive::new());
+    let provider = Provider::new(MetaHive::default());
     let mut to = Checked::open(MemFs::new(), provider.clone());
     for n in 290..320 {
         to.p.put(key_of(n), "theirs").unwrap();
@@ -81,10 +81,10 @@ fn metadata_travels_with_its_entries_and_verifies_on_the_other_node() {
 
 #[test]
 fn a_plain_node_keeps_the_rule_shows_nothing_cleans_up_and_sends_plain_tables_back() {
-    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::default()));
     export(&source).unwrap();
     let fs = MemFs::new();
-    let (db, p) = plain(&fs, 20);
+    let (db, p) = plain_node(&fs, 20);
     p.put("x\x01", "legal here").unwrap();
     bring(&source.fs, &fs);
     let (before, seq, files) = (pairs(p.iter()), db.visible_seq(), fs.paths());
@@ -95,12 +95,14 @@ fn a_plain_node_keeps_the_rule_shows_nothing_cleans_up_and_sends_plain_tables_ba
     p.put("y\x01", "still legal").unwrap();
     p.delete("x\x01").unwrap();
     p.delete("y\x01").unwrap();
+    assert_eq!(p.ingest(EXPORT).unwrap_err().kind(), ErrorKind::ReservedKey);
+    p.compact(..).unwrap();
     p.put("mine", "too").unwrap();
     p.ingest(EXPORT).unwrap();
 
     let mut model = source.model.clone();
     model.insert(b"mine".to_vec(), b"too".to_vec());
-    let check = |p: &Partition, model: &Content| {
+    let check = |p: &lsm_core::Partition, model: &Content| {
         assert_eq!(&pairs(p.iter()), model);
         assert!(
             p.iter().rev().map(|pair| pair.unwrap().0.to_vec()).eq(model.keys().rev().cloned())
@@ -115,7 +117,7 @@ fn a_plain_node_keeps_the_rule_shows_nothing_cleans_up_and_sends_plain_tables_ba
     drop(p);
     db.close().unwrap();
     assert_eq!(census(&fs).hidden, 300);
-    let (db, p) = plain(&fs, 21);
+    let (db, p) = plain_node(&fs, 21);
     check(&p, &model);
     for n in 0..300 {
         p.put(key_of(n), &model[&key_of(n)]).unwrap();
@@ -143,10 +145,10 @@ fn a_plain_node_keeps_the_rule_shows_nothing_cleans_up_and_sends_plain_tables_ba
 
 #[test]
 fn a_partition_that_takes_a_sealed_export_in_is_sealed_from_then_on() {
-    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::default()));
     export(&source).unwrap();
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
-    let open = || builder(Arc::new(fs.clone()), 30).hooks(Arc::new(provider.clone())).open();
+    let fs = MemFs::new();
+    let open = || builder(Arc::new(fs.clone()), 30).open();
     let db = open().unwrap();
     let p = db.partition_with("p", tiny()).unwrap();
     bring(&source.fs, &fs);
@@ -174,7 +176,7 @@ proptest! {
         end in key(),
         any_key: bool,
     ) {
-        let hive = || Provider::new(MetaHive::new().any_key(any_key));
+        let hive = || Provider::new(MetaHive::new(MetaHiveOptions::new().any_key(any_key)));
         let mut it = Checked::open(MemFs::new(), hive());
         for (what, key, arg) in ops {
             match what {
@@ -231,7 +233,7 @@ fn damage_on_the_medium_is_found_and_mended_before_the_data_leaves() {
     assert_eq!(log.take().0, ["two-bit search"]);
     let fs = MemFs::new();
     bring(&it.fs, &fs);
-    let (_db, p) = plain(&fs, 40);
+    let (_db, p) = plain_node(&fs, 40);
     p.ingest(EXPORT).unwrap();
     assert_eq!(pairs(p.iter()), it.model);
 }
@@ -251,7 +253,7 @@ fn what_no_source_repairs_does_not_leave_the_node() {
 #[test]
 fn a_bit_that_flips_in_memory_while_an_export_runs_does_not_leave_the_node() {
     for field in 0..4u64 {
-        let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::new()));
+        let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
         let Checked { db, p, model, .. } = filled(&fs, &provider);
         drop(p);
         db.close().unwrap();
@@ -266,7 +268,7 @@ fn a_bit_that_flips_in_memory_while_an_export_runs_does_not_leave_the_node() {
         p.export(.., EXPORT).unwrap();
         let target = MemFs::new();
         bring(&fs, &target);
-        let (_target_db, target) = plain(&target, 41);
+        let (_target_db, target) = plain_node(&target, 41);
         target.ingest(EXPORT).unwrap();
         assert_eq!(pairs(target.iter()), model);
         assert!(provider.0.counts().faults > 0);
@@ -294,9 +296,12 @@ impl MetadataProvider for Broken {
 
 #[test]
 fn an_entry_that_disagrees_with_its_metadata_is_not_taken_in() {
-    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new().provider(Arc::new(Broken))));
+    let source = filled(
+        &MemFs::new(),
+        &Provider::new(MetaHive::new(MetaHiveOptions::new().provider(Arc::new(Broken)))),
+    );
     export(&source).unwrap();
-    let to = Checked::open(MemFs::new(), Provider::new(MetaHive::new()));
+    let to = Checked::open(MemFs::new(), Provider::new(MetaHive::default()));
     bring(&source.fs, &to.fs);
     let files = to.fs.paths();
     let refused = to.p.ingest(EXPORT).unwrap_err();
@@ -307,12 +312,15 @@ fn an_entry_that_disagrees_with_its_metadata_is_not_taken_in() {
 
 #[test]
 fn a_power_cut_while_rules_are_taken_over_leaves_all_or_nothing() {
-    let source = filled(&MemFs::new(), &Provider::new(MetaHive::new()));
+    let source = filled(&MemFs::new(), &Provider::new(MetaHive::default()));
     export(&source).unwrap();
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
-    let db = builder(Arc::new(fs.clone()), 50).open().unwrap();
-    let p = db.partition_with("p", tiny()).unwrap();
+    let mut random = Rng::new(50);
+    let db = lsm_core::Db::builder(DIR).fs(Arc::new(fs.clone())).options(small_buffers());
+    let db = db.background(BackgroundMode::Stepped).random(move || random.next_u64());
+    let db = db.open().unwrap();
+    let p = db.partition_with("p", (*tiny()).clone(), None).unwrap();
     p.put("key 0055", "inside their range").unwrap();
     db.flush().unwrap();
     let before = pairs(p.iter());
@@ -327,7 +335,7 @@ fn a_power_cut_while_rules_are_taken_over_leaves_all_or_nothing() {
     let last = mem.crash_clone(CrashOutcome::Nothing, &mut || rng.next_u64());
     images.push(("at the end".to_owned(), last, 1, 1));
     for (what, image, done, _) in images {
-        let (_db, p) = plain(&image, 51);
+        let (_db, p) = plain_node(&image, 51);
         let found = pairs(p.iter());
         assert!(found == after || (found == before && done == 0), "{what}");
         let put = p.put("z\x01", "v");

@@ -151,7 +151,7 @@ impl World {
         self.oracle.create(name, options.logged);
         self.incarnations += 1;
         let handle = self.db().partition(name).unwrap();
-        assert_eq!(handle.options(), options);
+        assert_eq!(*handle.options(), *options);
         self.parts.push(Part { name, handle, options, incarnation: self.incarnations });
     }
 
@@ -420,8 +420,8 @@ impl World {
         }
         part.options = options.clone().logged(part.options.logged);
         let same = db.partition_with(name, part.options.clone()).unwrap();
-        assert_eq!(same.options(), part.options);
-        assert_eq!(part.handle.options(), part.options);
+        assert_eq!(*same.options(), *part.options);
+        assert_eq!(*part.handle.options(), *part.options);
     }
 
     fn drop_partition(&mut self, n: u8) {
@@ -501,7 +501,7 @@ impl World {
             for key in Key::all() {
                 self.check_get(&part.handle, None, &contents, &key.bytes());
             }
-            assert_eq!(part.handle.options(), part.options);
+            assert_eq!(*part.handle.options(), *part.options);
         }
         for held in &self.snapshots {
             for (_, handle, contents) in &held.parts {

@@ -72,26 +72,21 @@ impl Db {
         Ok(Partition { db: self.clone(), state })
     }
 
-    /// The partition `name` with these options: made if it does not exist, changed if it has
-    /// others. Options that are fixed at creation must agree.
-    pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
-        let state = self.inner().open_partition(name, Some(&options), None)?;
-        Ok(Partition { db: self.clone(), state })
-    }
-
     /// The partition `name` with these options and hooks: made if it does not exist, changed if it
-    /// has others. Later opens find the hooks by name, if [`Builder::hooks`] supplies them.
+    /// has others. Options that are fixed at creation must agree. Without hooks (`None`) it keeps
+    /// those that it has. Later opens find them by name, if [`Builder::hooks`] supplies them.
     ///
     /// # Errors
-    /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have;
+    /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have, or
+    /// had and [`Partition::compact`] has not been called since they were deleted;
     /// [`ErrorKind::InvalidArgument`] for what is fixed when a partition is made.
-    pub fn partition_with_hooks(
+    pub fn partition_with(
         &self,
         name: &str,
         options: PartitionOptions,
-        hooks: Hooks,
+        hooks: Option<Hooks>,
     ) -> Result<Partition> {
-        let state = self.inner().open_partition(name, Some(&options), Some(&hooks))?;
+        let state = self.inner().open_partition(name, Some(&options), hooks.as_ref())?;
         Ok(Partition { db: self.clone(), state })
     }
 

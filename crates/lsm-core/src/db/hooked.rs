@@ -4,18 +4,17 @@
 //! Invariants:
 //! 1. What the manifest says of a partition's hooks is enforced whether their code is there or
 //!    not.
-//! 2. A suffix becomes reserved only after a scan found no key with it, and no write slips in
-//!    between: the commit path looks again at writes that were checked under older rules.
+//! 2. A suffix becomes reserved only after a scan found no version of a key with it, deleted or
+//!    not, and no write slips in between: the commit path looks again at writes that were checked under older rules.
 
 use std::sync::Arc;
 
 use super::DbInner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{HookProvider, Hooks, PartitionHooks, Rules, WhenAbsent};
-use crate::iter::{MergeIter, VisibleIter};
+use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
-use crate::types::SeqNo;
 use crate::version::{Change, HookKind, HookRecord};
 
 /// How many keys an error names.
@@ -202,7 +201,9 @@ impl DbInner {
         Ok(Some((hooks, records)))
     }
 
-    /// Refuses to reserve a suffix that keys of the partition have.
+    /// Refuses to reserve a suffix that keys of the partition have. Every version counts: a
+    /// tombstone, or a value that a snapshot sees, would go to tables in which the hook knows such
+    /// keys for its own alone.
     fn check_no_reserved_key(
         &self,
         partition: &PartitionState,
@@ -213,13 +214,13 @@ impl DbInner {
             return Ok(());
         }
         let mut named = Vec::new();
-        let mut entries =
-            VisibleIter::new(MergeIter::new(Source::all(view, &self.tables)?), SeqNo::MAX);
+        let mut entries = MergeIter::new(Source::all(view, &self.tables)?);
         entries.seek_to_first()?;
         while entries.valid() && named.len() < KEYS_NAMED {
-            let key = entries.key();
+            let key = entries.key().user;
             if key.ends_with(suffix) {
                 named.push(format!("\"{}\"", key.escape_ascii()));
+                named.dedup();
             }
             entries.next()?;
         }
@@ -227,7 +228,7 @@ impl DbInner {
             return Ok(());
         }
         let message = format!(
-            "partition {:?} has keys that end in \"{}\": {}",
+            "partition {:?} has keys that end in \"{}\", or had them and was not compacted since: {}",
             partition.name,
             suffix.escape_ascii(),
             named.join(", ")

@@ -21,7 +21,7 @@ fn open(fs: &MemFs) -> Db {
 /// Three versions of `b` in two tables and the memtable, among others.
 fn store(fs: &MemFs) -> (Db, Partition) {
     let db = open(fs);
-    let partition = db.partition_with("p", PartitionOptions::new().level0_tables(8)).unwrap();
+    let partition = db.partition_with("p", PartitionOptions::new().level0_tables(8), None).unwrap();
     partition.put("a", "1").unwrap();
     partition.put("b", "2").unwrap();
     db.flush().unwrap();

@@ -13,7 +13,7 @@ pub fn sealed() -> Table {
         Stored::deletion(b"plum", 7),
         Stored::value(b"quince", 8, b""),
     ];
-    Engine::default().flush(&MetaHive::new(), entries)
+    Engine::default().flush(&MetaHive::default(), entries)
 }
 
 /// All copies of the table with one bit turned in one entry, each with that entry's position.
@@ -50,7 +50,7 @@ fn every_flipped_bit_is_found_or_made_good_and_none_is_sealed() {
     let table = sealed();
     let (mut found, mut made_good) = (0, 0);
     for (at, damaged) in flipped(&table) {
-        let hive = MetaHive::new();
+        let hive = MetaHive::default();
         let mut engine = Engine::default();
         let job = lsm_core::hooks::JobKind::Compaction;
         let (tables, faults) = engine.run(&hive, job, std::slice::from_ref(&damaged));
@@ -73,7 +73,7 @@ fn nearly_every_flipped_bit_is_repaired_to_what_it_was() {
     let table = sealed();
     let (mut cases, mut equal) = (0, 0);
     for (_, damaged) in flipped(&table) {
-        let hive = MetaHive::new();
+        let hive = MetaHive::default();
         let mut sources = Sources::of(std::slice::from_ref(&damaged));
         let inputs = std::slice::from_ref(&damaged);
         let (tables, given) = Engine::default().compact_repaired(&hive, inputs, &mut sources);
@@ -90,7 +90,7 @@ fn nearly_every_flipped_bit_is_repaired_to_what_it_was() {
 
 /// What the compaction of a damaged pair says: faults, rebuilt metadata.
 fn check(change: impl Fn(&mut Payload, &mut Stored), verdict: Verdict) {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine::default();
     let mut table = engine.flush(&hive, vec![Stored::value(b"k", 5, b"value")]);
     let mut payload = Payload::decode(&table.entries[1].value).unwrap();
@@ -134,7 +134,7 @@ fn compaction_follows_every_row_of_the_verdicts() {
 fn mix_ups_that_plain_xor_misses_are_found() {
     // Key and value of equal bytes, replaced as a whole; key and value exchanged.
     for (key, value) in [(&b"other"[..], &b"other"[..]), (b"same", b"key")] {
-        let hive = MetaHive::new();
+        let hive = MetaHive::default();
         let mut engine = Engine::default();
         let first: (&[u8], &[u8]) =
             if value == b"other" { (b"same", b"same") } else { (b"key", b"same") };
@@ -145,7 +145,7 @@ fn mix_ups_that_plain_xor_misses_are_found() {
         assert_eq!(engine.faults(&hive, &[table]).len(), 1);
     }
     // The key is its own sequence number.
-    let (hive, mut engine) = (MetaHive::new(), Engine::default());
+    let (hive, mut engine) = (MetaHive::default(), Engine::default());
     let mut table = engine.flush(&hive, vec![Stored::value(&5u64.to_le_bytes(), 5, b"v")]);
     let key = 6u64.to_le_bytes();
     table.entries[0].key = key.to_vec();
@@ -169,7 +169,7 @@ fn halves_of_pairs_are_faults_in_sealed_tables_and_nothing_is_made_anew() {
     for at in 0..table.entries.len() {
         let mut without = table.clone();
         without.entries.remove(at);
-        let (hive, mut engine) = (MetaHive::new(), Engine::default());
+        let (hive, mut engine) = (MetaHive::default(), Engine::default());
         let faults = engine.faults(&hive, std::slice::from_ref(&without));
         assert_eq!(faults.len(), 1, "without {at}");
         assert_eq!(hive.counts().made, 0);
@@ -183,7 +183,7 @@ fn halves_of_pairs_are_faults_in_sealed_tables_and_nothing_is_made_anew() {
 
 #[test]
 fn entries_of_damaged_blocks_are_taken_only_if_their_metadata_agrees() {
-    let (hive, mut engine) = (MetaHive::new(), Engine::default());
+    let (hive, mut engine) = (MetaHive::default(), Engine::default());
     let suspect = Table { is_damaged: true, ..sealed() };
     check_sealed(&engine.compact(&hive, std::slice::from_ref(&suspect)));
     assert_eq!(hive.counts().suspects_accepted, 4);
@@ -197,7 +197,7 @@ fn a_survivor_is_sealed_with_the_sum_that_was_compared() {
     // The engine's buffer changes between input and output: the metadata that is written must
     // disagree with it, or the damage would be laundered.
     use lsm_core::hooks::{CompactionFilterFactory, Emitter, Entry, Faults, Job, JobKind, Origin};
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let job = Job {
         partition: "p",
         kind: JobKind::Compaction,

@@ -2,7 +2,7 @@
 
 use lsm_core::hooks::CompactionFilterFactory;
 use lsm_core::types::SeqNo;
-use metahive::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, MetaHive};
+use metahive::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, MetaHive, MetaHiveOptions};
 use proptest::prelude::*;
 
 use crate::engine::{Engine, Stored, Table, check_sealed, seq};
@@ -45,7 +45,7 @@ proptest! {
         snapshots in prop::collection::btree_set(1u64..100, 0..4),
         table_bytes in 100usize..2000,
     ) {
-        let hive = MetaHive::new().any_key(any_key);
+        let hive = MetaHive::new(MetaHiveOptions::new().any_key(any_key));
         let mut engine = Engine { table_bytes, ..Engine::default() };
         engine.snapshots = snapshots.iter().map(|n| seq(*n)).chain([seq(1000)]).collect();
         let (mut next, mut tables, mut data) = (0, Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ fn row(between: usize, value_len: usize) -> Vec<Stored> {
 #[test]
 fn a_group_stays_whole_up_to_its_bounds_and_is_split_and_counted_beyond() {
     let both = |between: usize, value_len: usize| {
-        let hive = MetaHive::new();
+        let hive = MetaHive::default();
         let mut engine = Engine { block_bytes: 4096, ..Engine::default() };
         engine.snapshots = vec![seq(1), SeqNo::MAX];
         let table = engine.flush(&hive, row(between, value_len));
@@ -106,7 +106,7 @@ fn a_group_stays_whole_up_to_its_bounds_and_is_split_and_counted_beyond() {
     assert_eq!(both(1, 2 * GROUP_OTHER_BYTES_MAX as usize), 0, "it has no cut to allow");
     assert_eq!(both(2, 2 * GROUP_OTHER_BYTES_MAX as usize), 2);
     // Many versions of one key fill the megabyte by themselves.
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine { snapshots: (1..20).map(seq).collect(), ..Engine::default() };
     let mut entries: Vec<Stored> =
         (1..20).map(|n| Stored::value(b"T", n, &vec![1; GROUP_BYTES_MAX as usize / 16])).collect();
@@ -118,7 +118,7 @@ fn a_group_stays_whole_up_to_its_bounds_and_is_split_and_counted_beyond() {
 
 #[test]
 fn tables_cut_inside_a_group_are_verified_one_by_one() {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine { block_bytes: 4096, table_bytes: 30_000, ..Engine::default() };
     engine.snapshots = vec![seq(1), SeqNo::MAX];
     let flushed = engine.flush(&hive, row(0, 0));
@@ -139,7 +139,7 @@ fn tables_cut_inside_a_group_are_verified_one_by_one() {
 
 #[test]
 fn blocks_that_had_to_be_cut_are_counted() {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine { forced_cuts: 1, ..Engine::default() };
     let table = engine.flush(&hive, vec![Stored::value(b"k", 1, b"v")]);
     assert_eq!(table.seal().unwrap().split_pairs, 1);
@@ -148,7 +148,7 @@ fn blocks_that_had_to_be_cut_are_counted() {
 #[test]
 fn a_million_versions_take_sixteen_bytes_each_and_tables_join_where_pairs_are_cut() {
     // The bound itself is asserted at compile time beside the slot; here it runs.
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine { block_bytes: 4096, ..Engine::default() };
     engine.snapshots = (0..20_000).map(seq).collect();
     let versions = (1..20_000).map(|n| Stored::value(b"k", n, b"v")).collect();

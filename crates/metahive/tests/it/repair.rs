@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use lsm_core::Result;
 use lsm_core::hooks::{Fault, OwnedEntry, Patch};
 use lsm_core::types::{EntryKind, SeqNo};
-use metahive::{ErrorHandler, MetaHive, RepairOptions, Replica};
+use metahive::{ErrorHandler, MetaHive, MetaHiveOptions, RepairOptions, Replica};
 
 use crate::damage::sealed;
 use crate::engine::{Engine, Sources, Stored, Table, check_sealed, seq};
@@ -41,7 +41,7 @@ fn check(hive: &MetaHive, damaged: &Table, mut sources: Sources, expected: &[&st
         assert_eq!(tables[0].data(), sealed().data());
     }
     // What was written stays good.
-    check_sealed(&Engine::default().compact(&MetaHive::new(), &tables));
+    check_sealed(&Engine::default().compact(&MetaHive::default(), &tables));
 }
 
 fn damaged(bits: &[(usize, u8)]) -> Table {
@@ -54,7 +54,7 @@ fn damaged(bits: &[(usize, u8)]) -> Table {
 
 #[test]
 fn damage_in_memory_is_gone_when_it_is_read_again() {
-    check(&MetaHive::new(), &damaged(&[(0, 1)]), Sources::of(&[sealed()]), &["re-read"]);
+    check(&MetaHive::default(), &damaged(&[(0, 1)]), Sources::of(&[sealed()]), &["re-read"]);
     // So is metadata that was overlooked.
     let mut without = sealed();
     without.entries[1].key = b"zzz\x01".to_vec();
@@ -62,7 +62,7 @@ fn damage_in_memory_is_gone_when_it_is_read_again() {
     without.entries[1].value = vec![0; 24];
     let expected = ["re-read", "none: its metadata alone is left"];
     let (tables, given) = Engine::default().compact_repaired(
-        &MetaHive::new(),
+        &MetaHive::default(),
         std::slice::from_ref(&without),
         &mut Sources::of(&[sealed()]),
     );
@@ -73,13 +73,13 @@ fn damage_in_memory_is_gone_when_it_is_read_again() {
 #[test]
 fn one_bit_and_two_bits_are_found_by_search() {
     let one = damaged(&[(1, 8)]);
-    check(&MetaHive::new(), &one, Sources::of(std::slice::from_ref(&one)), &["one-bit search"]);
+    check(&MetaHive::default(), &one, Sources::of(std::slice::from_ref(&one)), &["one-bit search"]);
     let two = damaged(&[(1, 8), (2, 64)]);
-    check(&MetaHive::new(), &two, Sources::of(std::slice::from_ref(&two)), &["two-bit search"]);
+    check(&MetaHive::default(), &two, Sources::of(std::slice::from_ref(&two)), &["two-bit search"]);
     let mut fields = damaged(&[(0, 32)]);
     fields.entries[0].kind = EntryKind::Tombstone;
     check(
-        &MetaHive::new(),
+        &MetaHive::default(),
         &fields,
         Sources::of(std::slice::from_ref(&fields)),
         &["two-bit search"],
@@ -87,7 +87,12 @@ fn one_bit_and_two_bits_are_found_by_search() {
     // The entry and one copy of its checksum.
     let mut both = damaged(&[(0, 32)]);
     both.entries[1].value[9] ^= 2;
-    check(&MetaHive::new(), &both, Sources::of(std::slice::from_ref(&both)), &["one-bit search"]);
+    check(
+        &MetaHive::default(),
+        &both,
+        Sources::of(std::slice::from_ref(&both)),
+        &["one-bit search"],
+    );
 }
 
 #[test]
@@ -95,7 +100,7 @@ fn a_candidate_that_would_break_the_order_is_refused() {
     // The medium has the entry between neighbours that it cannot stand between.
     let mut table = damaged(&[(1, 8)]);
     table.entries[2].key = b"aaa".to_vec();
-    let hive = MetaHive::new().repair_options(options(1));
+    let hive = MetaHive::new(MetaHiveOptions::new().repair_options(options(1)));
     let medium = table.clone();
     let fault = Engine::default().faults(&hive, &[damaged(&[(1, 8)])]).remove(0);
     use lsm_core::hooks::CompactionFilterFactory;
@@ -108,7 +113,7 @@ fn the_log_and_then_the_replica_are_asked() {
     let good = owned(&sealed().entries[0]);
     let logged =
         |log: OwnedEntry| Sources { log: vec![log], ..Sources::of(std::slice::from_ref(&three)) };
-    check(&MetaHive::new(), &three, logged(good.clone()), &["log"]);
+    check(&MetaHive::default(), &three, logged(good.clone()), &["log"]);
 
     struct Copy(OwnedEntry);
     impl Replica for Copy {
@@ -116,7 +121,8 @@ fn the_log_and_then_the_replica_are_asked() {
             Ok((key == self.0.key && seq == self.0.seq).then(|| self.0.clone()))
         }
     }
-    let hive = || MetaHive::new().replica(Arc::new(Copy(good.clone())));
+    let options = || MetaHiveOptions::new().replica(Arc::new(Copy(good.clone())));
+    let hive = || MetaHive::new(options());
     let wrong = OwnedEntry { value: b"bad".to_vec(), ..good.clone() };
     check(&hive(), &three, logged(wrong), &["replica"]);
     check(&hive(), &three, Sources::of(std::slice::from_ref(&three)), &["replica"]);
@@ -124,16 +130,16 @@ fn the_log_and_then_the_replica_are_asked() {
     let mut unreadable = three.clone();
     unreadable.entries[1].value[8..].fill(7);
     let sources = Sources { medium: vec![unreadable.clone()], ..logged(good.clone()) };
-    check(&MetaHive::new(), &unreadable, sources, &["log"]);
+    check(&MetaHive::default(), &unreadable, sources, &["log"]);
     // So does one whose metadata is gone, and metadata whose entry is gone.
     let mut gone = sealed();
     gone.entries.remove(1);
     let sources = Sources { medium: vec![gone.clone()], ..logged(good.clone()) };
-    check(&MetaHive::new(), &gone, sources, &["log"]);
+    check(&MetaHive::default(), &gone, sources, &["log"]);
     let mut gone = sealed();
     gone.entries.remove(0);
     let sources = Sources { medium: vec![gone.clone()], ..logged(good.clone()) };
-    check(&MetaHive::new(), &gone, sources, &["log"]);
+    check(&MetaHive::default(), &gone, sources, &["log"]);
 }
 
 #[test]
@@ -146,7 +152,7 @@ fn what_nobody_has_is_poisoned_and_reported_with_its_bytes() {
         }
     }
     let heard = Arc::new(Heard::default());
-    let hive = MetaHive::new().error_handler(heard.clone());
+    let hive = MetaHive::new(MetaHiveOptions::new().error_handler(heard.clone()));
     let three = damaged(&[(0, 1), (1, 1), (2, 1)]);
     check(&hive, &three, Sources::of(std::slice::from_ref(&three)), &["poison"]);
     let bytes = Some(OwnedEntry { verified: true, ..owned(&three.entries[0]) });
@@ -157,7 +163,7 @@ fn what_nobody_has_is_poisoned_and_reported_with_its_bytes() {
     gone.entries.remove(0);
     let inputs = std::slice::from_ref(&gone);
     let (tables, _) =
-        Engine::default().compact_repaired(&MetaHive::new(), inputs, &mut Sources::of(inputs));
+        Engine::default().compact_repaired(&MetaHive::default(), inputs, &mut Sources::of(inputs));
     let first = &tables[0].data()[0];
     assert_eq!((&first.key[..], first.kind), (&b"apple"[..], EntryKind::Poison));
 }
@@ -168,7 +174,7 @@ fn the_retries_are_bounded() {
     let mut counted = Vec::new();
     for retries_max in [0, 1, 5] {
         let options = RepairOptions { retries_max, ..options(0) };
-        let hive = MetaHive::new().repair_options(options);
+        let hive = MetaHive::new(MetaHiveOptions::new().repair_options(options));
         let mut sources = Sources::of(std::slice::from_ref(&one));
         let inputs = std::slice::from_ref(&one);
         Engine::default().compact_repaired(&hive, inputs, &mut sources);

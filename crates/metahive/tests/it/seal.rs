@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lsm_core::hooks::Decision;
 use metahive::group::{State, verify_group};
 use metahive::payload::{Payload, metadata_key};
-use metahive::{Integrity, MetaHive, Statistics, Verdict, checksum};
+use metahive::{Integrity, MetaHive, MetaHiveOptions, Statistics, Verdict, checksum};
 
 use crate::engine::{Engine, Stored, Table, check_sealed, seq};
 
@@ -18,7 +18,7 @@ fn metadata_of(entry: &Stored) -> Stored {
 
 #[test]
 fn entries_of_other_nodes_get_metadata_and_what_they_left_over_goes() {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let (with, without) = (Stored::value(b"a", 1, b"x"), Stored::value(b"b", 2, b"y"));
     let orphan = metadata_of(&Stored::value(b"c", 3, b"deleted there"));
     let table = Table::new(1, vec![metadata_of(&with), with, without, orphan]);
@@ -30,7 +30,7 @@ fn entries_of_other_nodes_get_metadata_and_what_they_left_over_goes() {
 
 #[test]
 fn deletions_are_sealed_and_never_taken_for_metadata() {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine::default();
     let deletions = vec![Stored::deletion(b"a", 5), Stored::deletion(b"a\0", 6)];
     let table = engine.flush(&hive, deletions.clone());
@@ -44,7 +44,7 @@ fn deletions_are_sealed_and_never_taken_for_metadata() {
 
 #[test]
 fn dropped_versions_take_their_metadata_along() {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine::default();
     let old = Table { file: 1, ..engine.flush(&hive, vec![Stored::value(b"k", 1, b"old")]) };
     let new = Table { file: 2, ..engine.flush(&hive, vec![Stored::value(b"k", 2, b"new")]) };
@@ -59,7 +59,7 @@ fn dropped_versions_take_their_metadata_along() {
 
 #[test]
 fn rewritten_entries_are_sealed_as_they_are_written() {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine::default();
     let table = engine
         .flush(&hive, vec![Stored::value(b"change", 1, b"x"), Stored::value(b"remove", 2, b"y")]);
@@ -74,7 +74,7 @@ fn rewritten_entries_are_sealed_as_they_are_written() {
 
 #[test]
 fn ingested_entries_are_verified_as_stored_and_sealed_as_they_count() {
-    let hive = MetaHive::new();
+    let hive = MetaHive::default();
     let mut engine = Engine::default();
     let table =
         engine.flush(&hive, vec![Stored::value(b"a", 3, b"x"), Stored::value(b"b", 7, b"")]);
@@ -92,7 +92,7 @@ fn ingested_entries_are_verified_as_stored_and_sealed_as_they_count() {
 
 #[test]
 fn a_provider_keeps_what_it_made_through_compactions() {
-    let hive = MetaHive::new().provider(Arc::new(Statistics::default()));
+    let hive = MetaHive::new(MetaHiveOptions::new().provider(Arc::new(Statistics::default())));
     let mut engine = Engine::default();
     let values = [(b"a", 10), (b"b", 20), (b"c", 60)];
     let entries = values.iter().enumerate();
@@ -125,7 +125,7 @@ fn a_provider_keeps_what_it_made_through_compactions() {
         snapshots: &[],
         inputs: &inputs,
     };
-    let started = lsm_core::hooks::CompactionFilterFactory::start(&MetaHive::new(), &job);
+    let started = lsm_core::hooks::CompactionFilterFactory::start(&MetaHive::default(), &job);
     assert!(started.is_err());
 }
 
@@ -138,7 +138,7 @@ fn a_group_in_memory_is_verified_without_a_job() {
         Stored::value(b"a\0", 3, b"z"),
     ];
     engine.snapshots = vec![seq(1), seq(9)];
-    let mut table = engine.flush(&MetaHive::new(), entries);
+    let mut table = engine.flush(&MetaHive::default(), entries);
     let states = |table: &Table| {
         let entries: Vec<_> = table
             .entries
