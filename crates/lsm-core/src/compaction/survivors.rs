@@ -11,6 +11,8 @@
 //!    job once no fault is left.
 //! 3. All versions of a user key are in one table.
 
+use std::collections::HashSet;
+
 use super::clip::Place;
 use super::{Clip, KeyBelow, Outputs, Split, Stages, Survival, Verdict, place_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -20,7 +22,7 @@ use crate::hooks::{
 use crate::iter::{InternalIter, MergeIter};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::memtable::MemtableIter;
-use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::SstMeta;
 
 /// How often a running job looks whether it should stop, in entries.
@@ -68,8 +70,8 @@ pub enum JobOutcome {
         tables: Vec<SstMeta>,
         /// Handles to values that no entry refers to any more.
         dropped_handles: Vec<Vec<u8>>,
-        /// The first entry of each block that does not verify: all of it was kept by other means.
-        suspects: Vec<Fault>,
+        /// Damage that was mended on the way, and by what.
+        mended: Vec<(Fault, String)>,
     },
     /// Damaged entries; nothing was written.
     Faulty(Vec<Fault>),
@@ -87,7 +89,8 @@ struct Writing<'a, 'o> {
     /// What did not fit here, if anything: without a fault of the filter, why the job fails.
     misfit: Option<Error>,
     dropped_handles: Vec<Vec<u8>>,
-    suspects: Vec<Fault>,
+    /// The blocks whose damage was noted.
+    suspects: HashSet<(Option<FileNo>, u64)>,
     /// The entry read last and its value, for comparison with a twin.
     last: Option<InternalKey>,
     last_value: Vec<u8>,
@@ -115,7 +118,7 @@ pub fn write_survivors<I: JobIter>(
         faults: Faults::default(),
         misfit: None,
         dropped_handles: Vec::new(),
-        suspects: Vec::new(),
+        suspects: HashSet::new(),
         last: None,
         last_value: Vec::new(),
         written: None,
@@ -201,19 +204,19 @@ impl Writing<'_, '_> {
     /// Notes the block of a suspect entry, once.
     #[cold]
     fn note_suspect(&mut self, entry: Entry<'_>, at: Origin) {
-        let is_noted = |f: &Fault| (f.at.file, f.at.block_offset) == (at.file, at.block_offset);
-        if self.suspects.iter().any(is_noted) {
+        if !self.suspects.insert((at.file, at.block_offset)) {
             return;
         }
-        self.suspects.push(Fault {
+        let fault = Fault {
             key: entry.key.to_vec(),
             seq: entry.stored_seq,
             kind: entry.kind,
             value: Vec::new(),
             at,
-            what: "a block does not verify; its entries were kept by their metadata".to_owned(),
+            what: "the block that begins with this key does not verify".to_owned(),
             detail: Vec::new(),
-        });
+        };
+        self.faults.mended(fault, "entry by entry");
     }
 
     fn origin<I: JobIter>(&self, entries: &I) -> Origin {
@@ -381,15 +384,15 @@ impl Writing<'_, '_> {
 
     fn finish(mut self) -> Result<JobOutcome> {
         self.boundary(None)?;
-        if !self.faults.is_empty() {
-            return Ok(JobOutcome::Faulty(self.faults.into_vec()));
+        let (faults, mended) = self.faults.into_parts();
+        if !faults.is_empty() {
+            return Ok(JobOutcome::Faulty(faults));
         }
         if let Some(error) = self.misfit {
             return Err(error);
         }
         let tables = self.outputs.finish()?;
-        let (dropped_handles, suspects) = (self.dropped_handles, self.suspects);
-        Ok(JobOutcome::Done { tables, dropped_handles, suspects })
+        Ok(JobOutcome::Done { tables, dropped_handles: self.dropped_handles, mended })
     }
 }
 

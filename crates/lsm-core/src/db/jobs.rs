@@ -102,9 +102,11 @@ impl DbInner {
             let inject = self.inject.as_deref();
             let stages = Stages::new(hooks, respected, registered, &patches, inject);
             match (run(stages)?, hooks.sealing()) {
-                (JobOutcome::Done { tables, dropped_handles, suspects }, _) => {
-                    for suspect in &suspects {
-                        self.tell(&Event::Corruption(self.damage_of(view, suspect)));
+                (JobOutcome::Done { tables, dropped_handles, mended }, _) => {
+                    for (fault, source) in mended {
+                        self.tell(&Event::Corruption(self.damage_of(view, &fault)));
+                        let partition = view.version.name.to_string();
+                        self.tell(&Event::Repaired { partition, key: fault.key, source });
                     }
                     return Ok((tables, dropped_handles));
                 }

@@ -213,24 +213,33 @@ pub struct Fault {
     pub detail: Vec<u8>,
 }
 
-/// The faults of a job so far.
+/// The damage that a job has found so far.
 #[derive(Debug, Default)]
-pub struct Faults(Vec<Fault>);
+pub struct Faults {
+    faults: Vec<Fault>,
+    mended: Vec<(Fault, String)>,
+}
 
 impl Faults {
-    /// Notes a fault.
+    /// Notes a fault: the job installs nothing, and runs again once it is repaired.
     pub fn push(&mut self, fault: Fault) {
-        self.0.push(fault);
+        self.faults.push(fault);
     }
 
-    /// Whether there is none.
+    /// Notes damage that the job itself mends by what `source` says. Listeners are told when its
+    /// result is installed.
+    pub fn mended(&mut self, fault: Fault, source: &str) {
+        self.mended.push((fault, source.to_owned()));
+    }
+
+    /// Whether there is no fault.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.faults.is_empty()
     }
 
-    /// All of them.
-    pub fn into_vec(self) -> Vec<Fault> {
-        self.0
+    /// The faults, and what was mended.
+    pub fn into_parts(self) -> (Vec<Fault>, Vec<(Fault, String)>) {
+        (self.faults, self.mended)
     }
 }
 

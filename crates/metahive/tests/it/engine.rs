@@ -256,7 +256,7 @@ impl Engine {
         let last = out.tables.last_mut().unwrap();
         filter.finish_table(&mut last.properties).unwrap();
         self.next_file = last.file + 1;
-        (out.tables, faults.into_vec())
+        (out.tables, faults.into_parts().0)
     }
 
     fn cut(&self, filter: &mut dyn CompactionFilter, out: &mut Outputs) {

@@ -191,7 +191,7 @@ impl<'a> Arrival<'a> {
         }
         let nothing = &mut |_: &[u8], _, _: &[u8]| Ok(());
         filter.boundary(None, &mut Emitter::new(nothing, 0), &mut faults)?;
-        match faults.into_vec().first() {
+        match faults.into_parts().0.first() {
             None => Ok(()),
             Some(fault) => {
                 let (path, offset) = (table.path(context), fault.at.block_offset);
