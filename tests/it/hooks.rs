@@ -207,8 +207,8 @@ impl CompactionFilterFactory for Sealer {
         Ok(Box::new(SealerJob { sealer: self.clone(), read, pending }))
     }
 
-    fn repair(&self, fault: &Fault, _sources: &mut dyn RepairSources) -> Patch {
-        match self.good.lock().unwrap().get(&fault.key) {
+    fn repair(&self, faults: &[Fault], _sources: &mut dyn RepairSources) -> Vec<Patch> {
+        let patch = |fault: &Fault| match self.good.lock().unwrap().get(&fault.key) {
             Some(value) => Patch::Replace {
                 key: fault.key.clone(),
                 seq: fault.seq,
@@ -217,7 +217,8 @@ impl CompactionFilterFactory for Sealer {
                 source: "memory".to_owned(),
             },
             None => Patch::Poison,
-        }
+        };
+        faults.iter().map(patch).collect()
     }
 }
 

@@ -34,6 +34,7 @@ pub fn flush(
         bottom: version.tables().next().is_none(),
         snapshots: stages.registered(),
         inputs: &[],
+        repaired: &[],
     })?;
     let mut entries = MergeIter::new(memtables.iter().map(|memtable| memtable.iter()).collect());
     // Sequence numbers are stored relative to this: everything flushed so far lies below it.

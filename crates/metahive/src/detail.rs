@@ -5,9 +5,8 @@
 //! [`Fault::detail`]: lsm_core::hooks::Fault::detail
 
 use lsm_core::codec::{Malformed, Reader, put_bytes, put_u32, put_u64};
+use lsm_core::hooks::Origin;
 use lsm_core::types::FileNo;
-
-use crate::settled::Place;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +17,20 @@ pub(crate) enum Cause {
     Unpaired = 1,
     /// The metadata has no entry.
     Orphan = 2,
+}
+
+/// Where an entry lies, without what may change between two runs of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) file: Option<FileNo>,
+    pub(crate) block_offset: u64,
+    pub(crate) entry: u32,
+}
+
+impl From<&Origin> for Place {
+    fn from(at: &Origin) -> Place {
+        Place { file: at.file, block_offset: at.block_offset, entry: at.entry }
+    }
 }
 
 /// See the module.

@@ -57,7 +57,6 @@ mod options;
 pub mod payload;
 mod provider;
 mod repair;
-mod settled;
 pub mod table_seal;
 mod verdict;
 

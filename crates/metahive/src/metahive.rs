@@ -18,21 +18,18 @@ use crate::options::MetaHiveOptions;
 use crate::payload::SUFFIX;
 use crate::provider::{Integrity, MetadataProvider};
 use crate::repair::{self, RepairOptions};
-use crate::settled::SettledPlaces;
 
 /// What the factory and its filters share.
 pub(crate) struct Shared {
     pub(crate) provider: Arc<dyn MetadataProvider>,
     /// Whether the provider is [`Integrity`], which the filter does without calling it.
     pub(crate) is_integrity: bool,
-    pub(crate) settled: SettledPlaces,
     counts: Mutex<Counts>,
 }
 
 impl Shared {
     fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
-        let (settled, counts) = (SettledPlaces::default(), Mutex::default());
-        Arc::new(Shared { provider, is_integrity, settled, counts })
+        Arc::new(Shared { provider, is_integrity, counts: Mutex::default() })
     }
 
     pub(crate) fn add(&self, counts: Counts) {
@@ -131,8 +128,8 @@ impl CompactionFilterFactory for MetaHive {
         Ok(Box::new(HiveFilter::start(self.shared.clone(), job)?))
     }
 
-    fn repair(&self, fault: &Fault, sources: &mut dyn RepairSources) -> Patch {
-        repair::repair(fault, sources, &self.repair, &self.shared)
+    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
+        repair::repair(faults, sources, &self.repair, &self.shared)
     }
 }
 

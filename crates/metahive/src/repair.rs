@@ -17,6 +17,7 @@
 //!    it comes out of a frame or block whose own checksum agreed.
 //! 2. What no source repairs is poisoned: it reads as corruption, never as an older version.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,10 +27,9 @@ use lsm_core::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 use crate::bits;
 use crate::checksum;
-use crate::detail::{Cause, Detail};
+use crate::detail::{Cause, Detail, Place};
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key, is_metadata, metadata_key};
-use crate::settled::{Place, Settled};
 use crate::verdict::judge;
 
 /// A copy of the data elsewhere.
@@ -94,30 +94,33 @@ const ENTRIES_BEHIND_MAX: u32 = 1024;
 /// How far around an entry its neighbours are looked for, in entries.
 const ENTRIES_AROUND_MAX: u32 = 8;
 
-/// What takes the place of a faulty entry.
+/// What takes the places of faulty entries.
 pub(crate) fn repair(
-    fault: &Fault,
+    faults: &[Fault],
     sources: &mut dyn RepairSources,
     options: &RepairOptions,
     shared: &Shared,
-) -> Patch {
-    let place = Place::from(&fault.at);
-    let Ok(detail) = Detail::decode(&fault.detail) else { return Patch::Poison };
-    let mut ladder = Ladder { fault, detail, sources, options, shared, found: None };
-    if ladder.detail.cause == Cause::Orphan {
-        return ladder.orphan(place);
-    }
-    match ladder.climb() {
-        Some((entry, source)) => {
-            shared.settled.insert(place, Settled::Bytes(sum_of(&entry)));
-            replace(entry, source)
+) -> Vec<Patch> {
+    // The filter reports an entry before the metadata that came apart from it.
+    let mut repaired = HashSet::new();
+    let patch = |fault: &Fault| {
+        let Ok(detail) = Detail::decode(&fault.detail) else { return Patch::Poison };
+        let mut ladder = Ladder { fault, detail, sources, options, shared, found: None };
+        if ladder.detail.cause == Cause::Orphan {
+            return ladder.orphan(&repaired);
         }
-        None => {
-            ladder.give_up();
-            shared.settled.insert(place, Settled::Poison);
-            Patch::Poison
+        match ladder.climb() {
+            Some((entry, source)) => {
+                repaired.insert(Place::from(&fault.at));
+                replace(entry, source)
+            }
+            None => {
+                ladder.give_up();
+                Patch::Poison
+            }
         }
-    }
+    };
+    faults.iter().map(patch).collect()
 }
 
 fn sum_of(entry: &OwnedEntry) -> u64 {
@@ -322,19 +325,16 @@ impl Ladder<'_> {
 
     /// Metadata whose entry is gone. If the entry was found under another key the metadata has
     /// served; else the entry is restored in its place, or poisoned under the key that it had.
-    fn orphan(&mut self, place: Place) -> Patch {
+    fn orphan(&mut self, repaired: &HashSet<Place>) -> Patch {
         let partner = self.detail.partner.take();
-        let partner = partner.and_then(|(_, place)| self.shared.settled.get(place));
-        if matches!(partner, Some(Settled::Bytes(_))) {
+        if partner.is_some_and(|(_, place)| repaired.contains(&place)) {
             return Patch::Leave;
         }
         if let Some((entry, source)) = self.elsewhere() {
-            self.shared.settled.insert(place, Settled::Bytes(sum_of(&entry)));
             return replace(entry, source);
         }
         self.give_up();
         let Some((key, seq)) = self.names().into_iter().next() else { return Patch::Leave };
-        self.shared.settled.insert(place, Settled::Poison);
         Patch::Replace {
             key,
             seq,

@@ -8,9 +8,11 @@
 //! 2. When it fails, the inputs are untouched and what it wrote is removed, or left to the next
 //!    open if even that fails.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::replacements::Replacements;
 use super::survivors::is_plausible;
 use super::{Clip, Job, JobIter, JobOutcome, KeyBelow, Split, Stages, write_survivors};
 use crate::error::{Error, Result};
@@ -103,10 +105,6 @@ impl<'a> Outputs<'a> {
 
     /// Appends an entry; keys ascend.
     pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
-        if self.values_only && key.trailer.kind() != Some(EntryKind::Value) {
-            let what = "the record is known to be damaged";
-            return Err(Error::corruption(self.dir(), None, what).at_key(key.user));
-        }
         self.writer()?.add(key, value)
     }
 
@@ -114,6 +112,11 @@ impl<'a> Outputs<'a> {
     pub(super) fn add_hidden(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
         let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
         self.writer()?.add_hidden(key, payload)
+    }
+
+    /// Whether values alone may be added.
+    pub(super) fn values_only(&self) -> bool {
+        self.values_only
     }
 
     /// Says whether a block may end before the next entry.
@@ -187,6 +190,26 @@ enum Input {
     /// A table of level 0, or those of a deeper level, with hidden entries and places, for a
     /// filter that seals.
     Raw(LevelIter<RawIter>, usize),
+    /// What repairs put in the place of entries, where it sorts.
+    Repaired(Replacements),
+}
+
+impl Input {
+    fn replacements<'t>(
+        stages: &Stages<'_>,
+        tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
+    ) -> Option<Input> {
+        if stages.patches.is_empty() {
+            return None;
+        }
+        let global: HashMap<_, _> = tables
+            .filter_map(|(_, table)| Some((table.meta.file, table.meta.global_seq?)))
+            .collect();
+        let suffix = &stages.hooks().rules.reserved_suffix;
+        let replacements =
+            Replacements::new(stages.patches, suffix, |file| global.get(&file).copied());
+        (!replacements.is_empty()).then_some(Input::Repaired(replacements))
+    }
 }
 
 macro_rules! each {
@@ -195,6 +218,7 @@ macro_rules! each {
             Input::Memtable($iter) => $call,
             Input::Level($iter) => $call,
             Input::Raw($iter, _) => $call,
+            Input::Repaired($iter) => $call,
         }
     };
 }
@@ -246,7 +270,15 @@ impl InternalIter for Input {
 
 impl JobIter for Input {
     fn is_hidden(&self) -> bool {
-        matches!(self, Input::Raw(iter, _) if iter.on_table().hidden())
+        match self {
+            Input::Raw(iter, _) => iter.on_table().hidden(),
+            Input::Repaired(iter) => iter.is_hidden(),
+            _ => false,
+        }
+    }
+
+    fn is_replacement(&self) -> bool {
+        matches!(self, Input::Repaired(_))
     }
 
     fn stored_seq(&self) -> SeqNo {
@@ -254,6 +286,7 @@ impl JobIter for Input {
             Input::Level(iter) => iter.on_table().stored_seq(),
             Input::Memtable(iter) => iter.key().trailer.seq(),
             Input::Raw(iter, _) => iter.key().trailer.seq(),
+            Input::Repaired(iter) => iter.stored_seq(),
         }
     }
 
@@ -264,6 +297,7 @@ impl JobIter for Input {
                 let (file, level) = (Some(iter.current_table().meta.file), *level);
                 Origin { file, level, block_offset, entry, block_verified }
             }
+            Input::Repaired(iter) => iter.origin(),
             // Of tables only a filter that seals asks.
             _ => Origin::MEMTABLE,
         }
@@ -292,8 +326,9 @@ pub struct JobContext<'a> {
 /// Reads every input once, past the block cache, and writes what survives.
 pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Result<JobOutcome> {
     let JobContext { factory, tables, mut stages, should_stop } = context;
-    let inputs = open_inputs(&job.inputs, tables, stages.hooks())?;
+    let mut inputs = open_inputs(&job.inputs, tables, stages.hooks())?;
     let notes = input_tables(job.tables(), tables)?;
+    let repaired = stages.repaired();
     stages.start(&hooks::Job {
         partition: &version.name,
         kind: hooks::JobKind::Compaction,
@@ -302,6 +337,7 @@ pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Re
         bottom: job.bottom,
         snapshots: stages.registered(),
         inputs: &notes,
+        repaired: &repaired,
     })?;
     let base_seq = job.tables().map(|(_, table)| table.meta.oldest()).min();
     let base_seq = base_seq.expect("a job has inputs");
@@ -309,6 +345,7 @@ pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Re
     let outputs = Outputs::new(factory, &version.options, job.level_to, base_seq, suffix);
     let below = KeyBelow::new(version, job.level_to);
     let split = Some(Split::new(job, version.options.table_bytes));
+    inputs.extend(Input::replacements(&stages, job.tables()));
     let mut entries = MergeIter::new(inputs);
     write_survivors(&mut entries, None, stages, below, split, outputs, should_stop)
         .map_err(|error| blame(error, job.tables(), tables))
@@ -342,6 +379,7 @@ pub fn extract(
     let mut inputs: Vec<_> = memtables.iter().map(|m| Input::Memtable(m.iter())).collect();
     inputs.extend(open_inputs(&levels, tables, stages.hooks())?);
     let notes = input_tables(in_range(), tables)?;
+    let repaired = stages.repaired();
     let level_to = LEVEL_COUNT - 1;
     stages.start(&hooks::Job {
         partition: &version.name,
@@ -351,12 +389,14 @@ pub fn extract(
         bottom: true,
         snapshots: stages.registered(),
         inputs: &notes,
+        repaired: &repaired,
     })?;
     let suffix = &stages.hooks().rules.reserved_suffix;
     let mut outputs = Outputs::new(factory, &version.options, level_to, SeqNo::ZERO, suffix);
     (outputs.values_only, outputs.folder) = (true, tables.dir.clone());
     let below = KeyBelow::new(version, level_to);
     let split = Some(Split::by_size(version.options.table_bytes));
+    inputs.extend(Input::replacements(&stages, in_range()));
     let mut entries = MergeIter::new(inputs);
     write_survivors(&mut entries, Some(clip), stages, below, split, outputs, should_stop)
         .map_err(|error| blame(error, in_range(), tables))

@@ -16,6 +16,7 @@ mod executor;
 mod leveled;
 mod picker;
 mod place;
+mod replacements;
 mod rules;
 mod split;
 mod stages;

@@ -54,6 +54,13 @@ impl<'a> Stages<'a> {
         self.hooks
     }
 
+    /// The places that patches change, ascending.
+    pub(super) fn repaired(&self) -> Vec<Origin> {
+        let mut places: Vec<_> = self.patches.keys().copied().collect();
+        places.sort();
+        places
+    }
+
     /// The registered snapshots, ascending.
     pub fn registered(&self) -> &'a [SeqNo] {
         self.registered

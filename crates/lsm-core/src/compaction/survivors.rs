@@ -40,6 +40,11 @@ pub trait JobIter: InternalIter {
         Origin::MEMTABLE
     }
 
+    /// Whether a repair put the entry in the place of another.
+    fn is_replacement(&self) -> bool {
+        false
+    }
+
     /// The entry's sequence number in its file.
     fn stored_seq(&self) -> SeqNo {
         self.key().trailer.seq()
@@ -55,6 +60,10 @@ impl<I: JobIter> JobIter for MergeIter<I> {
 
     fn origin(&self) -> Origin {
         self.current().origin()
+    }
+
+    fn is_replacement(&self) -> bool {
+        self.current().is_replacement()
     }
 
     fn stored_seq(&self) -> SeqNo {
@@ -148,10 +157,10 @@ pub fn write_survivors<I: JobIter>(
 }
 
 impl Writing<'_, '_> {
-    /// Takes in the entry under the cursor, or what a patch puts in its place.
+    /// Takes in the entry under the cursor, unless a patch takes it away.
     fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
         let (key, value) = (entries.key(), entries.value());
-        let (stored_seq, mut hidden, at) =
+        let (stored_seq, hidden, at) =
             (entries.stored_seq(), entries.is_hidden(), self.origin(entries));
         let kind = key.trailer.kind().expect("a stored entry has a kind");
         let entry =
@@ -159,7 +168,8 @@ impl Writing<'_, '_> {
         if !at.block_verified {
             self.note_suspect(entry, at);
         }
-        if self.stages.patches.is_empty() && self.stages.inject.is_none() {
+        let is_as_read = self.stages.patches.is_empty() && self.stages.inject.is_none();
+        if is_as_read || entries.is_replacement() {
             return self.take(entry, at);
         }
         let mut owned = OwnedEntry {
@@ -172,33 +182,20 @@ impl Writing<'_, '_> {
         if let Some(inject) = self.stages.inject {
             inject(at, &mut owned);
         }
-        let mut patched = at;
         match self.stages.patches.get(&place_of(at)) {
             None => {}
-            Some(Patch::Leave) => return Ok(()),
+            // What replaces it is merged in where it belongs.
+            Some(Patch::Leave | Patch::Replace { .. }) => return Ok(()),
             Some(Patch::Poison) => {
                 owned.kind = EntryKind::Poison;
                 owned.value.clear();
-            }
-            Some(Patch::Replace { key, seq, kind, value, .. }) => {
-                patched.block_verified = true;
-                // What takes the place of metadata may be the entry that it was for.
-                let suffix = &self.stages.hooks.rules.reserved_suffix;
-                hidden &= *kind == EntryKind::Tombstone && key.ends_with(suffix);
-                owned = OwnedEntry {
-                    key: key.clone(),
-                    seq: *seq,
-                    kind: *kind,
-                    value: value.clone(),
-                    verified: true,
-                };
             }
         }
         // An ingested file's entries all count under the file's sequence number.
         let seq = if entry.seq == stored_seq { owned.seq } else { entry.seq };
         let (key, value) = (&owned.key[..], &owned.value[..]);
         let (stored_seq, kind) = (owned.seq, owned.kind);
-        self.take(Entry { key, seq, stored_seq, kind, value, hidden }, patched)
+        self.take(Entry { key, seq, stored_seq, kind, value, hidden }, at)
     }
 
     /// Notes the block of a suspect entry, once.
@@ -260,11 +257,15 @@ impl Writing<'_, '_> {
         Ok(())
     }
 
-    /// An entry that does not fit here: an error. A filter that seals reads on, because it may
-    /// know of the damaged entry that made this one seem wrong: a key that has grown puts all
-    /// that follow it out of order.
+    /// An entry that does not fit here.
     fn damaged(&mut self, entry: Entry<'_>, what: &str) -> Result<()> {
-        let error = Error::corruption(self.outputs.dir(), None, what).at_key(entry.key);
+        self.misfit(Error::corruption(self.outputs.dir(), None, what).at_key(entry.key))
+    }
+
+    /// What is wrong with an entry: an error. A filter that seals reads on, because it may know of
+    /// the damaged entry that made this one seem wrong: a key that has grown puts all that follow
+    /// it out of order.
+    fn misfit(&mut self, error: Error) -> Result<()> {
         if self.stages.sealing.is_none() {
             return Err(error);
         }
@@ -281,7 +282,10 @@ impl Writing<'_, '_> {
         {
             None
         } else {
-            self.stages.decide(entry)?
+            match self.stages.decide(entry) {
+                Err(error) => return self.misfit(error),
+                Ok(decision) => decision,
+            }
         };
         match decision {
             None | Some(Decision::Keep) => self.carry(entry, at),
@@ -306,8 +310,12 @@ impl Writing<'_, '_> {
     /// Writes an entry as it is, or with the handle of a value that moved.
     fn carry(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
         let moved = match (&self.stages.hooks.store, entry.kind) {
-            (Some(store), EntryKind::Handle) => store.carry(entry.value)?,
-            _ => None,
+            (Some(store), EntryKind::Handle) => store.carry(entry.value),
+            _ => Ok(None),
+        };
+        let moved = match moved {
+            Err(error) => return self.misfit(error.at_key(entry.key)),
+            Ok(moved) => moved,
         };
         match moved {
             Some(handle) => {
@@ -335,6 +343,9 @@ impl Writing<'_, '_> {
         if self.written.as_ref().is_some_and(|written| written.as_ref() >= key) {
             // Only a faulty run gets here, and nothing of it is installed.
             return self.damaged(entry, "an entry is out of order");
+        }
+        if self.outputs.values_only() && entry.kind != EntryKind::Value {
+            return self.damaged(entry, "the record is known to be damaged");
         }
         if let Some(sealing) = &mut self.stages.sealing {
             sealing.output(entry, untouched_from)?;

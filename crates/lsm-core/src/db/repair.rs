@@ -15,7 +15,7 @@ use crate::hooks::{
     CompactionFilterFactory, Event, Fault, Origin, OwnedEntry, Patch, RepairSources,
 };
 use crate::partition::ReadView;
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{EntryKind, PartitionId, SeqNo};
 use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
 
 /// Runs of a job over its repaired entries; one that still finds new faults then is given up.
@@ -62,14 +62,20 @@ impl DbInner {
         patches: &mut Patches,
     ) {
         let mut sources = Sources { db: self, partition: view.version.id, view: view.clone() };
-        for fault in faults {
-            let damage = self.damage_of(view, &fault);
+        // What a repair gave once was not good enough.
+        let (tried, new): (Vec<_>, Vec<_>) =
+            faults.into_iter().partition(|fault| patches.contains_key(&place_of(fault.at)));
+        let given = filter.repair(&new, &mut sources);
+        let given = given.into_iter().chain(std::iter::repeat(Patch::Poison));
+        let poison = tried.into_iter().map(|fault| (fault, Patch::Poison));
+        for (fault, patch) in new.into_iter().zip(given).chain(poison) {
+            let mut damage = self.damage_of(view, &fault);
             self.tell(&Event::Corruption(damage.clone()));
-            let place = place_of(fault.at);
-            // What a repair gave was not good enough.
-            let tried = patches.contains_key(&place);
-            let patch = if tried { Patch::Poison } else { filter.repair(&fault, &mut sources) };
             match &patch {
+                Patch::Replace { kind: EntryKind::Poison, key, .. } => {
+                    damage.key = Some(key.clone());
+                    self.tell(&Event::Quarantined { damage, value: fault.value });
+                }
                 Patch::Replace { key, source, .. } => self.tell(&Event::Repaired {
                     partition: view.version.name.to_string(),
                     key: key.clone(),
@@ -81,7 +87,7 @@ impl DbInner {
                 }
                 Patch::Leave => {}
             }
-            patches.insert(place, patch);
+            patches.insert(place_of(fault.at), patch);
         }
     }
 

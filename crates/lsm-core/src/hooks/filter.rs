@@ -34,6 +34,9 @@ pub struct Job<'a> {
     pub snapshots: &'a [SeqNo],
     /// The input tables with their properties; none for a flush.
     pub inputs: &'a [InputTable],
+    /// Places whose entries are what repairs put there, or is known to be damaged. In the first
+    /// run none.
+    pub repaired: &'a [Origin],
 }
 
 /// An input table of a job.
@@ -85,11 +88,12 @@ pub trait CompactionFilterFactory: Send + Sync + 'static {
     /// A filter for a job.
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>>;
 
-    /// What to put in the place of a faulty entry. Called outside every job and lock; may read and
-    /// may take its time.
-    fn repair(&self, fault: &Fault, sources: &mut dyn RepairSources) -> Patch {
-        let _ = (fault, sources);
-        Patch::Poison
+    /// What to put in the places of the faulty entries of one run: a patch for each, in their
+    /// order; where one is lacking, the entry is poisoned. Called outside every job and lock; may
+    /// read and may take its time.
+    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
+        let _ = (faults, sources);
+        Vec::new()
     }
 }
 

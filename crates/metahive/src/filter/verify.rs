@@ -6,22 +6,21 @@
 //!
 //! Invariants:
 //! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a
-//!    repair settled, or as missing.
+//!    repair put there, or as missing.
 //! 2. An entry of a damaged block is good only if its metadata says so.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use lsm_core::error::Result;
 use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin};
-use lsm_core::types::{EntryKind, FileNo};
+use lsm_core::types::{EntryKind, FileNo, SeqNo};
 
 use crate::cluster::{Cluster, JUDGED};
 use crate::counts::Counts;
-use crate::detail::{Cause, Detail};
+use crate::detail::{Cause, Detail, Place};
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key};
-use crate::settled::{Place, Settled};
 use crate::table_seal::TableSeal;
 use crate::verdict::{Verdict, judge};
 
@@ -37,11 +36,16 @@ pub(super) struct Judge {
     pub(super) shared: Arc<Shared>,
     /// Ascending by file; `None` for a table that is not sealed.
     tables: Vec<(FileNo, Option<TableSeal>)>,
-    settled: HashMap<Place, Settled>,
+    /// Where repairs put what is there: an entry that came out of the log has no metadata to agree
+    /// with, and a poisoned one disagrees for ever.
+    repaired: HashSet<Place>,
 
     /// Entries without metadata, and metadata without entries, that must not be.
     unpaired: Vec<Half>,
     orphans: Vec<Half>,
+    /// Entries that a repair put there and no metadata has come for: what may still come, because
+    /// another entry's damage put it elsewhere, is no orphan.
+    settled: Vec<(Vec<u8>, SeqNo, Option<FileNo>)>,
     pub(super) counts: Counts,
 }
 
@@ -53,9 +57,10 @@ impl Judge {
             tables.push((input.file, seal));
         }
         tables.sort_unstable_by_key(|(file, _)| *file);
-        let settled = shared.settled.of(job.inputs);
-        let (unpaired, orphans) = (Vec::new(), Vec::new());
-        Ok(Judge { shared, tables, settled, unpaired, orphans, counts: Counts::default() })
+        let repaired = job.repaired.iter().map(Place::from).collect();
+        let (unpaired, orphans, settled) = (Vec::new(), Vec::new(), Vec::new());
+        let counts = Counts::default();
+        Ok(Judge { shared, tables, repaired, unpaired, orphans, settled, counts })
     }
 
     fn seal_of(&self, file: Option<FileNo>) -> Option<&TableSeal> {
@@ -127,7 +132,7 @@ impl Judge {
             self.ask_provider(cluster, slot, payload)
         };
         match verdict {
-            Verdict::DataCorrupt if !self.is_settled(cluster, slot) => {
+            Verdict::DataCorrupt if !self.is_repaired(cluster, slot) => {
                 cluster.judged(slot);
                 return Verdict::DataCorrupt;
             }
@@ -165,18 +170,9 @@ impl Judge {
         verdict
     }
 
-    /// Whether a repair has put this very entry there.
-    fn is_settled(&self, cluster: &Cluster, slot: usize) -> bool {
-        if self.settled.is_empty() {
-            return false;
-        }
-        let entry = &cluster.slots[slot];
-        match self.settled.get(&Place::from(&cluster.origin(slot))) {
-            // The engine poisons what it was given and found faulty once more.
-            Some(_) if entry.kind() == EntryKind::Poison => true,
-            Some(Settled::Bytes(sum)) => *sum == entry.sum,
-            Some(Settled::Poison) | None => false,
-        }
+    /// Whether a repair has put the entry there.
+    fn is_repaired(&self, cluster: &Cluster, slot: usize) -> bool {
+        !self.repaired.is_empty() && self.repaired.contains(&Place::from(&cluster.origin(slot)))
     }
 
     /// Judges what no metadata has come for.
@@ -206,7 +202,10 @@ impl Judge {
                     continue;
                 }
             };
-            if !self.is_settled(cluster, slot) {
+            if self.is_repaired(cluster, slot) {
+                let seq = cluster.stored_seq(slot);
+                self.settled.push((cluster.key.clone(), seq, at.file));
+            } else {
                 let half = self.half(cluster, slot, what, None);
                 self.unpaired.push(half);
             }
@@ -268,6 +267,12 @@ impl Judge {
     /// words.
     pub(super) fn report(&mut self, faults: &mut Faults) {
         let mut orphans = std::mem::take(&mut self.orphans);
+        for (key, seq, file) in self.settled.drain(..) {
+            orphans.retain(|Half { fault, .. }| {
+                let is_its_own = entry_key(&fault.key) == Some(&key[..]) && fault.seq == seq;
+                !is_its_own || fault.at.file != file
+            });
+        }
         for mut half in self.unpaired.drain(..) {
             let other = match half.detail.payload {
                 None => other_half(&half.fault, &mut orphans),

@@ -206,6 +206,7 @@ fn a_survivor_is_sealed_with_the_sum_that_was_compared() {
         bottom: true,
         snapshots: &[],
         inputs: &[],
+        repaired: &[],
     };
     let mut filter = hive.start(&job).unwrap();
     let entry = Entry {

@@ -152,8 +152,9 @@ impl Engine {
         sources: &mut Sources,
     ) -> (Vec<Table>, Vec<Patch>) {
         let mut given = Vec::new();
-        for fault in self.faults(hive, inputs) {
-            let patch = hive.repair(&fault, sources);
+        let faults = self.faults(hive, inputs);
+        let patches = hive.repair(&faults, sources);
+        for (fault, patch) in faults.into_iter().zip(patches) {
             let patch = match patch {
                 Patch::Poison => Patch::Replace {
                     key: fault.key,
@@ -207,15 +208,31 @@ impl Engine {
             .map(|t| InputTable { file: FileNo(t.file), properties: t.properties.clone() })
             .collect();
         let (level_from, level_to) = (0, usize::from(kind == JobKind::Compaction));
-        let (partition, snapshots, inputs_of_job) = ("p", &self.snapshots[..], &named[..]);
-        let bottom = false;
-        let job =
-            Job { partition, kind, level_from, level_to, bottom, snapshots, inputs: inputs_of_job };
+        let repaired: Vec<_> = self
+            .patches
+            .keys()
+            .map(|&(file, block_offset, entry)| Origin {
+                file,
+                block_offset,
+                entry,
+                ..Origin::MEMTABLE
+            })
+            .collect();
+        let job = Job {
+            partition: "p",
+            kind,
+            level_from,
+            level_to,
+            bottom: false,
+            snapshots: &self.snapshots,
+            inputs: &named,
+            repaired: &repaired,
+        };
         let mut filter = hive.start(&job).unwrap();
         let mut faults = Faults::default();
         let mut out = Outputs { tables: vec![], block: 0, block_bytes: 0, table_bytes: 0 };
         out.tables.push(Table { file: self.next_file, ..Table::default() });
-        let mut survival = Survival::new(snapshots);
+        let mut survival = Survival::new(&self.snapshots);
         let mut last_key: Option<Vec<u8>> = None;
         for (stored, stored_seq, at) in self.merged(kind, inputs) {
             let entry = Entry {

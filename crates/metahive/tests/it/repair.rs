@@ -104,7 +104,7 @@ fn a_candidate_that_would_break_the_order_is_refused() {
     let medium = table.clone();
     let fault = Engine::default().faults(&hive, &[damaged(&[(1, 8)])]).remove(0);
     use lsm_core::hooks::CompactionFilterFactory;
-    assert_eq!(hive.repair(&fault, &mut Sources::of(&[medium])), Patch::Poison);
+    assert_eq!(hive.repair(&[fault], &mut Sources::of(&[medium])), [Patch::Poison]);
 }
 
 #[test]

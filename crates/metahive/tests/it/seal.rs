@@ -124,6 +124,7 @@ fn a_provider_keeps_what_it_made_through_compactions() {
         bottom: true,
         snapshots: &[],
         inputs: &inputs,
+        repaired: &[],
     };
     let started = lsm_core::hooks::CompactionFilterFactory::start(&MetaHive::default(), &job);
     assert!(started.is_err());

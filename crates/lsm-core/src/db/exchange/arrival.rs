@@ -176,6 +176,7 @@ impl<'a> Arrival<'a> {
             bottom: false,
             snapshots: &[],
             inputs: &[InputTable { file, properties }],
+            repaired: &[],
         })?;
         let mut faults = Faults::default();
         let mut entries = reader.raw_iter(RawMode { read_ahead: true, ..RawMode::default() });

@@ -1,0 +1,23 @@
+//! Section 5.3 of the paper: the example as a test.
+
+use siltstone::Result;
+use testkit::Rng;
+
+#[path = "../../../examples/heterogeneous_cluster.rs"]
+#[expect(dead_code, reason = "the example's own `main` runs larger")]
+mod example;
+
+use example::{Plan, check, run};
+
+#[test]
+fn no_fault_leaves_the_node_that_has_metadata_and_old_nodes_never_see_any() -> Result<()> {
+    let mut rng = Rng::from_env_or(53);
+    for _ in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let seed = rng.next_u64();
+        println!("seed {seed}");
+        let folder = dir.path().to_owned();
+        check(&run(&Plan { folder, seed, prefixes: 6, keys: 300, moves: 12 })?);
+    }
+    Ok(())
+}
