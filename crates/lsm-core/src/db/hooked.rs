@@ -194,7 +194,11 @@ impl DbInner {
         let reserving = |record: &&HookRecord| !record.rules.reserved_suffix.is_empty();
         let taken: Vec<_> = foreign.iter().filter(reserving).cloned().collect();
         let mut hooks = (*partition.hooks()).clone();
-        hooks.filters.extend(resolve(&taken, self.hook_provider.as_deref()).filters);
+        let found = resolve(&taken, self.hook_provider.as_deref());
+        if hooks.seals() && found.seals() {
+            return invalid(format!("partition {name:?} has another filter that seals"));
+        }
+        hooks.filters.extend(found.filters);
         let mut records = partition.view().version.hooks.to_vec();
         records.extend(taken);
         hooks.rules = rules_of(&records);
