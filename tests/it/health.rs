@@ -11,11 +11,14 @@ use std::time::Duration;
 use lsm_core::clock::Clock;
 use lsm_core::db::rule;
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
+use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Job};
 use siltstone::{
-    BackgroundMode, Class, Db, Durability, ErrorKind, Event, EventListener, Options, Partition,
-    PartitionOptions, Reason, Resume, Severity,
+    BackgroundMode, Class, Db, Durability, ErrorKind, Event, EventListener, Hooks, Options,
+    Partition, PartitionOptions, PrefixDropFilter, Reason, Resume, Severity,
 };
 use testkit::Rng;
+
+use crate::shelf::{Blow, Fuse, Shelf};
 
 const DIR: &str = "/db";
 
@@ -55,8 +58,24 @@ struct Store {
     fs: FaultFs,
     clock: ManualClock,
     heard: Heard,
+    /// Of the hooks of the partition, if it has some.
+    fuse: Fuse,
     db: Db,
     p: Partition,
+}
+
+/// Fails to start.
+struct Starter(Fuse);
+
+impl CompactionFilterFactory for Starter {
+    fn name(&self) -> &str {
+        "starter"
+    }
+
+    fn start(&self, job: &Job<'_>) -> siltstone::Result<Box<dyn CompactionFilter>> {
+        self.0.pass("start")?;
+        PrefixDropFilter::new(["no such key"]).start(job)
+    }
 }
 
 fn small() -> Options {
@@ -65,6 +84,17 @@ fn small() -> Options {
 }
 
 fn store(mode: BackgroundMode) -> Store {
+    store_with(mode, &Shelf::default(), Hooks::new())
+}
+
+/// A store whose partition has a compaction filter and a value store.
+fn hooked_store() -> Store {
+    let shelf = Shelf::default();
+    let hooks = Hooks::new().filter(Arc::new(Starter(shelf.fuse.clone())));
+    store_with(BackgroundMode::Stepped, &shelf, hooks.value_store(Arc::new(shelf.clone())))
+}
+
+fn store_with(mode: BackgroundMode, shelf: &Shelf, hooks: Hooks) -> Store {
     let mem = MemFs::new();
     let (fs, clock) = (FaultFs::over_mem(mem.clone()), ManualClock::default());
     let (heard, mut random) = (Heard::default(), Rng::new(1));
@@ -78,8 +108,8 @@ fn store(mode: BackgroundMode) -> Store {
         .open()
         .unwrap();
     let options = PartitionOptions::new().level0_tables(2).block_bytes(512);
-    let p = db.partition_with("p", options).unwrap();
-    Store { mem, fs, clock, heard, db, p }
+    let p = db.partition_with("p", options.hooks(hooks)).unwrap();
+    Store { mem, fs, clock, heard, fuse: shelf.fuse.clone(), db, p }
 }
 
 impl Store {
@@ -134,7 +164,7 @@ impl Store {
         self.mem.paths().into_iter().find(is_table).unwrap()
     }
 
-    /// Lets the storage fail so from now on.
+    /// Lets the storage, or a hook, fail so from now on.
     fn inject(&self, reason: Reason, class: Class) {
         use FaultAction::{Eio, Enospc, SyncReverted};
         let suffix = match reason {
@@ -143,6 +173,11 @@ impl Store {
             _ => ".sst",
         };
         match (reason, class) {
+            (Reason::WalSync, Class::Hook) => self.fuse.set("sync", Blow::Panic),
+            (Reason::Obsolete, Class::Hook) => self.fuse.set("reclaim", Blow::Panic),
+            (Reason::Read, Class::Hook) => self.fuse.set("read", Blow::Panic),
+            (_, Class::Hook) => self.fuse.set("start", Blow::Panic),
+            (Reason::Obsolete, _) => self.break_at(OpKind::Delete, suffix, Eio),
             (_, Class::Corruption) => self.mem.corrupt(&self.first_table(), 20, 1).unwrap(),
             (Reason::Read, _) => self.break_at(OpKind::Read, suffix, Eio),
             (_, Class::FailedSync) => self.break_at(OpKind::Sync, suffix, SyncReverted),
@@ -154,10 +189,18 @@ impl Store {
             _ => self.break_at(OpKind::Append, suffix, Eio),
         }
     }
+
+    fn heal(&self) {
+        self.fs.heal();
+        self.fuse.clear();
+    }
 }
 
 fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) {
-    let store = store(BackgroundMode::Stepped);
+    let store = match class {
+        Class::Hook => hooked_store(),
+        _ => store(BackgroundMode::Stepped),
+    };
     store.p.put("k", "v").unwrap();
     store.prepare(reason);
     assert!(store.db.health().is_healthy(), "{}", store.db.health());
@@ -192,7 +235,7 @@ fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) 
     let is_told = store.db.health().is_healthy() == (resume == Resume::NextCall);
     assert!(is_told, "{}", store.db.health());
     check_writers(&store, reason, severity);
-    store.fs.heal();
+    store.heal();
     if resume != Resume::LeftAlone {
         while store.db.step().unwrap() {}
         assert!(store.db.health().is_healthy(), "{}", store.db.health());
@@ -246,7 +289,7 @@ fn every_row_of_the_table_is_as_the_store_behaves() {
             cells += 1;
         }
     }
-    assert_eq!(cells, 18, "each of them was made to happen");
+    assert_eq!(cells, 24, "each of them was made to happen");
 }
 
 #[test]

@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex};
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Emitter, Entry, Event, EventListener, Fault,
-    Faults, HookProvider, Hooks, Input, InputTable, Job, Origin, Patch, PendingHandle, Properties,
-    RepairSources, Rules, ValueStore, WhenAbsent,
+    Faults, HookProvider, Hooks, Input, InputTable, Job, Origin, Patch, Properties, RepairSources,
+    Rules, WhenAbsent,
 };
-use lsm_core::types::{EntryKind, PartitionId, SeqNo};
+use lsm_core::types::{EntryKind, SeqNo};
 use proptest::prelude::*;
 use siltstone::{
     BackgroundMode, Builder, Db, Durability, ErrorKind, Options, Partition, PartitionOptions,
     PrefixDropFilter, Result, TtlFilter,
 };
 use testkit::Rng;
+
+use crate::shelf::{Shelf, ShelfProvider};
 
 /// Tiny limits, so that every path runs.
 fn builder(fs: &MemFs, seed: u64) -> Builder {
@@ -453,124 +455,6 @@ fn a_node_without_the_filter_reads_everything_and_cleans_up() {
 }
 
 // ---- a value store ----------------------------------------------------------------------------
-
-/// Values in memory; durable ones survive `cut`.
-#[derive(Clone, Default)]
-struct Shelf(Arc<Mutex<ShelfState>>);
-
-#[derive(Clone, Default)]
-struct ShelfState {
-    next: u64,
-    values: BTreeMap<u64, Vec<u8>>,
-    durable: BTreeMap<u64, Vec<u8>>,
-    dropped: BTreeMap<u64, Vec<u64>>,
-    applied: BTreeMap<u64, Vec<u64>>,
-}
-
-impl Shelf {
-    fn live(&self) -> usize {
-        self.0.lock().unwrap().values.len()
-    }
-
-    /// What a power cut leaves.
-    fn cut(&self) -> Shelf {
-        let mut state = self.0.lock().unwrap().clone();
-        state.values = state.durable.clone();
-        state.dropped.clear();
-        Shelf(Arc::new(Mutex::new(state)))
-    }
-}
-
-fn number(handle: &[u8]) -> u64 {
-    u64::from_le_bytes(*handle.first_chunk().unwrap())
-}
-
-impl ValueStore for Shelf {
-    fn name(&self) -> &str {
-        "shelf"
-    }
-
-    fn wants(&self, _partition: PartitionId, len: u64) -> bool {
-        len >= 100
-    }
-
-    fn put(&self, _partition: PartitionId, _key: &[u8], value: &[u8]) -> Result<PendingHandle> {
-        let mut state = self.0.lock().unwrap();
-        state.next += 1;
-        let n = state.next;
-        state.values.insert(n, value.to_vec());
-        let shelf = self.clone();
-        Ok(PendingHandle::new(n.to_le_bytes().to_vec(), move || {
-            shelf.0.lock().unwrap().values.remove(&n);
-        }))
-    }
-
-    fn sync(&self) -> Result<()> {
-        let mut state = self.0.lock().unwrap();
-        state.durable = state.values.clone();
-        Ok(())
-    }
-
-    fn probe(&self, handle: &[u8]) -> Result<bool> {
-        Ok(self.0.lock().unwrap().values.contains_key(&number(handle)))
-    }
-
-    fn len(&self, handle: &[u8]) -> Result<u64> {
-        Ok(self.0.lock().unwrap().values[&number(handle)].len() as u64)
-    }
-
-    fn read(&self, handle: &[u8], offset: u64, len: usize) -> Result<Vec<u8>> {
-        let state = self.0.lock().unwrap();
-        Ok(state.values[&number(handle)][offset as usize..offset as usize + len].to_vec())
-    }
-
-    fn edit(&self, _number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {
-        dropped.concat()
-    }
-
-    fn apply(&self, edit: u64, section: &[u8]) -> Result<()> {
-        let mut state = self.0.lock().unwrap();
-        let numbers: Vec<u64> = section.chunks(8).map(number).collect();
-        state.applied.insert(edit, numbers.clone());
-        state.dropped.insert(edit, numbers);
-        Ok(())
-    }
-
-    fn snapshot(&self) -> Vec<u8> {
-        let state = self.0.lock().unwrap();
-        state.applied.values().flatten().flat_map(|n| n.to_le_bytes()).collect()
-    }
-
-    fn reclaim(&self, edit: u64) -> Result<()> {
-        let mut state = self.0.lock().unwrap();
-        let later = state.dropped.split_off(&(edit + 1));
-        for n in std::mem::replace(&mut state.dropped, later).into_values().flatten() {
-            state.values.remove(&n);
-            state.durable.remove(&n);
-        }
-        Ok(())
-    }
-
-    fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {
-        Ok(handle.to_vec())
-    }
-}
-
-struct ShelfProvider(Shelf);
-
-impl HookProvider for ShelfProvider {
-    fn compaction_filter(
-        &self,
-        _name: &str,
-        _params: &[u8],
-    ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        None
-    }
-
-    fn value_store(&self, name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStore>> {
-        (name == "shelf").then(|| Arc::new(self.0.clone()) as Arc<dyn ValueStore>)
-    }
-}
 
 #[test]
 fn values_live_in_their_store_and_go_when_nobody_can_read_them() {

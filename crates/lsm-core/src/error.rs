@@ -43,6 +43,9 @@ pub enum ErrorKind {
     ReadOnly,
     /// The database was closed.
     Closed,
+    /// A compaction filter or a value store panicked; the message names partition, hook and call.
+    /// What it took part in failed as a whole. Calls of the same kind go on being made.
+    HookPanicked,
     /// The files need a newer version of the code, or a feature that it does not know.
     Unsupported,
 }

@@ -9,6 +9,7 @@
 //! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself,
 //!    at the latest after a wait that grows with the failures in a row.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -48,6 +49,17 @@ enum Task {
     Log,
 }
 
+impl Task {
+    /// What fails if it does.
+    fn work(self) -> Reason {
+        match self {
+            Task::Flush => Reason::Flush,
+            Task::Compaction => Reason::Compaction,
+            Task::Log => Reason::ReserveSegment,
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     stop: bool,
@@ -55,28 +67,18 @@ struct State {
     ticket: u64,
     /// Threads that are looking for work or doing it.
     active: usize,
-    flush_error: Option<Failing>,
-    compaction_error: Option<Failing>,
-    log_error: Option<Failing>,
+    /// By the work that failed and did not succeed since.
+    failing: BTreeMap<Reason, Option<Failing>>,
     /// How often background work failed since the open.
     failure_count: u64,
 }
 
 impl State {
-    fn failing(&mut self, task: Task) -> &mut Option<Failing> {
-        match task {
-            Task::Flush => &mut self.flush_error,
-            Task::Compaction => &mut self.compaction_error,
-            Task::Log => &mut self.log_error,
-        }
-    }
-
-    fn all_failing(&self) -> impl Iterator<Item = &Failing> {
-        [&self.flush_error, &self.compaction_error, &self.log_error].into_iter().flatten()
-    }
-
+    /// What keeps work from being done that somebody may wait for: nobody does for what is
+    /// obsolete.
     fn error(&self) -> Option<Error> {
-        self.all_failing().next().map(|failing| failing.error.clone())
+        let mut awaited = self.failing.iter().filter(|(work, _)| **work != Reason::Obsolete);
+        awaited.find_map(|(_, failing)| Some(failing.as_ref()?.error.clone()))
     }
 }
 
@@ -140,12 +142,13 @@ impl Background {
     /// What fails at present.
     pub(super) fn failures(&self) -> Vec<BackgroundFailure> {
         let now = self.now();
-        self.state.lock().all_failing().map(|failing| failing.told(now)).collect()
+        let state = self.state.lock();
+        state.failing.values().flatten().map(|failing| failing.told(now)).collect()
     }
 
     /// A flush by whomever worked.
     pub(super) fn flush_worked(&self) {
-        self.state.lock().flush_error = None;
+        self.state.lock().failing.remove(&Reason::Flush);
     }
 
     /// Tells the threads that there may be something to flush or to compact.
@@ -251,12 +254,14 @@ impl DbInner {
                 Task::Compaction => self.repeat(|| self.compact_one()),
                 Task::Log => self.tend_log(),
             };
-            let outcome = outcome.and_then(|next| self.remove_obsolete().map(|()| next));
+            // It notes its own failure.
+            let _ = self.remove_obsolete();
             let held = !self.obsolete.is_empty();
-            let retry = self.note_outcome(task, outcome.as_ref().map(|_| ()));
+            let retry = self.note_outcome(task.work(), outcome.as_ref().map(|_| ()));
             timeout = match &outcome {
                 Err(_) => Some(retry),
                 Ok(Some(next)) => Some(*next),
+                // What could not be removed is still held.
                 Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
             };
             background.state.lock().active -= 1;
@@ -269,15 +274,10 @@ impl DbInner {
 
     /// Keeps or clears the failure of a kind of work; returns how long to wait before the next
     /// attempt.
-    fn note_outcome(&self, task: Task, outcome: Result<(), &Error>) -> Duration {
-        let work = match task {
-            Task::Flush => Reason::Flush,
-            Task::Compaction => Reason::Compaction,
-            Task::Log => Reason::ReserveSegment,
-        };
+    pub(super) fn note_outcome(&self, work: Reason, outcome: Result<(), &Error>) -> Duration {
         let mut state = self.background.state.lock();
         state.failure_count += u64::from(outcome.is_err());
-        let failing = state.failing(task);
+        let failing = state.failing.entry(work).or_default();
         match outcome {
             Ok(()) => {
                 *failing = None;
@@ -352,20 +352,21 @@ impl DbInner {
     }
 
     fn step_once(&self) -> Result<bool> {
-        let noted = |task, done: Result<bool>| {
-            self.note_outcome(task, done.as_ref().map(|_| ()));
+        let noted = |work, done: Result<bool>| {
+            self.note_outcome(work, done.as_ref().map(|_| ()));
             done
         };
-        if noted(Task::Flush, self.flush_one())? || noted(Task::Compaction, self.compact_one())? {
+        if noted(Reason::Flush, self.flush_one())? || noted(Reason::Compaction, self.compact_one())?
+        {
             return Ok(true);
         }
-        self.remove_obsolete()?;
+        let removed = self.remove_obsolete();
         let done = match self.log_chore() {
             LogChore::Sync => self.sync_log().map(|()| true),
             LogChore::Mark => self.mark_idle().map(|()| true),
             LogChore::Rest => self.ensure_reserve().map(|()| false),
         };
-        noted(Task::Log, done)
+        noted(Reason::ReserveSegment, done).and_then(|done| removed.map(|()| done))
     }
 
     /// Waits until no work is left.
@@ -391,7 +392,7 @@ impl DbInner {
             }
             if state.active == 0 && state.error().is_none() && !self.has_work() {
                 drop(state);
-                return self.remove_obsolete();
+                return self.finish_removing();
             }
             // The timeout is for work that another thread's call does, which tells nobody.
             self.background.changed.wait_for(&mut state, RETRY);

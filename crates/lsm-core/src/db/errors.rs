@@ -1,19 +1,23 @@
-//! What a failure of the storage means, and how the store goes on: one table.
+//! What a failure of the storage, or of a hook, means, and how the store goes on: one table.
 //!
 //! [`rule`] says it for each reason (what was being done) and class (how it failed). Background
 //! work keeps its last failure with its rule, for [`Health`](super::Health) and listeners. Nothing
 //! here is fatal: whatever the storage does, a later success makes good.
 //!
 //! ```text
-//!                  no space       I/O            failed sync        corruption
-//! WalAppend        soft, call     soft, call     -                  -
-//! WalSync          -              -              read-only, rewrite -
-//! ReserveSegment   soft, retry    soft, retry    soft, retry        -
-//! Flush            hard, retry    hard, retry    hard, retry        -
-//! Compaction       soft, retry    soft, retry    soft, retry        soft, left alone
-//! Manifest         hard, retry    hard, retry    hard, retry        -
-//! Read             -              soft, call     -                  soft, call
+//!                no space     I/O          failed sync         corruption        hook
+//! WalAppend      soft, call   soft, call   -                   -                 -
+//! WalSync        -            -            read-only, rewrite  -                 read-only, rewrite
+//! ReserveSegment soft, retry  soft, retry  soft, retry         -                 -
+//! Flush          hard, retry  hard, retry  hard, retry         -                 hard, retry
+//! Compaction     soft, retry  soft, retry  soft, retry         soft, left alone  soft, retry
+//! Manifest       hard, retry  hard, retry  hard, retry         -                 -
+//! Obsolete       -            soft, retry  -                   -                 soft, retry
+//! Read           -            soft, call   -                   soft, call        soft, call
 //! ```
+//!
+//! A hook is code of the application that panicked; one that returns an error is counted by what
+//! that says. Until it works again its partition is served last, so that others go on.
 //!
 //! A sync that finds no space is a failed sync. A file whose sync failed is never synced or
 //! trusted again, whatever it was: what it held goes to a new file.
@@ -25,7 +29,7 @@ use crate::error::{Error, ErrorKind};
 use crate::fs::names::{FileKind, FileName};
 
 /// What was being done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Reason {
     /// A commit was appended to the log.
@@ -40,6 +44,8 @@ pub enum Reason {
     Compaction,
     /// An edit was appended to the manifest.
     Manifest,
+    /// Files and values that nobody needs any more were removed.
+    Obsolete,
     /// A reader asked for a block.
     Read,
 }
@@ -56,6 +62,8 @@ pub enum Class {
     FailedSync,
     /// Bytes are not what was written.
     Corruption,
+    /// A compaction filter or a value store panicked; the error names it.
+    Hook,
 }
 
 /// What it means for writers. Readers go on in every case.
@@ -97,20 +105,22 @@ pub struct Rule {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Reason; 7] = [
+    pub const ALL: [Reason; 8] = [
         Reason::WalAppend,
         Reason::WalSync,
         Reason::ReserveSegment,
         Reason::Flush,
         Reason::Compaction,
         Reason::Manifest,
+        Reason::Obsolete,
         Reason::Read,
     ];
 }
 
 impl Class {
     /// Every class.
-    pub const ALL: [Class; 4] = [Class::NoSpace, Class::Io, Class::FailedSync, Class::Corruption];
+    pub const ALL: [Class; 5] =
+        [Class::NoSpace, Class::Io, Class::FailedSync, Class::Corruption, Class::Hook];
 
     /// The class of an error.
     pub fn of(error: &Error) -> Class {
@@ -118,6 +128,7 @@ impl Class {
             ErrorKind::Corruption => Class::Corruption,
             _ if error.is_failed_sync() => Class::FailedSync,
             ErrorKind::NoSpace => Class::NoSpace,
+            ErrorKind::HookPanicked => Class::Hook,
             _ => Class::Io,
         }
     }
@@ -125,17 +136,19 @@ impl Class {
 
 /// The table; `None` where a failure cannot be of that class.
 pub fn rule(reason: Reason, class: Class) -> Option<Rule> {
-    use Class::{Corruption, FailedSync, Io, NoSpace};
+    use Class::{Corruption, FailedSync, Hook, Io, NoSpace};
     use Resume::{LeftAlone, NextCall, Retry, Rewrite};
     use Severity::{Hard, ReadOnly, Soft};
     let (severity, resume) = match (reason, class) {
         (Reason::WalAppend, NoSpace | Io) => (Soft, NextCall),
-        (Reason::WalSync, FailedSync) => (ReadOnly, Rewrite),
+        (Reason::WalSync, FailedSync | Hook) => (ReadOnly, Rewrite),
         (Reason::ReserveSegment, NoSpace | Io | FailedSync) => (Soft, Retry),
         (Reason::Flush | Reason::Manifest, NoSpace | Io | FailedSync) => (Hard, Retry),
-        (Reason::Compaction, NoSpace | Io | FailedSync) => (Soft, Retry),
+        (Reason::Flush, Hook) => (Hard, Retry),
+        (Reason::Compaction, NoSpace | Io | FailedSync | Hook) => (Soft, Retry),
         (Reason::Compaction, Corruption) => (Soft, LeftAlone),
-        (Reason::Read, Io | Corruption) => (Soft, NextCall),
+        (Reason::Obsolete, Io | Hook) => (Soft, Retry),
+        (Reason::Read, Io | Corruption | Hook) => (Soft, NextCall),
         _ => return None,
     };
     Some(Rule { severity, resume })

@@ -13,6 +13,8 @@
 //! 3. Events are queued in the order in which they happened. Two threads that deliver at once may
 //!    tell two of them at the same time.
 //! 4. With nobody to tell nothing is queued.
+//! 5. A listener that panics ends no work: the others are told of the event, and all of them of the
+//!    panic, unless it was an error that they were told of.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,7 +23,8 @@ use parking_lot::Mutex;
 use tracing::Level;
 
 use super::DbInner;
-use crate::hooks::Event;
+use crate::error::Error;
+use crate::hooks::{Event, catch};
 
 thread_local! {
     static IN_LISTENER: Cell<bool> = const { Cell::new(false) };
@@ -37,6 +40,15 @@ pub(super) fn in_listener() -> bool {
 pub(super) struct Events {
     /// A leaf: nothing else is locked while it is held.
     waiting: Mutex<VecDeque<Event>>,
+    /// The last panic of a listener; a leaf as well.
+    panic: Mutex<Option<Error>>,
+}
+
+impl Events {
+    /// The last panic of a listener since the open.
+    pub(super) fn panic(&self) -> Option<Error> {
+        self.panic.lock().clone()
+    }
 }
 
 /// A listener runs; dropped, also by its panic, it does no longer.
@@ -72,7 +84,21 @@ impl DbInner {
             let Some(event) = next else { return };
             let _telling = Telling::begin();
             trace(&event);
-            self.listeners.iter().for_each(|listener| listener.on_event(&event));
+            for listener in &self.listeners {
+                if let Err(error) = catch("an event listener", || listener.on_event(&event)) {
+                    self.note_panic(&event, error);
+                }
+            }
+        }
+    }
+
+    fn note_panic(&self, event: &Event, error: Error) {
+        *self.events.panic.lock() = Some(error.clone());
+        // One that panics at every event must not make a new one of each.
+        if matches!(event, Event::BackgroundError(_)) {
+            trace(&Event::BackgroundError(error));
+        } else {
+            self.tell(&Event::BackgroundError(error));
         }
     }
 }

@@ -77,6 +77,9 @@ pub struct Health {
     pub background_errors: Vec<BackgroundFailure>,
     /// Damage that a compaction met: these tables are left alone until the next open.
     pub damage: Option<String>,
+    /// The last panic of an event listener since the open. It is told of later events all the
+    /// same, and no work failed by it.
+    pub listener_panic: Option<String>,
     /// The partitions, by name.
     pub partitions: Vec<PartitionHealth>,
     /// Memory of sealed memtables, over all partitions, in bytes.
@@ -118,6 +121,9 @@ impl fmt::Display for Health {
         }
         if let Some(damage) = &self.damage {
             writeln!(f, "left alone: {damage}")?;
+        }
+        if let Some(panic) = &self.listener_panic {
+            writeln!(f, "{panic}")?;
         }
         for partition in &self.partitions {
             let PartitionHealth { name, compaction_debt_bytes, level0_tables } = partition;
@@ -195,6 +201,7 @@ impl DbInner {
             stalls,
             background_errors: self.background.failures(),
             damage: self.compaction_damage().map(|error| error.to_string()),
+            listener_panic: self.events.panic().map(|error| error.to_string()),
             partitions,
             sealed_memtable_bytes: gauge(
                 self.sealed_bytes(),

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use super::DbInner;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{HookProvider, Hooks, PartitionHooks, Rules, WhenAbsent};
+use crate::hooks::{
+    HookProvider, Hooks, PartitionHooks, Rules, WhenAbsent, guarded_filter, guarded_store,
+};
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
@@ -57,18 +59,19 @@ fn rules_of(records: &[HookRecord]) -> Rules {
     rules
 }
 
-/// Hooks with their code at hand.
-pub(super) fn attached(hooks: &Hooks, records: &[HookRecord]) -> PartitionHooks {
+/// Hooks with their code at hand, for the partition `name`.
+pub(super) fn attached(name: &Arc<str>, hooks: &Hooks, records: &[HookRecord]) -> PartitionHooks {
     PartitionHooks {
-        filters: hooks.filters.clone(),
-        store: hooks.store.clone(),
+        filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
+        store: hooks.store.as_ref().map(|store| guarded_store(name, store)),
         rules: rules_of(records),
         missing: None,
     }
 }
 
-/// The hooks of a partition by what the manifest says and what code is at hand.
+/// The hooks of the partition `partition` by what the manifest says and what code is at hand.
 pub(super) fn resolve(
+    partition: &Arc<str>,
     records: &[HookRecord],
     provider: Option<&dyn HookProvider>,
 ) -> PartitionHooks {
@@ -78,11 +81,12 @@ pub(super) fn resolve(
             HookKind::Filter => {
                 let filter = provider.and_then(|p| p.compaction_filter(name, params));
                 let found = filter.is_some();
-                hooks.filters.extend(filter);
+                hooks.filters.extend(filter.map(|filter| guarded_filter(partition, &filter)));
                 found
             }
             HookKind::ValueStore => {
-                hooks.store = provider.and_then(|p| p.value_store(name, params));
+                let store = provider.and_then(|p| p.value_store(name, params));
+                hooks.store = store.map(|store| guarded_store(partition, &store));
                 hooks.store.is_some()
             }
         };
@@ -115,7 +119,7 @@ impl DbInner {
         let records = records_of(hooks)?;
         let view = partition.pin();
         let stored = &view.version.hooks;
-        let attached = attached(hooks, &records);
+        let attached = attached(&partition.name, hooks, &records);
         if **stored == *records {
             partition.set_hooks(attached);
             return Ok(());
@@ -194,7 +198,7 @@ impl DbInner {
         let reserving = |record: &&HookRecord| !record.rules.reserved_suffix.is_empty();
         let taken: Vec<_> = foreign.iter().filter(reserving).cloned().collect();
         let mut hooks = (*partition.hooks()).clone();
-        let found = resolve(&taken, self.hook_provider.as_deref());
+        let found = resolve(name, &taken, self.hook_provider.as_deref());
         if hooks.seals() && found.seals() {
             return invalid(format!("partition {name:?} has another filter that seals"));
         }

@@ -9,21 +9,20 @@
 //! 3. A table that turned out damaged stays claimed: it is not compacted again until the next
 //!    open, and the rest of the partition goes on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::DbInner;
-use super::repair::REPAIR_ROUNDS;
+use super::partitions::Installation;
 use crate::compaction::{
-    self, Busy, Cursors, Job, JobContext, JobKind, JobOutcome, Patches, Picker, RangePick, Stages,
-    TableFactory,
+    self, Busy, Cursors, Job, JobContext, JobKind, Picker, RangePick, TableFactory,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Event, PartitionHooks};
-use crate::partition::{PartitionState, ReadView};
+use crate::hooks::{Event, PartitionHooks, catch};
+use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::snapshot::{DecidingJob, JobSnapshots};
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
@@ -35,6 +34,8 @@ pub(super) struct Claims {
     pub(super) busy: Busy,
     cursors: Cursors,
     pub(super) running: usize,
+    /// Whether the last one failed: other partitions come first.
+    is_failing: bool,
     /// Why some tables stay claimed.
     damage: Option<Error>,
 }
@@ -52,8 +53,8 @@ pub(super) enum OldLog {
 #[derive(Default)]
 pub(super) struct Jobs {
     /// Held while a flush runs, and while something must stay unflushed. Taken before the commit
-    /// path's lock.
-    pub(super) flushing: Mutex<()>,
+    /// path's lock. Partitions whose last flush failed: the others come first.
+    pub(super) flushing: Mutex<BTreeSet<PartitionId>>,
     pub(super) claims: Mutex<HashMap<PartitionId, Claims>>,
 }
 
@@ -87,49 +88,13 @@ impl DbInner {
         (snapshots, Some(job))
     }
 
-    /// Runs a job over inputs that `view` has until it has tables: faults are repaired between the
-    /// runs. Returns the tables and the handles that no entry refers to any more.
-    pub(super) fn run_to_tables(
-        &self,
-        view: &Arc<ReadView>,
-        hooks: &PartitionHooks,
-        snapshots: &JobSnapshots,
-        run: impl Fn(Stages<'_>) -> Result<JobOutcome>,
-    ) -> Result<(Vec<SstMeta>, Vec<Vec<u8>>)> {
-        let mut patches = Patches::default();
-        for round in 1.. {
-            let (respected, registered) = (&snapshots.respected, &snapshots.registered);
-            let inject = self.inject.as_deref();
-            let stages = Stages::new(hooks, respected, registered, &patches, inject);
-            match (run(stages)?, hooks.sealing()) {
-                (JobOutcome::Done { tables, dropped_handles, mended }, _) => {
-                    for (fault, source) in mended {
-                        self.tell(&Event::Corruption(self.damage_of(view, &fault)));
-                        let partition = view.version.name.to_string();
-                        self.tell(&Event::Repaired { partition, key: fault.key, source });
-                    }
-                    return Ok((tables, dropped_handles));
-                }
-                (JobOutcome::Faulty(faults), Some(filter)) => {
-                    self.repair(view, filter, faults, &mut patches);
-                }
-                (JobOutcome::Faulty(_), None) => break,
-            }
-            if round > REPAIR_ROUNDS {
-                break;
-            }
-        }
-        let what = "a compaction finds new faults in every run";
-        Err(Error::corruption(&self.dir, None, what).in_partition(&view.version.name))
-    }
-
     /// Flushes the partition with the most sealed memory; `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
-        let _one_at_a_time = self.jobs.flushing.lock();
-        let sealed_bytes = |partition: &Arc<PartitionState>| -> u64 {
-            partition.view().sealed.iter().map(|memtable| memtable.bytes()).sum()
-        };
-        let mut candidates = self.live_partitions();
+        self.flush_largest(self.live_partitions())
+    }
+
+    fn flush_largest(&self, mut candidates: Vec<Arc<PartitionState>>) -> Result<bool> {
+        let mut failing = self.jobs.flushing.lock();
         candidates.retain(|partition| !partition.view().sealed.is_empty());
         if self.is_log_failed() {
             let resumed = self.resume();
@@ -139,12 +104,21 @@ impl DbInner {
                 return resumed.map(|()| true);
             }
         }
-        let Some(partition) = candidates.into_iter().max_by_key(sealed_bytes) else {
+        let rank = |partition: &Arc<PartitionState>| {
+            let bytes: u64 = partition.view().sealed.iter().map(|memtable| memtable.bytes()).sum();
+            (!failing.contains(&partition.id), bytes)
+        };
+        let Some(partition) = candidates.into_iter().max_by_key(rank) else {
             return Ok(false);
         };
         let newest = partition.view().sealed.first().map(|memtable| memtable.id);
         let newest = newest.expect("it was picked for its sealed memtables, and only flushes take");
-        self.flush_partition(&partition, newest, OldLog::Release)?;
+        let flushed = self.flush_partition(&partition, newest, OldLog::Release);
+        match &flushed {
+            Ok(()) => failing.remove(&partition.id),
+            Err(_) => failing.insert(partition.id),
+        };
+        flushed?;
         self.background.flush_worked();
         self.background.wake_all();
         Ok(true)
@@ -177,12 +151,14 @@ impl DbInner {
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
-        if self.install_job(partition, changes, Some(through), Vec::new(), &written.dropped)? {
-            self.count_flush(partition, &written);
-            self.segments_removed(&segments)
-        } else {
-            self.forget(&written.tables)
+        let (flushed, removed) = (Some(through), Vec::new());
+        let (made, dropped) = (&written.tables[..], &written.dropped[..]);
+        let job = Installation { changes, flushed, removed, made, dropped };
+        if !self.install_job(partition, job)? {
+            return Ok(());
         }
+        self.count_flush(partition, &written);
+        self.segments_removed(&segments)
     }
 
     /// Flushes everything that was written before the call.
@@ -216,30 +192,40 @@ impl DbInner {
         let is_waiting = |partition: &PartitionState, goal| {
             !partition.is_dropped() && partition.view().sealed.iter().any(|m| m.id <= goal)
         };
-        while goals.iter().any(|(partition, goal)| is_waiting(partition, *goal)) {
+        loop {
+            let waiting = goals.iter().filter(|(partition, goal)| is_waiting(partition, *goal));
+            let waiting: Vec<_> = waiting.map(|(partition, _)| Arc::clone(partition)).collect();
+            if waiting.is_empty() {
+                return Ok(());
+            }
             go_on()?;
-            self.flush_one()?;
+            self.flush_largest(waiting)?;
         }
-        Ok(())
     }
 
     /// Picks, for any partition, and runs one compaction; `false` if none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         let mut best: Option<(Arc<PartitionState>, Job, Arc<PartitionVersion>)> = None;
+        // Why a partition's hooks keep a job from being picked, if they do.
+        let mut refused = Ok(());
         {
             let mut claims = self.jobs.claims.lock();
+            let mut best_rank = (false, f64::NEG_INFINITY);
             for partition in self.live_partitions() {
                 let claim = claims.entry(partition.id).or_default();
-                let Some((job, version)) = self.pick(&partition, claim) else { continue };
-                if best.as_ref().is_none_or(|(_, other, _)| job.score > other.score) {
-                    best = Some((partition, job, version));
+                let picked = self.pick(&partition, claim);
+                refused = refused.and(picked.as_ref().map(|_| ()).map_err(Error::clone));
+                let Ok(Some((job, version))) = picked else { continue };
+                let rank = (!claim.is_failing, job.score);
+                if rank > best_rank {
+                    (best_rank, best) = (rank, Some((partition, job, version)));
                 }
             }
             if let Some((partition, job, _)) = &best {
                 claims.entry(partition.id).or_default().claim(job);
             }
         }
-        let Some((partition, job, version)) = best else { return Ok(false) };
+        let Some((partition, job, version)) = best else { return refused.map(|()| false) };
         let result = self.run_claimed(&partition, &job, &version);
         if result.is_ok() {
             self.background.wake_all();
@@ -257,14 +243,14 @@ impl DbInner {
         &self,
         partition: &PartitionState,
         claim: &Claims,
-    ) -> Option<(Job, Arc<PartitionVersion>)> {
+    ) -> Result<Option<(Job, Arc<PartitionVersion>)>> {
         let version = partition.view().version.clone();
         // A partition whose store is missing is left as it is.
         if partition.hooks().missing.is_some() {
-            return None;
+            return Ok(None);
         }
         let job = self.with_picker(partition, &version, claim, None, |picker| picker.pick())?;
-        Some((job, version))
+        Ok(job.map(|job| (job, version)))
     }
 
     fn with_picker<T>(
@@ -274,13 +260,15 @@ impl DbInner {
         claim: &Claims,
         rewrite_before: Option<FileNo>,
         use_it: impl FnOnce(&Picker<'_>) -> T,
-    ) -> T {
+    ) -> Result<T> {
         let oldest_snapshot = self.oldest_snapshot();
         let (busy, cursors) = (&claim.busy, &claim.cursors);
         let hooks = partition.hooks();
         let joined =
             &|left: &[u8], right: &[u8]| hooks.filters.iter().any(|f| f.joined(left, right));
-        use_it(&Picker { version, busy, cursors, oldest_snapshot, joined, rewrite_before })
+        let picker = Picker { version, busy, cursors, oldest_snapshot, joined, rewrite_before };
+        // It changes nothing, so nothing is half done if a hook panics.
+        catch("a hook", || use_it(&picker))
     }
 
     /// Runs a job whose inputs are claimed and installs its result; gives the claim back unless an
@@ -298,6 +286,7 @@ impl DbInner {
         let mut claims = self.jobs.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         claim.running -= 1;
+        claim.is_failing = result.is_err();
         let gone = partition.is_dropped() && claim.running == 0;
         match &result {
             Ok(outputs) => {
@@ -361,7 +350,10 @@ impl DbInner {
             JobKind::Move => Vec::new(),
             JobKind::Merge => job.tables().map(|(_, table)| table.clone()).collect(),
         };
-        if self.install_job(partition, changes, None, obsolete, &dropped)? {
+        let made = if job.kind == JobKind::Merge { &outputs[..] } else { &[] };
+        let (flushed, dropped) = (None, &dropped[..]);
+        let installation = Installation { changes, flushed, removed: obsolete, made, dropped };
+        if self.install_job(partition, installation)? {
             self.counters.compactions.add(1);
             self.tell(&Event::Compacted {
                 partition: partition.name.to_string(),
@@ -378,18 +370,8 @@ impl DbInner {
                     self.counters.compaction_written_bytes.add(written);
                 }
             }
-        } else if job.kind == JobKind::Merge {
-            self.forget(&outputs)?;
         }
         Ok(outputs)
-    }
-
-    /// Removes tables that a job wrote for a partition that was dropped meanwhile.
-    pub(super) fn forget(&self, tables: &[SstMeta]) -> Result<()> {
-        let tables: Vec<_> = tables.iter().map(|meta| Arc::new(Table::new(meta.clone()))).collect();
-        self.obsolete.add(tables.iter());
-        drop(tables);
-        self.remove_obsolete()
     }
 
     /// Compacts a range of a partition to the bottom, on the calling thread.
@@ -422,7 +404,7 @@ impl DbInner {
             let version = partition.view().version.clone();
             match self.with_picker(partition, &version, claim, rewrite_before, |picker| {
                 picker.pick_range(range, through)
-            }) {
+            })? {
                 RangePick::Done => return Ok(()),
                 RangePick::Job(job) => {
                     claim.claim(&job);
@@ -454,12 +436,13 @@ impl DbInner {
             let claim = claims.entry(partition.id).or_default();
             !partition.view().sealed.is_empty()
                 || claim.running > 0
-                || self.pick(partition, claim).is_some()
+                // What hooks keep from being picked fails the work, and is told there.
+                || !matches!(self.pick(partition, claim), Ok(None))
         })
     }
 
     /// Waits until no compaction runs; no flush runs either while the result lives.
-    pub(super) fn wait_for_jobs(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn wait_for_jobs(&self) -> MutexGuard<'_, BTreeSet<PartitionId>> {
         while self.jobs.claims.lock().values().any(|claim| claim.running > 0) {
             self.wait_for_background();
         }

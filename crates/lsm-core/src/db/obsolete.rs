@@ -1,22 +1,47 @@
-//! Which files may go, and removing them.
+//! Which files and values may go, and removing them.
 //!
 //! A table that left the version waits here until no view holds it: neither a reader, nor an
 //! iterator, nor a job. Removal itself needs no order: the edit that dropped the file is durable,
 //! and what a crash leaves behind is removed at the next open.
+//!
+//! Values that an edit dropped wait in the same way. Their store is told twice: of the edit, as
+//! soon as it is durable, and that nobody can read them any more.
+//!
+//! Invariants:
+//! 1. Stores hear of edits in their order, and one at a time. What failed comes again, and until
+//!    then no later edit is told.
+//! 2. The manifest keeps what a store has not taken in: its whole state takes the place of its
+//!    sections only when none of them waits here. Edits are queued under the lock that they are
+//!    installed under, so none is missed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::DbInner;
+use super::checkpoint::is_not_found;
+use super::errors::Reason;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::ValueStore;
-use crate::version::{PartitionVersion, Table};
+use crate::hooks::{Event, ValueStore, catch};
+use crate::partition::PartitionState;
+use crate::types::PartitionId;
+use crate::version::{PartitionVersion, SstMeta, Table};
 
-/// The edit that dropped values, the versions before it, and their store.
-type DroppedValues = (u64, Vec<Weak<PartitionVersion>>, Arc<dyn ValueStore>);
+/// Values that an edit dropped.
+struct DroppedValues {
+    edit: u64,
+    partition: PartitionId,
+    store: Arc<dyn ValueStore>,
+    /// What the edit says of them, until the store has taken it in.
+    section: Option<Arc<[u8]>>,
+    /// The versions before the edit, of which somebody may read them.
+    before: Vec<Weak<PartitionVersion>>,
+}
+
+/// An edit, its store, and what it says.
+type Untold = (u64, Arc<dyn ValueStore>, Arc<[u8]>);
 
 /// Files that are no longer referenced by the current version.
 #[derive(Default)]
@@ -24,6 +49,9 @@ pub(super) struct ObsoleteFiles {
     waiting: Mutex<Vec<(FileName, Weak<Table>)>>,
     /// Oldest first.
     values: Mutex<VecDeque<DroppedValues>>,
+    /// Held by whoever removes things or tells stores, over their calls; nothing is locked outside
+    /// of it, and nobody but `wait_idle` waits for it.
+    turn: Mutex<()>,
 }
 
 impl ObsoleteFiles {
@@ -36,28 +64,52 @@ impl ObsoleteFiles {
         self.waiting.lock().extend(entries);
     }
 
-    /// Notes that edit `number` dropped values that readers of the versions `before` may still
-    /// read.
+    /// Notes that the durable edit `edit` dropped values of a partition, with what it says of
+    /// them. Under the lock of the versions, once the partition has taken the new version in.
     pub(super) fn add_values(
         &self,
-        number: u64,
-        before: Vec<Weak<PartitionVersion>>,
-        store: Arc<dyn ValueStore>,
+        edit: u64,
+        partition: &PartitionState,
+        store: &Arc<dyn ValueStore>,
+        section: &[u8],
     ) {
-        self.values.lock().push_back((number, before, store));
+        self.values.lock().push_back(DroppedValues {
+            edit,
+            partition: partition.id,
+            store: store.clone(),
+            section: Some(section.into()),
+            before: partition.past_versions(),
+        });
+    }
+
+    /// The oldest edit that its store was not told of.
+    fn next_section(&self) -> Option<Untold> {
+        self.values
+            .lock()
+            .iter()
+            .find_map(|values| Some((values.edit, values.store.clone(), values.section.clone()?)))
+    }
+
+    fn note_told(&self, edit: u64, told: &Arc<[u8]>) {
+        for values in self.values.lock().iter_mut().filter(|values| values.edit == edit) {
+            values.section.take_if(|section| Arc::ptr_eq(section, told));
+        }
+    }
+
+    fn has_untold(&self, partition: PartitionId) -> bool {
+        let values = self.values.lock();
+        values.iter().any(|values| values.partition == partition && values.section.is_some())
     }
 
     /// Takes out the oldest edit whose dropped values nobody can read any more. Later ones wait
     /// for it, because a reader of an older version may read what they dropped.
-    fn take_free_values(&self) -> Option<(u64, Arc<dyn ValueStore>)> {
+    fn take_free_values(&self) -> Option<DroppedValues> {
         let mut values = self.values.lock();
-        let is_free = values
-            .front()
-            .is_some_and(|(_, before, _)| before.iter().all(|version| version.strong_count() == 0));
-        if !is_free {
-            return None;
-        }
-        values.pop_front().map(|(number, _, store)| (number, store))
+        let is_free = |values: &DroppedValues| {
+            let is_held = |version: &Weak<PartitionVersion>| version.strong_count() > 0;
+            values.section.is_none() && !values.before.iter().any(is_held)
+        };
+        if values.front().is_some_and(is_free) { values.pop_front() } else { None }
     }
 
     /// Whether files wait for somebody to let go of them.
@@ -83,17 +135,84 @@ impl ObsoleteFiles {
 }
 
 impl DbInner {
-    /// Removes the files that nobody holds any more.
+    /// Removes the files and values that nobody holds any more, unless somebody is at it. Not
+    /// under a lock.
     ///
     /// # Errors
-    /// Those of the file system. What was not removed is removed at the next open.
+    /// Those of the file system and of the value stores; they are noted as well. What was not
+    /// removed is tried again.
     pub(super) fn remove_obsolete(&self) -> Result<()> {
-        while let Some((number, store)) = self.obsolete.take_free_values() {
-            store.reclaim(number)?;
+        match self.obsolete.turn.try_lock() {
+            Some(turn) => self.remove_in_turn(turn),
+            None => Ok(()),
         }
-        let free = self.obsolete.take_free();
-        let results: Vec<_> =
-            free.iter().map(|name| self.fs.delete(&name.path(&self.dir))).collect();
-        results.into_iter().collect()
+    }
+
+    /// As [`DbInner::remove_obsolete`], once nobody else is at it.
+    pub(super) fn finish_removing(&self) -> Result<()> {
+        self.remove_in_turn(self.obsolete.turn.lock())
+    }
+
+    fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
+        let values = self.tell_in_turn(&turn).and_then(|()| self.reclaim_values());
+        let mut files = Ok(());
+        for name in self.obsolete.take_free() {
+            if let Err(error) = self.fs.delete(&name.path(&self.dir))
+                && !is_not_found(&error)
+            {
+                self.obsolete.waiting.lock().push((name, Weak::new()));
+                files = files.and(Err(error));
+            }
+        }
+        drop(turn);
+        let removed = values.and(files);
+        self.note_outcome(Reason::Obsolete, removed.as_ref().copied());
+        removed
+    }
+
+    /// Removes tables that a job wrote and that nothing names.
+    pub(super) fn forget(&self, tables: &[SstMeta]) {
+        let names = tables.iter().map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));
+        self.obsolete.waiting.lock().extend(names.map(|name| (name, Weak::new())));
+        // What cannot be removed now waits with everything else that is obsolete.
+        let _ = self.remove_obsolete();
+    }
+
+    /// Tells value stores of the edits that dropped values of theirs, unless somebody is at it. One
+    /// that fails is told again, and that of what it failed at, by [`DbInner::remove_obsolete`].
+    pub(super) fn tell_stores(&self) {
+        if let Some(turn) = self.obsolete.turn.try_lock() {
+            let _ = self.tell_in_turn(&turn);
+        }
+    }
+
+    fn tell_in_turn(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
+        while let Some((edit, store, section)) = self.obsolete.next_section() {
+            store.apply(edit, &section)?;
+            self.obsolete.note_told(edit, &section);
+        }
+        Ok(())
+    }
+
+    fn reclaim_values(&self) -> Result<()> {
+        while let Some(free) = self.obsolete.take_free_values() {
+            if let Err(error) = free.store.reclaim(free.edit) {
+                self.obsolete.values.lock().push_front(free);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole state of a partition's value store, unless there are edits that it was not told
+    /// of. Called under the lock of the versions.
+    pub(super) fn store_state(&self, id: PartitionId) -> Option<Vec<u8>> {
+        let store = self.partitions.read().with_id(id)?.store().cloned()?;
+        if self.obsolete.has_untold(id) {
+            return None;
+        }
+        let state = catch("a value store", || store.snapshot());
+        // The sections that the state would have replaced are as good.
+        state.inspect_err(|error| self.tell(&Event::BackgroundError(error.clone()))).ok()
     }
 }

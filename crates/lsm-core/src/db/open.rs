@@ -192,7 +192,7 @@ impl Builder {
         });
         inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));
         let weak = Arc::downgrade(&inner);
-        inner.versions.lock().set_store_of(move |id| weak.upgrade()?.store_of(id));
+        inner.versions.lock().set_state_of(move |id| weak.upgrade()?.store_state(id));
         let db = Db::new(inner);
         db.inner().start_background()?;
         Ok(db)

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use super::DbInner;
 use super::hooked::{attached, check_complete, records_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Hooks, ValueStore};
+use crate::hooks::{Hooks, catch};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
 use crate::types::{MemtableId, PartitionId};
-use crate::version::{Change, Table};
+use crate::version::{Change, SstMeta, Table};
 
 /// Name of the partition that always exists.
 pub(super) const DEFAULT: &str = "default";
@@ -46,6 +46,19 @@ impl Partitions {
     fn named(&self, name: &str) -> Option<Arc<PartitionState>> {
         self.by_id.get(self.by_name.get(name)?).cloned()
     }
+}
+
+/// What becomes of a partition in one edit.
+pub(super) struct Installation<'a> {
+    pub(super) changes: Vec<Change>,
+    /// Memtables through this one leave the view.
+    pub(super) flushed: Option<MemtableId>,
+    /// Tables that become obsolete.
+    pub(super) removed: Vec<Arc<Table>>,
+    /// Tables that nothing names if nothing is installed.
+    pub(super) made: &'a [SstMeta],
+    /// Handles that the value store hears of in the same edit.
+    pub(super) dropped: &'a [Vec<u8>],
 }
 
 impl DbInner {
@@ -100,7 +113,7 @@ impl DbInner {
         }
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
-        let attached = attached(&hooks, &records);
+        let attached = attached(&name.into(), &hooks, &records);
         let (name, hooks) = (name.to_owned(), records);
         let created = Change::PartitionCreated { id, name, options, hooks, created_at_edit };
         let version = versions.install(vec![created])?;
@@ -158,11 +171,6 @@ impl DbInner {
         Ok(())
     }
 
-    /// The value store of a partition.
-    pub(super) fn store_of(&self, id: PartitionId) -> Option<Arc<dyn ValueStore>> {
-        self.partitions.read().with_id(id)?.store().cloned()
-    }
-
     /// Makes durable that a partition whose drop failed is still there: an edit goes into a
     /// manifest generation that does not know the drop. Under the commit path's lock.
     #[cold]
@@ -179,7 +187,7 @@ impl DbInner {
         names
     }
 
-    /// As [`DbInner::install_job`], for changes that drop no value.
+    /// As [`DbInner::install_job`], for changes that are no job's.
     pub(super) fn install_tables(
         &self,
         partition: &PartitionState,
@@ -187,29 +195,40 @@ impl DbInner {
         flushed: Option<MemtableId>,
         removed: Vec<Arc<Table>>,
     ) -> Result<bool> {
-        self.install_job(partition, changes, flushed, removed, &[])
+        let (made, dropped) = (&[][..], &[][..]);
+        self.install_job(partition, Installation { changes, flushed, removed, made, dropped })
     }
 
-    /// Makes changes of a partition durable and lets its view take them in; `removed` tables
-    /// become obsolete, memtables through `flushed` leave, and the value store hears of `dropped`
-    /// handles in the same edit. `Ok(false)` if the partition was dropped meanwhile: nothing is
-    /// installed then.
+    /// Makes changes of a partition durable and lets its view take them in. `Ok(false)` if the
+    /// partition was dropped meanwhile: nothing is installed then.
+    ///
+    /// # Errors
+    /// Those of the manifest, after which its tables must stay; a panic of the value store, after
+    /// which nothing was installed and its tables are let go.
     pub(super) fn install_job(
         &self,
         partition: &PartitionState,
-        mut changes: Vec<Change>,
-        flushed: Option<MemtableId>,
-        removed: Vec<Arc<Table>>,
-        dropped: &[Vec<u8>],
+        installation: Installation<'_>,
     ) -> Result<bool> {
+        let Installation { mut changes, flushed, removed, made, dropped } = installation;
         let mut versions = self.lock_versions()?;
         if !versions.current().partitions.contains_key(&partition.id) {
+            drop(versions);
+            self.forget(made);
             return Ok(false);
         }
         let number = versions.next_number();
         let store = partition.store().filter(|_| !dropped.is_empty());
-        let section = store.map(|store| (store, store.edit(number, dropped)));
-        changes.extend(section.iter().map(|(_, bytes)| Change::StoreSection {
+        let section =
+            match store.map(|store| catch("a value store", || store.edit(number, dropped))) {
+                Some(Err(error)) => {
+                    drop(versions);
+                    self.forget(made);
+                    return Err(error);
+                }
+                section => section.and_then(Result::ok),
+            };
+        changes.extend(section.iter().map(|bytes| Change::StoreSection {
             partition: partition.id,
             number,
             bytes: bytes.clone(),
@@ -217,13 +236,13 @@ impl DbInner {
         let version = versions.install(changes)?;
         self.edit_number.store(version.edit_number, Ordering::Release);
         partition.install(version.partitions[&partition.id].clone(), flushed);
+        if let (Some(store), Some(bytes)) = (store, section) {
+            self.obsolete.add_values(number, partition, store, &bytes);
+        }
         drop(versions);
         self.obsolete.add(removed.iter());
         self.update_pressure(partition);
-        if let Some((store, bytes)) = section {
-            store.apply(number, &bytes)?;
-            self.obsolete.add_values(number, partition.past_versions(), store.clone());
-        }
+        self.tell_stores();
         Ok(true)
     }
 }

@@ -90,7 +90,7 @@ impl Opening {
     pub(super) fn hooks(&self, provider: Option<&dyn HookProvider>) -> Result<HooksOf> {
         let mut all = HooksOf::new();
         for partition in self.version.partitions.values() {
-            let hooks = resolve(&partition.hooks, provider);
+            let hooks = resolve(&partition.name, &partition.hooks, provider);
             if let Some(store) = &hooks.store {
                 let mut sections = partition.store_sections.iter();
                 sections.try_for_each(|(number, bytes)| store.apply(*number, bytes))?;

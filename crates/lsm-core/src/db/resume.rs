@@ -23,7 +23,7 @@ use super::written::Written;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::{Event, ValueStore};
+use crate::hooks::{Event, ValueStore, catch};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo};
 use crate::version::{Change, SstMeta};
@@ -34,14 +34,6 @@ type Rewritten = (Arc<PartitionState>, Written);
 
 /// A partition, its value store, and what an edit tells that of handles that are dropped.
 type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
-
-/// What the edit that begins the log anew leaves to be done.
-struct Anew {
-    /// The segments that it removed.
-    condemned: Vec<(FileNo, Epoch)>,
-    /// What the value stores made of it.
-    applied: Result<()>,
-}
 
 /// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a
 /// new generation, which does not know it.
@@ -106,7 +98,7 @@ impl DbInner {
             self.let_go(&rewritten);
             return Err(error);
         }
-        let Anew { condemned, applied } = self.begin_anew(&rewritten)?;
+        let condemned = self.begin_anew(&rewritten)?;
         for (partition, written) in &rewritten {
             self.update_pressure(partition);
             self.count_flush(partition, written);
@@ -119,11 +111,11 @@ impl DbInner {
         self.background.flush_worked();
         self.background.wake_all();
         self.ease();
-        applied
+        Ok(())
     }
 
-    /// Installs the tables and the new log.
-    fn begin_anew(&self, rewritten: &[Rewritten]) -> Result<Anew> {
+    /// Installs the tables and the new log; the segments that count no more.
+    fn begin_anew(&self, rewritten: &[Rewritten]) -> Result<Vec<(FileNo, Epoch)>> {
         let mut pipeline = self.between_groups();
         // Closing ends the log, or says why it could not, under the same lock.
         let fresh = self.check_not_closed().and_then(|()| {
@@ -150,7 +142,12 @@ impl DbInner {
             changes.extend(written.changes(partition.id));
         }
         let edit = versions.next_number();
-        let sections = store_sections(edit, &kept);
+        let sections = store_sections(edit, &kept).inspect_err(|_| {
+            // Nothing names them yet.
+            let _ =
+                self.fs.delete(&FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir));
+            self.let_go(rewritten);
+        })?;
         changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
             partition: partition.id,
             number: edit,
@@ -168,21 +165,16 @@ impl DbInner {
             let through = Some(written.through);
             partition.install(version.partitions[&partition.id].clone(), through);
         }
+        for (partition, store, bytes) in &sections {
+            self.obsolete.add_values(edit, partition, store, bytes);
+        }
         drop(versions);
         self.restart_log(&mut pipeline, segment);
         *self.failure.lock() = None;
         drop(pipeline);
-        dropped.iter().for_each(|(_, written)| self.let_go_of(&written.tables));
-        let applied = self.apply_sections(edit, &sections);
-        Ok(Anew { condemned, applied })
-    }
-
-    fn apply_sections(&self, edit: u64, sections: &[StoreSection<'_>]) -> Result<()> {
-        sections.iter().try_for_each(|(partition, store, bytes)| {
-            store.apply(edit, bytes)?;
-            self.obsolete.add_values(edit, partition.past_versions(), Arc::clone(store));
-            Ok(())
-        })
+        dropped.iter().for_each(|(_, written)| self.forget(&written.tables));
+        self.tell_stores();
+        Ok(condemned)
     }
 
     /// A durable segment that continues the log, and that nothing lists yet.
@@ -218,7 +210,7 @@ impl DbInner {
     /// What earlier attempts left, once the manifest takes edits again.
     fn let_go_of_doubtful(&self) {
         let InDoubt { tables, segments } = std::mem::take(&mut *self.in_doubt.lock());
-        self.let_go_of(&tables);
+        self.forget(&tables);
         for number in segments {
             let name = FileName::new(FileKind::Wal, number, self.epoch);
             let _ = self.fs.delete(&name.path(&self.dir));
@@ -263,19 +255,15 @@ impl DbInner {
     }
 
     fn let_go(&self, rewritten: &[Rewritten]) {
-        rewritten.iter().for_each(|(_, written)| self.let_go_of(&written.tables));
-    }
-
-    /// Removes tables that no edit names. What cannot be removed goes at the next open.
-    fn let_go_of(&self, tables: &[SstMeta]) {
-        let _ = self.forget(tables);
+        rewritten.iter().for_each(|(_, written)| self.forget(&written.tables));
     }
 }
 
-fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Vec<StoreSection<'a>> {
+fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {
     let with_store = kept.iter().filter_map(|(partition, written)| {
         let store = partition.store().filter(|_| !written.dropped.is_empty())?;
-        Some((&**partition, store, store.edit(edit, &written.dropped)))
+        let section = catch("a value store", || store.edit(edit, &written.dropped));
+        Some(section.map(|section| (&**partition, store, section)))
     });
     with_store.collect()
 }

@@ -59,7 +59,7 @@ pub enum Event {
         /// The bytes that were found.
         value: Vec<u8>,
     },
-    /// Background work failed.
+    /// Background work failed, or a listener panicked.
     BackgroundError(Error),
     /// The store takes writes again after a failure.
     Resumed,
@@ -67,7 +67,8 @@ pub enum Event {
 
 /// Is told what happens. Called outside every lock, on a thread that does background work or that
 /// asked for some: be quick. It may call the database, but what would have to wait for background
-/// work there is refused: `wait_idle`, and writes while they are stopped.
+/// work there is refused: `wait_idle`, and writes while they are stopped. A panic ends nothing
+/// but the call: later events are told all the same, and `Db::health` keeps it.
 pub trait EventListener: Send + Sync + 'static {
     /// Something happened.
     fn on_event(&self, event: &Event);

@@ -53,6 +53,9 @@ pub struct InputTable {
 pub struct Properties(pub BTreeMap<String, Vec<u8>>);
 
 /// Makes compaction filters, one for each job.
+///
+/// A panic, here or in a filter, fails the job as an error does. Name, parameters, rules and
+/// whether it seals or decides are asked once, when it is attached.
 pub trait CompactionFilterFactory: Send + Sync + 'static {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
@@ -79,7 +82,8 @@ pub trait CompactionFilterFactory: Send + Sync + 'static {
     }
 
     /// Whether two neighbouring tables of a level belong in one job, by the largest user key of
-    /// the left one and the smallest of the right one.
+    /// the left one and the smallest of the right one. Called under locks of the engine: it looks
+    /// at the keys and calls nothing of the database.
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
         let _ = (left_largest, right_smallest);
         false

@@ -15,9 +15,12 @@
 //! 2. An `Err` fails the job: nothing is installed, the inputs stay. A fault does not: the job
 //!    reads on to its end, installs nothing, each fault is repaired outside the job, and the job
 //!    runs again over the patched entries.
+//! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
+//!    has none to return: see `guarded.rs`.
 
 mod event;
 mod filter;
+mod guarded;
 mod store;
 
 use std::sync::Arc;
@@ -27,6 +30,7 @@ pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
     Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
 };
+pub use guarded::{catch, guarded_filter, guarded_store};
 pub use store::{PendingHandle, ValueStore};
 
 use crate::types::{EntryKind, FileNo, SeqNo};

@@ -10,6 +10,9 @@ use crate::types::PartitionId;
 /// The engine stores a handle in the value's place. It promises: a handle is in the log only after
 /// `put` returned it; the log is not durable through a handle before `sync` returned after it; a
 /// handle that was dropped from the last version is reported in the very edit that drops it.
+///
+/// A call that panics fails as one that returns an error; the exception is [`ValueStore::wants`],
+/// whose panic unwinds to whoever writes, before anything was written.
 pub trait ValueStore: Send + Sync + 'static {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
@@ -44,17 +47,22 @@ pub trait ValueStore: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The section to be stored with edit `number`, which drops these handles.
+    /// The section to be stored with edit `number`, which drops these handles. Called under the
+    /// lock of the versions: it calls nothing of the database.
     fn edit(&self, number: u64, dropped: &[Vec<u8>]) -> Vec<u8>;
 
-    /// Takes in the section of a durable edit. Called live, in recovery and by followers; the same
-    /// section may come twice.
+    /// Takes in the section of a durable edit. Called live, in recovery and by followers, in the
+    /// order of the edits; the same section may come twice. One that fails comes again before any
+    /// later one, live or at the next open.
     fn apply(&self, number: u64, section: &[u8]) -> Result<()>;
 
-    /// The whole state as a section, for a new manifest generation.
+    /// The whole state as a section, for a new manifest generation. Called under the lock of the
+    /// versions, when every section of the partition was taken in: it calls nothing of the
+    /// database.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// Nobody can read anything any more that was dropped at or before edit `number`.
+    /// Nobody can read anything any more that was dropped at or before edit `number`. Called again
+    /// if it fails.
     fn reclaim(&self, number: u64) -> Result<()>;
 
     /// Bytes that identify the value wherever it lies, for sealing.

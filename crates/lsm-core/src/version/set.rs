@@ -18,7 +18,6 @@ use super::{Change, DbVersion, Manifest, VersionEdit, apply, retire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::ValueStore;
 use crate::types::{Epoch, FileNo, PartitionId};
 
 /// Gives out file numbers; never the same twice.
@@ -37,8 +36,8 @@ impl FileNumbers {
     }
 }
 
-/// Finds the value store of a partition.
-type StoreOf = dyn Fn(PartitionId) -> Option<Arc<dyn ValueStore>> + Send;
+/// The whole state of a partition's value store, as a section.
+type StateOf = dyn Fn(PartitionId) -> Option<Vec<u8>> + Send;
 
 /// See the module.
 pub struct VersionSet {
@@ -53,7 +52,7 @@ pub struct VersionSet {
     manifest: Manifest,
     /// Number of the last edit that was tried.
     last_number: u64,
-    store_of: Option<Box<StoreOf>>,
+    state_of: Option<Box<StateOf>>,
     /// Generations that were begun, that nothing names, and that were never used.
     garbage: Vec<FileName>,
     /// Generations before the present one that could not be deleted yet.
@@ -80,7 +79,7 @@ impl VersionSet {
             last_number: current.edit_number,
             current: Arc::new(current),
             manifest,
-            store_of: None,
+            state_of: None,
             garbage: Vec::new(),
             older: Vec::new(),
         }
@@ -103,12 +102,13 @@ impl VersionSet {
         self.last_number + 1
     }
 
-    /// Names the value stores, whose sections a new generation replaces by one each.
-    pub fn set_store_of(
+    /// Says what a new generation puts in the place of all sections of a partition's value store:
+    /// its whole state. Where there is none at the time, the sections go on as they are.
+    pub fn set_state_of(
         &mut self,
-        store_of: impl Fn(PartitionId) -> Option<Arc<dyn ValueStore>> + Send + 'static,
+        state_of: impl Fn(PartitionId) -> Option<Vec<u8>> + Send + 'static,
     ) {
-        self.store_of = Some(Box::new(store_of));
+        self.state_of = Some(Box::new(state_of));
     }
 
     /// Begins a new generation if the present one takes no more edits: before work whose result
@@ -150,12 +150,12 @@ impl VersionSet {
 
     /// Puts one section, the store's whole state, in the place of what came edit by edit.
     fn compact_store_sections(&self, version: &mut DbVersion) {
-        let Some(store_of) = &self.store_of else { return };
+        let Some(state_of) = &self.state_of else { return };
         for (id, partition) in &mut version.partitions {
             if partition.store_sections.len() > 1
-                && let Some(store) = store_of(*id)
+                && let Some(state) = state_of(*id)
             {
-                let section = (version.edit_number, store.snapshot().into());
+                let section = (version.edit_number, state.into());
                 Arc::make_mut(partition).store_sections = vec![section];
             }
         }

@@ -1,0 +1,260 @@
+//! A hook that panics fails its call, and not the thread that it runs on.
+//!
+//! `db/hooked.rs` attaches every hook through here, so that no job, no sync and no manifest ever
+//! sees it unwind: what was claimed is given back as after any other error. The error names the
+//! partition, the hook and the call, and has the kind [`ErrorKind::HookPanicked`].
+//!
+//! A call that has no error to return goes on unwinding, with that error as its payload; the engine
+//! makes such calls through [`catch`]. One does not: [`ValueStore::wants`], which runs on the
+//! thread of a writer before anything was written, unwinds to whoever wrote.
+//!
+//! Invariants:
+//! 1. The rules of a hook, and whether it seals or decides, are asked once, when it is attached.
+//! 2. What a hook holds after its panic is its own affair: the engine makes further calls. A filter
+//!    that was started for a job is dropped with the job.
+//!
+//! A program that is built to abort on panics aborts here too.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+use super::{
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults, Input,
+    Job, Origin, Patch, PendingHandle, Properties, RepairSources, Rules, ValueStore,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{PartitionId, SeqNo};
+
+/// Runs `code` of a hook; a panic becomes an error. `who` is told if the panic does not tell.
+pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|payload| match payload.downcast::<Error>() {
+        Ok(named) => *named,
+        Err(payload) => panicked(who, &*payload),
+    })
+}
+
+fn panicked(who: &str, payload: &(dyn Any + Send)) -> Error {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("a payload that is no text");
+    Error::new(ErrorKind::HookPanicked, format!("{who} panicked: {text}"))
+}
+
+/// A hook and where it is attached.
+#[derive(Clone)]
+struct Who {
+    partition: Arc<str>,
+    kind: &'static str,
+    name: Arc<str>,
+}
+
+impl Who {
+    /// A call that may fail.
+    fn call<T>(&self, what: &str, code: impl FnOnce() -> Result<T>) -> Result<T> {
+        catch_unwind(AssertUnwindSafe(code))
+            .unwrap_or_else(|payload| Err(self.blame(what, &*payload)))
+    }
+
+    /// A call that cannot fail; its panic goes on as one that names the hook.
+    fn unwind<T>(&self, what: &str, code: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(code))
+            .unwrap_or_else(|payload| resume_unwind(Box::new(self.blame(what, &*payload))))
+    }
+
+    #[cold]
+    fn blame(&self, what: &str, payload: &(dyn Any + Send)) -> Error {
+        let Who { partition, kind, name } = self;
+        panicked(&format!("partition {partition:?}: {what} of the {kind} {name:?}"), payload)
+    }
+}
+
+/// A compaction filter as it is attached to `partition`.
+pub fn guarded_filter(
+    partition: &Arc<str>,
+    filter: &Arc<dyn CompactionFilterFactory>,
+) -> Arc<dyn CompactionFilterFactory> {
+    let (partition, name) = (partition.clone(), filter.name().into());
+    Arc::new(GuardedFilter {
+        who: Who { partition, kind: "compaction filter", name },
+        params: filter.params(),
+        rules: filter.rules(),
+        seals: filter.seals(),
+        decides: filter.decides(),
+        filter: filter.clone(),
+    })
+}
+
+struct GuardedFilter {
+    who: Who,
+    params: Vec<u8>,
+    rules: Rules,
+    seals: bool,
+    decides: bool,
+    filter: Arc<dyn CompactionFilterFactory>,
+}
+
+impl CompactionFilterFactory for GuardedFilter {
+    fn name(&self) -> &str {
+        &self.who.name
+    }
+
+    fn params(&self) -> Vec<u8> {
+        self.params.clone()
+    }
+
+    fn rules(&self) -> Rules {
+        self.rules.clone()
+    }
+
+    fn seals(&self) -> bool {
+        self.seals
+    }
+
+    fn decides(&self) -> bool {
+        self.decides
+    }
+
+    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
+        self.who.unwind("joined", || self.filter.joined(left_largest, right_smallest))
+    }
+
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        let filter = self.who.call("start", || self.filter.start(job))?;
+        Ok(Box::new(GuardedJob { who: self.who.clone(), filter: Some(filter) }))
+    }
+
+    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
+        self.who.unwind("repair", || self.filter.repair(faults, sources))
+    }
+}
+
+struct GuardedJob {
+    who: Who,
+    /// There until it is dropped.
+    filter: Option<Box<dyn CompactionFilter>>,
+}
+
+impl GuardedJob {
+    #[inline]
+    fn call<T>(
+        &mut self,
+        what: &str,
+        code: impl FnOnce(&mut dyn CompactionFilter) -> Result<T>,
+    ) -> Result<T> {
+        let filter = self.filter.as_mut().expect("only the drop takes it");
+        self.who.call(what, || code(&mut **filter))
+    }
+}
+
+impl CompactionFilter for GuardedJob {
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        self.call("input", |filter| filter.input(entry, at, faults))
+    }
+
+    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
+        self.call("decide", |filter| filter.decide(entry))
+    }
+
+    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
+        self.call("output", |filter| filter.output(entry, untouched_from))
+    }
+
+    fn boundary(
+        &mut self,
+        next: Option<&[u8]>,
+        out: &mut Emitter<'_>,
+        faults: &mut Faults,
+    ) -> Result<Cut> {
+        self.call("boundary", |filter| filter.boundary(next, out, faults))
+    }
+
+    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        self.call("finish_table", |filter| filter.finish_table(properties))
+    }
+}
+
+impl Drop for GuardedJob {
+    fn drop(&mut self) {
+        let filter = self.filter.take();
+        let dropped = self.who.call("drop", || {
+            drop(filter);
+            Ok(())
+        });
+        if let Err(error) = dropped {
+            // The filter has done its work, and nobody waits for this.
+            tracing::error!(%error, "a hook panicked");
+        }
+    }
+}
+
+/// A value store as it is attached to `partition`.
+pub fn guarded_store(partition: &Arc<str>, store: &Arc<dyn ValueStore>) -> Arc<dyn ValueStore> {
+    let (partition, name) = (partition.clone(), store.name().into());
+    let who = Who { partition, kind: "value store", name };
+    Arc::new(GuardedStore { who, params: store.params(), store: store.clone() })
+}
+
+struct GuardedStore {
+    who: Who,
+    params: Vec<u8>,
+    store: Arc<dyn ValueStore>,
+}
+
+impl ValueStore for GuardedStore {
+    fn name(&self) -> &str {
+        &self.who.name
+    }
+
+    fn params(&self) -> Vec<u8> {
+        self.params.clone()
+    }
+
+    fn wants(&self, partition: PartitionId, len: u64) -> bool {
+        self.store.wants(partition, len)
+    }
+
+    fn put(&self, partition: PartitionId, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
+        self.who.call("put", || self.store.put(partition, key, value))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.who.call("sync", || self.store.sync())
+    }
+
+    fn probe(&self, handle: &[u8]) -> Result<bool> {
+        self.who.call("probe", || self.store.probe(handle))
+    }
+
+    fn len(&self, handle: &[u8]) -> Result<u64> {
+        self.who.call("len", || self.store.len(handle))
+    }
+
+    fn read(&self, handle: &[u8], offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.who.call("read", || self.store.read(handle, offset, len))
+    }
+
+    fn carry(&self, handle: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.who.call("carry", || self.store.carry(handle))
+    }
+
+    fn edit(&self, number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {
+        self.who.unwind("edit", || self.store.edit(number, dropped))
+    }
+
+    fn apply(&self, number: u64, section: &[u8]) -> Result<()> {
+        self.who.call("apply", || self.store.apply(number, section))
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.who.unwind("snapshot", || self.store.snapshot())
+    }
+
+    fn reclaim(&self, number: u64) -> Result<()> {
+        self.who.call("reclaim", || self.store.reclaim(number))
+    }
+
+    fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {
+        self.who.call("identity", || self.store.identity(handle))
+    }
+}

@@ -1,0 +1,702 @@
+//! Hooks and listeners that panic: the work that they took part in fails as a whole and says whose
+//! fault it is, nothing hangs, and when they behave again everything goes on.
+//!
+//! With threads, whether the background or the caller meets a panic first is left to chance; what
+//! is checked holds either way. Nothing here waits for time to pass.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex, mpsc};
+
+use lsm_core::fs::MemFs;
+use lsm_core::hooks::{
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults,
+    HookProvider, Input, Job, Origin, Patch, Properties, RepairSources, ValueStore,
+};
+use lsm_core::types::SeqNo;
+use siltstone::{
+    BackgroundMode, Class, Db, Durability, Error, ErrorKind, Event, EventListener, Hooks, Options,
+    Partition, PartitionOptions, Reason, Result, Severity,
+};
+
+use crate::shelf::{Blow, Fuse, Shelf};
+
+const MODES: [BackgroundMode; 2] = [BackgroundMode::Stepped, BackgroundMode::Threads];
+
+/// Keys of a partition, and how many of them have values in the value store.
+const KEYS: u8 = 150;
+const LARGE: usize = 50;
+
+/// The calls that jobs make: name, hook, and whether a flush makes it as well.
+const CALLS: [(&str, &str, bool); 10] = [
+    ("start", "deciding", true),
+    ("decide", "deciding", true),
+    ("input", "sealing", true),
+    ("output", "sealing", true),
+    ("boundary", "sealing", true),
+    ("finish_table", "sealing", true),
+    ("repair", "sealing", false),
+    ("joined", "deciding", false),
+    ("carry", "shelf", true),
+    ("edit", "shelf", true),
+];
+
+// ---- filters with a fuse ----------------------------------------------------------------------
+
+#[derive(Clone)]
+struct Fused {
+    fuse: Fuse,
+    seals: bool,
+}
+
+impl CompactionFilterFactory for Fused {
+    fn name(&self) -> &str {
+        if self.seals { "sealing" } else { "deciding" }
+    }
+
+    fn seals(&self) -> bool {
+        self.seals
+    }
+
+    fn joined(&self, _left_largest: &[u8], _right_smallest: &[u8]) -> bool {
+        self.fuse.pass("joined").unwrap();
+        false
+    }
+
+    fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        if !self.seals {
+            self.fuse.pass("start")?;
+        }
+        Ok(Box::new(self.clone()))
+    }
+
+    fn repair(&self, faults: &[Fault], _sources: &mut dyn RepairSources) -> Vec<Patch> {
+        self.fuse.pass("repair").unwrap();
+        // They were never damaged.
+        let as_it_is = |fault: &Fault| {
+            let Fault { key, seq, kind, value, .. } = fault.clone();
+            Patch::Replace { key, seq, kind, value, source: "the fault itself".to_owned() }
+        };
+        faults.iter().map(as_it_is).collect()
+    }
+}
+
+impl CompactionFilter for Fused {
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        self.fuse.pass("input")?;
+        if self.fuse.is_set("repair") && at.file.is_some() {
+            faults.push(Fault {
+                key: entry.key.to_vec(),
+                seq: entry.stored_seq,
+                kind: entry.kind,
+                value: entry.value.to_vec(),
+                at,
+                what: "a test says so".to_owned(),
+                detail: Vec::new(),
+            });
+        }
+        Ok(Input::Pass)
+    }
+
+    fn decide(&mut self, _entry: Entry<'_>) -> Result<Decision> {
+        self.fuse.pass("decide")?;
+        Ok(Decision::Keep)
+    }
+
+    fn output(&mut self, _entry: Entry<'_>, _untouched_from: Option<SeqNo>) -> Result<()> {
+        self.fuse.pass("output")
+    }
+
+    fn boundary(
+        &mut self,
+        _next: Option<&[u8]>,
+        _out: &mut Emitter<'_>,
+        _faults: &mut Faults,
+    ) -> Result<Cut> {
+        self.fuse.pass("boundary")?;
+        Ok(Cut::Allowed)
+    }
+
+    fn finish_table(&mut self, _properties: &mut Properties) -> Result<()> {
+        if self.seals { self.fuse.pass("finish_table") } else { Ok(()) }
+    }
+}
+
+impl Drop for Fused {
+    fn drop(&mut self) {
+        let _ = self.fuse.pass("drop");
+    }
+}
+
+struct Provider(Shelf);
+
+impl HookProvider for Provider {
+    fn compaction_filter(
+        &self,
+        name: &str,
+        _params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        Some(Arc::new(Fused { fuse: self.0.fuse.clone(), seals: name == "sealing" }))
+    }
+
+    fn value_store(&self, _name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+        Some(Arc::new(self.0.clone()))
+    }
+}
+
+/// Sends the events on, but for a fuse.
+struct Told(Fuse, Mutex<mpsc::Sender<Event>>);
+
+impl EventListener for Told {
+    fn on_event(&self, event: &Event) {
+        self.0.pass("listener").unwrap();
+        let _ = self.1.lock().unwrap().send(event.clone());
+    }
+}
+
+// ---- a store ----------------------------------------------------------------------------------
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+struct Store {
+    mode: BackgroundMode,
+    fs: MemFs,
+    shelf: Shelf,
+    db: Db,
+    p: Partition,
+    q: Partition,
+    content: Content,
+    round: u8,
+    events: mpsc::Receiver<Event>,
+}
+
+fn open(mode: BackgroundMode, fs: &MemFs, shelf: &Shelf) -> Result<(Db, mpsc::Receiver<Event>)> {
+    let (send, events) = mpsc::channel();
+    let told = Told(shelf.fuse.clone(), Mutex::new(send));
+    let options = Options::new().write_buffer_bytes(256 << 10).cache_bytes(64 << 10);
+    let mut word = 0;
+    let db = Db::builder(Path::new("/db"))
+        .fs(Arc::new(fs.clone()))
+        .background(mode)
+        .options(options.manifest_bytes_max(4 << 10))
+        .random(move || {
+            word += 1;
+            word
+        })
+        .hooks(Arc::new(Provider(shelf.clone())))
+        .listener(Arc::new(told))
+        .open()?;
+    Ok((db, events))
+}
+
+fn options() -> PartitionOptions {
+    let options = PartitionOptions::new().block_bytes(128).table_bytes(1 << 10);
+    options.level_base_bytes(2 << 10).level0_tables(2)
+}
+
+/// A store with tables on some levels; in partition `p` with all hooks, in `q` with none.
+fn store(mode: BackgroundMode, logged: bool) -> Store {
+    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let (db, events) = open(mode, &fs, &shelf).unwrap();
+    let filter = |seals| Arc::new(Fused { fuse: shelf.fuse.clone(), seals });
+    let hooks = Hooks::new().filter(filter(false)).filter(filter(true));
+    let hooks = hooks.value_store(Arc::new(shelf.clone()));
+    let p = db.partition_with("p", options().logged(logged).hooks(hooks)).unwrap();
+    let q = db.partition_with("q", options()).unwrap();
+    let content = Content::new();
+    let mut store = Store { mode, fs, shelf, db, p, q, content, round: 0, events };
+    for _ in 0..3 {
+        store.fill();
+        store.db.flush().unwrap();
+    }
+    store.db.wait_idle().unwrap();
+    store
+}
+
+fn read(p: &Partition) -> Content {
+    p.iter().map(|kv| kv.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+}
+
+impl Store {
+    /// Overwrites everything, twice, so that a flush drops handles too.
+    fn fill(&mut self) {
+        for half in 0..2 {
+            self.round += 1;
+            for n in 0..KEYS {
+                let len = if n.is_multiple_of(3) { 150 } else { 40 };
+                let value = vec![self.round; len];
+                self.p.put([n], &value).unwrap();
+                self.q.put([n], [half; 30]).unwrap();
+                self.content.insert(vec![n], value);
+            }
+        }
+    }
+
+    fn set(&self, call: &'static str) {
+        self.shelf.fuse.set(call, Blow::Panic);
+    }
+
+    fn tables(&self) -> Vec<std::path::PathBuf> {
+        let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "sst");
+        self.fs.paths().into_iter().filter(is_table).collect()
+    }
+
+    /// The failure that background work ends in, by whatever steps or threads do.
+    fn background_failure(&self) -> Error {
+        if self.mode == BackgroundMode::Stepped {
+            for _ in 0..1_000 {
+                if let Err(error) = self.db.step() {
+                    return error;
+                }
+            }
+            panic!("nothing fails");
+        }
+        let error = self.next_error();
+        // It is still so, and nobody waits for it for ever.
+        let again = self.db.wait_idle().unwrap_err();
+        assert_eq!(again.kind(), error.kind(), "{again}");
+        error
+    }
+
+    /// Waits for a failure to be told.
+    fn next_error(&self) -> Error {
+        let errors = self.events.iter().filter_map(|event| match event {
+            Event::BackgroundError(error) => Some(error),
+            _ => None,
+        });
+        { errors }.next().unwrap()
+    }
+
+    fn check_content(&self) {
+        assert_eq!(read(&self.p), self.content);
+        assert_eq!(self.q.iter().count(), usize::from(KEYS));
+    }
+
+    /// The hooks behave again: everything that was due is done, and nothing is left over.
+    fn check_goes_on(mut self) {
+        self.shelf.fuse.clear();
+        // An attempt that was under way may fail still.
+        let idle = (0..9).find(|_| self.db.wait_idle().is_ok());
+        assert!(idle.is_some(), "{}", self.db.health());
+        assert!(self.db.health().is_healthy(), "{}", self.db.health());
+        self.check_content();
+        self.fill();
+        self.p.compact(..).unwrap();
+        self.db.wait_idle().unwrap();
+        self.check_content();
+        let levels =
+            |p: &siltstone::PartitionStats| p.levels.iter().map(|l| l.table_count).sum::<u64>();
+        let count: u64 = self.db.stats().partitions.iter().map(levels).sum();
+        assert_eq!(self.tables().len() as u64, count, "{:?}", self.tables());
+        assert_eq!(self.shelf.live(), LARGE, "values that nobody needs are gone");
+        let Store { mode, fs, shelf, db, p, q, content, .. } = self;
+        drop((p, q));
+        db.close().unwrap();
+        let (db, _) = open(mode, &fs, &shelf).unwrap();
+        assert_eq!(read(&db.partition("p").unwrap()), content);
+    }
+}
+
+#[track_caller]
+fn check_named(error: &Error, call: &str, hook: &str) {
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::HookPanicked, "{text}");
+    for part in ["\"p\"", call, &format!("{hook:?}"), "has blown"] {
+        assert!(text.contains(part), "{text:?} does not name {part}");
+    }
+}
+
+/// Runs `check` for every call that jobs make, in both modes.
+fn each_call(check: impl Fn(BackgroundMode, &'static str, &str, bool)) {
+    for mode in MODES {
+        for (call, hook, in_flush) in CALLS {
+            check(mode, call, hook, in_flush);
+        }
+    }
+}
+
+// ---- jobs -------------------------------------------------------------------------------------
+
+#[test]
+fn a_flush_whose_hook_panics_fails_and_says_so() {
+    each_call(|mode, call, hook, in_flush| {
+        if !in_flush {
+            return;
+        }
+        let mut store = store(mode, true);
+        store.set(call);
+        store.fill();
+        for _ in 0..2 {
+            check_named(&store.db.flush().unwrap_err(), call, hook);
+            check_named(&store.p.compact(..).unwrap_err(), call, hook);
+        }
+        // Other partitions go on.
+        store.q.put("more", "of it").unwrap();
+        store.q.compact(..).unwrap();
+        store.q.delete("more").unwrap();
+        check_named(&store.background_failure(), call, hook);
+        let health = store.db.health();
+        let failure = health.background_errors.iter().find(|f| f.reason == Reason::Flush);
+        let failure = failure.unwrap_or_else(|| panic!("{health}"));
+        assert_eq!((failure.class, failure.severity), (Class::Hook, Severity::Hard));
+        check_named(&failure.error, call, hook);
+        store.check_content();
+        store.check_goes_on();
+    });
+}
+
+#[test]
+fn a_compaction_whose_hook_panics_fails_and_says_so() {
+    each_call(|mode, call, hook, _| {
+        let mut store = store(mode, true);
+        store.fill();
+        store.db.flush().unwrap();
+        store.db.wait_idle().unwrap();
+        store.set(call);
+        let fail = |store: &Store| {
+            // A part of a level has neighbours.
+            let result = match call {
+                "joined" => store.p.compact([80]..[81]),
+                _ => store.p.compact(..),
+            };
+            check_named(&result.unwrap_err(), call, hook);
+        };
+        // A job before the one that fails may have worked.
+        fail(&store);
+        let before = store.tables();
+        fail(&store);
+        if mode == BackgroundMode::Stepped {
+            assert_eq!(store.tables(), before, "inputs stay, and nothing else does");
+        }
+        store.check_content();
+        store.q.compact(..).unwrap();
+        store.check_goes_on();
+    });
+}
+
+#[test]
+fn background_compaction_whose_hook_panics_shows_and_is_tried_again() {
+    each_call(|mode, call, hook, in_flush| {
+        let mut store = store(mode, true);
+        // Due, but with threads perhaps done.
+        for _ in 0..3 {
+            store.fill();
+            store.db.flush().unwrap();
+        }
+        store.set(call);
+        if mode == BackgroundMode::Threads {
+            // A flush that fails shows as well, and first.
+            store.fill();
+            while store.db.flush().is_ok() && store.db.health().background_errors.is_empty() {
+                store.fill();
+            }
+        }
+        check_named(&store.background_failure(), call, hook);
+        let health = store.db.health();
+        let failures = &health.background_errors;
+        assert!(!health.is_healthy() && failures.iter().all(|f| f.class == Class::Hook));
+        if mode == BackgroundMode::Stepped || !in_flush {
+            let failure = failures.iter().find(|f| f.reason == Reason::Compaction).unwrap();
+            assert_eq!(failure.severity, Severity::Soft);
+            check_named(&failure.error, call, hook);
+        }
+        if mode == BackgroundMode::Stepped {
+            let told: Vec<Event> = store.events.try_iter().collect();
+            let is_error = |event: &&Event| matches!(event, Event::BackgroundError(_));
+            assert_eq!(told.iter().filter(is_error).count(), 1, "{told:?}");
+            check_named(&store.db.wait_idle().unwrap_err(), call, hook);
+        }
+        store.check_content();
+        store.check_goes_on();
+    });
+}
+
+#[test]
+fn a_partition_whose_hook_panics_does_not_hold_up_the_others() {
+    let mut store = store(BackgroundMode::Stepped, true);
+    store.set("start");
+    let tables = |store: &Store, partition: usize| {
+        let stats = store.db.stats();
+        let partition = &stats.partitions[partition];
+        (partition.sealed_memtable_count, partition.levels[0].table_count)
+    };
+    // More is due in `p`, so that it is tried first.
+    let fill = |store: &mut Store| {
+        store.fill();
+        for n in 0..KEYS {
+            store.p.put([n], [n; 90]).unwrap();
+            store.content.insert(vec![n], vec![n; 90]);
+        }
+    };
+    fill(&mut store);
+    check_named(&store.db.flush().unwrap_err(), "start", "deciding");
+    assert_eq!((tables(&store, 1), tables(&store, 2)), ((1, 0), (1, 0)));
+    assert!(store.db.step().unwrap(), "of q");
+    assert_eq!((tables(&store, 1), tables(&store, 2)), ((1, 0), (0, 1)));
+    store.shelf.fuse.clear();
+    for _ in 0..3 {
+        fill(&mut store);
+        store.db.flush().unwrap();
+        store.p.put([0], [0; 90]).unwrap();
+        store.db.flush().unwrap();
+    }
+    store.set("start");
+    // Once, as nobody knows before that it fails.
+    let mut failures = 0;
+    while tables(&store, 2).1 > 1 {
+        failures += u32::from(store.db.step().is_err());
+    }
+    assert_eq!(failures, 1, "{:?}", tables(&store, 1));
+    assert!(tables(&store, 1).1 > 2);
+    store.check_content();
+    store.check_goes_on();
+}
+
+#[test]
+fn memory_that_a_panicking_hook_keeps_full_refuses_writers() {
+    for mode in MODES {
+        let mut store = store(mode, true);
+        store.set("output");
+        let refused = (0..100_000_u32).find_map(|n| {
+            let key = n % 100;
+            let value = vec![7; 99];
+            let put = store.p.put(key.to_be_bytes(), &value);
+            store.content.insert(key.to_be_bytes().to_vec(), value);
+            put.err()
+        });
+        let refused = refused.unwrap();
+        assert_eq!(refused.kind(), ErrorKind::HookPanicked);
+        assert!(refused.to_string().contains("writes are stopped"), "{refused}");
+        check_named(&refused, "output", "sealing");
+        store.check_content_of_p();
+        store.check_goes_on();
+    }
+}
+
+#[test]
+fn closing_while_a_hook_panics_ends_and_loses_nothing() {
+    each_call(|mode, call, _, _| {
+        for is_dropped in [false, true] {
+            let mut store = store(mode, true);
+            store.set(call);
+            store.fill();
+            let _ = store.db.flush();
+            let Store { fs, shelf, db, p, q, content, .. } = store;
+            drop((p, q));
+            if is_dropped {
+                drop(db);
+            } else {
+                db.close().unwrap();
+            }
+            // What seals is asked in the replay; it says so instead of losing anything.
+            if let Err(error) = open(mode, &fs, &shelf).map(drop) {
+                assert_eq!(error.kind(), ErrorKind::HookPanicked, "{error}");
+            }
+            shelf.fuse.clear();
+            let (db, _) = open(mode, &fs, &shelf).unwrap();
+            assert_eq!(read(&db.partition("p").unwrap()), content);
+            db.wait_idle().unwrap();
+        }
+    });
+}
+
+#[test]
+fn closing_tells_when_a_hook_keeps_a_partition_without_log_from_being_flushed() {
+    for mode in MODES {
+        let mut store = store(mode, false);
+        store.set("boundary");
+        store.fill();
+        let Store { fs, shelf, db, p, q, .. } = store;
+        drop((p, q));
+        check_named(&db.close().unwrap_err(), "boundary", "sealing");
+        shelf.fuse.clear();
+        let (db, _) = open(mode, &fs, &shelf).unwrap();
+        assert_eq!(
+            db.partition("p").unwrap().iter().count(),
+            usize::from(KEYS),
+            "what was flushed before"
+        );
+    }
+}
+
+#[test]
+fn a_filter_that_panics_when_it_is_let_go_has_done_its_work() {
+    for mode in MODES {
+        let mut store = store(mode, true);
+        store.set("drop");
+        store.fill();
+        store.p.compact(..).unwrap();
+        store.db.wait_idle().unwrap();
+        store.check_content();
+        store.check_goes_on();
+    }
+}
+
+// ---- the value store --------------------------------------------------------------------------
+
+#[test]
+fn a_value_store_that_fails_after_the_edit_is_told_again() {
+    let blows = [(Blow::Panic, Class::Hook), (Blow::Fail, Class::Io)];
+    for (mode, (blow, class)) in MODES.into_iter().flat_map(|mode| blows.map(|b| (mode, b))) {
+        for call in ["apply", "reclaim"] {
+            let mut store = store(mode, true);
+            store.shelf.fuse.set(call, blow);
+            store.fill();
+            // The work itself is done: its edit is durable.
+            store.p.compact(..).unwrap();
+            store.db.flush().unwrap();
+            let error = store.background_or_idle_failure();
+            if blow == Blow::Panic {
+                check_named(&error, call, "shelf");
+            }
+            let health = store.db.health();
+            let [failure] = &health.background_errors[..] else { panic!("{health}") };
+            assert_eq!((failure.reason, failure.class), (Reason::Obsolete, class));
+            assert!(store.shelf.live() > LARGE, "values wait");
+            store.check_content();
+            store.check_goes_on();
+        }
+    }
+}
+
+#[test]
+fn a_value_store_that_was_not_told_of_an_edit_is_at_the_next_open() {
+    let mut store = store(BackgroundMode::Stepped, true);
+    let told = store.shelf.told();
+    store.set("apply");
+    // Far enough for the manifest to begin a new generation, which keeps what was not told.
+    let before = store.manifest();
+    while store.manifest() == before {
+        store.fill();
+        store.p.compact(..).unwrap();
+    }
+    let Store { fs, shelf, db, p, q, content, .. } = store;
+    drop((p, q));
+    check_named(&db.close().unwrap_err(), "apply", "shelf");
+    let dropped = shelf.live() - LARGE;
+    assert!(dropped > LARGE && shelf.told() == told);
+    shelf.fuse.clear();
+    let (db, _) = open(BackgroundMode::Stepped, &fs, &shelf).unwrap();
+    assert_eq!(read(&db.partition("p").unwrap()), content);
+    assert_eq!(shelf.told(), told + dropped, "of every value that an edit dropped");
+}
+
+#[test]
+fn a_state_that_a_value_store_cannot_give_is_told_and_not_needed() {
+    for mode in MODES {
+        let mut store = store(mode, true);
+        store.set("snapshot");
+        let before = store.manifest();
+        while store.manifest() == before {
+            store.fill();
+            store.p.compact(..).unwrap();
+        }
+        store.db.flush().unwrap();
+        check_named(&store.next_error(), "snapshot", "shelf");
+        store.check_content();
+        store.check_goes_on();
+    }
+}
+
+#[test]
+fn a_value_store_that_panics_in_a_sync_fails_it_and_the_store_resumes() {
+    for mode in MODES {
+        let mut store = store(mode, true);
+        store.set("sync");
+        store.fill();
+        let batch = store.db.batch().put(&store.p, "k", "v");
+        let error = batch.commit(Durability::Sync).unwrap_err();
+        store.content.insert(b"k".to_vec(), b"v".to_vec());
+        assert_eq!(error.kind(), ErrorKind::ReadOnly);
+        assert!(
+            error.to_string().contains("sync of the value store \"shelf\" panicked"),
+            "{error}"
+        );
+        assert_eq!(store.p.put("k", "w").unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert!(store.db.wait_durable(store.db.visible_seq()).is_err());
+        assert!(store.db.flush().is_err());
+        store.check_content();
+        store.shelf.fuse.clear();
+        store.db.wait_idle().unwrap();
+        store.db.batch().put(&store.p, "k", "w").commit(Durability::Sync).unwrap();
+        store.p.delete("k").unwrap();
+        store.content.remove(&b"k"[..]);
+        store.check_goes_on();
+    }
+}
+
+#[test]
+fn a_value_store_that_panics_on_the_way_of_a_call_fails_that_call() {
+    for mode in MODES {
+        let store = store(mode, true);
+        store.set("put");
+        check_named(&store.p.put("k", [7; 200]).unwrap_err(), "put", "shelf");
+        for call in ["len", "read"] {
+            store.set(call);
+            check_named(&store.p.get([0]).unwrap_err(), call, "shelf");
+            let first = store.p.iter().next().unwrap();
+            check_named(&first.unwrap_err(), call, "shelf");
+        }
+        store.set("wants");
+        // Before anything was written; there is no error to return it in.
+        let unwound = catch_unwind(AssertUnwindSafe(|| store.p.put("k", "v")));
+        assert!(unwound.is_err());
+        let batch = || store.db.batch().put(&store.p, "a", "b").put(&store.p, "k", "v");
+        assert!(catch_unwind(AssertUnwindSafe(batch)).is_err());
+        store.check_content();
+        store.check_goes_on();
+    }
+}
+
+// ---- listeners --------------------------------------------------------------------------------
+
+#[test]
+fn a_listener_that_panics_ends_no_work_and_shows() {
+    for mode in MODES {
+        let mut store = store(mode, true);
+        store.set("listener");
+        store.fill();
+        store.db.flush().unwrap();
+        store.p.compact(..).unwrap();
+        store.db.wait_idle().unwrap();
+        // Delivered on the caller's thread at the latest.
+        store.db.flush().unwrap();
+        let health = store.db.health();
+        let told = health.listener_panic.clone().unwrap();
+        assert!(told.contains("listener") && told.contains("has blown"), "{told}");
+        assert!(health.is_healthy() && health.to_string().contains(&told), "{health}");
+        store.check_content();
+        store.shelf.fuse.clear();
+        store.fill();
+        store.db.flush().unwrap();
+        // It hears of what comes later.
+        assert!(store.events.iter().any(|event| matches!(event, Event::Flushed { .. })));
+        store.check_goes_on();
+    }
+}
+
+impl Store {
+    fn check_content_of_p(&self) {
+        assert_eq!(read(&self.p), self.content);
+    }
+
+    /// As [`Store::background_failure`], for work that nobody waits for but who waits for all.
+    fn background_or_idle_failure(&self) -> Error {
+        match self.mode {
+            BackgroundMode::Stepped => self.background_failure(),
+            BackgroundMode::Threads => {
+                let error = self.next_error();
+                self.db.wait_idle().unwrap_err();
+                error
+            }
+        }
+    }
+
+    /// The name of the manifest.
+    fn manifest(&self) -> Option<std::path::PathBuf> {
+        let is_manifest =
+            |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "manifest");
+        self.fs.paths().into_iter().filter(is_manifest).max()
+    }
+}

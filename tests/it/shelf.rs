@@ -1,0 +1,197 @@
+//! A value store in memory, and a fuse that makes hooks fail: for the tests of several files.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, PendingHandle, ValueStore};
+use lsm_core::types::PartitionId;
+use siltstone::{Error, ErrorKind, Result};
+
+/// What happens in a call that a fuse is set for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blow {
+    /// It panics.
+    Panic,
+    /// It returns an error.
+    Fail,
+}
+
+/// Makes one call of a hook, by its name, fail as long as it is set. Clones share it.
+#[derive(Clone, Default)]
+pub struct Fuse(Arc<Mutex<Option<(&'static str, Blow)>>>);
+
+impl Fuse {
+    pub fn set(&self, call: &'static str, blow: Blow) {
+        *self.0.lock().unwrap() = Some((call, blow));
+    }
+
+    pub fn clear(&self) {
+        *self.0.lock().unwrap() = None;
+    }
+
+    pub fn is_set(&self, call: &str) -> bool {
+        self.0.lock().unwrap().is_some_and(|(set, _)| set == call)
+    }
+
+    /// At the begin of `call`.
+    pub fn pass(&self, call: &str) -> Result<()> {
+        let set = self.0.lock().unwrap().filter(|(set, _)| *set == call);
+        match set {
+            None => Ok(()),
+            Some((_, Blow::Panic)) => panic!("the fuse of {call} has blown"),
+            Some((_, Blow::Fail)) => {
+                Err(Error::new(ErrorKind::Io, format!("the fuse of {call} has blown")))
+            }
+        }
+    }
+}
+
+/// Values in memory; durable ones survive [`Shelf::cut`]. Clones share them.
+#[derive(Clone, Default)]
+pub struct Shelf {
+    state: Arc<Mutex<State>>,
+    pub fuse: Fuse,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    next: u64,
+    values: BTreeMap<u64, Vec<u8>>,
+    durable: BTreeMap<u64, Vec<u8>>,
+    dropped: BTreeMap<u64, Vec<u64>>,
+    applied: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Shelf {
+    /// How many values there are.
+    pub fn live(&self) -> usize {
+        self.state.lock().unwrap().values.len()
+    }
+
+    /// What a power cut leaves.
+    pub fn cut(&self) -> Shelf {
+        let mut state = self.state.lock().unwrap().clone();
+        state.values = state.durable.clone();
+        state.dropped.clear();
+        Shelf { state: Arc::new(Mutex::new(state)), fuse: Fuse::default() }
+    }
+
+    /// How many values edits that it was told of have dropped.
+    pub fn told(&self) -> usize {
+        let state = self.state.lock().unwrap();
+        state.applied.values().flatten().collect::<std::collections::BTreeSet<_>>().len()
+    }
+
+    fn value(&self, handle: &[u8]) -> Result<Vec<u8>> {
+        let value = self.state.lock().unwrap().values.get(&number(handle)).cloned();
+        value.ok_or_else(|| Error::corruption("shelf", None, "a value is not there"))
+    }
+}
+
+fn number(handle: &[u8]) -> u64 {
+    u64::from_le_bytes(*handle.first_chunk().unwrap())
+}
+
+impl ValueStore for Shelf {
+    fn name(&self) -> &str {
+        "shelf"
+    }
+
+    fn wants(&self, _partition: PartitionId, len: u64) -> bool {
+        self.fuse.pass("wants").unwrap();
+        len >= 100
+    }
+
+    fn put(&self, _partition: PartitionId, _key: &[u8], value: &[u8]) -> Result<PendingHandle> {
+        self.fuse.pass("put")?;
+        let mut state = self.state.lock().unwrap();
+        state.next += 1;
+        let n = state.next;
+        state.values.insert(n, value.to_vec());
+        let shelf = self.clone();
+        Ok(PendingHandle::new(n.to_le_bytes().to_vec(), move || {
+            let mut state = shelf.state.lock().unwrap();
+            state.values.remove(&n);
+            state.durable.remove(&n);
+        }))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.fuse.pass("sync")?;
+        let mut state = self.state.lock().unwrap();
+        state.durable = state.values.clone();
+        Ok(())
+    }
+
+    fn probe(&self, handle: &[u8]) -> Result<bool> {
+        self.fuse.pass("probe")?;
+        Ok(self.state.lock().unwrap().values.contains_key(&number(handle)))
+    }
+
+    fn len(&self, handle: &[u8]) -> Result<u64> {
+        self.fuse.pass("len")?;
+        Ok(self.value(handle)?.len() as u64)
+    }
+
+    fn read(&self, handle: &[u8], offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.fuse.pass("read")?;
+        Ok(self.value(handle)?[offset as usize..offset as usize + len].to_vec())
+    }
+
+    fn carry(&self, _handle: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.fuse.pass("carry")?;
+        Ok(None)
+    }
+
+    fn edit(&self, _number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {
+        self.fuse.pass("edit").unwrap();
+        dropped.concat()
+    }
+
+    fn apply(&self, edit: u64, section: &[u8]) -> Result<()> {
+        self.fuse.pass("apply")?;
+        let mut state = self.state.lock().unwrap();
+        let numbers: Vec<u64> = section.chunks(8).map(number).collect();
+        state.applied.insert(edit, numbers.clone());
+        state.dropped.insert(edit, numbers);
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.fuse.pass("snapshot").unwrap();
+        let state = self.state.lock().unwrap();
+        state.applied.values().flatten().flat_map(|n| n.to_le_bytes()).collect()
+    }
+
+    fn reclaim(&self, edit: u64) -> Result<()> {
+        self.fuse.pass("reclaim")?;
+        let mut state = self.state.lock().unwrap();
+        let later = state.dropped.split_off(&(edit + 1));
+        for n in std::mem::replace(&mut state.dropped, later).into_values().flatten() {
+            state.values.remove(&n);
+            state.durable.remove(&n);
+        }
+        Ok(())
+    }
+
+    fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {
+        Ok(handle.to_vec())
+    }
+}
+
+/// Knows one shelf and no filter.
+pub struct ShelfProvider(pub Shelf);
+
+impl HookProvider for ShelfProvider {
+    fn compaction_filter(
+        &self,
+        _name: &str,
+        _params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        None
+    }
+
+    fn value_store(&self, name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+        (name == "shelf").then(|| Arc::new(self.0.clone()) as Arc<dyn ValueStore>)
+    }
+}
