@@ -42,6 +42,9 @@ pub struct RawDamage {
     pub suspects: u32,
     /// Whether entries of it did not decode, or not in order, and were left out.
     pub is_lossy: bool,
+    /// User keys between which those of the block lie: the first is missing at the front of the
+    /// table, the last may lie behind the last of them.
+    pub keys: (Option<Vec<u8>>, Vec<u8>),
 }
 
 /// A block of the walk.
@@ -282,6 +285,7 @@ impl RawIter {
                 error,
                 suspects: suspect.entries.len() as u32,
                 is_lossy: !suspect.is_complete,
+                keys: (before.map(|key| key.user.to_vec()), end.user.to_vec()),
             });
         }
         Ok(Body::Suspect(suspect))
