@@ -185,6 +185,7 @@ impl CompactionFilter for HiveFilter {
             self.judge.take_metadata(&entry, at, &mut self.open, faults);
             return Ok(Input::Take);
         }
+        self.judge.count(at);
         self.close_until(Some(entry.key));
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
         let is_integrity = self.shared.is_integrity;
@@ -252,6 +253,10 @@ impl CompactionFilter for HiveFilter {
         self.emit_ready(out)?;
         if next.is_none() {
             self.judge.report(faults);
+            // With faults the job runs again, over what a repair puts in their places.
+            if faults.is_empty() {
+                self.judge.check_counts()?;
+            }
             return Ok(Cut::Allowed);
         }
         Ok(self.cut())

@@ -22,7 +22,7 @@
 //! | key and value have changed places | yes | the same |
 //! | a key that is the encoding of its sequence number | yes | the same |
 //! | entry or metadata missing, in a table made here | yes | the table is marked as sealed |
-//! | entry and metadata both missing | by counting | the table's seal has the number of entries |
+//! | entry and metadata both missing, in a table made here | yes, and the compaction fails | the table's seal has the number of entries |
 //! | a block of a damaged table, entry by entry | yes | what agrees with its metadata is kept |
 //! | entry and metadata replaced by an older or a foreign pair | no | the engine's block and file checksums, which know place and file |
 //! | an entry of another partition or database | no | an entry must verify wherever it moves to |

@@ -8,11 +8,13 @@
 //! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a
 //!    repair settled, or as missing.
 //! 2. An entry of a damaged block is good only if its metadata says so.
+//! 3. No entry of a sealed table is lost without a word: of a damaged block some may not decode, or
+//!    decode as others, and then their metadata is lost with them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lsm_core::error::Result;
+use lsm_core::error::{Error, Result};
 use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin};
 use lsm_core::types::{EntryKind, FileNo};
 
@@ -31,13 +33,25 @@ struct Half {
     detail: Detail,
 }
 
+/// An input of the job.
+struct InputTable {
+    file: FileNo,
+    /// `None` for a table that is not sealed.
+    seal: Option<TableSeal>,
+    /// How many entries came from it, metadata not counted.
+    entries: u64,
+}
+
 /// See the module.
 pub(super) struct Judge {
     // Fixed after the start.
     pub(super) shared: Arc<Shared>,
-    /// Ascending by file; `None` for a table that is not sealed.
-    tables: Vec<(FileNo, Option<TableSeal>)>,
     settled: HashMap<Place, Settled>,
+
+    /// Ascending by file.
+    tables: Vec<InputTable>,
+    /// Which of them the last entry came from.
+    last_table: usize,
 
     /// Entries without metadata, and metadata without entries, that must not be.
     unpaired: Vec<Half>,
@@ -50,18 +64,46 @@ impl Judge {
         let mut tables = Vec::with_capacity(job.inputs.len());
         for input in job.inputs {
             let seal = TableSeal::of(&input.properties, shared.provider.name())?;
-            tables.push((input.file, seal));
+            tables.push(InputTable { file: input.file, seal, entries: 0 });
         }
-        tables.sort_unstable_by_key(|(file, _)| *file);
+        tables.sort_unstable_by_key(|table| table.file);
         let settled = shared.settled.of(job.inputs);
         let (unpaired, orphans) = (Vec::new(), Vec::new());
-        Ok(Judge { shared, tables, settled, unpaired, orphans, counts: Counts::default() })
+        let (last_table, counts) = (0, Counts::default());
+        Ok(Judge { shared, settled, tables, last_table, unpaired, orphans, counts })
     }
 
     fn seal_of(&self, file: Option<FileNo>) -> Option<&TableSeal> {
         let file = file?;
-        let at = self.tables.binary_search_by_key(&file, |(file, _)| *file).ok()?;
-        self.tables[at].1.as_ref()
+        let at = self.tables.binary_search_by_key(&file, |table| table.file).ok()?;
+        self.tables[at].seal.as_ref()
+    }
+
+    /// Counts an entry that is no metadata.
+    #[inline]
+    pub(super) fn count(&mut self, at: Origin) {
+        let is_it = |table: &InputTable| Some(table.file) == at.file;
+        if !self.tables.get(self.last_table).is_some_and(is_it) {
+            let Some(file) = at.file else { return };
+            let found = self.tables.binary_search_by_key(&file, |table| table.file);
+            let Ok(found) = found else { return };
+            self.last_table = found;
+        }
+        self.tables[self.last_table].entries += 1;
+    }
+
+    /// Where entries are lost and nothing else shows it: they are gone with their metadata.
+    ///
+    /// # Errors
+    /// Corruption, if a table had fewer entries than its seal counts.
+    pub(super) fn check_counts(&self) -> Result<()> {
+        for InputTable { file, seal, entries } in &self.tables {
+            if let Some(seal) = seal.as_ref().filter(|seal| *entries < seal.sealed) {
+                let what = format!("the seal counts {} entries, there are {entries}", seal.sealed);
+                return Err(Error::corruption(format!("table {file}"), None, what));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the entry is metadata, or was before it was damaged: no user key ends as its key
