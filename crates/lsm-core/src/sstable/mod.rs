@@ -50,12 +50,13 @@ pub use describe::describe;
 pub use footer::MAGIC;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
-pub use raw::{RawDamage, RawIter};
+pub use raw::RawIter;
 pub use reader::SstReader;
 pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
 
 use crate::codec::checksum128;
+use crate::error::Error;
 use crate::options::{Compression, PartitionOptions};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
@@ -142,6 +143,22 @@ pub struct RawMode {
     pub tolerant: bool,
     /// From the device: past the block cache and, where the system allows it, its own.
     pub uncached: bool,
+}
+
+/// A damaged block that a tolerant cursor met.
+#[derive(Clone, Debug)]
+pub struct RawDamage {
+    /// Offset of the block in the file.
+    pub block_offset: u64,
+    /// What is wrong.
+    pub error: Error,
+    /// How many of its entries were handed over as suspect.
+    pub suspects: u32,
+    /// Whether entries of it did not decode, or not in order, and were left out.
+    pub is_lossy: bool,
+    /// User keys between which those of the block lie: the first is missing at the front of the
+    /// table, the last may lie behind the last of them.
+    pub keys: (Option<Vec<u8>>, Vec<u8>),
 }
 
 /// Where parsed blocks are kept between reads. Implemented by [`crate::cache`].

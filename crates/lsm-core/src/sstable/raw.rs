@@ -12,7 +12,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::RawMode;
 use super::block::{Block, RESTART_ENTRIES};
 use super::hidden::{Owner, hidden_trailer};
 use super::index::IndexCursor;
@@ -20,6 +19,7 @@ use super::iter::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::suspect::Suspect;
+use super::{RawDamage, RawMode};
 use crate::error::{Error, Result};
 use crate::hooks::OwnedEntry;
 use crate::iter::InternalIter;
@@ -29,22 +29,6 @@ impl RawMode {
     fn access(self) -> Access {
         if self.uncached { Access::Uncached } else { Access::Plain }
     }
-}
-
-/// A damaged block that a tolerant cursor met.
-#[derive(Clone, Debug)]
-pub struct RawDamage {
-    /// Offset of the block in the file.
-    pub block_offset: u64,
-    /// What is wrong.
-    pub error: Error,
-    /// How many of its entries were handed over as suspect.
-    pub suspects: u32,
-    /// Whether entries of it did not decode, or not in order, and were left out.
-    pub is_lossy: bool,
-    /// User keys between which those of the block lie: the first is missing at the front of the
-    /// table, the last may lie behind the last of them.
-    pub keys: (Option<Vec<u8>>, Vec<u8>),
 }
 
 /// A block of the walk.
