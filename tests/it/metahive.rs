@@ -3,6 +3,10 @@
 
 mod crash;
 mod damage;
+mod explain;
+mod faulty;
+mod flips;
+mod scrub;
 
 use std::collections::BTreeMap;
 use std::path::Path;

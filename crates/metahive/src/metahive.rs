@@ -29,7 +29,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
+    pub(crate) fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
         let (settled, counts) = (SettledPlaces::default(), Mutex::default());
         Arc::new(Shared { provider, is_integrity, settled, counts })
     }
@@ -108,6 +108,11 @@ impl MetaHive {
         let is_known = reader.bytes().ok()? == [checksum::ALGORITHM];
         reader.finish().ok()?;
         (is_integrity && is_known).then(|| MetaHive::new().any_key(any_key))
+    }
+
+    /// The same provider with nothing counted and nothing repaired: to verify what is stored.
+    pub(crate) fn apart(&self) -> Arc<Shared> {
+        Shared::new(self.shared.provider.clone(), self.shared.is_integrity)
     }
 
     /// What the filters did so far.

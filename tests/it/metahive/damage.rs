@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-fn tables(fs: &MemFs) -> Vec<PathBuf> {
+pub(super) fn tables(fs: &MemFs) -> Vec<PathBuf> {
     let is_table = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
         name.is_some_and(|name| name.kind == FileKind::Sst)
@@ -101,7 +101,7 @@ fn tables(fs: &MemFs) -> Vec<PathBuf> {
 }
 
 /// Turns bits of the last bytes of `needle`, wherever a table has it; returns how often.
-fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
+pub(super) fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
     let mut hits = 0;
     for path in tables(fs) {
         let bytes = fs.read_raw(&path).unwrap();
@@ -119,7 +119,7 @@ fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
 }
 
 /// A store at rest with one entry harmed in its tables, open again.
-fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
+pub(super) fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::new().repair_options(options));
     let Checked { db, p, model, .. } = filled(&fs, &provider);
@@ -133,7 +133,7 @@ fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     (Checked { fs, provider, db, p, model, snapshots: Vec::new() }, log)
 }
 
-fn no_log() -> RepairOptions {
+pub(super) fn no_log() -> RepairOptions {
     RepairOptions { log: false, ..RepairOptions::default() }
 }
 

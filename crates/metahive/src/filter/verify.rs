@@ -56,6 +56,9 @@ pub(super) struct Judge {
     /// Entries without metadata, and metadata without entries, that must not be.
     unpaired: Vec<Half>,
     orphans: Vec<Half>,
+    /// Metadata that is damaged while its entry is not, for who asks; a compaction does not, it
+    /// writes it anew.
+    pub(super) metadata_faults: Option<Vec<(Fault, Verdict)>>,
     pub(super) counts: Counts,
 }
 
@@ -69,8 +72,17 @@ impl Judge {
         tables.sort_unstable_by_key(|table| table.file);
         let settled = shared.settled.of(job.inputs);
         let (unpaired, orphans) = (Vec::new(), Vec::new());
-        let (last_table, counts) = (0, Counts::default());
-        Ok(Judge { shared, settled, tables, last_table, unpaired, orphans, counts })
+        let (metadata_faults, counts) = (None, Counts::default());
+        Ok(Judge {
+            shared,
+            settled,
+            tables,
+            last_table: 0,
+            unpaired,
+            orphans,
+            metadata_faults,
+            counts,
+        })
     }
 
     fn seal_of(&self, file: Option<FileNo>) -> Option<&TableSeal> {
@@ -90,6 +102,11 @@ impl Judge {
             self.last_table = found;
         }
         self.tables[self.last_table].entries += 1;
+    }
+
+    /// How many entries came from all tables.
+    pub(super) fn entries(&self) -> u64 {
+        self.tables.iter().map(|table| table.entries).sum()
     }
 
     /// Where entries are lost and nothing else shows it: they are gone with their metadata.
@@ -141,7 +158,7 @@ impl Judge {
                 let is_whole = entry.kind == EntryKind::Tombstone
                     && entry.seq == cluster.slots[slot].seq()
                     && is_headed(entry.value, cluster, slot);
-                let verdict = self.judge_slot(cluster, slot, entry.value, is_whole);
+                let verdict = self.judge_slot(cluster, slot, entry.value, is_whole, at);
                 if verdict == Verdict::DataCorrupt {
                     let what = "the entry disagrees with its metadata";
                     let half = self.half(cluster, slot, what, Some(entry.value));
@@ -153,14 +170,15 @@ impl Judge {
         self.take_orphan(entry, at);
     }
 
-    /// Judges a slot by its V+ and marks it. `is_whole` says whether all else in the metadata
-    /// entry is as it should be.
+    /// Judges a slot by its V+, which lies at `at`, and marks it. `is_whole` says whether all else
+    /// in the metadata entry is as it should be.
     fn judge_slot(
         &mut self,
         cluster: &mut Cluster,
         slot: usize,
         payload: &[u8],
         is_whole: bool,
+        at: Origin,
     ) -> Verdict {
         let sum = cluster.slots[slot].sum;
         let verdict = if self.shared.is_integrity {
@@ -174,7 +192,10 @@ impl Judge {
                 return Verdict::DataCorrupt;
             }
             Verdict::Valid if is_whole => {}
-            _ => self.counts.metadata_rebuilt += 1,
+            damage => {
+                self.counts.metadata_rebuilt += 1;
+                self.note_metadata(cluster, slot, damage, at);
+            }
         }
         cluster.judged(slot);
         self.counts.verified += 1;
@@ -182,6 +203,31 @@ impl Judge {
             self.counts.suspects_accepted += 1;
         }
         Verdict::Valid
+    }
+
+    #[cold]
+    fn note_metadata(&mut self, cluster: &Cluster, slot: usize, damage: Verdict, at: Origin) {
+        let Some(noted) = &mut self.metadata_faults else { return };
+        let (verdict, what) = match damage {
+            Verdict::SecondCopyDamaged => (damage, "the metadata's second checksum is damaged"),
+            Verdict::MetadataCorrupt | Verdict::DataCorrupt => {
+                (Verdict::MetadataCorrupt, "the metadata is damaged, the entry is not")
+            }
+            Verdict::Valid => {
+                let what = "the metadata's sequence number or kind is damaged, the entry is not";
+                (Verdict::MetadataCorrupt, what)
+            }
+        };
+        let fault = Fault {
+            key: cluster.key.clone(),
+            seq: cluster.stored_seq(slot),
+            kind: cluster.slots[slot].kind(),
+            value: Vec::new(),
+            at,
+            what: what.to_owned(),
+            detail: Vec::new(),
+        };
+        noted.push((fault, verdict));
     }
 
     fn ask_provider(&self, cluster: &mut Cluster, slot: usize, payload: &[u8]) -> Verdict {
@@ -232,7 +278,7 @@ impl Judge {
             let stored_seq = cluster.stored_seq(slot).get();
             let kept = seal.and_then(|seal| seal.open_payload(&cluster.key, stored_seq));
             if let Some(payload) = kept.map(<[u8]>::to_vec) {
-                if self.judge_slot(cluster, slot, &payload, true) == Verdict::DataCorrupt {
+                if self.judge_slot(cluster, slot, &payload, true, at) == Verdict::DataCorrupt {
                     let what = "the entry disagrees with the metadata in the table's properties";
                     let half = self.half(cluster, slot, what, Some(&payload));
                     self.unpaired.push(half);
