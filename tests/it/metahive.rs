@@ -5,6 +5,10 @@ mod cluster;
 mod crash;
 mod damage;
 mod exchange;
+mod explain;
+mod faulty;
+mod flips;
+mod scrub;
 
 use std::collections::BTreeMap;
 use std::path::Path;

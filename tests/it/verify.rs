@@ -300,7 +300,7 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_file_once() {
 
 /// Goes on by itself, a little whenever somebody looks at it.
 #[derive(Default)]
-struct Ticking(AtomicU64);
+pub(crate) struct Ticking(AtomicU64);
 
 impl Clock for Ticking {
     fn now(&self) -> Duration {

@@ -1,7 +1,11 @@
-//! Time as an argument. Only stalls, the age of unsynced writes and statistics use it; it never
-//! orders anything.
+//! Time as an argument. Only stalls, the age of unsynced writes, limits of reading and statistics
+//! use it; it never orders anything.
+
+mod pace;
 
 use std::time::{Duration, Instant};
+
+pub use pace::Pace;
 
 /// A monotonic clock.
 pub trait Clock: Send + Sync + 'static {

@@ -35,6 +35,7 @@ pub fn flush(
         snapshots: stages.registered(),
         inputs: &[],
         repaired: &[],
+        partial: false,
     })?;
     let mut entries = MergeIter::new(memtables.iter().map(|memtable| memtable.iter()).collect());
     // Sequence numbers are stored relative to this: everything flushed so far lies below it.

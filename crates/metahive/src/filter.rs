@@ -1,7 +1,8 @@
 //! The compaction filter: one pass over the entries of a job that verifies what comes in and
 //! seals what goes out.
 //!
-//! Made by [`MetaHive`](crate::MetaHive) for each job, called by the engine's executor.
+//! Made by [`MetaHive`](crate::MetaHive) for each job, called by the engine's executor; by
+//! `inspect.rs` for one table, to verify it and write nothing.
 //!
 //! An entry goes on before its metadata was seen, because the metadata comes behind all versions
 //! of the key. That is safe: what is wrong is reported as a fault when the metadata arrives, and
@@ -22,15 +23,17 @@ use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Emitter, Entry, Faults, Input, Job, JobKind, Origin, Properties,
+    CompactionFilter, Cut, Emitter, Entry, Fault, Faults, Input, Job, JobKind, Origin, Properties,
 };
 use lsm_core::types::SeqNo;
 
 use crate::checksum;
 use crate::cluster::{Cluster, Made, SURVIVES};
+use crate::counts::Counts;
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX, metadata_key_precedes};
 use crate::table_seal::{PROPERTY, TableSeal};
+use crate::verdict::Verdict;
 
 use verify::Judge;
 
@@ -80,6 +83,23 @@ impl HiveFilter {
             table_sealed: 0,
             table_split: 0,
         })
+    }
+
+    /// Whether it takes an input for metadata.
+    pub(crate) fn may_be_metadata(&self, entry: &Entry<'_>, at: Origin) -> bool {
+        self.judge.may_be_metadata(entry, at)
+    }
+
+    /// Behind the last input: adds to `faults` what only the end shows, and returns the number of
+    /// entries, what else was counted, and which metadata is damaged while its entry is not.
+    pub(crate) fn finish_verifying(
+        mut self,
+        faults: &mut Faults,
+    ) -> (u64, Counts, Vec<(Fault, Verdict)>) {
+        self.close_until(None);
+        let of_metadata = std::mem::take(&mut self.judge.metadata_faults);
+        self.judge.report(faults);
+        (self.judge.entries(), self.judge.counts, of_metadata)
     }
 
     /// Puts the cluster of `key` on top, unless it is there.
@@ -185,6 +205,7 @@ impl CompactionFilter for HiveFilter {
             self.judge.take_metadata(&entry, at, &mut self.open, faults);
             return Ok(Input::Take);
         }
+        self.judge.count(at);
         self.close_until(Some(entry.key));
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
         let is_integrity = self.shared.is_integrity;
@@ -252,6 +273,10 @@ impl CompactionFilter for HiveFilter {
         self.emit_ready(out)?;
         if next.is_none() {
             self.judge.report(faults);
+            // With faults the job runs again, over what a repair puts in their places.
+            if faults.is_empty() {
+                self.judge.check_counts()?;
+            }
             return Ok(Cut::Allowed);
         }
         Ok(self.cut())

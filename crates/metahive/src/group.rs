@@ -1,6 +1,6 @@
 //! Verification of entries that are already in memory: a block's, or the group of one key.
 //!
-//! For verified reads, scrubs and tools; compaction has its own pass in `filter.rs`.
+//! For verified reads and tools; compactions and scrubs have their own pass in `filter.rs`.
 
 use lsm_core::hooks::Entry;
 

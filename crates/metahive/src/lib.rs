@@ -22,12 +22,13 @@
 //! | key and value have changed places | yes | the same |
 //! | a key that is the encoding of its sequence number | yes | the same |
 //! | entry or metadata missing, in a table made here | yes | the table is marked as sealed |
-//! | entry and metadata both missing | by counting | the table's seal has the number of entries |
+//! | entry and metadata both missing, in a table made here | yes, and the compaction fails | the table's seal has the number of entries |
 //! | a block of a damaged table, entry by entry | yes | what agrees with its metadata is kept |
 //! | entry and metadata replaced by an older or a foreign pair | no | the engine's block and file checksums, which know place and file |
 //! | an entry of another partition or database | no | an entry must verify wherever it moves to |
 //! | what was damaged before the flush | no | the log's and the batch's checksums |
-//! | tables that are never compacted | not yet | nothing here reads them; the engine's verify checks their blocks |
+//! | entries of a damaged block that do not decode | yes, in a table made here | the compaction fails, a scrub names the block and its keys |
+//! | tables that are never compacted | by a scrub | [`scrub()`] reads them past every cache, whenever it is called |
 //! | forgery | no | XXH3 is no signature |
 //!
 //! # What it costs
@@ -37,33 +38,45 @@
 //! A table grows by some 30 bytes an entry. A job holds 16 bytes for each version of the keys whose
 //! metadata it has not met yet, which is nearly always one key.
 //!
+//! A scrub reads as fast as the device gives: 450 MiB/s where it was measured, 310 ns for each entry
+//! of 20 + 100 bytes, as long as the engine's verify takes for the same bytes.
+//!
 //! # Parts
 //!
 //! [`MetaHiveOptions`] are what an application gives to a partition; [`MetaHive`] is the factory
 //! that they make and that the partition names. [`MetadataProvider`] lets an application keep
 //! metadata of its own in the place of checksums. [`RepairOptions`], [`Replica`] and
-//! [`ErrorHandler`] say what happens to an entry that is found damaged. [`group`] verifies what is
-//! in memory already.
+//! [`ErrorHandler`] say what happens to an entry that is found damaged. [`scrub()`] verifies a whole
+//! partition as it lies on the device, [`explain()`] tells all that is known of one key, [`group`]
+//! verifies what is in memory already.
 
 mod bits;
 pub mod checksum;
 mod cluster;
 mod counts;
 mod detail;
+mod explain;
 mod filter;
 pub mod group;
+mod inspect;
 mod metahive;
 mod options;
 pub mod payload;
 mod provider;
 mod repair;
+mod scrub;
 pub mod table_seal;
 mod verdict;
 
 pub use counts::Counts;
+pub use explain::{ExplainedMetadata, ExplainedVersion, Explanation, explain};
 pub use filter::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX};
+pub use inspect::{EntryFault, Sealing};
 pub use metahive::MetaHive;
 pub use options::MetaHiveOptions;
 pub use provider::{Integrity, MetadataProvider, Statistics};
 pub use repair::{ErrorHandler, RepairOptions, Replica};
+pub use scrub::{
+    ScrubCounts, ScrubMark, ScrubOptions, ScrubProgress, ScrubReport, TableReport, Unflushed, scrub,
+};
 pub use verdict::{Verdict, judge};

@@ -28,7 +28,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
+    pub(crate) fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
         Arc::new(Shared { provider, is_integrity, counts: Mutex::default() })
     }
 
@@ -74,6 +74,11 @@ impl MetaHive {
         let is_known = reader.bytes().ok()? == [checksum::ALGORITHM];
         reader.finish().ok()?;
         (is_integrity && is_known).then(|| MetaHive::new(MetaHiveOptions::new().any_key(any_key)))
+    }
+
+    /// The same provider with nothing counted and nothing repaired: to verify what is stored.
+    pub(crate) fn apart(&self) -> Arc<Shared> {
+        Shared::new(self.shared.provider.clone(), self.shared.is_integrity)
     }
 
     /// What the filters did so far.

@@ -95,7 +95,7 @@ proptest! {
     }
 }
 
-fn tables(fs: &MemFs) -> Vec<PathBuf> {
+pub(super) fn tables(fs: &MemFs) -> Vec<PathBuf> {
     let is_table = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
         name.is_some_and(|name| name.kind == FileKind::Sst)
@@ -136,7 +136,7 @@ pub(super) fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>
     (Checked { fs, provider, db, p, model, snapshots: Vec::new() }, log)
 }
 
-fn no_log() -> RepairOptions {
+pub(super) fn no_log() -> RepairOptions {
     RepairOptions { log: false, ..RepairOptions::default() }
 }
 

@@ -338,6 +338,7 @@ pub fn run(job: &Job, version: &PartitionVersion, context: JobContext<'_>) -> Re
         snapshots: stages.registered(),
         inputs: &notes,
         repaired: &repaired,
+        partial: false,
     })?;
     let base_seq = job.tables().map(|(_, table)| table.meta.oldest()).min();
     let base_seq = base_seq.expect("a job has inputs");
@@ -390,6 +391,7 @@ pub fn extract(
         snapshots: stages.registered(),
         inputs: &notes,
         repaired: &repaired,
+        partial: true,
     })?;
     let suffix = &stages.hooks().rules.reserved_suffix;
     let mut outputs = Outputs::new(factory, &version.options, level_to, SeqNo::ZERO, suffix);

@@ -130,6 +130,10 @@ impl Background {
         self.mode
     }
 
+    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     pub(super) fn now(&self) -> Duration {
         self.clock.now()
     }

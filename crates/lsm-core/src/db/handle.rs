@@ -370,7 +370,8 @@ impl raw::Walkable for Partition {
     fn pin_raw(&self) -> Result<raw::Pin> {
         let point = self.reader(None)?;
         let (partition, view, context) = (point.partition, point.view, point.context);
-        Ok(raw::Pin { partition, view, context, keep: point.keep })
+        let (hooks, clock) = (self.state.hooks(), self.db().background.clock().clone());
+        Ok(raw::Pin { partition, view, context, hooks, clock, keep: point.keep })
     }
 }
 

@@ -5,7 +5,7 @@
 //! read (tables) or left out (log segments, manifests). It repairs nothing and changes nothing.
 //!
 //! ```text
-//! plan (files.rs) -> each file in the order of the numbers -> damage, progress, pace (pace.rs)
+//! plan (files.rs) -> each file in the order of the numbers -> damage, progress, pace (clock/pace.rs)
 //! ```
 //!
 //! Invariants:
@@ -17,7 +17,6 @@
 //!    its appends.
 
 mod files;
-mod pace;
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,11 +24,11 @@ use std::str::FromStr;
 pub(super) use files::Begun;
 
 use super::DbInner;
+use crate::clock::Pace;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::types::{DbId, FileNo};
 
 use files::Unit;
-use pace::Pace;
 
 /// How far a run came, and what is ahead of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

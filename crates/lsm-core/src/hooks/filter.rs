@@ -2,6 +2,7 @@
 //!
 //! The calls come from `compaction/executor.rs`; repairs from `db/repair.rs`.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use super::{Entry, Origin, Rules};
@@ -34,9 +35,12 @@ pub struct Job<'a> {
     pub snapshots: &'a [SeqNo],
     /// The input tables with their properties; none for a flush.
     pub inputs: &'a [InputTable],
-    /// Places whose entries are what repairs put there, or is known to be damaged. In the first
+    /// Places whose entries are what repairs put there, or are known to be damaged. In the first
     /// run none.
     pub repaired: &'a [Origin],
+    /// Whether entries of the inputs are left out, because they are outside of the range that an
+    /// export reads.
+    pub partial: bool,
 }
 
 /// An input table of a job.
@@ -55,8 +59,9 @@ pub struct Properties(pub BTreeMap<String, Vec<u8>>);
 /// Makes compaction filters, one for each job.
 ///
 /// A panic, here or in a filter, fails the job as an error does. Name, parameters, rules and
-/// whether it seals or decides are asked once, when it is attached.
-pub trait CompactionFilterFactory: Send + Sync + 'static {
+/// whether it seals or decides are asked once, when it is attached. Who knows its type can have it
+/// back: see [`as_any`](super::as_any).
+pub trait CompactionFilterFactory: Any + Send + Sync {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
 

@@ -85,6 +85,15 @@ pub fn guarded_filter(
     })
 }
 
+/// The factory itself, as whoever made it knows it, also if it is attached to a partition.
+pub fn as_any(factory: &dyn CompactionFilterFactory) -> &dyn Any {
+    let any: &dyn Any = factory;
+    match any.downcast_ref::<GuardedFilter>() {
+        Some(guarded) => &*guarded.filter,
+        None => any,
+    }
+}
+
 struct GuardedFilter {
     who: Who,
     params: Vec<u8>,

@@ -30,7 +30,7 @@ pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
     Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
 };
-pub use guarded::{catch, guarded_filter, guarded_store};
+pub use guarded::{as_any, catch, guarded_filter, guarded_store};
 pub use store::{PendingHandle, ValueStore};
 
 use crate::types::{EntryKind, FileNo, SeqNo};

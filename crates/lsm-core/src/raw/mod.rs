@@ -30,7 +30,8 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A walk sees its partition at one moment, and no file of it goes before the walk does.
+//! 1. A walk sees its partition at one moment, and no file of it goes before the walk does. A
+//!    table of it holds its own file alone.
 //! 2. What is not shown is an error or in [`TableWalk::damage`].
 
 mod describe;
@@ -50,12 +51,14 @@ pub use crate::sstable::{Properties, RawDamage, RawMode};
 pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
 
+use crate::clock::Clock;
 use crate::error::Result;
+use crate::hooks::PartitionHooks;
 use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
-use crate::sstable::RawIter;
-use crate::types::{KeyRef, SeqNo};
+use crate::sstable::{RawIter, SstReader};
+use crate::types::{DbId, KeyRef, PartitionId, SeqNo};
 use crate::version::{Table, TableContext};
 
 /// What has entries to walk: a partition of an open database.
@@ -76,6 +79,10 @@ pub struct Pin {
     pub view: Arc<ReadView>,
     /// How its tables are opened.
     pub context: Arc<TableContext>,
+    /// Its hooks whose code is at hand, and the rules of all of them.
+    pub hooks: Arc<PartitionHooks>,
+    /// The clock of the database.
+    pub clock: Arc<dyn Clock>,
     /// What must live as long as this: the open database.
     pub keep: Arc<dyn Any + Send + Sync>,
 }
@@ -127,6 +134,26 @@ impl Walk {
         &self.pin.partition
     }
 
+    /// The partition's number, which no other has before or after it.
+    pub fn partition_id(&self) -> PartitionId {
+        self.pin.view.version.id
+    }
+
+    /// The database.
+    pub fn db_id(&self) -> DbId {
+        self.pin.context.db_id
+    }
+
+    /// The partition's hooks whose code is at hand, and the rules of all of them.
+    pub fn hooks(&self) -> &Arc<PartitionHooks> {
+        &self.pin.hooks
+    }
+
+    /// The clock of the database.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.pin.clock
+    }
+
     /// Its memtables, newest first. The first one still takes writes.
     pub fn memtables(&self) -> impl Iterator<Item = MemtableWalk> {
         self.pin.view.memtables().map(|memtable| MemtableWalk {
@@ -143,7 +170,8 @@ impl Walk {
     }
 
     fn table(&self, level: usize, table: &Arc<Table>) -> RawTable {
-        RawTable { level, table: table.clone(), pin: self.pin.clone() }
+        let Pin { partition, context, keep, .. } = self.pin.clone();
+        RawTable { level, table: table.clone(), partition, context, _keep: keep }
     }
 }
 
@@ -208,15 +236,22 @@ fn entry_of<'a>(
     }
 }
 
-/// A table of a walk.
+/// A table of a walk. It may outlive the walk, and then holds no other file of it.
 #[derive(Clone)]
 pub struct RawTable {
     level: usize,
     table: Arc<Table>,
-    pin: Pin,
+    partition: Arc<str>,
+    context: Arc<TableContext>,
+    _keep: Arc<dyn Any + Send + Sync>,
 }
 
 impl RawTable {
+    /// Name of its partition.
+    pub fn partition(&self) -> &str {
+        &self.partition
+    }
+
     /// The level on which it lies.
     pub fn level(&self) -> usize {
         self.level
@@ -229,7 +264,7 @@ impl RawTable {
 
     /// The path of its file.
     pub fn path(&self) -> PathBuf {
-        self.table.path(&self.pin.context)
+        self.table.path(&self.context)
     }
 
     /// What it says of itself.
@@ -237,9 +272,7 @@ impl RawTable {
     /// # Errors
     /// Where it cannot be opened.
     pub fn properties(&self) -> Result<Properties> {
-        let reader = self.table.reader(&self.pin.context);
-        let reader = reader.map_err(|error| error.in_partition(&self.pin.partition))?;
-        Ok(reader.properties().clone())
+        Ok(self.reader()?.properties().clone())
     }
 
     /// Its entries, before the first.
@@ -247,10 +280,13 @@ impl RawTable {
     /// # Errors
     /// Where it cannot be opened.
     pub fn walk(&self, mode: RawMode) -> Result<TableWalk> {
-        let reader = self.table.reader(&self.pin.context);
-        let reader = reader.map_err(|error| error.in_partition(&self.pin.partition))?;
         let state = State::Before;
-        Ok(TableWalk { table: self.clone(), iter: reader.raw_iter(mode), state })
+        Ok(TableWalk { table: self.clone(), iter: self.reader()?.raw_iter(mode), state })
+    }
+
+    fn reader(&self) -> Result<&Arc<SstReader>> {
+        let reader = self.table.reader(&self.context);
+        reader.map_err(|error| error.in_partition(&self.partition))
     }
 }
 
@@ -293,7 +329,7 @@ impl TableWalk {
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.state = State::Found;
         let sought = self.iter.seek(KeyRef::seek(key, SeqNo::MAX));
-        sought.map_err(|error| error.in_partition(&self.table.pin.partition))
+        sought.map_err(|error| error.in_partition(&self.table.partition))
     }
 
     /// The next entry; `None` behind the last.
@@ -309,7 +345,7 @@ impl TableWalk {
             State::On if self.iter.valid() => self.iter.next(),
             State::On | State::Found => Ok(()),
         };
-        moved.map_err(|error| error.in_partition(&self.table.pin.partition))?;
+        moved.map_err(|error| error.in_partition(&self.table.partition))?;
         if !self.iter.valid() {
             return Ok(None);
         }

@@ -92,6 +92,27 @@ fn a_walk_shows_what_is_stored_and_where() {
 }
 
 #[test]
+fn a_table_outlives_its_walk_and_holds_its_own_file_alone() {
+    let fs = MemFs::new();
+    let (db, partition) = store(&fs);
+    let walk = Walk::open(&partition).unwrap();
+    let mut tables: Vec<_> = walk.tables().collect();
+    assert_eq!((walk.partition(), tables[0].partition()), ("p", "p"));
+    drop(walk);
+    let exist = |tables: &[RawTable]| -> Vec<bool> {
+        tables.iter().map(|table| fs.paths().contains(&table.path())).collect()
+    };
+    partition.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(exist(&tables), [true, true]);
+    let gone = tables.remove(0).path();
+    db.wait_idle().unwrap();
+    assert_eq!((exist(&tables), fs.paths().contains(&gone)), (vec![true], false));
+    let mut entries = tables[0].walk(RawMode::default()).unwrap();
+    assert_eq!(entries.next().unwrap().unwrap().key, b"a");
+}
+
+#[test]
 fn of_a_damaged_block_suspect_entries_are_shown() {
     let fs = MemFs::new();
     let (_db, partition) = store(&fs);
@@ -100,8 +121,8 @@ fn of_a_damaged_block_suspect_entries_are_shown() {
     let bytes = fs.read_raw(&path).unwrap();
     let at = bytes.iter().position(|byte| *byte == b'2').unwrap();
     drop((found, partition));
-    // One bit of the value is turned back for whoever looks; two are shown as they are.
-    for (mask, is_mended, value) in [(1, true, b"2"), (3, false, b"1")] {
+    // A repair finds the one bit of a block that was flipped; shown is what is there.
+    for (mask, is_mended, value) in [(1, true, b"3"), (3, false, b"1")] {
         fs.corrupt(&path, at as u64, mask).unwrap();
         let reread = reread(&open_again(&fs), &first_origin(&fs, &path)).unwrap().unwrap();
         assert_eq!(reread.verified, is_mended);

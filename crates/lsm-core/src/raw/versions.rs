@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{EntryKind, Origin, OwnedEntry, RawEntry, RawMode, RawTable, Walk, Walkable, entry_of};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::iter::InternalIter;
 use crate::memtable::Memtable;
 use crate::types::{KeyRef, SeqNo};
@@ -49,15 +49,46 @@ impl RawVersion {
 /// Reads one block, or a few, of each table whose range covers the key; blooms are not asked.
 pub fn versions(partition: &impl Walkable, key: &[u8]) -> Result<Vec<RawVersion>> {
     let walk = Walk::open(partition)?;
-    let mut found = Vec::new();
-    for (i, memtable) in walk.pin.view.memtables().enumerate() {
-        in_memtable(memtable, key, i > 0, &mut found)?;
-    }
+    let mut found = walk.memtable_versions(key)?;
     for table in walk.tables().filter(|table| table.meta().covers(key)) {
-        in_table(&table, key, &mut found)?;
+        table.versions(key, &mut found)?;
     }
     found.sort_by_key(|version| (Reverse(version.seq), version.at.level));
     Ok(found)
+}
+
+impl Walk {
+    /// Every version of the stored key `key` in the memtables, newest memtable first.
+    pub fn memtable_versions(&self, key: &[u8]) -> Result<Vec<RawVersion>> {
+        let mut found = Vec::new();
+        for (i, memtable) in self.pin.view.memtables().enumerate() {
+            in_memtable(memtable, key, i > 0, &mut found)?;
+        }
+        Ok(found)
+    }
+}
+
+impl RawTable {
+    /// Adds every version of the stored key `key` in this table to `found`, hidden ones as well,
+    /// newest first.
+    ///
+    /// # Errors
+    /// As [`versions`], with the key. What was found before stays.
+    ///
+    /// # Cost
+    /// Reads the index, and the blocks that hold the key.
+    pub fn versions(&self, key: &[u8], found: &mut Vec<RawVersion>) -> Result<()> {
+        let blame = |error: Error| error.in_partition(&self.partition).at_key(key);
+        let mut entries = self.walk(RawMode { tolerant: true, ..RawMode::default() })?;
+        entries.seek(key).map_err(blame)?;
+        while let Some(entry) = entries.next().map_err(blame)?.filter(|entry| entry.key == key) {
+            found.push(RawVersion::new(&entry, Some(self.path()), false));
+        }
+        match entries.damage().iter().find(|damage| damage.is_lossy) {
+            None => Ok(()),
+            Some(damage) => Err(blame(damage.error.clone())),
+        }
+    }
 }
 
 fn in_memtable(
@@ -76,21 +107,6 @@ fn in_memtable(
     Ok(())
 }
 
-fn in_table(table: &RawTable, key: &[u8], found: &mut Vec<RawVersion>) -> Result<()> {
-    let mut entries = table.walk(RawMode { tolerant: true, ..RawMode::default() })?;
-    entries.seek(key)?;
-    while let Some(entry) = entries.next()?.filter(|entry| entry.key == key) {
-        found.push(RawVersion::new(&entry, Some(table.path()), false));
-    }
-    match entries.damage().iter().find(|damage| damage.is_lossy) {
-        None => Ok(()),
-        Some(damage) => {
-            let error = damage.error.clone().in_partition(&table.pin.partition);
-            Err(error.at_key(key))
-        }
-    }
-}
-
 /// The entry at a place that a walk named, read again from the device, past every cache. `None`
 /// if the table is no longer live, or no entry decodes there; always for a memtable.
 ///
@@ -105,8 +121,6 @@ pub fn reread(partition: &impl Walkable, at: &Origin) -> Result<Option<OwnedEntr
     let Some(table) = walk.tables().find(|table| Some(table.meta().file) == at.file) else {
         return Ok(None);
     };
-    let reader = table.table.reader(&walk.pin.context);
-    reader
-        .and_then(|reader| reader.entry_at(at.block_offset, at.entry, true))
-        .map_err(|error| error.in_partition(&walk.pin.partition))
+    let entry = table.reader()?.entry_at(at.block_offset, at.entry, true);
+    entry.map_err(|error| error.in_partition(walk.partition()))
 }

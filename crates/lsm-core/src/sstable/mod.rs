@@ -51,12 +51,13 @@ pub use describe::describe;
 pub use footer::MAGIC;
 pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
-pub use raw::{RawDamage, RawIter};
+pub use raw::RawIter;
 pub use reader::SstReader;
 pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
 
 use crate::codec::checksum128;
+use crate::error::Error;
 use crate::options::{Compression, PartitionOptions};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
@@ -141,11 +142,28 @@ pub struct RawMode {
     /// A block that does not verify is read once more past every cache; if it still does not, its
     /// entries are handed over as suspect, as far as they decode.
     pub tolerant: bool,
-    /// A block of which not every entry decodes is an error all the same: for whoever replaces
-    /// what it reads.
+    /// For whoever replaces what it reads. Of a damaged block a single flipped bit is turned back
+    /// by its checksum, and its entries are called suspect all the same; a block of which not
+    /// every entry decodes is an error.
     pub complete: bool,
     /// From the device: past the block cache and, where the system allows it, its own.
     pub uncached: bool,
+}
+
+/// A damaged block that a tolerant cursor met.
+#[derive(Clone, Debug)]
+pub struct RawDamage {
+    /// Offset of the block in the file.
+    pub block_offset: u64,
+    /// What is wrong.
+    pub error: Error,
+    /// How many of its entries were handed over as suspect.
+    pub suspects: u32,
+    /// Whether entries of it did not decode, or not in order, and were left out.
+    pub is_lossy: bool,
+    /// User keys between which those of the block lie: the first is missing at the front of the
+    /// table, the last may lie behind the last of them.
+    pub keys: (Option<Vec<u8>>, Vec<u8>),
 }
 
 /// Where parsed blocks are kept between reads. Implemented by [`crate::cache`].

@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use super::RawMode;
 use super::block::Block;
 use super::index::IndexCursor;
 use super::iter::{READ_AHEAD_BYTES, ReadAhead};
@@ -19,6 +18,7 @@ use super::present::{Body, Present};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::suspect::Suspect;
+use super::{RawDamage, RawMode};
 use crate::error::{Error, Result};
 use crate::hooks::OwnedEntry;
 use crate::iter::InternalIter;
@@ -28,19 +28,6 @@ impl RawMode {
     fn access(self) -> Access {
         if self.uncached { Access::Uncached } else { Access::Plain }
     }
-}
-
-/// A damaged block that a tolerant cursor met.
-#[derive(Clone, Debug)]
-pub struct RawDamage {
-    /// Offset of the block in the file.
-    pub block_offset: u64,
-    /// What is wrong.
-    pub error: Error,
-    /// How many of its entries were handed over as suspect.
-    pub suspects: u32,
-    /// Whether entries of it did not decode, or not in order, and were left out.
-    pub is_lossy: bool,
 }
 
 /// A cursor over all entries of a table. It keeps the table open.
@@ -137,7 +124,7 @@ impl RawIter {
     /// Reads a block that did not verify past every cache, and takes what it can get.
     #[cold]
     fn read_again(&mut self, extent: Extent, error: Error) -> Result<Body> {
-        let body = read_suspect(&self.reader, Access::Uncached, extent)?;
+        let body = read_suspect(&self.reader, Access::Uncached, extent, self.mode.complete)?;
         let mut suspect = match body {
             Body::Suspect(suspect) => suspect,
             sound => return Ok(sound),
@@ -153,6 +140,7 @@ impl RawIter {
                 error,
                 suspects: suspect.entries.len() as u32,
                 is_lossy: !suspect.is_complete,
+                keys: (before.map(|key| key.user.to_vec()), end.user.to_vec()),
             });
         }
         Ok(Body::Suspect(suspect))
@@ -318,8 +306,9 @@ impl InternalIter for RawIter {
     }
 }
 
-/// Reads a block that may be damaged. Bytes that cannot be read at all are a block of nothing.
-fn read_suspect(reader: &SstReader, access: Access, extent: Extent) -> Result<Body> {
+/// Reads a block that may be damaged; if `mend`, a flipped bit is turned back. Bytes that cannot be
+/// read at all are a block of nothing.
+fn read_suspect(reader: &SstReader, access: Access, extent: Extent, mend: bool) -> Result<Body> {
     let source = reader.source();
     let stored = match source.read_stored(access, extent) {
         Err(error) if error.is_corruption() => return Ok(Body::Suspect(Suspect::default())),
@@ -328,7 +317,7 @@ fn read_suspect(reader: &SstReader, access: Access, extent: Extent) -> Result<Bo
     if let Ok(block) = reader.open_block(extent, &stored) {
         return Ok(Body::Sound(block));
     }
-    let mended = source.with_one_bit_turned(extent.offset, &stored);
+    let mended = if mend { source.with_one_bit_turned(extent.offset, &stored) } else { None };
     let payload = source.unpack_unverified(extent.offset, mended.as_ref().unwrap_or(&stored));
     let suspect = payload.map(|payload| Suspect::decode(&payload, reader.hidden_suffix()));
     let mut suspect = suspect.unwrap_or_default();
@@ -352,7 +341,7 @@ pub(super) fn entry_at(
         }
     }
     let access = RawMode { uncached, ..RawMode::default() }.access();
-    let body = read_suspect(reader, access, extent)?;
+    let body = read_suspect(reader, access, extent, true)?;
     let mut present = Present::new();
     let suffix = &reader.properties().hidden_suffix;
     let (visible, hidden) = match &body {

@@ -8,11 +8,13 @@
 //! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a
 //!    repair put there, or as missing.
 //! 2. An entry of a damaged block is good only if its metadata says so.
+//! 3. No entry of a sealed table is lost without a word: of a damaged block some may not decode, or
+//!    decode as others, and then their metadata is lost with them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use lsm_core::error::Result;
+use lsm_core::error::{Error, Result};
 use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin};
 use lsm_core::types::{EntryKind, FileNo, SeqNo};
 
@@ -30,15 +32,29 @@ struct Half {
     detail: Detail,
 }
 
+/// An input of the job.
+struct InputTable {
+    file: FileNo,
+    /// `None` for a table that is not sealed.
+    seal: Option<TableSeal>,
+    /// How many entries came from it, metadata not counted.
+    entries: u64,
+}
+
 /// See the module.
 pub(super) struct Judge {
     // Fixed after the start.
     pub(super) shared: Arc<Shared>,
-    /// Ascending by file; `None` for a table that is not sealed.
-    tables: Vec<(FileNo, Option<TableSeal>)>,
     /// Where repairs put what is there: an entry that came out of the log has no metadata to agree
     /// with, and a poisoned one disagrees for ever.
     repaired: HashSet<Place>,
+    /// Whether all entries of the inputs come.
+    is_whole: bool,
+
+    /// Ascending by file.
+    tables: Vec<InputTable>,
+    /// Which of them the last entry came from.
+    last_table: usize,
 
     /// Entries without metadata, and metadata without entries, that must not be.
     unpaired: Vec<Half>,
@@ -46,6 +62,8 @@ pub(super) struct Judge {
     /// Entries that a repair put there and no metadata has come for: what may still come, because
     /// another entry's damage put it elsewhere, is no orphan.
     settled: Vec<(Vec<u8>, SeqNo, Option<FileNo>)>,
+    /// Metadata that is damaged while its entry is not: the job writes it anew.
+    pub(super) metadata_faults: Vec<(Fault, Verdict)>,
     pub(super) counts: Counts,
 }
 
@@ -54,19 +72,59 @@ impl Judge {
         let mut tables = Vec::with_capacity(job.inputs.len());
         for input in job.inputs {
             let seal = TableSeal::of(&input.properties, shared.provider.name())?;
-            tables.push((input.file, seal));
+            tables.push(InputTable { file: input.file, seal, entries: 0 });
         }
-        tables.sort_unstable_by_key(|(file, _)| *file);
-        let repaired = job.repaired.iter().map(Place::from).collect();
-        let (unpaired, orphans, settled) = (Vec::new(), Vec::new(), Vec::new());
-        let counts = Counts::default();
-        Ok(Judge { shared, tables, repaired, unpaired, orphans, settled, counts })
+        tables.sort_unstable_by_key(|table| table.file);
+        Ok(Judge {
+            shared,
+            repaired: job.repaired.iter().map(Place::from).collect(),
+            is_whole: !job.partial,
+            tables,
+            last_table: 0,
+            unpaired: Vec::new(),
+            orphans: Vec::new(),
+            settled: Vec::new(),
+            metadata_faults: Vec::new(),
+            counts: Counts::default(),
+        })
     }
 
     fn seal_of(&self, file: Option<FileNo>) -> Option<&TableSeal> {
         let file = file?;
-        let at = self.tables.binary_search_by_key(&file, |(file, _)| *file).ok()?;
-        self.tables[at].1.as_ref()
+        let at = self.tables.binary_search_by_key(&file, |table| table.file).ok()?;
+        self.tables[at].seal.as_ref()
+    }
+
+    /// Counts an entry that is no metadata.
+    #[inline]
+    pub(super) fn count(&mut self, at: Origin) {
+        let is_it = |table: &InputTable| Some(table.file) == at.file;
+        if !self.tables.get(self.last_table).is_some_and(is_it) {
+            let Some(file) = at.file else { return };
+            let found = self.tables.binary_search_by_key(&file, |table| table.file);
+            let Ok(found) = found else { return };
+            self.last_table = found;
+        }
+        self.tables[self.last_table].entries += 1;
+    }
+
+    /// How many entries came from all tables.
+    pub(super) fn entries(&self) -> u64 {
+        self.tables.iter().map(|table| table.entries).sum()
+    }
+
+    /// Where entries are lost and nothing else shows it: they are gone with their metadata.
+    ///
+    /// # Errors
+    /// Corruption, if a table had fewer entries than its seal counts.
+    pub(super) fn check_counts(&self) -> Result<()> {
+        for InputTable { file, seal, entries } in self.tables.iter().filter(|_| self.is_whole) {
+            if let Some(seal) = seal.as_ref().filter(|seal| *entries < seal.sealed) {
+                let what = format!("the seal counts {} entries, there are {entries}", seal.sealed);
+                return Err(Error::corruption(format!("table {file}"), None, what));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the entry is metadata, or was before it was damaged: no user key ends as its key
@@ -104,7 +162,7 @@ impl Judge {
                 let is_whole = entry.kind == EntryKind::Tombstone
                     && entry.seq == cluster.slots[slot].seq()
                     && is_headed(entry.value, cluster, slot);
-                let verdict = self.judge_slot(cluster, slot, entry.value, is_whole);
+                let verdict = self.judge_slot(cluster, slot, entry.value, is_whole, at);
                 if verdict == Verdict::DataCorrupt {
                     let what = "the entry disagrees with its metadata";
                     let half = self.half(cluster, slot, what, Some(entry.value));
@@ -116,14 +174,15 @@ impl Judge {
         self.take_orphan(entry, at);
     }
 
-    /// Judges a slot by its V+ and marks it. `is_whole` says whether all else in the metadata
-    /// entry is as it should be.
+    /// Judges a slot by its V+, which lies at `at`, and marks it. `is_whole` says whether all else
+    /// in the metadata entry is as it should be.
     fn judge_slot(
         &mut self,
         cluster: &mut Cluster,
         slot: usize,
         payload: &[u8],
         is_whole: bool,
+        at: Origin,
     ) -> Verdict {
         let sum = cluster.slots[slot].sum;
         let verdict = if self.shared.is_integrity {
@@ -137,7 +196,12 @@ impl Judge {
                 return Verdict::DataCorrupt;
             }
             Verdict::Valid if is_whole => {}
-            _ => self.counts.metadata_rebuilt += 1,
+            // What a repair put there, with the metadata of what was there before.
+            Verdict::DataCorrupt => self.counts.metadata_rebuilt += 1,
+            damage => {
+                self.counts.metadata_rebuilt += 1;
+                self.note_metadata(cluster, slot, damage, at);
+            }
         }
         cluster.judged(slot);
         self.counts.verified += 1;
@@ -145,6 +209,30 @@ impl Judge {
             self.counts.suspects_accepted += 1;
         }
         Verdict::Valid
+    }
+
+    #[cold]
+    fn note_metadata(&mut self, cluster: &Cluster, slot: usize, damage: Verdict, at: Origin) {
+        let (verdict, what) = match damage {
+            Verdict::SecondCopyDamaged => (damage, "the metadata's second checksum is damaged"),
+            Verdict::MetadataCorrupt | Verdict::DataCorrupt => {
+                (Verdict::MetadataCorrupt, "the metadata is damaged, the entry is not")
+            }
+            Verdict::Valid => {
+                let what = "the metadata's sequence number or kind is damaged, the entry is not";
+                (Verdict::MetadataCorrupt, what)
+            }
+        };
+        let fault = Fault {
+            key: cluster.key.clone(),
+            seq: cluster.stored_seq(slot),
+            kind: cluster.slots[slot].kind(),
+            value: Vec::new(),
+            at,
+            what: what.to_owned(),
+            detail: Vec::new(),
+        };
+        self.metadata_faults.push((fault, verdict));
     }
 
     fn ask_provider(&self, cluster: &mut Cluster, slot: usize, payload: &[u8]) -> Verdict {
@@ -186,7 +274,7 @@ impl Judge {
             let stored_seq = cluster.stored_seq(slot).get();
             let kept = seal.and_then(|seal| seal.open_payload(&cluster.key, stored_seq));
             if let Some(payload) = kept.map(<[u8]>::to_vec) {
-                if self.judge_slot(cluster, slot, &payload, true) == Verdict::DataCorrupt {
+                if self.judge_slot(cluster, slot, &payload, true, at) == Verdict::DataCorrupt {
                     let what = "the entry disagrees with the metadata in the table's properties";
                     let half = self.half(cluster, slot, what, Some(&payload));
                     self.unpaired.push(half);
@@ -288,6 +376,9 @@ impl Judge {
         }
         for orphan in orphans {
             push(faults, orphan, &mut self.counts);
+        }
+        for (fault, _) in self.metadata_faults.drain(..) {
+            faults.mended(fault, "made anew from its entry");
         }
     }
 }

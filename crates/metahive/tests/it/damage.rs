@@ -177,8 +177,46 @@ fn halves_of_pairs_are_faults_in_sealed_tables_and_nothing_is_made_anew() {
         without.properties = Default::default();
         check_sealed(&engine.compact(&hive, &[without]));
     }
-    // Both halves gone: the table's seal counts them.
-    assert_eq!(table.seal().unwrap().sealed, 4);
+}
+
+#[test]
+fn a_pair_that_is_lost_as_a_whole_fails_the_job() {
+    use lsm_core::hooks::{CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job};
+    let table = sealed();
+    let file = lsm_core::types::FileNo(table.file);
+    let inputs = [InputTable { file, properties: table.properties.clone() }];
+    let job = Job {
+        partition: "p",
+        kind: lsm_core::hooks::JobKind::Compaction,
+        level_from: 0,
+        level_to: 1,
+        bottom: false,
+        snapshots: &[],
+        inputs: &inputs,
+        repaired: &[],
+        partial: false,
+    };
+    let ends = |entries: &[&Stored]| {
+        let mut filter = MetaHive::default().start(&job).unwrap();
+        let mut faults = Faults::default();
+        for stored in entries {
+            let Stored { key, seq, kind, value, hidden, .. } = *stored;
+            let (seq, kind, hidden) = (*seq, *kind, *hidden);
+            let entry = Entry { key, seq, stored_seq: seq, kind, value, hidden };
+            filter.input(entry, table.origin(0), &mut faults).unwrap();
+        }
+        let mut sink = |_: &[u8], _: lsm_core::types::SeqNo, _: &[u8]| Ok(());
+        let ended = filter.boundary(None, &mut Emitter::new(&mut sink, 0), &mut faults);
+        assert!(faults.is_empty());
+        ended.map(drop)
+    };
+    let all: Vec<&Stored> = table.entries.iter().collect();
+    ends(&all).unwrap();
+    let lost = &all[2].key;
+    let rest: Vec<&Stored> = all.iter().filter(|e| !e.key.starts_with(lost)).copied().collect();
+    assert_eq!(rest.len(), all.len() - 2);
+    let error = ends(&rest).unwrap_err();
+    assert!(error.is_corruption() && error.to_string().contains("the seal counts 4"), "{error}");
 }
 
 #[test]
@@ -207,6 +245,7 @@ fn a_survivor_is_sealed_with_the_sum_that_was_compared() {
         snapshots: &[],
         inputs: &[],
         repaired: &[],
+        partial: false,
     };
     let mut filter = hive.start(&job).unwrap();
     let entry = Entry {

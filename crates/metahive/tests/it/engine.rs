@@ -227,6 +227,7 @@ impl Engine {
             snapshots: &self.snapshots,
             inputs: &named,
             repaired: &repaired,
+            partial: false,
         };
         let mut filter = hive.start(&job).unwrap();
         let mut faults = Faults::default();

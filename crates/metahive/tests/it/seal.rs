@@ -125,6 +125,7 @@ fn a_provider_keeps_what_it_made_through_compactions() {
         snapshots: &[],
         inputs: &inputs,
         repaired: &[],
+        partial: false,
     };
     let started = lsm_core::hooks::CompactionFilterFactory::start(&MetaHive::default(), &job);
     assert!(started.is_err());

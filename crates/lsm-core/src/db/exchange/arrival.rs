@@ -177,6 +177,7 @@ impl<'a> Arrival<'a> {
             snapshots: &[],
             inputs: &[InputTable { file, properties }],
             repaired: &[],
+            partial: false,
         })?;
         let mut faults = Faults::default();
         let mut entries = reader.raw_iter(RawMode { read_ahead: true, ..RawMode::default() });

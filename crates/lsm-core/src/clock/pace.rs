@@ -1,7 +1,8 @@
 //! [`Pace`]: no more than so many bytes a second, by parking the thread that reads.
 //!
-//! Used by `verify.rs` alone. Time saved is not kept for later beyond [`BURST`], so that a limit
-//! holds over every second and not on average.
+//! For whoever reads a whole store and must leave room for others: `verify`, and scrubs in sister
+//! crates. Time saved is not kept for later beyond [`BURST`], so that a limit holds over every
+//! second and not on average.
 
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ const BURST: Duration = Duration::from_millis(50);
 /// The longest wait at once: whoever waits looks up this often.
 const PARK_MAX: Duration = Duration::from_millis(20);
 
-/// See the module.
-pub(super) struct Pace {
+/// A limit of bytes a second, by whatever clock its user reads.
+#[derive(Debug)]
+pub struct Pace {
     /// 0 is no limit.
     bytes_per_second: u64,
     /// When everything taken so far is paid for.
@@ -23,7 +25,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(bytes_per_second: u64) -> Pace {
+    /// A limit of so many bytes a second; 0 is none.
+    pub fn new(bytes_per_second: u64) -> Pace {
         Pace {
             bytes_per_second,
             due: Duration::ZERO,
@@ -33,7 +36,7 @@ impl Pace {
     }
 
     /// Takes `bytes` at the time `now`.
-    pub(super) fn take(&mut self, bytes: u64, now: Duration) {
+    pub fn take(&mut self, bytes: u64, now: Duration) {
         if self.bytes_per_second > 0 {
             let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
             let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
@@ -42,7 +45,7 @@ impl Pace {
     }
 
     /// Parks for a moment if what was taken is not paid for yet; `false` if it is.
-    pub(super) fn park(&self, now: impl Fn() -> Duration) -> bool {
+    pub fn park(&self, now: impl Fn() -> Duration) -> bool {
         let left = self.due.saturating_sub(now());
         if self.bytes_per_second == 0 || left.is_zero() {
             return false;

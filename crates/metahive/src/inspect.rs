@@ -1,0 +1,215 @@
+//! One table held against its metadata: by the filter itself, outside of any job.
+//!
+//! For [`scrub`](crate::scrub()) and [`explain`](crate::explain()). It reads; what it finds is
+//! repaired by a compaction.
+//!
+//! Invariants:
+//! 1. There is no second opinion: what is a fault here is one in a compaction, and what a
+//!    compaction would accept, or silently make anew, is counted here as that.
+//! 2. What earlier repairs put in the place of entries has no say: it lies in other tables.
+
+use std::fmt;
+use std::sync::Arc;
+
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::hooks::{
+    CompactionFilter, Entry, Fault, Faults, InputTable, Job, JobKind, Origin, PartitionHooks,
+    as_any,
+};
+use lsm_core::raw::{RawEntry, RawTable, Walk};
+use lsm_core::types::{EntryKind, SeqNo};
+
+use crate::counts::Counts;
+use crate::detail::{Cause, Detail};
+use crate::filter::HiveFilter;
+use crate::metahive::{MetaHive, Shared};
+use crate::payload::entry_key;
+use crate::provider::Integrity;
+use crate::table_seal::TableSeal;
+use crate::verdict::Verdict;
+
+/// Whether a table has metadata for each of its entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sealing {
+    /// No: a node without MetaHive wrote it, or it is older than its partition's MetaHive. The
+    /// next compaction makes what is missing.
+    Unsealed,
+    /// Yes: what is missing is damage.
+    Sealed,
+    /// Another provider or a newer version made its metadata, as this text says. Nothing of it can
+    /// be verified here.
+    Foreign(String),
+}
+
+/// Something wrong with an entry or its metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EntryFault {
+    /// The user key that it is about, as it is stored now: the damage may be in it.
+    pub key: Vec<u8>,
+    /// The stored sequence number.
+    pub seq: SeqNo,
+    /// What the entry claims to be; for metadata without its entry, a tombstone.
+    pub kind: EntryKind,
+    /// Where that lies of which `what` speaks: the entry, or its metadata.
+    pub at: Origin,
+    /// What is wrong, in one phrase.
+    pub what: String,
+    /// What is damaged. [`Verdict::DataCorrupt`] as well where half of a pair is missing.
+    pub verdict: Verdict,
+}
+
+impl EntryFault {
+    fn new(key: &[u8], fault: &Fault, verdict: Verdict) -> EntryFault {
+        let (key, what) = (key.to_vec(), fault.what.clone());
+        EntryFault { key, seq: fault.seq, kind: fault.kind, at: fault.at, what, verdict }
+    }
+}
+
+impl fmt::Display for EntryFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EntryFault { key, seq, kind, at, what, .. } = self;
+        let key = key.escape_ascii();
+        write!(f, "{what}: key \"{key}\", sequence {seq}, {kind:?}, ")?;
+        write!(f, "block at {}, entry {}", at.block_offset, at.entry)
+    }
+}
+
+/// What entries of a partition are verified by.
+pub(crate) struct Inspector {
+    partition: String,
+    shared: Arc<Shared>,
+    pub(crate) any_key: bool,
+}
+
+impl Inspector {
+    /// By the partition's own provider; by integrity, if the partition has no filter that seals.
+    ///
+    /// # Errors
+    /// `Unsupported` if the filter that seals is not [`MetaHive`].
+    pub(crate) fn of(walk: &Walk) -> Result<Inspector> {
+        let PartitionHooks { rules, .. } = &**walk.hooks();
+        let shared = match walk.hooks().sealing() {
+            None => Shared::new(Arc::new(Integrity), true),
+            Some(factory) => {
+                let Some(hive) = as_any(&**factory).downcast_ref::<MetaHive>() else {
+                    let (partition, name) = (walk.partition(), factory.name());
+                    let what = format!("partition {partition:?} is sealed by {name:?}");
+                    return Err(Error::new(ErrorKind::Unsupported, what));
+                };
+                hive.apart()
+            }
+        };
+        let partition = walk.partition().to_owned();
+        Ok(Inspector { partition, shared, any_key: rules.any_key })
+    }
+
+    /// Whether entries are verified by integrity.
+    pub(crate) fn is_integrity(&self) -> bool {
+        self.shared.is_integrity
+    }
+
+    /// The stored key of a user key.
+    pub(crate) fn stored_key(&self, key: &[u8]) -> Vec<u8> {
+        if self.any_key { [key, &[0]].concat() } else { key.to_vec() }
+    }
+
+    /// Begins with a table, or says who sealed it.
+    ///
+    /// # Errors
+    /// Where the table cannot be opened.
+    pub(crate) fn begin(&self, table: &RawTable) -> Result<Result<Inspection, String>> {
+        let file = table.meta().file;
+        let input = InputTable { file, properties: table.properties()?.user };
+        let seal = match TableSeal::of(&input.properties, self.shared.provider.name()) {
+            Ok(seal) => seal,
+            Err(refused) => return Ok(Err(refused.to_string())),
+        };
+        let job = Job {
+            partition: &self.partition,
+            kind: JobKind::Compaction,
+            level_from: table.level(),
+            level_to: table.level(),
+            bottom: false,
+            snapshots: &[],
+            inputs: std::slice::from_ref(&input),
+            repaired: &[],
+            partial: false,
+        };
+        let filter = HiveFilter::start(self.shared.clone(), &job)?;
+        let any_key = self.any_key;
+        Ok(Ok(Inspection { seal, any_key, filter, faults: Faults::default() }))
+    }
+}
+
+/// A table under way.
+pub(crate) struct Inspection {
+    /// What the table says of its metadata, if it is sealed.
+    pub(crate) seal: Option<TableSeal>,
+    any_key: bool,
+    filter: HiveFilter,
+    faults: Faults,
+}
+
+impl Inspection {
+    pub(crate) fn sealing(&self) -> Sealing {
+        if self.seal.is_some() { Sealing::Sealed } else { Sealing::Unsealed }
+    }
+
+    /// Takes the next entry, hidden ones as well.
+    #[inline]
+    pub(crate) fn take(&mut self, entry: &RawEntry<'_>) -> Result<()> {
+        self.filter.input(stored(entry), entry.at, &mut self.faults).map(drop)
+    }
+
+    /// Whether the filter takes the entry for metadata.
+    pub(crate) fn may_be_metadata(&self, entry: &RawEntry<'_>) -> bool {
+        self.filter.may_be_metadata(&stored(entry), entry.at)
+    }
+
+    /// All that is behind the last entry.
+    pub(crate) fn finish(mut self) -> Inspected {
+        let (entries, counts, of_metadata) = self.filter.finish_verifying(&mut self.faults);
+        let (orphans, faults) = (counts.orphans_dropped, Vec::new());
+        let mut inspected = Inspected { entries, counts, orphans, faults };
+        for fault in self.faults.into_parts().0 {
+            let detail = Detail::decode(&fault.detail);
+            let detail = detail.expect("the filter of this very process encoded it");
+            inspected.orphans += u64::from(detail.cause == Cause::Orphan);
+            // In a sealed table no entry has a key of this ending: it is metadata, or was.
+            let of = entry_key(&fault.key).filter(|_| detail.is_sealed).unwrap_or(&fault.key);
+            let key = user_key(of, self.any_key);
+            inspected.faults.push(EntryFault::new(key, &fault, Verdict::DataCorrupt));
+        }
+        for (fault, verdict) in of_metadata {
+            let key = user_key(&fault.key, self.any_key);
+            inspected.faults.push(EntryFault::new(key, &fault, verdict));
+        }
+        inspected.faults.sort_by_key(|fault| (fault.at.block_offset, fault.at.entry));
+        inspected
+    }
+}
+
+fn stored<'a>(entry: &RawEntry<'a>) -> Entry<'a> {
+    let RawEntry { key, seq, stored_seq, kind, value, hidden, .. } = *entry;
+    Entry { key, seq, stored_seq, kind, value, hidden }
+}
+
+/// What is known of a table in the end.
+pub(crate) struct Inspected {
+    /// Its entries, metadata not counted.
+    pub(crate) entries: u64,
+    pub(crate) counts: Counts,
+    /// Metadata without its entry.
+    pub(crate) orphans: u64,
+    /// In the order of their places.
+    pub(crate) faults: Vec<EntryFault>,
+}
+
+/// The user key of a stored key. One that is damaged may lack the zero byte.
+fn user_key(stored: &[u8], any_key: bool) -> &[u8] {
+    match stored {
+        [key @ .., 0] if any_key => key,
+        _ => stored,
+    }
+}

@@ -1,0 +1,268 @@
+//! What a scrub found: table by table, and in sum.
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::path::PathBuf;
+
+use lsm_core::error::{Damage, Error};
+use lsm_core::raw::{RawDamage, RawTable, Walk};
+use lsm_core::types::FileNo;
+
+use super::ScrubMark;
+use crate::inspect::{EntryFault, Inspected, Inspection, Sealing};
+
+/// Entries by what is known of them. In a table or in several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubCounts {
+    /// Entries that were read, metadata not counted.
+    pub entries: u64,
+    /// Of them, those that agree with their metadata.
+    pub sealed: u64,
+    /// Of them, those without metadata in tables that are not sealed.
+    pub unsealed: u64,
+    /// Of them, those of tables that another provider sealed: counted by the manifest.
+    pub foreign: u64,
+    /// Metadata whose entry is not in the table. In a sealed table each is a fault as well;
+    /// elsewhere the next compaction drops it.
+    pub orphans: u64,
+    /// Pairs that may lie in two blocks, by the seals of the tables.
+    pub split_pairs: u64,
+    /// Sealed entries whose metadata is damaged and has to be rebuilt. Each is a fault as well.
+    pub metadata_damaged: u64,
+    /// Sealed entries in blocks whose checksum does not agree: good, by their metadata.
+    pub suspects: u64,
+}
+
+impl AddAssign for ScrubCounts {
+    fn add_assign(&mut self, other: ScrubCounts) {
+        self.entries += other.entries;
+        self.sealed += other.sealed;
+        self.unsealed += other.unsealed;
+        self.foreign += other.foreign;
+        self.orphans += other.orphans;
+        self.split_pairs += other.split_pairs;
+        self.metadata_damaged += other.metadata_damaged;
+        self.suspects += other.suspects;
+    }
+}
+
+/// What is in memory and was not written to tables yet: it has no metadata.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unflushed {
+    /// Memtables that are not empty.
+    pub memtables: u64,
+    /// Entries in them.
+    pub entries: u64,
+    /// Their memory, in bytes.
+    pub bytes: u64,
+}
+
+impl Unflushed {
+    pub(super) fn of(walk: &Walk) -> Unflushed {
+        let full = walk.memtables().filter(|memtable| memtable.entry_count() > 0);
+        full.fold(Unflushed::default(), |sum, memtable| Unflushed {
+            memtables: sum.memtables + 1,
+            entries: sum.entries + memtable.entry_count(),
+            bytes: sum.bytes + memtable.bytes(),
+        })
+    }
+}
+
+/// What was found in one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableReport {
+    /// Its file number.
+    pub file: FileNo,
+    /// Its file.
+    pub path: PathBuf,
+    /// The level on which it lay when the run began.
+    pub level: usize,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Whether it has metadata for each of its entries.
+    pub sealing: Sealing,
+    /// Its entries.
+    pub counts: ScrubCounts,
+    /// What is wrong with single entries and their metadata, in the order of the file.
+    pub faults: Vec<EntryFault>,
+    /// Blocks that do not verify, whatever could be read of them, and why the table could not be
+    /// read, or not to its end.
+    pub damage: Vec<Damage>,
+    /// How many entries its seal counts, if it is sealed.
+    pub seal_entries: Option<u64>,
+}
+
+impl TableReport {
+    pub(super) fn new(table: &RawTable) -> TableReport {
+        TableReport {
+            file: table.meta().file,
+            path: table.path(),
+            level: table.level(),
+            bytes: table.meta().bytes,
+            sealing: Sealing::Unsealed,
+            counts: ScrubCounts::default(),
+            faults: Vec::new(),
+            damage: Vec::new(),
+            seal_entries: None,
+        }
+    }
+
+    /// Takes in what the filter says of the table.
+    pub(super) fn take(&mut self, inspection: Inspection) {
+        self.sealing = inspection.sealing();
+        if let Some(seal) = &inspection.seal {
+            self.counts.split_pairs = seal.split_pairs;
+            self.seal_entries = Some(seal.sealed);
+        }
+        let Inspected { entries, counts, orphans, faults } = inspection.finish();
+        self.counts.entries = entries;
+        self.counts.sealed = counts.verified;
+        self.counts.unsealed = counts.made;
+        self.counts.orphans = orphans;
+        self.counts.metadata_damaged = counts.metadata_rebuilt;
+        self.counts.suspects = counts.suspects_accepted;
+        self.faults = faults;
+    }
+
+    /// Notes why the table could not be read, or not to its end.
+    pub(super) fn push_damage(&mut self, table: &RawTable, error: &Error) {
+        let partition = Some(table.partition().to_owned());
+        let damage = Damage::of(error, &self.path);
+        self.damage.push(Damage { partition, level: Some(self.level), ..damage });
+    }
+
+    /// Notes the blocks that did not verify.
+    pub(super) fn push_blocks(&mut self, table: &RawTable, blocks: &[RawDamage]) {
+        let (first, last) = (&table.meta().smallest.user, &table.meta().largest.user);
+        for block in blocks {
+            let (begin, end) = &block.keys;
+            let begin = begin.clone().unwrap_or_else(|| first.to_vec());
+            // A separator may lie behind the last key of its block.
+            let keys = Some((begin, end.clone().min(last.to_vec())));
+            self.push_damage(table, &block.error);
+            self.damage.last_mut().expect("just pushed").keys = keys;
+        }
+    }
+
+    /// Holds the number of entries against the seal: where an entry and its metadata are both
+    /// missing, nothing else shows it. Only if the walk showed all that is there.
+    pub(super) fn check_count(&mut self, table: &RawTable) {
+        let entries = self.counts.entries;
+        if let Some(sealed) = self.seal_entries.filter(|sealed| *sealed != entries) {
+            let what = format!("the seal of the table counts {sealed} entries, it has {entries}");
+            self.push_damage(table, &Error::corruption(&self.path, None, what));
+        }
+    }
+}
+
+/// What [`scrub`](crate::scrub()) found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// Name of the partition.
+    pub partition: String,
+    /// The tables that were read to their end, in the order of their file numbers.
+    pub tables: Vec<TableReport>,
+    /// The sum over them.
+    pub counts: ScrubCounts,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// What was in memory when the run began.
+    pub unflushed: Unflushed,
+    /// Where to go on, if the run was stopped; `None` if it came to its end. A run that was
+    /// stopped before its first table was done and began at the front has the mark before all.
+    pub mark: Option<ScrubMark>,
+}
+
+impl ScrubReport {
+    pub(super) fn new(partition: &str, unflushed: Unflushed) -> ScrubReport {
+        let partition = partition.to_owned();
+        ScrubReport { partition, unflushed, ..ScrubReport::default() }
+    }
+
+    pub(super) fn add(&mut self, table: TableReport) {
+        self.counts += table.counts;
+        self.bytes += table.bytes;
+        self.tables.push(table);
+    }
+
+    /// What is wrong with single entries, table by table.
+    pub fn faults(&self) -> impl Iterator<Item = &EntryFault> {
+        self.tables.iter().flat_map(|table| &table.faults)
+    }
+
+    /// Blocks and tables that are damaged, table by table.
+    pub fn damage(&self) -> impl Iterator<Item = &Damage> {
+        self.tables.iter().flat_map(|table| &table.damage)
+    }
+
+    /// Whether nothing that was read is damaged, entries or metadata. Entries without metadata are
+    /// no damage: see [`ScrubReport::is_sealed`].
+    pub fn is_undamaged(&self) -> bool {
+        self.faults().next().is_none() && self.damage().next().is_none()
+    }
+
+    /// Whether every live table was read and no damage was found. A resumed run speaks for its own
+    /// tables alone.
+    pub fn is_sound(&self) -> bool {
+        self.is_undamaged() && self.mark.is_none()
+    }
+
+    /// Whether every entry of the tables that were read agrees with its metadata.
+    pub fn is_sealed(&self) -> bool {
+        self.counts.sealed == self.counts.entries
+    }
+}
+
+/// `word` with its number: `1 fault`, `2 faults`.
+fn count(number: usize, word: &str) -> String {
+    format!("{number} {word}{}", if number == 1 { "" } else { "s" })
+}
+
+impl fmt::Display for ScrubReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ScrubReport { partition, counts, unflushed, .. } = self;
+        write!(f, "partition {partition:?}: ")?;
+        if self.is_undamaged() {
+            f.write_str("no damage")?;
+        } else {
+            let faults = count(self.faults().count(), "fault");
+            write!(f, "{faults}, damage in {}", count(self.damage().count(), "place"))?;
+        }
+        let (tables, entries) = (count(self.tables.len(), "table"), counts.entries);
+        write!(f, "; {tables}, {} bytes, {entries} entries: {} sealed", self.bytes, counts.sealed)?;
+        for (number, what) in [
+            (counts.unsealed, "unsealed"),
+            (counts.foreign, "sealed by another provider"),
+            (counts.metadata_damaged, "to be sealed anew"),
+        ] {
+            if number > 0 {
+                write!(f, ", {number} {what}")?;
+            }
+        }
+        if counts.orphans > 0 {
+            write!(f, "; {} metadata entries without their own", counts.orphans)?;
+        }
+        if unflushed.entries > 0 {
+            write!(f, "; {} entries not flushed yet", unflushed.entries)?;
+        }
+        if let Some(mark) = self.mark {
+            write!(f, "; stopped, go on behind {mark}")?;
+        }
+        for table in &self.tables {
+            if let Sealing::Foreign(what) = &table.sealing {
+                write!(f, "\n  {what}: {}", table.path.display())?;
+            }
+            for damage in &table.damage {
+                write!(f, "\n  {damage}")?;
+            }
+            for fault in &table.faults {
+                write!(f, "\n  {fault} of {}, level {}", table.path.display(), table.level)?;
+            }
+        }
+        Ok(())
+    }
+}

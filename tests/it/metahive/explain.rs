@@ -1,0 +1,274 @@
+//! One key explained: each of its versions with its place, its metadata and the verdict on it.
+
+use lsm_core::types::EntryKind;
+use metahive::{Explanation, Sealing, Verdict, explain};
+
+use super::damage::{harmed, no_log};
+use super::faulty::Faulty;
+use super::*;
+
+/// A store with room for whatever a test wants to lie where it lies.
+fn roomy(fs: &MemFs, hive: MetaHive) -> (Db, Partition) {
+    let provider = Provider::new(hive);
+    let open = builder(Arc::new(fs.clone()), 50).hooks(Arc::new(provider.clone()));
+    let options = Options::new().write_buffer_bytes(1 << 20).cache_bytes(64 << 10);
+    let db = open.options(options).open().unwrap();
+    let p = db.partition_with("p", tiny().level0_tables(100).hooks(provider.hooks())).unwrap();
+    (db, p)
+}
+
+/// Of each version: sequence number, kind, level if it is in a table, verdict.
+fn told(explanation: &Explanation) -> Vec<(u64, EntryKind, Option<usize>, Option<Verdict>)> {
+    let told = explanation.versions.iter().map(|explained| {
+        let version = &explained.version;
+        let level = version.at.file.map(|_| version.at.level);
+        (version.seq.get(), version.kind, level, explained.verdict())
+    });
+    told.collect()
+}
+
+#[test]
+fn every_version_is_told_with_its_place_and_its_verdict() {
+    let (value, tombstone, valid) = (EntryKind::Value, EntryKind::Tombstone, Some(Verdict::Valid));
+    let (db, p) = roomy(&MemFs::new(), MetaHive::default());
+    p.put("k", "one").unwrap();
+    p.put("other", "entry").unwrap();
+    let first = db.snapshot();
+    p.delete("k").unwrap();
+    let second = db.snapshot();
+    p.put("k", "three").unwrap();
+    p.compact(..).unwrap();
+    p.put("k", "four").unwrap();
+    db.flush().unwrap();
+    p.put("k", "fifth").unwrap();
+    let explanation = explain(&p, b"k").unwrap();
+    let expected = [
+        (5 + 1, value, None, None),
+        (5, value, Some(0), valid),
+        (4, value, Some(6), valid),
+        (3, tombstone, Some(6), valid),
+        (1, value, Some(6), valid),
+    ];
+    assert_eq!(told(&explanation), expected, "{explanation}");
+    assert!(!explanation.is_damaged() && explanation.orphans.is_empty());
+    for explained in &explanation.versions[1..] {
+        let metadata = explained.metadata.as_ref().unwrap();
+        let (at, integrity) = (metadata.at.unwrap(), metadata.integrity.unwrap());
+        assert_eq!(at.block_offset, explained.version.at.block_offset);
+        assert!(at.entry > explained.version.at.entry);
+        assert_eq!(integrity.seq, explained.version.stored_seq);
+        assert_eq!(metadata.payload, integrity.encode());
+        let sum = checksum::of_entry(
+            b"k",
+            &explained.version.value,
+            integrity.seq,
+            explained.version.kind,
+        );
+        assert_eq!(integrity.sum, sum);
+        assert_eq!(explained.sealing, Some(Sealing::Sealed));
+    }
+    drop((first, second));
+    p.compact(..).unwrap();
+    assert_eq!(told(&explain(&p, b"k").unwrap()), [(6, value, Some(6), valid)]);
+    assert_eq!(told(&explain(&p, b"absent").unwrap()), []);
+    assert_eq!(told(&explain(&p, b"").unwrap()), []);
+    // What is stored under the key of its metadata is no version of anything.
+    assert_eq!(explain(&p, b"k\x01").unwrap().versions, []);
+}
+
+#[test]
+fn the_text_says_it_to_people() {
+    let fs = MemFs::new();
+    let (db, p) = roomy(&fs, MetaHive::default());
+    p.put("k", "value").unwrap();
+    db.flush().unwrap();
+    p.delete("k").unwrap();
+    let table = damage::tables(&fs).pop().unwrap();
+    let sum = checksum::of_entry(b"k", b"value", SeqNo::new(1).unwrap(), EntryKind::Value);
+    let lines = [
+        "key \"k\" in partition \"p\": 2 versions".to_owned(),
+        "1. sequence 2, tombstone, in the active memtable".to_owned(),
+        "   no metadata yet: the flush makes it".to_owned(),
+        format!(
+            "2. sequence 1, value of 5 bytes, level 0, {}, block at 0, entry 0",
+            table.display()
+        ),
+        format!(
+            "   metadata in the same block, entry 1: sequence 1, checksum {sum:016x}, \
+             its checksum {:016x}",
+            checksum::hash(sum)
+        ),
+        "   Valid".to_owned(),
+    ];
+    assert_eq!(explain(&p, b"k").unwrap().to_string(), lines.join("\n"));
+}
+
+#[test]
+fn user_keys_are_told_as_users_have_them() {
+    let (db, p) = roomy(&MemFs::new(), MetaHive::new(MetaHiveOptions::new().any_key(true)));
+    for key in [&b"k"[..], b"k\0", b"k\x01", b"k\x01\0", b"\x01", b"\0"] {
+        p.put(key, key).unwrap();
+    }
+    db.flush().unwrap();
+    for key in [&b"k"[..], b"k\0", b"k\x01", b"k\x01\0", b"\x01", b"\0"] {
+        let explanation = explain(&p, key).unwrap();
+        assert_eq!(explanation.versions.len(), 1, "{explanation}");
+        assert_eq!(explanation.versions[0].version.value, key);
+        assert_eq!(explanation.versions[0].verdict(), Some(Verdict::Valid), "{explanation}");
+    }
+}
+
+#[test]
+fn what_has_no_metadata_is_told_with_the_reason() {
+    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let db = builder(Arc::new(fs.clone()), 51).hooks(Arc::new(provider.clone())).open().unwrap();
+    let p = db.partition_with("p", tiny().level0_tables(100)).unwrap();
+    p.put("k", "before").unwrap();
+    p.put("k\x01", "a key like any other").unwrap();
+    db.flush().unwrap();
+    for key in [&b"k"[..], b"k\x01"] {
+        let explanation = explain(&p, key).unwrap();
+        assert_eq!(
+            (explanation.versions.len(), explanation.orphans.len()),
+            (1, 0),
+            "{explanation}"
+        );
+        assert_eq!(explanation.versions[0].sealing, Some(Sealing::Unsealed));
+        assert_eq!((explanation.versions[0].verdict(), explanation.is_damaged()), (None, false));
+        assert!(explanation.to_string().contains("the next compaction of the table makes it"));
+    }
+    drop(p);
+    db.close().unwrap();
+
+    // Of another provider.
+    let statistics =
+        MetaHive::new(MetaHiveOptions::new().provider(Arc::new(metahive::Statistics::default())));
+    let it = filled(&MemFs::new(), &Provider::new(statistics));
+    let explanation = explain(&it.p, b"key 007").unwrap();
+    assert_eq!(explanation.versions[0].verdict(), Some(Verdict::Valid));
+    let metadata = explanation.versions[0].metadata.as_ref().unwrap();
+    assert!(metadata.integrity.is_none() && metadata.payload.len() == 24);
+    drop(it.p);
+    it.db.close().unwrap();
+    let db = builder(Arc::new(it.fs), 52).open().unwrap();
+    let explanation = explain(&db.partition("p").unwrap(), b"key 007").unwrap();
+    assert_eq!((explanation.versions[0].verdict(), explanation.is_damaged()), (None, false));
+    assert!(matches!(explanation.versions[0].sealing, Some(Sealing::Foreign(_))), "{explanation}");
+}
+
+#[test]
+fn ingested_versions_have_two_sequence_numbers() {
+    let fs = MemFs::new();
+    let (db, p) = roomy(&fs, MetaHive::default());
+    p.put("k", "exported").unwrap();
+    p.export(.., "/export").unwrap();
+    let other = db.partition("other").unwrap();
+    other.put("k", "before").unwrap();
+    other.ingest("/export").unwrap();
+    let explanation = explain(&other, b"k").unwrap();
+    let ingested = &explanation.versions[0];
+    assert_eq!(ingested.version.value, b"exported");
+    assert!(ingested.version.stored_seq < ingested.version.seq, "{explanation}");
+    assert!(explanation.to_string().contains("(stored as 1)"), "{explanation}");
+    // Whether metadata travels along is the export's matter.
+    let is_sealed = ingested.sealing == Some(Sealing::Sealed);
+    assert_eq!(ingested.verdict(), is_sealed.then_some(Verdict::Valid), "{explanation}");
+    assert!(!explanation.is_damaged());
+}
+
+#[test]
+fn metadata_is_found_in_another_block_and_in_the_properties_of_the_table() {
+    let (db, p) = roomy(&MemFs::new(), MetaHive::default());
+    p.put("T", "a row with many columns").unwrap();
+    for n in 0..3000u32 {
+        p.put([b"T\0", &n.to_be_bytes()[..], b"."].concat(), [0; 40]).unwrap();
+    }
+    db.flush().unwrap();
+    let explanation = explain(&p, b"T").unwrap();
+    let [found] = &explanation.versions[..] else { panic!("{explanation}") };
+    let at = found.metadata.as_ref().unwrap().at.unwrap();
+    assert!(at.block_offset > found.version.at.block_offset, "{explanation}");
+    assert_eq!(found.verdict(), Some(Verdict::Valid));
+    assert!(explanation.to_string().contains("metadata in the block at"), "{explanation}");
+    // The tables of the bottom level are cut in between.
+    p.compact(..).unwrap();
+    let explanation = explain(&p, b"T").unwrap();
+    let [found] = &explanation.versions[..] else { panic!("{explanation}") };
+    assert_eq!(found.metadata.as_ref().unwrap().at, None, "{explanation}");
+    assert_eq!(found.verdict(), Some(Verdict::Valid));
+    assert!(
+        explanation.to_string().contains("metadata in the table's properties"),
+        "{explanation}"
+    );
+    let report = scrub::scrubbed(&p);
+    assert!(report.is_sound() && report.is_sealed() && report.counts.split_pairs == 1, "{report}");
+}
+
+#[test]
+fn damage_is_told_as_a_scrub_tells_it() {
+    // The checksum of the block tells, and the metadata tells which entry it is.
+    let (it, _log) = harmed(&[0xff, 0xff, 0xff], no_log());
+    let explanation = explain(&it.p, &key_of(137)).unwrap();
+    assert_eq!(explanation.versions[0].verdict(), Some(Verdict::DataCorrupt));
+    assert!(explanation.is_damaged() && !explanation.versions[0].version.at.block_verified);
+    assert!(explanation.to_string().contains("in a block whose checksum does not agree"));
+    let report = scrub::scrubbed(&it.p);
+    let faults: Vec<_> = report.faults().cloned().collect();
+    assert_eq!(explanation.versions[0].fault.as_ref(), faults.first());
+    assert!(report.counts.suspects > 1 && report.damage().count() == 1, "{report}");
+    // Its neighbour is good, in a bad block.
+    let neighbour = explain(&it.p, &key_of(136)).unwrap();
+    assert_eq!(neighbour.versions[0].verdict(), Some(Verdict::Valid));
+    assert!(neighbour.is_damaged());
+    // What no source repairs is poison, and that is sealed as well.
+    it.p.put(key_of(137).repeat(2), "inside").unwrap();
+    it.p.compact(..).unwrap();
+    let explanation = explain(&it.p, &key_of(137)).unwrap();
+    let poison = &explanation.versions[0];
+    assert_eq!((poison.version.kind, poison.verdict()), (EntryKind::Poison, Some(Verdict::Valid)));
+    assert!(explanation.to_string().contains("poison: reads as corruption"), "{explanation}");
+
+    let it = Faulty::metadata(|key, found| match key {
+        b"key 013" => vec![],
+        b"key 014" => vec![(key.to_vec(), found[..20].to_vec())],
+        b"key 015" => vec![(key.to_vec(), [&[0xff], &found[1..]].concat())],
+        b"key 016" => {
+            vec![(key.to_vec(), found.to_vec()), (b"key 016\x02".to_vec(), found.to_vec())]
+        }
+        _ => vec![(key.to_vec(), found.to_vec())],
+    });
+    for (key, verdict) in [
+        (&b"key 013"[..], Verdict::DataCorrupt),
+        (b"key 014", Verdict::DataCorrupt),
+        (b"key 015", Verdict::MetadataCorrupt),
+        (b"key 016", Verdict::Valid),
+    ] {
+        let explanation = explain(&it.p, key).unwrap();
+        assert_eq!(told(&explanation)[0].3, Some(verdict), "{explanation}");
+        assert_eq!(explanation.is_damaged(), verdict != Verdict::Valid, "{explanation}");
+    }
+    // An entry whose metadata alone is left: its key is within the range of the table.
+    let explanation = explain(&it.p, b"key 016\x02").unwrap();
+    assert_eq!((explanation.versions.len(), explanation.orphans.len()), (0, 1), "{explanation}");
+    assert!(explanation.is_damaged() && explanation.to_string().contains("without its entry"));
+}
+
+#[test]
+fn what_cannot_be_shown_is_said() {
+    let fs = MemFs::new();
+    let (db, p) = roomy(&fs, MetaHive::default());
+    p.put("k", "one").unwrap();
+    db.flush().unwrap();
+    p.put("k", "two").unwrap();
+    db.flush().unwrap();
+    let newest = damage::tables(&fs).pop().unwrap();
+    fs.corrupt(&newest, 0, 0xff).unwrap();
+    let explanation = explain(&p, b"k").unwrap();
+    assert_eq!(told(&explanation), [(1, EntryKind::Value, Some(0), Some(Verdict::Valid))]);
+    let [damage] = &explanation.damage[..] else { panic!("{explanation}") };
+    assert_eq!(
+        (&damage.file, damage.level, damage.key.as_deref()),
+        (&newest, Some(0), Some(&b"k"[..]))
+    );
+    assert!(explanation.is_damaged() && explanation.to_string().contains("there may be more"));
+}

@@ -1,0 +1,138 @@
+//! A MetaHive with a fault of its own: what it writes as metadata is changed on its way out. So a
+//! table is made whose blocks all verify, and in which a pair is not what it should be.
+
+use lsm_core::hooks::{
+    CompactionFilter, Cut, Decision, Emitter, Entry, Fault, Faults, Input, Job, Origin, Patch,
+    Properties, RepairSources, Rules,
+};
+use metahive::table_seal::PROPERTY;
+use siltstone::Result;
+
+use super::*;
+
+/// Keys of entries, and the V+ that is written for each.
+type Emitted = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// See the module.
+pub(super) struct Faulty {
+    hive: MetaHive,
+    fault: Arc<OnMetadata>,
+    miscount: fn(u64) -> u64,
+}
+
+/// What is written in the place of the V+ of a key.
+type OnMetadata = dyn Fn(&[u8], &[u8]) -> Emitted + Send + Sync;
+
+impl Faulty {
+    pub(super) fn new(
+        fault: impl Fn(&[u8], &[u8]) -> Emitted + Send + Sync + 'static,
+        miscount: fn(u64) -> u64,
+    ) -> Faulty {
+        Faulty { hive: MetaHive::default(), fault: Arc::new(fault), miscount }
+    }
+
+    /// A store that was written with this fault in its metadata, open on a sound node.
+    pub(super) fn metadata(
+        fault: impl Fn(&[u8], &[u8]) -> Emitted + Send + Sync + 'static,
+    ) -> Checked {
+        Faulty::new(fault, |count| count).store()
+    }
+
+    /// A store that was written with this fault in the number of entries in each table's seal.
+    pub(super) fn counting(miscount: fn(u64) -> u64) -> Checked {
+        Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], miscount).store()
+    }
+
+    fn store(self) -> Checked {
+        let fs = MemFs::new();
+        let db = builder(Arc::new(fs.clone()), 30).open().unwrap();
+        let hooks = Hooks::new().filter(Arc::new(self));
+        let p = db.partition_with("p", tiny().level0_tables(100).hooks(hooks)).unwrap();
+        for n in 0..300 {
+            p.put(key_of(n), format!("value {n} ").repeat(4)).unwrap();
+            if n % 40 == 39 {
+                db.flush().unwrap();
+            }
+        }
+        db.flush().unwrap();
+        drop(p);
+        db.close().unwrap();
+        Checked::open(fs, Provider::new(MetaHive::default()))
+    }
+}
+
+impl CompactionFilterFactory for Faulty {
+    fn name(&self) -> &str {
+        self.hive.name()
+    }
+
+    fn params(&self) -> Vec<u8> {
+        self.hive.params()
+    }
+
+    fn rules(&self) -> Rules {
+        self.hive.rules()
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        let (fault, miscount) = (self.fault.clone(), self.miscount);
+        Ok(Box::new(FaultyFilter { inner: self.hive.start(job)?, fault, miscount }))
+    }
+
+    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
+        self.hive.repair(faults, sources)
+    }
+}
+
+struct FaultyFilter {
+    inner: Box<dyn CompactionFilter>,
+    fault: Arc<OnMetadata>,
+    miscount: fn(u64) -> u64,
+}
+
+impl CompactionFilter for FaultyFilter {
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        self.inner.input(entry, at, faults)
+    }
+
+    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
+        self.inner.decide(entry)
+    }
+
+    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
+        self.inner.output(entry, untouched_from)
+    }
+
+    fn boundary(
+        &mut self,
+        next: Option<&[u8]>,
+        out: &mut Emitter<'_>,
+        faults: &mut Faults,
+    ) -> Result<Cut> {
+        let mut emitted = Vec::new();
+        let fault = self.fault.clone();
+        let mut sink = |key: &[u8], seq: SeqNo, payload: &[u8]| {
+            let all = fault(entry_key(key).unwrap(), payload);
+            emitted.extend(all.into_iter().map(|(key, payload)| (key, seq, payload)));
+            Ok(())
+        };
+        let cut =
+            self.inner.boundary(next, &mut Emitter::new(&mut sink, out.forced_cuts()), faults)?;
+        for (key, seq, payload) in emitted {
+            out.emit(&[&key[..], &[SUFFIX]].concat(), seq, &payload)?;
+        }
+        Ok(cut)
+    }
+
+    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        self.inner.finish_table(properties)?;
+        let mut seal = TableSeal::of(properties, "integrity")?.unwrap();
+        seal.sealed = (self.miscount)(seal.sealed);
+        properties.0.insert(PROPERTY.to_owned(), seal.encode());
+        Ok(())
+    }
+}

@@ -1,0 +1,366 @@
+//! Bits that flip in the data blocks of a sealed table: what a scrub says of them, and what becomes
+//! of the entries in a compaction.
+//!
+//! Twice for each bit: as it would happen on the medium, where the block's checksum tells; and as
+//! it happens before the block is written, by a fault in memory or in the program: then its
+//! checksum agrees, and only the metadata can tell.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use lsm_core::codec::checksum64_seeded;
+use lsm_core::fs::CrashOutcome;
+use lsm_core::raw::{RawMode, Walk};
+use lsm_core::sstable::SstIdentity;
+use metahive::{ScrubOptions, ScrubReport, Verdict, scrub};
+use siltstone::Compression;
+
+use super::*;
+
+/// A stored block, trailer included.
+struct Block {
+    path: PathBuf,
+    unique_id: u128,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+/// Of a block's trailer, the checksum.
+const CHECKSUM_BYTES: usize = 8;
+
+/// The data blocks of all tables.
+fn blocks(fs: &MemFs, p: &Partition) -> Vec<Block> {
+    let walk = Walk::open(p).unwrap();
+    let mut blocks = Vec::new();
+    for table in walk.tables() {
+        let (file, epoch, db_id) = (table.meta().file, table.meta().epoch, walk.db_id());
+        let unique_id = SstIdentity { db_id, file, epoch }.unique_id();
+        let mut starts = BTreeSet::new();
+        let mut entries = table.walk(RawMode::default()).unwrap();
+        while let Some(entry) = entries.next().unwrap() {
+            starts.insert(entry.at.block_offset);
+        }
+        let ends = starts.iter().skip(1).copied().chain([table.properties().unwrap().data_bytes]);
+        let file = fs.read_raw(&table.path()).unwrap();
+        for (start, end) in starts.iter().copied().zip(ends) {
+            let (path, bytes) = (table.path(), file[start as usize..end as usize].to_vec());
+            blocks.push(Block { path, unique_id, start, bytes });
+        }
+    }
+    blocks
+}
+
+impl Block {
+    /// Puts these bytes in the block's place, with the checksum of those that are there already
+    /// (as `sstable/stored.rs` has it) if it is to be `sealed`; returns the change, which undoes
+    /// itself.
+    fn put(&self, fs: &MemFs, changed: &[u8], sealed: bool) -> Vec<u8> {
+        let mut changed = changed.to_vec();
+        if sealed {
+            let seed = self.unique_id as u64 ^ self.start.wrapping_mul(0x9e6c_63d0_876a_9a99);
+            let body = changed.len() - CHECKSUM_BYTES;
+            let checksum = checksum64_seeded(&changed[..body], seed);
+            changed[body..].copy_from_slice(&checksum.to_le_bytes());
+        }
+        let masks: Vec<u8> = changed.iter().zip(&self.bytes).map(|(a, b)| a ^ b).collect();
+        self.turn(fs, &masks);
+        masks
+    }
+
+    fn turn(&self, fs: &MemFs, masks: &[u8]) {
+        for (at, mask) in (self.start..).zip(masks).filter(|(_, mask)| **mask != 0) {
+            fs.corrupt(&self.path, at, *mask).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_block_is_sealed_as_the_engine_does_it() {
+    let it = store(&MemFs::new(), Compression::None, false);
+    for block in blocks(&it.fs, &it.p) {
+        assert!(block.put(&it.fs, &block.bytes, true).iter().all(|mask| *mask == 0));
+    }
+}
+
+/// An entry as a walk shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Shown {
+    key: Vec<u8>,
+    seq: u64,
+    kind: u8,
+    value: Vec<u8>,
+    hidden: bool,
+}
+
+fn shown(p: &Partition) -> BTreeSet<Shown> {
+    let mut all = BTreeSet::new();
+    let mode = RawMode { tolerant: true, uncached: true, read_ahead: true, complete: false };
+    for table in Walk::open(p).unwrap().tables() {
+        let mut entries = table.walk(mode).unwrap();
+        while let Some(entry) = entries.next().unwrap() {
+            let (key, value, hidden) = (entry.key.to_vec(), entry.value.to_vec(), entry.hidden);
+            let (seq, kind) = (entry.stored_seq.get(), entry.kind as u8);
+            all.insert(Shown { key, seq, kind, value, hidden });
+        }
+    }
+    all
+}
+
+/// Two tables with several versions of some keys, deletions, empty values, and keys around the
+/// ending of metadata.
+fn store(fs: &MemFs, compression: Compression, any_key: bool) -> Checked {
+    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().any_key(any_key)));
+    let db = builder(Arc::new(fs.clone()), 40).hooks(Arc::new(provider.clone())).open().unwrap();
+    let options = tiny().compression(compression).level0_tables(100).table_bytes(1 << 20);
+    let p = db.partition_with("p", options.hooks(provider.hooks())).unwrap();
+    let mut snapshots = Vec::new();
+    for round in 0..2u8 {
+        for n in 0..12u8 {
+            let key = [b'k', n % 10, 2 * round];
+            match n % 5 {
+                3 => p.delete(key).unwrap(),
+                4 => p.put(key, "").unwrap(),
+                _ => p.put(key, vec![b'a' + n; 10 + usize::from(n)]).unwrap(),
+            };
+            snapshots.push((db.snapshot(), Content::new()));
+        }
+        if compression == Compression::None {
+            db.flush().unwrap();
+        }
+    }
+    if compression != Compression::None {
+        p.compact(..).unwrap();
+    }
+    Checked { fs: fs.clone(), provider, db, p, model: Content::new(), snapshots }
+}
+
+/// What a flip changed, as far as it has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Changed {
+    Value,
+    Kind,
+    Sequence,
+    Key,
+    Checksum,
+    SecondChecksum,
+    Other,
+}
+
+/// What the one entry, or the one pair, that is not as it was differs in.
+fn changed(gone: &[Shown], new: &[Shown]) -> Changed {
+    let visible = |all: &[Shown]| -> Vec<Shown> {
+        all.iter().filter(|entry| !entry.hidden).cloned().collect()
+    };
+    match (&visible(gone)[..], &visible(new)[..]) {
+        ([], []) => match (gone, new) {
+            ([a], [b]) if a.value.len() == 24 && b.value.len() == 24 && a.key == b.key => {
+                let differs =
+                    |range: std::ops::Range<usize>| a.value[range.clone()] != b.value[range];
+                match [differs(0..8), differs(8..16), differs(16..24)] {
+                    [false, true, false] => Changed::Checksum,
+                    [false, false, true] => Changed::SecondChecksum,
+                    _ => Changed::Other,
+                }
+            }
+            _ => Changed::Other,
+        },
+        ([a], [b]) if *a == (Shown { value: a.value.clone(), ..b.clone() }) => Changed::Value,
+        ([a], [b]) if *a == (Shown { kind: a.kind, ..b.clone() }) => Changed::Kind,
+        ([a], [b]) if *a == (Shown { seq: a.seq, ..b.clone() }) => Changed::Sequence,
+        ([a], [b]) if *a == (Shown { key: a.key.clone(), ..b.clone() }) => Changed::Key,
+        _ => Changed::Other,
+    }
+}
+
+/// The user keys that an entry may be named by.
+fn names(entry: &Shown, any_key: bool) -> [Vec<u8>; 2] {
+    let user = |key: &[u8]| match key {
+        [head @ .., 0] if any_key => head.to_vec(),
+        key => key.to_vec(),
+    };
+    let of = entry_key(&entry.key).unwrap_or(&entry.key);
+    [user(&entry.key), user(of)]
+}
+
+/// What is there after a change of `block` and was not before, and the other way round, and what a
+/// scrub says of it.
+struct Outcome {
+    report: ScrubReport,
+    gone: Vec<Shown>,
+    new: Vec<Shown>,
+    about: String,
+}
+
+/// Scrubs after a change of `block`: that it changed is found, and nothing else is blamed.
+fn check(it: &Checked, block: &Block, bytes: &[u8], sealed: bool, any_key: bool) -> Outcome {
+    let Checked { fs, p, .. } = it;
+    let before = shown(p);
+    let masks = block.put(fs, bytes, sealed);
+    let report = scrub(p, ScrubOptions::new()).unwrap();
+    let after = shown(p);
+    block.turn(fs, &masks);
+    let gone: Vec<_> = before.difference(&after).cloned().collect();
+    let new: Vec<_> = after.difference(&before).cloned().collect();
+    let masks: Vec<_> = (0..).zip(&masks).filter(|(_, mask)| **mask != 0).collect();
+    let place = format!("{}: {masks:?} in block {}", block.path.display(), block.start);
+    let about = format!("{place}\n{report}\n{gone:?}\n{new:?}");
+    // The length of the common prefix may be less than it is: then all entries are as they were.
+    let is_harmless = masks.is_empty() || (sealed && gone.is_empty() && new.is_empty());
+    assert!(is_harmless || !report.is_sound(), "{about}");
+    assert!(!masks.is_empty() || report.is_sound(), "{about}");
+    assert!(report.counts.sealed <= report.counts.entries, "{about}");
+    let suspected: BTreeSet<_> =
+        gone.iter().chain(&new).flat_map(|entry| names(entry, any_key)).collect();
+    for fault in report.faults() {
+        assert!(suspected.contains(&fault.key), "{fault}: {about}");
+        assert_eq!(fault.at.block_offset, block.start, "{about}");
+    }
+    for damage in report.damage() {
+        let Some((first, last)) = &damage.keys else {
+            // Lengths are others, and in their midst entries are not seen for what they are.
+            assert!(damage.what.contains("the seal of the table counts"), "{about}");
+            continue;
+        };
+        assert_eq!((&damage.file, damage.offset), (&block.path, Some(block.start)), "{about}");
+        let is_within = |key: &Vec<u8>| first <= key && key <= last;
+        assert!(gone.iter().filter(|e| !e.hidden).all(|e| is_within(&e.key)), "{about}");
+    }
+    if !sealed {
+        let blocks = report.damage().filter(|damage| damage.offset.is_some()).count();
+        assert_eq!(blocks, usize::from(!masks.is_empty()), "{about}");
+    }
+    Outcome { report, gone, new, about }
+}
+
+/// Of a single flip with a name the verdict is known, and so is the key.
+fn check_verdict(outcome: &Outcome, any_key: bool) -> Changed {
+    let Outcome { report, gone, new, about } = outcome;
+    let changed = changed(gone, new);
+    let verdict = match changed {
+        Changed::Value | Changed::Kind | Changed::Sequence | Changed::Key => Verdict::DataCorrupt,
+        Changed::Checksum => Verdict::MetadataCorrupt,
+        Changed::SecondChecksum => Verdict::SecondCopyDamaged,
+        Changed::Other => return changed,
+    };
+    let faults: Vec<_> = report.faults().collect();
+    assert!(faults.iter().all(|fault| fault.verdict == verdict), "{about}");
+    let was = gone.iter().find(|entry| !entry.hidden || gone.len() == 1).unwrap();
+    let [_, was] = names(was, any_key);
+    // A key that is damaged is all that there is to name the entry by.
+    let is_named = faults.iter().any(|fault| fault.key == was);
+    assert!(is_named || (changed == Changed::Key && !faults.is_empty()), "{about}");
+    changed
+}
+
+#[test]
+fn no_flipped_bit_of_a_data_block_is_missed_or_blamed_on_another_key() {
+    for any_key in [false, true] {
+        let it = store(&MemFs::new(), Compression::None, any_key);
+        let (mut seen, mut harmless) = (BTreeMap::new(), 0);
+        let blocks = blocks(&it.fs, &it.p);
+        for block in &blocks {
+            for bit in 0..8 * block.bytes.len() {
+                let mut bytes = block.bytes.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let ends = [bytes.len(), bytes.len() - CHECKSUM_BYTES];
+                for (sealed, end) in [false, true].into_iter().zip(ends) {
+                    if bit < 8 * end {
+                        let outcome = check(&it, block, &bytes, sealed, any_key);
+                        harmless += usize::from(outcome.report.is_sound());
+                        let changed = check_verdict(&outcome, any_key);
+                        *seen.entry((sealed, changed)).or_insert(0) += 1;
+                    }
+                }
+            }
+        }
+        assert!(harmless <= 2 * blocks.len(), "{harmless} of {seen:?}");
+        use Changed::{Checksum, Key, Kind, SecondChecksum, Sequence, Value};
+        for changed in [Value, Kind, Sequence, Key, Checksum, SecondChecksum] {
+            for sealed in [false, true] {
+                assert!(seen.get(&(sealed, changed)) > Some(&20), "{changed:?}: {seen:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn no_change_of_a_data_block_is_missed_or_blamed_on_another_key(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 1u8..), 1..6),
+        which in any::<prop::sample::Index>(),
+        is_packed: bool,
+        any_key: bool,
+        sealed: bool,
+    ) {
+        let compression = if is_packed { Compression::Lz4 } else { Compression::None };
+        let it = store(&MemFs::new(), compression, any_key);
+        let blocks = blocks(&it.fs, &it.p);
+        let block = which.get(&blocks);
+        let mut bytes = block.bytes.clone();
+        for (at, mask) in edits {
+            let at = at.index(bytes.len() - CHECKSUM_BYTES);
+            bytes[at] ^= mask;
+        }
+        check(&it, block, &bytes, sealed, any_key);
+    }
+}
+
+/// What became of a compaction over damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Compacted {
+    /// Everything reads as it was.
+    Repaired,
+    /// What does not read as it was, reads as damaged; or its key was the damage, and listeners
+    /// were told.
+    Quarantined,
+    /// Nothing was installed.
+    Refused,
+}
+
+fn check_compaction(it: &Checked, block: &Block, bytes: &[u8], sealed: bool) -> Compacted {
+    let (fs, log) = (it.fs.crash_clone(CrashOutcome::Everything, &mut || 0), Arc::<Log>::default());
+    let masks = block.put(&fs, bytes, sealed);
+    let masks: Vec<_> = (0..).zip(&masks).filter(|(_, mask)| **mask != 0).collect();
+    let open = builder(Arc::new(fs), 41).hooks(Arc::new(it.provider.clone()));
+    let db = open.listener(log.clone()).open().unwrap();
+    let p = db.partition("p").unwrap();
+    if let Err(error) = p.compact(..) {
+        assert!(error.is_corruption(), "{error}: {masks:?} in block {}", block.start);
+        return Compacted::Refused;
+    }
+    let is_told = !log.take().1.is_empty();
+    let mut compacted = Compacted::Repaired;
+    for (key, value) in &it.model {
+        let found = p.get(key);
+        if !found.as_ref().is_ok_and(|found| found.as_deref() == Some(value)) {
+            let is_damage = found.as_ref().is_err_and(|error| error.is_corruption());
+            let place = format!("{masks:?} in block {}", block.start);
+            assert!(is_damage || is_told, "{key:?}: {found:?}: {place}");
+            compacted = Compacted::Quarantined;
+        }
+    }
+    compacted
+}
+
+#[test]
+fn a_compaction_over_a_flipped_bit_loses_no_entry_without_a_word() {
+    let mut it = store(&MemFs::new(), Compression::None, false);
+    it.model = pairs(it.p.iter());
+    let mut seen = BTreeMap::new();
+    for block in blocks(&it.fs, &it.p) {
+        for bit in (0..8 * block.bytes.len()).step_by(11) {
+            let mut bytes = block.bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            for sealed in [false, true] {
+                let compacted = check_compaction(&it, &block, &bytes, sealed);
+                *seen.entry((sealed, compacted)).or_insert(0) += 1;
+            }
+        }
+        // Nothing of the block decodes.
+        let nothing = vec![0xff; block.bytes.len()];
+        assert_eq!(check_compaction(&it, &block, &nothing, false), Compacted::Refused);
+    }
+    assert!(seen.values().all(|times| *times > 1) && seen.len() >= 4, "{seen:?}");
+}
