@@ -7,8 +7,9 @@
 //! a partition.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use siltstone::{Batch, Db, Durability, Partition, Result, Slice};
+use siltstone::{Batch, Db, Durability, Partition, ProvidedHooks, Result, Slice};
 
 use crate::output::Failure;
 
@@ -41,7 +42,8 @@ impl Existing {
         if !path.is_dir() || !holds_database(path)? {
             return Err(Failure::NotFound(format!("no database in {}", path.display())));
         }
-        Ok(Existing { db: Db::open(path)?, path: path.to_owned() })
+        let db = Db::builder(path).hooks(Arc::new(ProvidedHooks)).open()?;
+        Ok(Existing { db, path: path.to_owned() })
     }
 
     /// The partition `name`; refuses if there is none.

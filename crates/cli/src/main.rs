@@ -12,10 +12,13 @@ mod bench;
 mod dump;
 mod engine;
 mod exchange;
+mod explain;
 mod levels;
 mod load;
 mod output;
+mod parts;
 mod read;
+mod scrub;
 mod stats;
 mod verify;
 mod write;
@@ -58,6 +61,10 @@ enum Command {
     Partitions(admin::PartitionsArgs),
     /// Reads every file of the database and names all damage
     Verify(verify::Args),
+    /// Holds every entry against its metadata and names all that disagree
+    Scrub(scrub::Args),
+    /// Prints every stored version of a key, where it lies, and whether it is what was written
+    Explain(explain::Args),
     /// Shows the tables on each level
     Levels(levels::Args),
     /// Prints what each byte of a file of a database means
@@ -83,6 +90,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Stats(args) => stats::run(&args),
         Command::Partitions(args) => admin::partitions(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Levels(args) => levels::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Checkpoint(args) => exchange::checkpoint(&args),

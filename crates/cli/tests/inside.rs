@@ -1,12 +1,15 @@
-//! The commands that look inside: `verify`, `levels`, `dump`, `stats --watch`, and `load` of rows.
+//! The commands that look inside: `verify`, `scrub`, `explain`, `levels`, `dump`, `stats --watch`,
+//! and `load` of rows.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use serde_json::Value;
+use siltstone::{Compression, Db, Hooks, MetaHive, PartitionOptions, ProvidedHooks};
 
 fn siltstone(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
@@ -111,6 +114,146 @@ fn a_verification_in_parts_comes_to_its_end() {
     std::fs::write(at.join("mark"), "nonsense").unwrap();
     run(at, &part, 2);
     run(at, &["verify", "db", "--rate", "fast"], 2);
+}
+
+/// A database with a partition whose entries have metadata, in several tables, and one without.
+/// It is a checkpoint: this process never locks it, so no child that is about to start holds it.
+fn sealed(at: &Path) {
+    let db = Db::builder(at.join("made")).hooks(Arc::new(ProvidedHooks)).open().unwrap();
+    let options = PartitionOptions::new().compression(Compression::None).level0_tables(100);
+    let hooks = Hooks::new().filter(Arc::new(MetaHive::default()));
+    let book = db.partition_with_hooks("book", options.clone(), hooks).unwrap();
+    let plain = db.partition_with("default", options).unwrap();
+    for n in 0..4 {
+        for m in 0..50 {
+            book.put(format!("account{n}{m:02}"), format!("balance {n}{m:02}.")).unwrap();
+        }
+        plain.put("key", "value").unwrap();
+        db.flush().unwrap();
+    }
+    db.checkpoint(at.join("db")).unwrap();
+}
+
+/// Turns a bit behind `text`, wherever a table has it.
+fn flip_behind(at: &Path, text: &str) {
+    let mut hits = 0;
+    for path in files(at, "sst") {
+        let bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(text.len()).position(|window| window == text.as_bytes());
+        if let Some(found) = found {
+            flip(&path, found + text.len());
+            hits += 1;
+        }
+    }
+    assert_eq!(hits, 1);
+}
+
+#[test]
+fn scrub_tells_what_is_sealed_and_names_the_entries_that_are_harmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    sealed(at);
+    let text = run(at, &["scrub", "db"], 0);
+    let book = "partition \"book\": no damage; 4 tables, ";
+    assert!(text.contains(book) && text.contains("200 entries: 200 sealed\n"), "{text}");
+    assert!(text.contains("partition \"default\": no damage; "), "{text}");
+    assert!(text.contains("4 entries: 0 sealed, 4 unsealed"), "{text}");
+    let only = ["scrub", "db", "--partition", "book", "--json", "--rate", "100MiB"];
+    let report = json(at, &only, 0);
+    assert_eq!(report["counts"]["sealed"], 200, "{report}");
+    assert_eq!(report["tables"].as_array().map(Vec::len), Some(4));
+    assert_eq!(report["tables"][0]["sealing"], "sealed");
+
+    flip_behind(at, "balance 249");
+    let report = json(at, &only, 1);
+    let faults: Vec<_> = report["tables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|t| t["faults"].as_array().unwrap())
+        .collect();
+    assert_eq!(faults.len(), 1, "{report}");
+    assert_eq!(
+        (&faults[0]["key"], &faults[0]["verdict"]),
+        (&"account249".into(), &"DataCorrupt".into())
+    );
+    assert_eq!(report["counts"]["sealed"], 199);
+    let text = run(at, &["scrub", "db"], 1);
+    assert!(text.contains("1 fault, damage in 1 place; 4 tables"), "{text}");
+    assert!(text.contains("the entry disagrees with its metadata: key \"account249\""), "{text}");
+
+    assert_eq!(run(at, &["scrub", "db", "--partition", "nothing"], 1), "");
+    let manifest = files(at, "manifest").pop().unwrap();
+    flip(&manifest, 90);
+    assert_eq!(json(at, &["scrub", "db", "--json"], 1)["opened"], false);
+    assert_eq!(run(at, &["scrub", "nothing"], 1), "");
+}
+
+#[test]
+fn a_scrub_in_parts_comes_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    sealed(at);
+    let part = ["scrub", "db", "--json", "--resume", "mark", "--at-most", "1KiB"];
+    let (mut runs, mut tables, mut entries) = (0, 0, 0);
+    loop {
+        let printed = run(at, &part, 0);
+        let mut mark = Value::Null;
+        for line in printed.lines() {
+            let report: Value = serde_json::from_str(line).unwrap();
+            tables += report["tables"].as_array().unwrap().len();
+            entries += report["counts"]["entries"].as_u64().unwrap();
+            mark = report["mark"].clone();
+        }
+        runs += 1;
+        assert_eq!(mark.is_null(), !at.join("mark").exists());
+        if mark.is_null() {
+            break;
+        }
+        assert!(runs < 100, "it goes on from the mark");
+    }
+    let whole = run(at, &["scrub", "db", "--json"], 0);
+    let whole: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sum = |of: fn(&Value) -> u64| whole.iter().map(of).sum::<u64>();
+    assert_eq!(tables as u64, sum(|report| report["tables"].as_array().unwrap().len() as u64));
+    assert_eq!(entries, sum(|report| report["counts"]["entries"].as_u64().unwrap()));
+    assert!(runs > 2 && entries > 200, "{runs} runs, {entries} entries");
+    for wrong in ["nonsense".to_owned(), format!("{:032x}-{:08x}-{:016x}", 1, 1, 1)] {
+        std::fs::write(at.join("mark"), wrong).unwrap();
+        run(at, &part, 2);
+    }
+}
+
+#[test]
+fn explain_tells_every_version_of_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    sealed(at);
+    let explain = ["explain", "db", "account249", "--partition", "book"];
+    let text = run(at, &explain, 0);
+    assert!(text.starts_with("key \"account249\" in partition \"book\": 1 version\n"), "{text}");
+    assert!(text.contains("metadata in the same block") && text.ends_with("   Valid\n"), "{text}");
+    let hex = ["explain", "db", "6b6579", "--hex", "--json"];
+    let explanation = json(at, &hex, 0);
+    assert_eq!(explanation["key"], "6b6579");
+    assert_eq!(explanation["versions"][0]["sealing"], "unsealed", "{explanation}");
+    assert_eq!(explanation["versions"][0]["verdict"], Value::Null);
+
+    flip_behind(at, "balance 249");
+    let text = run(at, &explain, 1);
+    assert!(text.contains("DataCorrupt: the entry disagrees with its metadata"), "{text}");
+    let explanation = json(at, &[&explain[..], &["--json"]].concat(), 1);
+    let version = &explanation["versions"][0];
+    assert_eq!(
+        (&version["verdict"], &version["block_verified"]),
+        (&"DataCorrupt".into(), &false.into())
+    );
+    assert_eq!(version["metadata"]["integrity"]["sequence"], version["sequence"]);
+    assert_eq!(
+        run(at, &["explain", "db", "absent"], 1),
+        "key \"absent\" in partition \"default\": 0 versions\n"
+    );
+    assert_eq!(run(at, &["explain", "nothing", "key"], 1), "");
 }
 
 #[test]

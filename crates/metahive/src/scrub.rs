@@ -56,6 +56,11 @@ pub struct ScrubMark {
 }
 
 impl ScrubMark {
+    /// The database that it is of.
+    pub fn db(&self) -> DbId {
+        self.db
+    }
+
     /// The partition whose tables it is about.
     pub fn partition(&self) -> PartitionId {
         self.partition

@@ -1,0 +1,116 @@
+//! `explain`: everything that is stored of one key, where it lies, and whether it agrees with its
+//! metadata.
+//!
+//! Invariant: the exit code is 0 only if something is stored of the key and none of it is damaged.
+
+use std::ffi::OsString;
+
+use serde_json::{Value, json};
+use siltstone::metahive::{
+    self, EntryFault, ExplainedMetadata, ExplainedVersion, Explanation, Sealing,
+};
+
+use crate::engine::{Existing, Target};
+use crate::output::{Bytes, Failure, Output};
+use crate::parts::{self, damage_json, printable};
+
+/// Arguments of `explain`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// The key
+    key: OsString,
+    /// The key is given in hex
+    #[arg(long)]
+    hex: bool,
+}
+
+/// Prints what is known of a key.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let bytes = Bytes::new(args.hex);
+    let key = bytes.argument(&args.key)?;
+    let existing = Existing::open(&args.target.database)?;
+    let partition = existing.partition(&args.target.partition)?;
+    let explanation = metahive::explain(&partition, &key)?;
+    let mut out = Output::new(args.target.json);
+    out.line(printable(&explanation), &explanation_json(&explanation, bytes))?;
+    out.finish()?;
+    drop(partition);
+    existing.db.close()?;
+    parts::verdict(explanation.is_damaged(), format_args!("key {}", bytes.text(&key)))?;
+    match explanation.versions.is_empty() {
+        true => Err(Failure::NotFound(format!("no key {}", bytes.text(&key)))),
+        false => Ok(()),
+    }
+}
+
+fn explanation_json(explanation: &Explanation, bytes: Bytes) -> Value {
+    let versions = |all: &[ExplainedVersion]| all.iter().map(version_json).collect::<Vec<_>>();
+    json!({
+        "partition": explanation.partition,
+        "key": bytes.text(&explanation.key),
+        "versions": versions(&explanation.versions),
+        "orphans": versions(&explanation.orphans),
+        "damage": explanation.damage.iter().map(damage_json).collect::<Vec<_>>(),
+        "is_damaged": explanation.is_damaged(),
+    })
+}
+
+fn version_json(explained: &ExplainedVersion) -> Value {
+    let version = &explained.version;
+    json!({
+        "sequence": version.seq.get(),
+        "stored_sequence": version.stored_seq.get(),
+        "kind": format!("{:?}", version.kind),
+        "value_bytes": version.value.len(),
+        "file": version.path.as_ref().map(|path| path.display().to_string()),
+        "level": version.at.file.map(|_| version.at.level),
+        "offset": version.at.file.map(|_| version.at.block_offset),
+        "entry": version.at.file.map(|_| version.at.entry),
+        "block_verified": version.at.block_verified,
+        "sealing": explained.sealing.as_ref().map(sealing_json),
+        "metadata": explained.metadata.as_ref().map(metadata_json),
+        "verdict": explained.verdict().map(|verdict| format!("{verdict:?}")),
+        "fault": explained.fault.as_ref().map(fault_json),
+    })
+}
+
+fn metadata_json(metadata: &ExplainedMetadata) -> Value {
+    let integrity = metadata.integrity.map(|payload| {
+        json!({
+            "sequence": payload.seq.get(),
+            "checksum": format!("{:016x}", payload.sum),
+            "checksum_of_checksum": format!("{:016x}", payload.sum_of_sum),
+        })
+    });
+    json!({
+        "in_properties": metadata.at.is_none(),
+        "offset": metadata.at.map(|at| at.block_offset),
+        "entry": metadata.at.map(|at| at.entry),
+        "payload": Bytes::Hex.text(&metadata.payload),
+        "integrity": integrity,
+    })
+}
+
+/// Whether a table has metadata, as a word, or who made it.
+pub(crate) fn sealing_json(sealing: &Sealing) -> Value {
+    match sealing {
+        Sealing::Unsealed => json!("unsealed"),
+        Sealing::Sealed => json!("sealed"),
+        Sealing::Foreign(what) => json!({ "foreign": what }),
+    }
+}
+
+/// What is wrong with an entry, as an object.
+pub(crate) fn fault_json(fault: &EntryFault) -> Value {
+    json!({
+        "key": Bytes::Escaped.text(&fault.key),
+        "sequence": fault.seq.get(),
+        "kind": format!("{:?}", fault.kind),
+        "offset": fault.at.block_offset,
+        "entry": fault.at.entry,
+        "what": fault.what,
+        "verdict": format!("{:?}", fault.verdict),
+    })
+}

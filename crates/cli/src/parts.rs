@@ -1,0 +1,131 @@
+//! What `verify` and `scrub` share: they read everything, slowly if they are asked to, in parts if
+//! it takes too long for one sitting, and say what is damaged.
+//!
+//! Opening the database replays its log, so damage that opening refuses is reported like any
+//! other. What was found of a run that is stopped is printed when it stops, with a mark in a file
+//! from which the next run goes on.
+//!
+//! Invariant: a name or a phrase from a file reaches the terminal escaped.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use siltstone::Damage;
+
+use crate::bench::parse_bytes;
+use crate::engine::Existing;
+use crate::output::{Bytes, Failure};
+
+/// Arguments of a run that may be one part of several.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Part {
+    /// Read no more than so many bytes a second, such as 50MiB
+    #[arg(long, value_parser = parse_bytes, default_value = "0")]
+    pub(crate) rate: u64,
+    /// Keep in this file how far a run came that was stopped, and go on from there
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Stop at the first file beyond so many bytes, such as 10GiB
+    #[arg(long, value_parser = parse_bytes, requires = "resume", value_name = "BYTES")]
+    at_most: Option<u64>,
+}
+
+impl Part {
+    /// Whether to read on. The first file is read whatever its size, so that every run comes
+    /// further.
+    pub(crate) fn goes_on(&self, files_done: u64, bytes_done: u64) -> bool {
+        files_done == 0 || self.at_most.is_none_or(|most| bytes_done <= most)
+    }
+
+    /// The mark that an earlier run left, if it was stopped.
+    #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
+    pub(crate) fn mark<M: FromStr>(&self) -> Result<Option<M>, Failure> {
+        let Some(path) = &self.resume else { return Ok(None) };
+        match fs::read(path) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                let mark = text.trim_end().parse().map_err(|_| {
+                    Failure::Usage(format!("{} holds no mark of such a run", path.display()))
+                });
+                mark.map(Some)
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Failure::io("read", path, &e)),
+        }
+    }
+
+    /// Keeps the mark, or removes it when there is nothing left to go on with.
+    #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
+    pub(crate) fn keep(&self, mark: Option<impl Display>) -> Result<(), Failure> {
+        let Some(path) = &self.resume else { return Ok(()) };
+        let Some(mark) = mark else {
+            return match fs::remove_file(path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    Err(Failure::io("remove", path, &e))
+                }
+                _ => Ok(()),
+            };
+        };
+        fs::write(path, format!("{mark}\n")).map_err(|e| Failure::io("write", path, &e))
+    }
+}
+
+/// The database, or why it does not open if that is damage.
+pub(crate) fn open(path: &Path) -> Result<Result<Existing, Damage>, Failure> {
+    match Existing::open(path) {
+        Ok(existing) => Ok(Ok(existing)),
+        Err(Failure::Engine(error)) => match error.damage() {
+            Some(damage) => Ok(Err(damage.clone())),
+            None => Err(Failure::Engine(error)),
+        },
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What is said of a database that does not open because of this damage.
+pub(crate) fn refusal_text(damage: &Damage) -> String {
+    format!("the database does not open\n  {}", printable(damage))
+}
+
+/// A bar of bytes behind `name`.
+pub(crate) fn bar(name: &str) -> ProgressBar {
+    let style = "{prefix}{bytes:>12} of {total_bytes:12} [{wide_bar}] {bytes_per_sec}, {eta}";
+    let bar = ProgressBar::new(0).with_prefix(printable(name));
+    bar.with_style(ProgressStyle::with_template(style).expect("the template is well formed"))
+}
+
+/// The exit of a command that found damage, or none.
+pub(crate) fn verdict(is_damaged: bool, what: impl Display) -> Result<(), Failure> {
+    match is_damaged {
+        false => Ok(()),
+        true => Err(Failure::NotFound(format!("{what} is damaged"))),
+    }
+}
+
+/// A name may hold anything, and a terminal sees it escaped, but for the ends of lines.
+pub(crate) fn printable(text: impl Display) -> String {
+    let escape = |c: char| match c.is_control() && c != '\n' {
+        true => c.escape_default().collect::<Vec<_>>(),
+        false => vec![c],
+    };
+    text.to_string().chars().flat_map(escape).collect()
+}
+
+/// Damage as an object.
+pub(crate) fn damage_json(damage: &Damage) -> Value {
+    let key = |key: &Vec<u8>| Bytes::Escaped.text(key);
+    json!({
+        "partition": damage.partition,
+        "level": damage.level,
+        "file": damage.file.display().to_string(),
+        "offset": damage.offset,
+        "key": damage.key.as_ref().map(key),
+        "first_key": damage.keys.as_ref().map(|(first, _)| key(first)),
+        "last_key": damage.keys.as_ref().map(|(_, last)| key(last)),
+        "what": damage.what,
+    })
+}
