@@ -2,6 +2,7 @@
 //!
 //! The calls come from `compaction/executor.rs`; repairs from `db/repair.rs`.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use super::{Entry, Origin, Rules};
@@ -49,8 +50,9 @@ pub struct InputTable {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties(pub BTreeMap<String, Vec<u8>>);
 
-/// Makes compaction filters, one for each job.
-pub trait CompactionFilterFactory: Send + Sync + 'static {
+/// Makes compaction filters, one for each job. `Any`, so that whoever made it finds it again among
+/// the hooks of a partition.
+pub trait CompactionFilterFactory: Any + Send + Sync + 'static {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
 

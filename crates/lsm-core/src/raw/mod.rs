@@ -34,6 +34,7 @@
 //! 2. What is not shown is an error or in [`TableWalk::damage`].
 
 mod describe;
+mod reading;
 mod versions;
 
 use std::any::Any;
@@ -42,11 +43,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use describe::{Description, describe, describe_path};
+pub use reading::{Found, Moment, Place, Readable, Witness, read};
 pub use versions::{RawVersion, reread, versions};
 
 pub use crate::fs::names::FileKind;
 pub use crate::hooks::{Origin, OwnedEntry};
-pub use crate::sstable::{Properties, RawDamage, RawMode};
+pub use crate::sstable::{
+    BlockCheck, EntryAt, Hidden, Properties, RawDamage, RawMode, SstReader, TableBlock,
+};
 pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
 

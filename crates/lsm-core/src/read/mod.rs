@@ -7,6 +7,6 @@ mod range;
 mod source;
 
 pub use cursor::{Cursor, ReadPoint};
-pub use get::{GetContext, get};
+pub use get::{GetContext, Search, get, resolve, search};
 pub use range::{Bounds, KeyRange, Keys, Range, prefix_bounds};
 pub use source::Source;

@@ -34,6 +34,7 @@ mod raw;
 mod reader;
 mod stored;
 mod suspect;
+mod table_block;
 mod verify;
 mod writer;
 
@@ -52,6 +53,7 @@ pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
 pub use raw::{RawDamage, RawIter};
 pub use reader::SstReader;
+pub use table_block::{BlockCheck, EntryAt, Hidden, LookUp, LookedUp, TableBlock};
 pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Level, Table, TableContext};
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::sstable::{ReadMode, SstIter};
+use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice};
 
 /// See the module.
@@ -15,6 +15,7 @@ pub struct LevelIter {
     level: Level,
     context: Arc<TableContext>,
     mode: ReadMode,
+    check: Option<Arc<dyn BlockCheck>>,
     index: usize,
     table: Option<SstIter>,
 }
@@ -22,12 +23,23 @@ pub struct LevelIter {
 impl LevelIter {
     /// A cursor over `level`, which is sorted and disjoint.
     pub fn new(level: Level, context: Arc<TableContext>, mode: ReadMode) -> LevelIter {
-        LevelIter { level, context, mode, index: 0, table: None }
+        LevelIter { level, context, mode, check: None, index: 0, table: None }
+    }
+
+    /// As [`SstIter::checked_by`].
+    #[must_use]
+    pub fn checked_by(self, check: Option<Arc<dyn BlockCheck>>) -> LevelIter {
+        LevelIter { check, ..self }
     }
 
     /// The value, shared where that is worth it. Only while valid.
     pub fn value_slice(&self) -> Slice {
         self.on_table().value_slice()
+    }
+
+    /// The table under the cursor, open. Only while valid.
+    pub fn reader(&self) -> &SstReader {
+        self.on_table().table()
     }
 
     /// The table under the cursor. Only while valid.
@@ -53,7 +65,8 @@ impl LevelIter {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
-            self.table = Some(table.reader(&self.context)?.iter(self.mode));
+            self.table =
+                Some(table.reader(&self.context)?.iter(self.mode).checked_by(self.check.clone()));
             self.index = index;
         }
         let table = self.table.as_mut().expect("it was just entered");
