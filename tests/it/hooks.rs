@@ -454,7 +454,7 @@ fn a_node_without_the_filter_reads_everything_and_cleans_up() {
 
 /// Values in memory; durable ones survive `cut`.
 #[derive(Clone, Default)]
-struct Shelf(Arc<Mutex<ShelfState>>);
+pub(crate) struct Shelf(Arc<Mutex<ShelfState>>);
 
 #[derive(Clone, Default)]
 struct ShelfState {

@@ -3,6 +3,7 @@
 
 mod crash;
 mod damage;
+mod verified;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -204,6 +205,7 @@ impl Checked {
         for (snapshot, then) in snapshots {
             assert_eq!(&pairs(snapshot.iter(p)), then);
         }
+        verified::check(self, probe);
     }
 }
 

@@ -119,7 +119,7 @@ fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
 }
 
 /// A store at rest with one entry harmed in its tables, open again.
-fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
+pub(super) fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::new().repair_options(options));
     let Checked { db, p, model, .. } = filled(&fs, &provider);
@@ -133,7 +133,7 @@ fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     (Checked { fs, provider, db, p, model, snapshots: Vec::new() }, log)
 }
 
-fn no_log() -> RepairOptions {
+pub(super) fn no_log() -> RepairOptions {
     RepairOptions { log: false, ..RepairOptions::default() }
 }
 
