@@ -9,6 +9,7 @@ mod explain;
 mod faulty;
 mod flips;
 mod scrub;
+mod verified;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -226,6 +227,7 @@ impl Checked {
         for (snapshot, then) in snapshots {
             assert_eq!(&pairs(snapshot.iter(p)), then);
         }
+        verified::check(self, probe);
     }
 }
 

@@ -7,9 +7,8 @@
 //! a partition.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use siltstone::{Batch, Db, Durability, Partition, ProvidedHooks, Result, Slice};
+use siltstone::{Batch, Db, Durability, Partition, Result, Slice};
 
 use crate::output::Failure;
 
@@ -42,7 +41,7 @@ impl Existing {
         if !path.is_dir() || !holds_database(path)? {
             return Err(Failure::NotFound(format!("no database in {}", path.display())));
         }
-        let db = Db::builder(path).hooks(Arc::new(ProvidedHooks)).open()?;
+        let db = Db::open(path)?;
         Ok(Existing { db, path: path.to_owned() })
     }
 

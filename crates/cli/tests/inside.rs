@@ -6,10 +6,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
 
 use serde_json::Value;
-use siltstone::{Compression, Db, Hooks, MetaHive, PartitionOptions, ProvidedHooks};
+use siltstone::{Compression, Db, MetaHiveOptions, PartitionOptions};
 
 fn siltstone(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
@@ -119,10 +118,10 @@ fn a_verification_in_parts_comes_to_its_end() {
 /// A database with a partition whose entries have metadata, in several tables, and one without.
 /// It is a checkpoint: this process never locks it, so no child that is about to start holds it.
 fn sealed(at: &Path) {
-    let db = Db::builder(at.join("made")).hooks(Arc::new(ProvidedHooks)).open().unwrap();
+    let db = Db::open(at.join("made")).unwrap();
     let options = PartitionOptions::new().compression(Compression::None).level0_tables(100);
-    let hooks = Hooks::new().filter(Arc::new(MetaHive::default()));
-    let book = db.partition_with_hooks("book", options.clone(), hooks).unwrap();
+    let hive = options.clone().metahive(MetaHiveOptions::default());
+    let book = db.partition_with("book", hive).unwrap();
     let plain = db.partition_with("default", options).unwrap();
     for n in 0..4 {
         for m in 0..50 {

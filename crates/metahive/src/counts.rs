@@ -19,6 +19,8 @@ pub struct Counts {
     pub suspects_accepted: u64,
     /// Pairs that may lie in two blocks.
     pub split_pairs: u64,
+    /// Verified reads that met damage in memory, and none when they read the device.
+    pub reads_mended: u64,
     /// Entries that were found damaged, once for each run of a job.
     pub faults: u64,
 }
@@ -32,6 +34,7 @@ impl AddAssign for Counts {
         self.metadata_rebuilt += other.metadata_rebuilt;
         self.suspects_accepted += other.suspects_accepted;
         self.split_pairs += other.split_pairs;
+        self.reads_mended += other.reads_mended;
         self.faults += other.faults;
     }
 }

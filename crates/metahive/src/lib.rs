@@ -34,7 +34,8 @@
 //! # What it costs
 //!
 //! Nothing on the way of a write. For each entry of 20 + 100 bytes a flush pays some 40 ns, of
-//! which 8 are for its checksum, and a compaction, which verifies as well, some 70 ns.
+//! which 8 are for its checksum, and a compaction, which verifies as well, some 70 ns. A verified
+//! get takes some 50 ns more than a plain one.
 //! A table grows by some 30 bytes an entry. A job holds 16 bytes for each version of the keys whose
 //! metadata it has not met yet, which is nearly always one key.
 //!
@@ -44,11 +45,34 @@
 //! # Parts
 //!
 //! [`MetaHiveOptions`] are what an application gives to a partition; [`MetaHive`] is the factory
-//! that they make and that the partition names. [`MetadataProvider`] lets an application keep
-//! metadata of its own in the place of checksums. [`RepairOptions`], [`Replica`] and
-//! [`ErrorHandler`] say what happens to an entry that is found damaged. [`scrub()`] verifies a whole
-//! partition as it lies on the device, [`explain()`] tells all that is known of one key, [`group`]
-//! verifies what is in memory already.
+//! that they make and that the partition names. [`verified_get`] and [`verified_range`] compare what
+//! they hand out with its metadata at each read:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lsm_core::hooks::Hooks;
+//! use lsm_core::options::PartitionOptions;
+//! use metahive::{By, MetaHive, verified_get};
+//!
+//! # fn main() -> lsm_core::Result<()> {
+//! # let fs = Arc::new(lsm_core::fs::MemFs::new());
+//! let db = lsm_core::Db::builder("/db").fs(fs).open()?;
+//! let hooks = Hooks::new().filter(Arc::new(MetaHive::default()));
+//! let users = db.partition_with("users", PartitionOptions::new(), Some(hooks))?;
+//! users.put("alice", "admin")?;
+//! assert_eq!(verified_get(&users, "alice")?.map(|found| found.by), Some(By::Memory));
+//! db.flush()?;
+//! let found = verified_get(&users, "alice")?.expect("alice is there");
+//! assert_eq!((&found.value[..], found.by), (&b"admin"[..], By::Metadata));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`scrub()`] verifies a whole partition as it lies on the device, [`explain()`] tells all that is
+//! known of one key, [`group`] verifies what is in memory already. [`MetadataProvider`] lets an
+//! application keep metadata of its own in the place of checksums. [`RepairOptions`], [`Replica`]
+//! and [`ErrorHandler`] say what happens to an entry that is found damaged.
 
 mod bits;
 pub mod checksum;
@@ -67,6 +91,7 @@ mod repair;
 mod scrub;
 pub mod table_seal;
 mod verdict;
+mod verified;
 
 pub use counts::Counts;
 pub use explain::{ExplainedMetadata, ExplainedVersion, Explanation, explain};
@@ -80,3 +105,6 @@ pub use scrub::{
     ScrubCounts, ScrubMark, ScrubOptions, ScrubProgress, ScrubReport, TableReport, Unflushed, scrub,
 };
 pub use verdict::{Verdict, judge};
+pub use verified::{
+    By, Verified, VerifiedRange, verified_get, verified_get_at, verified_range, verified_range_at,
+};

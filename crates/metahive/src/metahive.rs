@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lsm_core::codec::{Reader, put_bytes};
 use lsm_core::error::Result;
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Fault, Job, Patch, RepairSources, Rules, WhenAbsent,
+    CompactionFilter, CompactionFilterFactory, Entry, Fault, Job, Patch, RepairSources, Rules,
+    WhenAbsent,
 };
 
 use crate::checksum;
 use crate::counts::Counts;
 use crate::filter::HiveFilter;
 use crate::options::MetaHiveOptions;
-use crate::payload::SUFFIX;
+use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, SUFFIX};
 use crate::provider::{Integrity, MetadataProvider};
 use crate::repair::{self, RepairOptions};
 
@@ -30,6 +31,19 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
         Arc::new(Shared { provider, is_integrity, counts: Mutex::default() })
+    }
+
+    /// Whether an entry is good by its metadata, both as they are stored. Of integrity's the second
+    /// copy is not asked as long as the first one agrees.
+    #[inline]
+    pub(crate) fn entry_is_good(&self, entry: &Entry<'_>, metadata: &[u8]) -> bool {
+        if !self.is_integrity {
+            return self.provider.check(entry, metadata).entry_is_good();
+        }
+        let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        let is_first = metadata.starts_with(&sum.to_le_bytes());
+        is_first && metadata.len() == PAYLOAD_BYTES - HEAD_BYTES
+            || Integrity.check(entry, metadata).entry_is_good()
     }
 
     pub(crate) fn add(&self, counts: Counts) {
@@ -79,6 +93,15 @@ impl MetaHive {
     /// The same provider with nothing counted and nothing repaired: to verify what is stored.
     pub(crate) fn apart(&self) -> Arc<Shared> {
         Shared::new(self.shared.provider.clone(), self.shared.is_integrity)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// How often a verified read reads the device again.
+    pub(crate) fn retries_max(&self) -> u32 {
+        self.repair.retries_max
     }
 
     /// What the filters did so far.

@@ -344,11 +344,12 @@ impl Partition {
         };
         let (context, partition) = (self.db().tables.clone(), self.state.name.clone());
         let (any_key, store) = (self.state.any_key, self.state.store().cloned());
-        Ok(read::ReadPoint { view, seq, context, partition, any_key, store, keep })
+        let check = None;
+        Ok(read::ReadPoint { view, seq, context, partition, any_key, store, check, keep })
     }
 
     /// An error if a snapshot cannot be read in this partition.
-    fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+    pub(super) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         self.db().check_not_closed()?;
         if !Arc::ptr_eq(snapshot.db.inner(), self.db()) {
             let message = "the snapshot is of another database";
@@ -388,7 +389,7 @@ impl fmt::Debug for Partition {
 #[derive(Clone)]
 pub struct Snapshot {
     db: Db,
-    registered: Arc<RegisteredSnapshot>,
+    pub(super) registered: Arc<RegisteredSnapshot>,
 }
 
 impl Snapshot {

@@ -18,6 +18,7 @@ mod health;
 mod hooked;
 mod jobs;
 mod log;
+mod moment;
 mod obsolete;
 mod open;
 mod partitions;

@@ -81,6 +81,12 @@ impl PartitionState {
         self.hooks.load_full()
     }
 
+    /// The partition's hooks, for the length of a call.
+    #[inline]
+    pub fn load_hooks(&self) -> Guard<Arc<PartitionHooks>> {
+        self.hooks.load()
+    }
+
     /// Where large values live, if not in tables.
     #[inline]
     pub fn store(&self) -> Option<&Arc<dyn ValueStore>> {

@@ -35,6 +35,7 @@
 //! 2. What is not shown is an error or in [`TableWalk::damage`].
 
 mod describe;
+mod reading;
 mod versions;
 
 use std::any::Any;
@@ -43,11 +44,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use describe::{Description, describe, describe_path};
+pub use reading::{Found, Moment, Place, Readable, Witness, read};
 pub use versions::{RawVersion, reread, versions};
 
 pub use crate::fs::names::FileKind;
 pub use crate::hooks::{Origin, OwnedEntry};
-pub use crate::sstable::{Properties, RawDamage, RawMode};
+pub use crate::sstable::{
+    BlockCheck, EntryAt, Hidden, Properties, RawDamage, RawMode, SstReader, TableBlock,
+};
 pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
 
@@ -57,7 +61,7 @@ use crate::hooks::PartitionHooks;
 use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
-use crate::sstable::{RawIter, SstReader};
+use crate::sstable::RawIter;
 use crate::types::{DbId, KeyRef, PartitionId, SeqNo};
 use crate::version::{Table, TableContext};
 

@@ -7,6 +7,7 @@ use super::*;
 use crate::db::{BackgroundMode, Db, Partition};
 use crate::fs::{Fs, MemFs};
 use crate::options::PartitionOptions;
+use crate::read::{KeyRange, ReadPoint};
 
 fn open(fs: &MemFs) -> Db {
     let mut word = 0;
@@ -195,4 +196,123 @@ fn every_byte_of_every_file_is_described() {
     fs.write_raw(Path::new("/db/notes.txt"), b"notes").unwrap();
     let notes = Path::new("/db/notes.txt");
     assert!(describe(fs.open_read(notes).unwrap(), notes, false).unwrap_err().is_corruption());
+}
+
+/// Notes what a read shows.
+#[derive(Default)]
+struct Shown {
+    passed: Vec<u64>,
+    found: Option<(SeqNo, EntryKind, Vec<u8>, Origin)>,
+    refuses: bool,
+}
+
+impl Witness for Shown {
+    fn passed(&mut self, block: &TableBlock<'_>) -> Result<()> {
+        self.passed.push(block.offset());
+        Ok(())
+    }
+
+    fn found(&mut self, found: &Found<'_>) -> Result<()> {
+        assert_eq!(found.seq, found.stored_seq);
+        self.found = Some((found.seq, found.kind, found.value.to_vec(), found.origin()));
+        match (self.refuses, &found.place) {
+            (true, Some(place)) => Err(place.block.corruption("refused")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn shown(of: &impl Readable, key: &[u8], refuses: bool) -> (Result<Option<Vec<u8>>>, Shown) {
+    let mut shown = Shown { refuses, ..Shown::default() };
+    let read = of.with_moment(key, |moment, key| read(moment, key, false, &mut shown));
+    (read.map(|value| value.map(|value| value.to_vec())), shown)
+}
+
+#[test]
+fn a_read_answers_as_a_get_and_shows_the_version_that_it_answers_by() {
+    let fs = MemFs::new();
+    let (db, partition) = store(&fs);
+    let snapshot = db.snapshot();
+    partition.compact(..).unwrap();
+    partition.put("a", "6").unwrap();
+    partition.delete("c").unwrap();
+    db.flush().unwrap();
+    partition.put("b", "8").unwrap();
+    for key in [&b"a"[..], b"b", b"c", b"none", b"bb"] {
+        let all = versions(&partition, key).unwrap();
+        let newest = |seq| {
+            let found = all.iter().find(|version| version.seq <= seq);
+            found.map(|version| (version.seq, version.kind, version.value.clone(), version.at))
+        };
+        let (value, now) = shown(&partition, key, false);
+        assert_eq!(value.unwrap().as_deref(), partition.get(key).unwrap().as_deref());
+        assert_eq!(now.found, newest(SeqNo::MAX), "{key:?}");
+        let (value, then) = shown(&(&snapshot, &partition), key, false);
+        assert_eq!(value.unwrap().as_deref(), snapshot.get(&partition, key).unwrap().as_deref());
+        assert_eq!(then.found, newest(snapshot.seq()), "{key:?}");
+    }
+    // A table that a reader at the snapshot finds too new.
+    assert_eq!(shown(&(&snapshot, &partition), b"c", false).1.passed.len(), 1);
+    let error = shown(&partition, b"a", true).0.unwrap_err();
+    let damage = error.damage().unwrap();
+    assert_eq!((damage.partition.as_deref(), damage.offset), (Some("p"), Some(0)));
+    drop(snapshot);
+    let other = open(&MemFs::new()).snapshot();
+    assert!(shown(&(&other, &partition), b"a", false).0.is_err(), "of another database");
+    db.drop_partition("p").unwrap();
+    assert!(shown(&partition, b"a", false).0.is_err());
+}
+
+/// Counts blocks, and refuses one.
+struct Counted(Arc<parking_lot::Mutex<Vec<usize>>>, usize);
+
+impl BlockCheck for Counted {
+    fn check(&self, block: &mut TableBlock<'_>) -> Result<()> {
+        let mut seen = self.0.lock();
+        seen.push(block.len());
+        if seen.len() == self.1 { Err(block.corruption("refused")) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_checked_scan_shows_every_block_before_anything_of_it() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let options = PartitionOptions::new().block_bytes(256).level0_tables(8);
+    let partition = db.partition_with("p", options, None).unwrap();
+    for round in 0..3u32 {
+        for n in 0..50u32 {
+            partition.put((3 * n + round).to_be_bytes(), [7; 20]).unwrap();
+        }
+        if round == 1 {
+            partition.compact(..).unwrap();
+        }
+    }
+    db.flush().unwrap();
+    partition.put("in memory", "").unwrap();
+    let scan = |refused| {
+        let seen = Arc::default();
+        let (point, _) = partition.read_point().unwrap();
+        let check: Arc<dyn BlockCheck> = Arc::new(Counted(Arc::clone(&seen), refused));
+        let mut cursor = crate::read::Cursor::open(
+            &(..).bounds(),
+            Ok(ReadPoint { check: Some(check), ..point }),
+        );
+        let mut count = 0;
+        let mut moved = cursor.seek_to_first();
+        while moved.is_ok() && cursor.valid() {
+            let is_in_memory = cursor.key() == b"in memory";
+            assert_eq!(cursor.table().is_none(), is_in_memory);
+            count += 1;
+            moved = cursor.next();
+        }
+        let seen = seen.lock();
+        (count, seen.len(), seen.iter().sum::<usize>(), moved)
+    };
+    let (count, blocks, entries, moved) = scan(usize::MAX);
+    assert!(moved.is_ok() && blocks > 10);
+    assert_eq!((count, entries), (151, 150));
+    let (count, blocks, _, moved) = scan(5);
+    assert!(count < 150 && blocks == 5);
+    assert_eq!(moved.unwrap_err().damage().unwrap().partition.as_deref(), Some("p"));
 }

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::hooks::ValueStore;
 use crate::iter::{MergeIter, VisibleIter};
 use crate::partition::ReadView;
+use crate::sstable::{BlockCheck, SstReader};
 use crate::types::{EntryKind, SeqNo, Slice};
 use crate::version::TableContext;
 
@@ -31,6 +32,8 @@ pub struct ReadPoint {
     pub any_key: bool,
     /// Where large values live.
     pub store: Option<Arc<dyn ValueStore>>,
+    /// Sees each block of a table before anything of it is handed out.
+    pub check: Option<Arc<dyn BlockCheck>>,
     /// What must live as long as the scan.
     pub keep: Arc<dyn Any + Send + Sync>,
 }
@@ -78,7 +81,8 @@ impl Cursor {
         let (lower, upper) = stored_bounds(any_key, bounds.clone());
         let sources = point.and_then(|point| {
             let named = |error: Error| error.in_partition(&point.partition);
-            let sources = Source::all(&point.view, &point.context).map_err(named)?;
+            let sources = Source::all_checked(&point.view, &point.context, point.check.as_ref());
+            let sources = sources.map_err(named)?;
             Ok((sources, point))
         });
         let (sources, point, broken) = match sources {
@@ -115,6 +119,12 @@ impl Cursor {
     pub fn seq(&self) -> SeqNo {
         assert!(self.valid(), "the cursor is on no key");
         self.entries.trailer().seq()
+    }
+
+    /// The table that the present entry lies in; `None` for a memtable, and after a move
+    /// backwards. Only while valid.
+    pub fn table(&self) -> Option<&SstReader> {
+        self.entries.on_current()?.current().table()
     }
 
     /// The key in the form in which it is stored. Only while valid.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::hooks::ValueStore;
 use crate::limits::FORMAT_VALUE_BYTES_MAX;
+use crate::memtable::Memtable;
 use crate::partition::ReadView;
 use crate::sstable::bloom_hash;
 use crate::types::{EntryKind, SeqNo, Slice, Trailer};
@@ -25,56 +26,100 @@ pub struct GetContext<'a> {
     pub seq: SeqNo,
 }
 
-/// The value of `key`, a stored key.
-///
-/// # Errors
-/// Corruption that names the table if the key, or the way to it, is damaged.
-pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
-    let GetContext { view, tables, seq, .. } = *context;
-    let hash = bloom_hash(key);
+/// What a search does in each place that may hold its key.
+pub trait Search<'a> {
+    /// What ends the search.
+    type Found;
+
+    /// Looks into a memtable.
+    fn in_memtable(&mut self, memtable: &'a Memtable) -> Result<Option<Self::Found>>;
+
+    /// Looks into a table of this level.
+    fn in_table(&mut self, level: usize, table: &'a Table) -> Result<Option<Self::Found>>;
+}
+
+/// Leads `search` to the places of `view` that may hold `key`, until it finds something.
+#[inline(always)]
+pub fn search<'a, S: Search<'a>>(
+    view: &'a ReadView,
+    key: &[u8],
+    search: &mut S,
+) -> Result<Option<S::Found>> {
     for memtable in view.memtables() {
-        if let Some((trailer, value)) = memtable.get(key, hash, seq) {
-            return resolve(context, trailer, value, None, key);
+        if let Some(found) = search.in_memtable(memtable)? {
+            return Ok(Some(found));
         }
     }
     for table in view.version.levels[0].tables() {
         if !table.meta.covers(key) {
             continue;
         }
-        if let Some((trailer, value)) = look_up(table, tables, key, hash, seq)? {
-            return resolve(context, trailer, value, Some(table), key);
+        if let Some(found) = search.in_table(0, table)? {
+            return Ok(Some(found));
         }
     }
-    for level in &view.version.levels[1..] {
+    for (above, level) in view.version.levels[1..].iter().enumerate() {
         let Some(table) = level.find(key) else { continue };
-        if let Some((trailer, value)) = look_up(table, tables, key, hash, seq)? {
-            return resolve(context, trailer, value, Some(table), key);
+        if let Some(found) = search.in_table(above + 1, table)? {
+            return Ok(Some(found));
         }
     }
     Ok(None)
 }
 
-#[inline]
-fn look_up(
-    table: &Table,
-    context: &TableContext,
-    key: &[u8],
-    hash: u64,
-    seq: SeqNo,
-) -> Result<Option<(Trailer, Slice)>> {
-    // A table that cannot be opened is damage on the way to the key as well.
-    let found = table.reader(context).and_then(|reader| reader.get(key, hash, seq));
-    found.map_err(|error| error.at_key(key))
+/// The value of `key`, a stored key.
+///
+/// # Errors
+/// Corruption that names the table if the key, or the way to it, is damaged.
+pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
+    let mut values = Values { context, key, hash: bloom_hash(key) };
+    match search(context.view, key, &mut values)? {
+        Some((trailer, value, table)) => resolve(context, trailer.kind(), value, table, key),
+        None => Ok(None),
+    }
 }
 
-fn resolve(
+/// The search of [`get`].
+struct Values<'a> {
+    context: &'a GetContext<'a>,
+    key: &'a [u8],
+    hash: u64,
+}
+
+impl<'a> Search<'a> for Values<'_> {
+    type Found = (Trailer, Slice, Option<&'a Table>);
+
+    #[inline(always)]
+    fn in_memtable(&mut self, memtable: &Memtable) -> Result<Option<Self::Found>> {
+        let found = memtable.get(self.key, self.hash, self.context.seq);
+        Ok(found.map(|(trailer, value)| (trailer, value, None)))
+    }
+
+    #[inline(always)]
+    fn in_table(&mut self, _level: usize, table: &'a Table) -> Result<Option<Self::Found>> {
+        let Values { context, key, hash } = *self;
+        // A table that cannot be opened is damage on the way to the key as well.
+        let reader = table.reader(context.tables);
+        let found = reader.and_then(|reader| reader.get(key, hash, context.seq));
+        let found = found.map_err(|error| error.at_key(key))?;
+        Ok(found.map(|(trailer, value)| (trailer, value, Some(table))))
+    }
+}
+
+/// What an entry of this kind, which lies in `table`, says of `key`: its value, or that there is
+/// none.
+///
+/// # Errors
+/// Corruption of a record that is known to be damaged; those of the value store.
+#[inline(always)]
+pub fn resolve(
     context: &GetContext<'_>,
-    trailer: Trailer,
+    kind: Option<EntryKind>,
     value: Slice,
     table: Option<&Table>,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    match (trailer.kind(), context.store) {
+    match (kind, context.store) {
         (Some(EntryKind::Tombstone), _) => Ok(None),
         (Some(EntryKind::Value), _) => Ok(Some(value)),
         (Some(EntryKind::Handle), Some(store)) => {

@@ -7,6 +7,6 @@ mod range;
 mod source;
 
 pub use cursor::{Cursor, ReadPoint, stored_bounds};
-pub use get::{GetContext, get, read_handle};
+pub use get::{GetContext, Search, get, read_handle, resolve, search};
 pub use range::{Bounds, KeyRange, Keys, Range, prefix_bounds};
 pub use source::Source;

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
-use crate::sstable::{ReadMode, SstIter};
+use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice};
 use crate::version::{LevelIter, TableContext};
 use std::sync::Arc;
@@ -32,19 +32,39 @@ macro_rules! each {
 impl Source {
     /// The sources of a view, newest first.
     pub fn all(view: &ReadView, context: &Arc<TableContext>) -> Result<Vec<Source>> {
+        Source::all_checked(view, context, None)
+    }
+
+    /// As [`Source::all`]; each block of a table is shown to `check` before anything of it is
+    /// handed out.
+    pub fn all_checked(
+        view: &ReadView,
+        context: &Arc<TableContext>,
+        check: Option<&Arc<dyn BlockCheck>>,
+    ) -> Result<Vec<Source>> {
         let level0 = view.version.levels[0].tables();
         let mut sources = Vec::with_capacity(1 + view.sealed.len() + level0.len() + 6);
         for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
             sources.push(Source::Memtable(memtable.iter()));
         }
         for table in level0 {
-            sources.push(Source::Table(table.reader(context)?.iter(ReadMode::Cached)));
+            let iter = table.reader(context)?.iter(ReadMode::Cached);
+            sources.push(Source::Table(iter.checked_by(check.cloned())));
         }
         for level in view.version.levels[1..].iter().filter(|level| !level.is_empty()) {
             let iter = LevelIter::new(level.clone(), context.clone(), ReadMode::Cached);
-            sources.push(Source::Level(iter));
+            sources.push(Source::Level(iter.checked_by(check.cloned())));
         }
         Ok(sources)
+    }
+
+    /// The table that the present entry lies in; `None` for a memtable. Only while valid.
+    pub fn table(&self) -> Option<&SstReader> {
+        match self {
+            Source::Memtable(_) => None,
+            Source::Table(iter) => Some(iter.table()),
+            Source::Level(iter) => Some(iter.reader()),
+        }
     }
 
     /// The value, shared where that is worth it.

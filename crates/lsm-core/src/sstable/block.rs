@@ -153,6 +153,8 @@ impl Head {
 /// What a look-up found: an entry without its user key, which is the one that was asked for.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
+    /// Which visible entry it is.
+    pub at: usize,
     pub trailer: Trailer,
     /// Where the value begins in the payload.
     pub value: usize,
@@ -268,6 +270,11 @@ impl Block {
 
     /// Number of entries before the first that is not before `target`: visible and hidden ones.
     pub(super) fn lower_bound_all(&self, target: KeyRef<'_>, suffix: &[u8]) -> (usize, usize) {
+        (self.lower_bound(target), self.lower_bound_hidden(target, suffix))
+    }
+
+    /// Number of hidden entries before the first that is not before `target`.
+    fn lower_bound_hidden(&self, target: KeyRef<'_>, suffix: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.hidden().len());
         let mut key = Vec::new();
         while low < high {
@@ -279,7 +286,35 @@ impl Block {
                 high = middle;
             }
         }
-        (self.lower_bound(target), low)
+        low
+    }
+
+    /// The hidden entry that belongs to visible entry `i`, which ends at `end`, if it is the very
+    /// next one: where no other version and no other key sorts between the two. Looks at little
+    /// but the bytes behind the entry, which a search has just been near.
+    #[inline]
+    pub(super) fn next_hidden(&self, i: usize, end: usize) -> Option<HiddenHead> {
+        // Behind the last entry lie the restarts; behind another one a header, hidden or not.
+        let is_end =
+            i + 1 == self.len() && self.hidden().last().is_none_or(|last| (*last as usize) < end);
+        let head = if is_end { None } else { HiddenHead::decode(&self.bytes, end) };
+        head.filter(|head| head.owner == Owner::Near(1))
+    }
+
+    /// The hidden entry with this whole key and sequence number.
+    pub(super) fn find_hidden(&self, key: &[u8], seq: SeqNo, suffix: &[u8]) -> Option<HiddenHead> {
+        let target = KeyRef::new(key, hidden_trailer(seq));
+        let at = self.lower_bound_hidden(target, suffix);
+        let offset = *self.hidden().get(at)?;
+        let mut found = Vec::new();
+        let trailer = self.hidden_key(at, suffix, &mut found);
+        (KeyRef::new(&found, trailer) == target).then(|| self.hidden_head(offset))
+    }
+
+    /// How many entries lie before visible entry `i`, hidden ones counted.
+    pub(super) fn entries_before(&self, i: usize) -> usize {
+        let offset = self.offsets[i];
+        i + self.hidden().partition_point(|hidden| *hidden < offset)
     }
 
     /// The first and the last key of all entries.
@@ -384,11 +419,22 @@ impl Block {
         EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
     }
 
+    /// Whether entry `i`, which is not the first, has the user key of the entry before it.
+    pub(super) fn is_version(&self, i: usize) -> bool {
+        let [before, here] = [self.key(i - 1).key, self.key(i).key];
+        before.shared.iter().chain(before.suffix).eq(here.shared.iter().chain(here.suffix))
+    }
+
     /// The value of entry `i`.
     pub(super) fn value(&self, i: usize) -> &[u8] {
+        &self.bytes[self.value_range(i)]
+    }
+
+    /// Where the value of entry `i` lies in the payload; the entry ends with it.
+    pub(super) fn value_range(&self, i: usize) -> Range<usize> {
         let head = self.head(i);
         let start = head.suffix + head.suffix_len;
-        &self.bytes[start..start + head.value_len]
+        start..start + head.value_len
     }
 
     /// `len` bytes from `start`, as an owned string.

@@ -133,7 +133,7 @@ impl Block {
             return None;
         }
         let value = head.suffix + head.suffix_len;
-        Some(Found { trailer, value, value_len: head.value_len })
+        Some(Found { at, trailer, value, value_len: head.value_len })
     }
 
     /// Whether `user_key` is the user key of the entry that [`Block::find`] came to.

@@ -103,6 +103,14 @@ impl HiddenHead {
         self.payload.len() + if self.lacks_seq { SEQ_BYTES } else { 0 }
     }
 
+    /// The payload behind its first 8 bytes, if it has so many. A writer leaves those out if they
+    /// are the sequence number.
+    #[inline]
+    pub(super) fn behind_seq<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        let stored = &bytes[self.payload.clone()];
+        if self.lacks_seq { Some(stored) } else { stored.get(SEQ_BYTES..) }
+    }
+
     /// Puts the whole payload of the entry with sequence number `seq` into `out`.
     #[inline]
     pub(super) fn expand(&self, bytes: &[u8], seq: SeqNo, out: &mut Vec<u8>) {

@@ -15,6 +15,7 @@ use super::block::{Block, RESTART_ENTRIES};
 use super::index::IndexCursor;
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
+use super::table_block::{BlockCheck, TableBlock};
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
 const KEY_BYTES_TYPICAL: usize = 64;
@@ -37,6 +38,8 @@ pub struct SstIter {
     /// The reader's, kept at hand.
     global_seq: Option<SeqNo>,
     mode: ReadMode,
+    /// Sees each block before anything of it is handed out.
+    check: Option<Arc<dyn BlockCheck>>,
     ahead: ReadAhead,
     index: IndexCursor,
     /// The block of the present entry, and where it lies.
@@ -56,6 +59,7 @@ impl SstIter {
     pub(super) fn new(reader: Arc<SstReader>, mode: ReadMode) -> SstIter {
         SstIter {
             mode,
+            check: None,
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
             index: IndexCursor::new(&reader),
             block: None,
@@ -74,6 +78,17 @@ impl SstIter {
     /// [`InternalIter::valid`].
     pub fn value_slice(&self) -> Slice {
         self.present().slice(self.value.start, self.value.len())
+    }
+
+    /// The same cursor, which shows each block to `check` before it hands out anything of it.
+    #[must_use]
+    pub fn checked_by(self, check: Option<Arc<dyn BlockCheck>>) -> SstIter {
+        SstIter { check, ..self }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &SstReader {
+        &self.reader
     }
 
     /// Where the entry lies: offset of its block in the file, and its index in the block. Only
@@ -99,13 +114,18 @@ impl SstIter {
     fn load(&mut self, extent: Extent) -> Result<&Block> {
         if self.block.as_ref().is_none_or(|(present, _)| *present != extent) {
             self.block = None;
-            let block = match self.mode {
+            let mut block = match self.mode {
                 ReadMode::Cached => self.reader.block(extent)?,
                 ReadMode::Streaming => {
                     let stored = self.ahead.stored(&self.reader, extent)?;
                     self.reader.open_block(extent, stored)?
                 }
             };
+            if let Some(check) = &self.check {
+                let mut shown = TableBlock::new(&self.reader, extent, block, false);
+                check.check(&mut shown)?;
+                block = shown.into_block();
+            }
             self.block = Some((extent, block));
         }
         Ok(&self.block.as_ref().expect("it was just loaded").1)

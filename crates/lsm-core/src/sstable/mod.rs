@@ -35,6 +35,7 @@ mod raw;
 mod reader;
 mod stored;
 mod suspect;
+mod table_block;
 mod verify;
 mod writer;
 
@@ -53,6 +54,7 @@ pub use iter::{ReadMode, SstIter};
 pub use properties::Properties;
 pub use raw::RawIter;
 pub use reader::SstReader;
+pub use table_block::{BlockCheck, EntryAt, Hidden, LookUp, LookedUp, TableBlock};
 pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
 

@@ -10,8 +10,9 @@
 //! 4. An ingested table's entries have its global sequence wherever they are read; what is stored
 //!    orders them in the file and nowhere else. It has one entry of each user key.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::fs::File;
@@ -19,15 +20,35 @@ use crate::hooks;
 use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 
 use super::RawMode;
-use super::block::Block;
+use super::block::{Block, Found};
 use super::bloom::Bloom;
 use super::footer::{Footer, HAS_HIDDEN};
+use super::hidden::hidden_trailer;
 use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::Properties;
 use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, Payload, Source};
 use super::{BlockCache, SstIdentity};
+
+/// How a search has blocks read: through the cache or past it.
+type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
+
+/// Where a search for a key ended.
+pub(super) struct Ended {
+    pub extent: Extent,
+    pub block: Arc<Block>,
+    pub found: Option<Found>,
+}
+
+impl Ended {
+    /// Trailer and value of what was found.
+    #[inline]
+    fn value(self) -> Option<(Trailer, Slice)> {
+        let found = self.found?;
+        Some((found.trailer, self.block.slice(found.value, found.value_len)))
+    }
+}
 
 /// An open table.
 pub struct SstReader {
@@ -44,6 +65,8 @@ pub struct SstReader {
     footer: Footer,
     footer_at: u64,
     properties: Properties,
+    /// See [`SstReader::note`].
+    note: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl SstReader {
@@ -97,6 +120,7 @@ impl SstReader {
             footer,
             footer_at,
             properties,
+            note: OnceLock::new(),
         })
     }
 
@@ -123,7 +147,7 @@ impl SstReader {
             return Ok(None);
         }
         match self.global_seq {
-            None => self.find(user_key, seq),
+            None => self.find(user_key, seq, SstReader::block).map(|ended| ended?.value()),
             Some(global) => self.find_ingested(user_key, seq, global),
         }
         .map_err(|e| e.at_key(user_key))
@@ -138,34 +162,33 @@ impl SstReader {
         if seq < global {
             return Ok(None);
         }
-        let found = self.find(user_key, SeqNo::MAX)?;
+        let found = self.find(user_key, SeqNo::MAX, SstReader::block)?.and_then(Ended::value);
         Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
 
-    fn find(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {
+    /// Where a search by stored sequences ends; `None` behind all blocks.
+    #[inline(always)]
+    pub(super) fn find(&self, user_key: &[u8], seq: SeqNo, load: Load) -> Result<Option<Ended>> {
         let target = KeyRef::seek(user_key, seq);
-        let Some(extent) = self.locate(target)? else {
+        let Some(extent) = self.locate(target, load)? else {
             return Ok(None);
         };
-        let block = self.block(extent)?;
-        match block.find(user_key, seq) {
-            Some(found) => Ok(Some((found.trailer, block.slice(found.value, found.value_len)))),
-            None if block.hidden().is_empty() => Ok(None),
-            None => self.find_behind(block, target),
+        let block = load(self, extent)?;
+        let found = block.find(user_key, seq);
+        let ended = Ended { extent, block, found };
+        if ended.found.is_none() && !ended.block.hidden().is_empty() {
+            return self.find_behind(ended, target, load).map(Some);
         }
+        Ok(Some(ended))
     }
 
     /// Goes on where a block of hidden entries may part a key from its older versions: where its
     /// last entry is hidden and has the very user key that is looked for. Such keys are reserved,
     /// so this is rare.
     #[cold]
-    fn find_behind(
-        &self,
-        mut block: Arc<Block>,
-        target: KeyRef<'_>,
-    ) -> Result<Option<(Trailer, Slice)>> {
+    fn find_behind(&self, mut ended: Ended, target: KeyRef<'_>, load: Load) -> Result<Ended> {
         let mut index = None;
-        while block.ends_hidden_with(target.user, &self.properties.hidden_suffix) {
+        while ended.block.ends_hidden_with(target.user, &self.properties.hidden_suffix) {
             let next = match &mut index {
                 None => {
                     let mut cursor = IndexCursor::new(self);
@@ -174,24 +197,39 @@ impl SstReader {
                 }
                 Some(cursor) => cursor.next(self)?,
             };
-            let Some(extent) = next else { return Ok(None) };
-            block = self.block(extent)?;
-            if let Some(found) = block.find(target.user, target.trailer.seq()) {
-                return Ok(Some((found.trailer, block.slice(found.value, found.value_len))));
+            let Some(extent) = next else { break };
+            let block = load(self, extent)?;
+            let found = block.find(target.user, target.trailer.seq());
+            ended = Ended { extent, block, found };
+            if ended.found.is_some() {
+                break;
             }
         }
-        Ok(None)
+        Ok(ended)
+    }
+
+    /// The only data block that can hold the hidden entry of this whole key.
+    pub(super) fn block_of_hidden(
+        &self,
+        key: &[u8],
+        seq: SeqNo,
+        is_fresh: bool,
+    ) -> Result<Option<(Extent, Arc<Block>)>> {
+        let load = if is_fresh { SstReader::fresh_block } else { SstReader::block };
+        let extent = self.locate(KeyRef::new(key, hidden_trailer(seq)), load)?;
+        extent.map(|extent| Ok((extent, load(self, extent)?))).transpose()
     }
 
     /// The only data block that can hold an entry of the target's user key not before `target`.
-    fn locate(&self, target: KeyRef<'_>) -> Result<Option<Extent>> {
+    #[inline]
+    fn locate(&self, target: KeyRef<'_>, load: Load) -> Result<Option<Extent>> {
         let Some(extent) = self.index.extent(self.index.block().lower_bound(target)) else {
             return Ok(None);
         };
         if self.index.levels() == 1 {
             return Ok(Some(extent));
         }
-        let leaf = self.block(extent)?;
+        let leaf = load(self, extent)?;
         let at = leaf.lower_bound(target);
         if at == leaf.len() {
             return Err(self.split_lies());
@@ -247,6 +285,13 @@ impl SstReader {
         &self.properties
     }
 
+    /// What a hook made of the table at its first call, kept as long as the table is open.
+    /// `None` if another hook keeps something else here: a table has one note.
+    #[inline]
+    pub fn note<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.note.get_or_init(|| Box::new(make())).downcast_ref()
+    }
+
     /// Which file it is.
     pub fn identity(&self) -> SstIdentity {
         self.identity
@@ -271,7 +316,7 @@ impl SstReader {
     /// How many bytes of data blocks lie before `user_key`, about. Where the index cannot be read
     /// it answers as for a key behind all.
     pub fn approximate_offset(&self, user_key: &[u8]) -> u64 {
-        match self.locate(KeyRef::seek(user_key, SeqNo::MAX)) {
+        match self.locate(KeyRef::seek(user_key, SeqNo::MAX), SstReader::block) {
             Ok(Some(extent)) => extent.offset,
             _ => self.properties.data_bytes,
         }
@@ -290,7 +335,12 @@ impl SstReader {
 
     #[cold]
     fn read_block(&self, extent: Extent) -> Result<Arc<Block>> {
-        let block = Arc::new(self.parse(extent, self.source.read(extent)?)?);
+        self.block_by(Access::Plain, extent)
+    }
+
+    /// The block from the file, read in the given way; kept in the cache.
+    pub(super) fn block_by(&self, access: Access, extent: Extent) -> Result<Arc<Block>> {
+        let block = Arc::new(self.parse(extent, self.source.read_by(access, extent)?)?);
         if let Some(cache) = &self.cache {
             cache.insert(self.file, extent.offset, &block);
         }

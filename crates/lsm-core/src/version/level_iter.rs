@@ -7,30 +7,33 @@ use std::sync::Arc;
 use super::{Level, Table, TableContext};
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::sstable::{RawIter, RawMode, ReadMode, SstIter, SstReader};
+use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice};
+
+/// What looks at each block that a cursor enters.
+type Check = Option<Arc<dyn BlockCheck>>;
 
 /// A cursor over one table.
 pub trait TableCursor: InternalIter {
     /// How it reads.
     type Mode: Copy;
 
-    /// A cursor over the table of `reader`.
-    fn open(reader: &Arc<SstReader>, mode: Self::Mode) -> Self;
+    /// A cursor over the table of `reader`, whose blocks `check` looks at if the cursor has that.
+    fn open(reader: &Arc<SstReader>, mode: Self::Mode, check: &Check) -> Self;
 }
 
 impl TableCursor for SstIter {
     type Mode = ReadMode;
 
-    fn open(reader: &Arc<SstReader>, mode: ReadMode) -> SstIter {
-        reader.iter(mode)
+    fn open(reader: &Arc<SstReader>, mode: ReadMode, check: &Check) -> SstIter {
+        reader.iter(mode).checked_by(check.clone())
     }
 }
 
 impl TableCursor for RawIter {
     type Mode = RawMode;
 
-    fn open(reader: &Arc<SstReader>, mode: RawMode) -> RawIter {
+    fn open(reader: &Arc<SstReader>, mode: RawMode, _: &Check) -> RawIter {
         reader.raw_iter(mode)
     }
 }
@@ -40,11 +43,23 @@ pub struct LevelIter<C: TableCursor = SstIter> {
     level: Level,
     context: Arc<TableContext>,
     mode: C::Mode,
+    check: Check,
     index: usize,
     table: Option<C>,
 }
 
 impl LevelIter {
+    /// As [`SstIter::checked_by`].
+    #[must_use]
+    pub fn checked_by(self, check: Check) -> LevelIter {
+        LevelIter { check, ..self }
+    }
+
+    /// The table under the cursor, open. Only while valid.
+    pub fn reader(&self) -> &SstReader {
+        self.on_table().table()
+    }
+
     /// The value, shared where that is worth it. Only while valid.
     pub fn value_slice(&self) -> Slice {
         self.on_table().value_slice()
@@ -54,7 +69,7 @@ impl LevelIter {
 impl<C: TableCursor> LevelIter<C> {
     /// A cursor over `level`, which is sorted and disjoint.
     pub fn new(level: Level, context: Arc<TableContext>, mode: C::Mode) -> LevelIter<C> {
-        LevelIter { level, context, mode, index: 0, table: None }
+        LevelIter { level, context, mode, check: None, index: 0, table: None }
     }
 
     /// The table under the cursor. Only while valid.
@@ -81,7 +96,7 @@ impl<C: TableCursor> LevelIter<C> {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
-            self.table = Some(C::open(table.reader(&self.context)?, self.mode));
+            self.table = Some(C::open(table.reader(&self.context)?, self.mode, &self.check));
             self.index = index;
         }
         let table = self.table.as_mut().expect("it was just entered");

@@ -12,9 +12,14 @@ use crate::error::ErrorKind;
 use crate::hooks;
 use crate::iter::InternalIter;
 use crate::options::Compression;
+use crate::sstable::block::Block;
+use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::index::INDEX_BYTES_MAX;
+use crate::sstable::stored::{Extent, Payload};
 use crate::sstable::test_file::TestFile;
-use crate::sstable::{RawMode, SstOptions, SstReader, SstSummary, SstWriter};
+use crate::sstable::{
+    EntryAt, RawMode, SstOptions, SstReader, SstSummary, SstWriter, TableBlock, bloom_hash,
+};
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 /// Every way to read that returns all entries of a sound table.
@@ -149,6 +154,69 @@ fn check_raw(reader: &Arc<SstReader>, table: &Table, targets: &[(Vec<u8>, u64)])
     }
 }
 
+/// Every look-up with its hidden entry, against the list.
+fn check_look_ups(reader: &Arc<SstReader>, table: &Table, suffix: &[u8]) {
+    let mut raw = reader.raw_iter(RawMode::default());
+    raw.seek_to_first().unwrap();
+    // Block, and place in it.
+    let mut places = Vec::new();
+    for _ in &table.all {
+        places.push(raw.origin());
+        raw.next().unwrap();
+    }
+    let mut buffer = Vec::new();
+    let mut last: Option<&[u8]> = None;
+    for (i, (key, value)) in table.all.iter().enumerate() {
+        let (user, seq) = (&*key.user, key.trailer.seq());
+        if table.hidden[i] {
+            continue;
+        }
+        let is_first_of_seq = i == 0 || table.all[i - 1].0.user != key.user || {
+            table.all[i - 1].0.trailer.seq() != seq || table.hidden[i - 1]
+        };
+        let mut blocks = Vec::new();
+        for is_fresh in [false, true] {
+            let looked = reader.look_up(user, bloom_hash(user), seq, is_fresh).unwrap().unwrap();
+            let (found, block) = (looked.entry.unwrap(), looked.block);
+            if is_first_of_seq {
+                assert_eq!((found.stored, &*found.value), (key.trailer, &value[..]));
+                let (at, again, bytes) = block.entry(found.at.index(), &mut buffer);
+                assert_eq!((at, again, bytes), (found.at, key.as_ref(), &value[..]));
+                assert_eq!((block.offset(), block.place(at)), (places[i].0, places[i].1));
+                if at.index() > 0 {
+                    assert_eq!(block.is_version(at.index()), last == Some(user));
+                }
+                check_hidden_of(&block, found.at, key.as_ref(), (table, &places), suffix);
+            }
+            blocks.push(block);
+        }
+        let mut again = blocks[0].clone();
+        again.reread().unwrap();
+        assert_eq!((again.len(), again.is_empty()), (blocks[1].len(), false));
+        last = Some(user);
+    }
+}
+
+fn check_hidden_of(
+    block: &TableBlock<'_>,
+    at: EntryAt,
+    key: KeyRef<'_>,
+    (table, places): (&Table, &[(u64, u32, bool)]),
+    suffix: &[u8],
+) {
+    let seq = key.trailer.seq();
+    let hidden_key = entry(&[key.user, suffix].concat(), seq.get(), EntryKind::Tombstone, &[]).0;
+    let its = table.all.binary_search_by(|(other, _)| other.cmp(&hidden_key));
+    let its = its.ok().filter(|its| table.hidden[*its]);
+    let hidden = block.hidden_of(at, key.user, seq).unwrap();
+    assert_eq!(hidden.is_some(), its.is_some(), "{key:?}");
+    let (Some(hidden), Some(its)) = (hidden, its) else { return };
+    let payload = &table.all[its].1;
+    assert_eq!(&hidden.to_vec(), payload);
+    assert_eq!(hidden.behind_seq(), payload.get(8..));
+    assert_eq!(hidden.is_beside(), places[its].0 == block.offset());
+}
+
 /// What hidden entries carry: none, the sequence number and more, or anything.
 fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
     let seq = seq.get().to_le_bytes();
@@ -202,6 +270,7 @@ proptest! {
         let reader = open(&bytes, Some((summary.file_bytes, summary.file_hash))).unwrap();
         check(&reader, &visible, &targets);
         check_raw(&reader, &table, &targets);
+        check_look_ups(&reader, &table, &suffix);
         let hidden = table.hidden.iter().filter(|hidden| **hidden).count() as u64;
         prop_assert_eq!((summary.hidden, reader.properties().hidden), (hidden, hidden));
         prop_assert_eq!(summary.entries, visible.len() as u64);
@@ -259,10 +328,78 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
         let found = reader.get(b"hot", crate::sstable::bloom_hash(b"hot"), seq).unwrap();
         assert_eq!(found.unwrap().0.seq(), seq);
     }
+    let mut apart = 0;
+    for seq in (1..=count).step_by(997).chain([count / 2, count]).chain(1..20) {
+        let seq = SeqNo::new(seq).unwrap();
+        let looked = reader.look_up(b"hot", bloom_hash(b"hot"), seq, false).unwrap().unwrap();
+        let at = looked.entry.unwrap().at;
+        let hidden = looked.block.hidden_of(at, b"hot", seq).unwrap().unwrap();
+        assert_eq!(hidden.behind_seq(), Some(&[7; 16][..]));
+        assert_eq!(hidden.to_vec()[..8], seq.get().to_le_bytes());
+        apart += usize::from(!hidden.is_beside());
+    }
+    assert!(apart > 0, "a cut parts a version from its hidden entry");
     // Where cuts are allowed, only hidden entries stay with what is before them.
     let (bytes, _, forced) = write(|_| true);
     let reader = open(&bytes, None).unwrap();
     assert!(forced > 0 && reader.blocks().count() > 90);
+}
+
+/// A block of hidden and visible entries of the suffix 1.
+fn block_of(entries: &[(&[u8], bool, &[u8])]) -> Block {
+    let mut builder = BlockBuilder::new(SeqNo::ZERO);
+    builder.expect_hidden();
+    for (key, hidden, value) in entries {
+        let kind = if *hidden { EntryKind::Tombstone } else { EntryKind::Value };
+        let key = KeyRef::new(key, Trailer::new(SeqNo::new(5).unwrap(), kind));
+        match hidden {
+            true => builder.add_hidden(key, 1, value),
+            false => builder.add(key, value),
+        }
+    }
+    let bytes: Arc<[u8]> = builder.finish(entries.last().unwrap().0).into();
+    let len = bytes.len();
+    Block::parse(Payload { bytes, len }, Some(&[1])).unwrap()
+}
+
+#[test]
+fn what_lies_behind_the_entries_is_not_taken_for_a_hidden_one() {
+    for len in 0..600 {
+        // The offset of the visible entry is what stands behind it, and may look like a head.
+        let block = block_of(&[(b"a\x01", true, &vec![7; len]), (b"b", false, b"v")]);
+        assert!(block.next_hidden(0, block.value_range(0).end).is_none(), "{len}");
+    }
+    let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b")]);
+    assert!(block.next_hidden(0, block.value_range(0).end).is_some());
+}
+
+#[test]
+fn a_block_holds_a_key_whatever_its_search_says() {
+    let table = Table::new(
+        (1..40u8).map(|n| entry(&[n, n], u64::from(n), EntryKind::Value, b"v")).collect(),
+        &[1],
+        |_, _| Some(vec![]),
+    );
+    let options = options(4096, Compression::None);
+    let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
+    let reader = open(&bytes, None).unwrap();
+    let (offset, len) = reader.blocks().next().unwrap().unwrap();
+    let extent = Extent { offset, len };
+    let seq = |n| SeqNo::new(n).unwrap();
+    let mut block = reader.parse(extent, reader.source().read(extent).unwrap()).unwrap();
+    assert!(block.find(&[20, 20], seq(30)).is_some());
+    block.words[19] ^= 1 << 40;
+    assert!(block.find(&[20, 20], seq(30)).is_none());
+    let block = TableBlock::new(&reader, extent, Arc::new(block), false);
+    assert!(block.holds(&[20, 20], seq(30)) && block.holds(&[20, 20], seq(20)));
+    assert!(!block.holds(&[20, 20], seq(19)) && !block.holds(&[20], seq(30)));
+    let ingested = SstReader::open(TestFile::holding(&bytes), "t.sst".into(), IDENTITY, None, None);
+    let ingested = ingested.unwrap().placed(IDENTITY.file, Some(seq(100)));
+    let block = |at| ingested.look_up(&[20, 20], bloom_hash(&[20, 20]), at, false).unwrap();
+    assert!(block(seq(99)).is_none());
+    let looked = block(seq(100)).unwrap();
+    assert_eq!(looked.entry.unwrap().stored.seq(), seq(20));
+    assert!(looked.block.holds(&[20, 20], SeqNo::ZERO));
 }
 
 #[test]

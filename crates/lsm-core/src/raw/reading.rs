@@ -1,0 +1,173 @@
+//! [`read`]: a get that shows on its way what it comes to: the blocks that it searches in vain, and
+//! the entry that it answers by, where that lies, with the hidden entry that belongs to it.
+//!
+//! For sister crates that judge an entry before it is handed out. It asks the same places in the
+//! same order as a get, through the same blooms and the same cached blocks.
+//!
+//! Invariants:
+//! 1. Its answer is that of a get at the same moment, or an error.
+//! 2. Each table whose bloom lets the key pass, up to the one that has it, is shown.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Origin;
+use crate::error::Result;
+use crate::hooks::PartitionHooks;
+use crate::memtable::Memtable;
+use crate::read::{self, GetContext, ReadPoint};
+use crate::sstable::{EntryAt, TableBlock, bloom_hash};
+use crate::types::{EntryKind, SeqNo, Slice};
+use crate::version::Table;
+
+/// What is read at one moment: a partition as it is now, or as a snapshot sees it.
+pub trait Readable {
+    /// Calls `look` with what a point read of `key` needs, and the key as it is stored.
+    ///
+    /// # Errors
+    /// If it is closed or dropped; what `look` returns, with the partition's name.
+    fn with_moment<T>(
+        &self,
+        key: &[u8],
+        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+    ) -> Result<T>;
+
+    /// What a scan needs, and the hooks.
+    ///
+    /// # Errors
+    /// If it is closed or dropped.
+    fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)>;
+}
+
+/// A partition at one moment, for the length of a call.
+pub struct Moment<'a> {
+    /// Memtables, tables, value store and sequence number.
+    pub context: GetContext<'a>,
+    /// Its hooks.
+    pub hooks: &'a PartitionHooks,
+    /// Its name.
+    pub partition: &'a str,
+}
+
+/// Sees what a point read comes to. An error ends the read.
+pub trait Witness {
+    /// A block that would hold the key and does not. The table's bloom said that it might: one in
+    /// a hundred at the usual size.
+    fn passed(&mut self, block: &TableBlock<'_>) -> Result<()>;
+
+    /// The newest version that is seen, of whatever kind.
+    fn found(&mut self, found: &Found<'_>) -> Result<()>;
+}
+
+/// An entry that was found.
+pub struct Found<'a> {
+    /// The sequence number that counts.
+    pub seq: SeqNo,
+    /// The sequence number in the file: another one in a file that was ingested.
+    pub stored_seq: SeqNo,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its value, payload or handle: the very bytes that are handed out.
+    pub value: &'a [u8],
+    /// Where it lies; `None` for a memtable.
+    pub place: Option<Place<'a>>,
+}
+
+/// Where an entry of a table lies.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// The level of the table.
+    pub level: usize,
+    /// The table.
+    pub table: &'a Table,
+    /// The block, which also finds the hidden entry: [`TableBlock::hidden_of`].
+    pub block: &'a TableBlock<'a>,
+    /// Which entry of the block.
+    pub at: EntryAt,
+}
+
+impl Found<'_> {
+    /// Its place in the words of a walk.
+    pub fn origin(&self) -> Origin {
+        let Some(Place { level, table, block, at }) = self.place else { return Origin::MEMTABLE };
+        let (file, block_offset) = (Some(table.meta.file), block.offset());
+        let entry = block.place(at);
+        Origin { file, level, block_offset, entry, block_verified: true }
+    }
+}
+
+impl fmt::Debug for Found<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value.escape_ascii();
+        write!(f, "{:?}/{:?} = \"{value}\" {:?}", self.seq, self.kind, self.origin())
+    }
+}
+
+/// The value of `key`, a stored key. `is_fresh` reads all blocks past every cache and keeps what
+/// it read there.
+///
+/// # Errors
+/// Those of a get, and of the witness.
+///
+/// # Cost
+/// That of a get.
+#[inline]
+pub fn read(
+    moment: &Moment<'_>,
+    key: &[u8],
+    is_fresh: bool,
+    witness: &mut impl Witness,
+) -> Result<Option<Slice>> {
+    let (context, hash) = (&moment.context, bloom_hash(key));
+    let mut looks = Looks { context, key, hash, is_fresh, witness };
+    let found = read::search(context.view, key, &mut looks)?;
+    Ok(found.flatten())
+}
+
+/// The search of [`read`].
+struct Looks<'l, W> {
+    context: &'l GetContext<'l>,
+    key: &'l [u8],
+    hash: u64,
+    is_fresh: bool,
+    witness: &'l mut W,
+}
+
+impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
+    /// What the entry that was found gives the key.
+    type Found = Option<Slice>;
+
+    #[inline(always)]
+    fn in_memtable(&mut self, memtable: &'a Memtable) -> Result<Option<Self::Found>> {
+        let Some((trailer, value)) = memtable.get(self.key, self.hash, self.context.seq) else {
+            return Ok(None);
+        };
+        let (seq, kind) = (trailer.seq(), trailer.kind().unwrap_or(EntryKind::Poison));
+        self.witness.found(&Found { seq, stored_seq: seq, kind, value: &value, place: None })?;
+        read::resolve(self.context, Some(kind), value, None, self.key).map(Some)
+    }
+
+    #[inline(always)]
+    fn in_table(&mut self, level: usize, table: &'a Table) -> Result<Option<Self::Found>> {
+        let seq = self.context.seq;
+        let reader = table.reader(self.context.tables).map_err(|error| error.at_key(self.key))?;
+        let Some(looked) = reader.look_up(self.key, self.hash, seq, self.is_fresh)? else {
+            return Ok(None);
+        };
+        let Some(entry) = looked.entry else {
+            self.witness.passed(&looked.block)?;
+            return Ok(None);
+        };
+        let stored_seq = entry.stored.seq();
+        // Of a kind that is not known no block parses.
+        let kind = entry.stored.kind().unwrap_or(EntryKind::Poison);
+        self.witness.found(&Found {
+            seq: table.meta.global_seq.unwrap_or(stored_seq),
+            stored_seq,
+            kind,
+            value: &entry.value,
+            place: Some(Place { level, table, block: &looked.block, at: entry.at }),
+        })?;
+        read::resolve(self.context, Some(kind), entry.value, Some(table), self.key).map(Some)
+    }
+}

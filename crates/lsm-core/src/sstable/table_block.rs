@@ -1,0 +1,276 @@
+//! [`TableBlock`]: a data block of an open table with its entries and the hidden entries that
+//! belong to them, for readers that judge the ones by the others.
+//!
+//! A point read in raw form ends in one ([`SstReader::look_up`]), and a scan with a [`BlockCheck`]
+//! shows each one before it hands out anything of it.
+//!
+//! Invariants:
+//! 1. Entries are looked at where they lie in memory: what was checked once may have changed since.
+//! 2. A block that was read again takes the place of the one in the cache.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use super::block::Block;
+use super::hidden::HiddenHead;
+use super::reader::{Ended, SstReader};
+use super::stored::{Access, Extent};
+use crate::error::{Error, Result};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer};
+
+/// Judges data blocks before a scan hands out anything of them.
+pub trait BlockCheck: Send + Sync + 'static {
+    /// An error if nothing of the block may be handed out. May read it again.
+    fn check(&self, block: &mut TableBlock<'_>) -> Result<()>;
+}
+
+/// The payload of a hidden entry.
+#[derive(Clone, Debug)]
+pub struct Hidden<'b> {
+    head: HiddenHead,
+    seq: SeqNo,
+    /// The payload of the block that it lies in.
+    bytes: Cow<'b, Arc<[u8]>>,
+}
+
+impl Hidden<'_> {
+    /// Whether it lies in the block of its owner.
+    #[inline]
+    pub fn is_beside(&self) -> bool {
+        matches!(self.bytes, Cow::Borrowed(_))
+    }
+
+    /// What it has behind its first 8 bytes, if it is so long. Those are most often the owner's
+    /// stored sequence number, and this is all that is stored: it costs no copy.
+    #[inline]
+    pub fn behind_seq(&self) -> Option<&[u8]> {
+        self.head.behind_seq(&self.bytes)
+    }
+
+    /// All of it.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut whole = Vec::with_capacity(self.head.payload_len());
+        self.head.expand(&self.bytes, self.seq, &mut whole);
+        whole
+    }
+}
+
+/// A visible entry of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryAt {
+    index: usize,
+    /// Where it ends in the block's payload.
+    end: usize,
+}
+
+impl EntryAt {
+    /// Which one.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.index
+    }
+}
+
+/// A data block of an open table. Visible entries are counted from 0; see the module.
+#[derive(Clone)]
+pub struct TableBlock<'a> {
+    reader: &'a SstReader,
+    extent: Extent,
+    block: Arc<Block>,
+    /// Whether other blocks that are needed are read past every cache as well.
+    is_fresh: bool,
+}
+
+impl<'a> TableBlock<'a> {
+    pub(super) fn new(
+        reader: &'a SstReader,
+        extent: Extent,
+        block: Arc<Block>,
+        is_fresh: bool,
+    ) -> TableBlock<'a> {
+        TableBlock { reader, extent, block, is_fresh }
+    }
+
+    /// The block itself.
+    pub(super) fn into_block(self) -> Arc<Block> {
+        self.block
+    }
+
+    /// The table.
+    pub fn table(&self) -> &'a SstReader {
+        self.reader
+    }
+
+    /// Where it begins in the file, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.extent.offset
+    }
+
+    /// Number of visible entries.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Whether all entries are hidden.
+    pub fn is_empty(&self) -> bool {
+        self.block.is_empty()
+    }
+
+    /// Entry `i` as the file has it: its place, its key, which is rebuilt in `key`, its value.
+    pub fn entry<'b>(&'b self, i: usize, key: &'b mut Vec<u8>) -> (EntryAt, KeyRef<'b>, &'b [u8]) {
+        let entry = self.block.key(i);
+        key.clear();
+        key.extend_from_slice(entry.key.shared);
+        key.extend_from_slice(entry.key.suffix);
+        let value = self.block.value_range(i);
+        let at = EntryAt { index: i, end: value.end };
+        (at, KeyRef::new(key, entry.trailer), &self.block.bytes[value])
+    }
+
+    /// Whether entry `i`, which is not the first, has the user key of the entry before it.
+    #[inline]
+    pub fn is_version(&self, i: usize) -> bool {
+        let words = &self.block.words;
+        words[i - 1] == words[i] && self.block.is_version(i)
+    }
+
+    /// Whether a version of `key` that a reader at `seq` sees is among the entries: by looking at
+    /// each of them, not by what a search goes by.
+    pub fn holds(&self, key: &[u8], seq: SeqNo) -> bool {
+        // Whoever sees an ingested table sees all of it.
+        let sees = |stored: SeqNo| self.reader.global_seq().is_some() || stored <= seq;
+        (0..self.len())
+            .map(|i| self.block.key(i))
+            .any(|it| it.key.is(key) && sees(it.trailer.seq()))
+    }
+
+    /// Which entry of the block it is with hidden ones counted, as in
+    /// [`Origin::entry`](crate::hooks::Origin::entry).
+    pub fn place(&self, at: EntryAt) -> u32 {
+        // A block has fewer entries than bytes, and those are counted in 32 bits.
+        self.block.entries_before(at.index) as u32
+    }
+
+    /// The hidden entry that belongs to the entry at `at`, which has the user key `key` and the
+    /// stored sequence number `seq`. It is looked for where it nearly always lies, right behind the
+    /// entry; then, by its key, in the block, and in the block of the table that it sorts into.
+    ///
+    /// # Errors
+    /// Corruption of that other block, or of the way to it.
+    #[inline]
+    pub fn hidden_of(&self, at: EntryAt, key: &[u8], seq: SeqNo) -> Result<Option<Hidden<'_>>> {
+        match self.block.next_hidden(at.index, at.end) {
+            Some(head) => Ok(Some(Hidden { head, seq, bytes: Cow::Borrowed(&self.block.bytes) })),
+            None => self.search_hidden(key, seq),
+        }
+    }
+
+    #[cold]
+    fn search_hidden(&self, key: &[u8], seq: SeqNo) -> Result<Option<Hidden<'_>>> {
+        let Some(suffix) = self.reader.hidden_suffix() else { return Ok(None) };
+        let key = [key, suffix].concat();
+        if let Some(head) = self.block.find_hidden(&key, seq, suffix) {
+            return Ok(Some(Hidden { head, seq, bytes: Cow::Borrowed(&self.block.bytes) }));
+        }
+        let other = self.reader.block_of_hidden(&key, seq, self.is_fresh)?;
+        let other = other.filter(|(extent, _)| *extent != self.extent);
+        Ok(other.and_then(|(_, block)| {
+            let head = block.find_hidden(&key, seq, suffix)?;
+            Some(Hidden { head, seq, bytes: Cow::Owned(block.bytes.clone()) })
+        }))
+    }
+
+    /// Reads the block once more, past every cache, and keeps that in the cache.
+    ///
+    /// # Errors
+    /// As every reading of a block. This is then what it was.
+    pub fn reread(&mut self) -> Result<()> {
+        self.block = self.reader.fresh_block(self.extent)?;
+        self.is_fresh = true;
+        Ok(())
+    }
+
+    /// Corruption of this block.
+    pub fn corruption(&self, what: impl Into<String>) -> Error {
+        self.reader.source().corruption(self.extent.offset, what)
+    }
+}
+
+impl fmt::Debug for TableBlock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TableBlock")
+            .field("offset", &self.extent.offset)
+            .field("entries", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a point read in raw form found in a table.
+pub struct LookUp<'a> {
+    /// The block that holds the key if any of the table does.
+    pub block: TableBlock<'a>,
+    /// The newest entry of the key that the reader sees, of whatever kind.
+    pub entry: Option<LookedUp>,
+}
+
+/// An entry that [`SstReader::look_up`] came to.
+pub struct LookedUp {
+    /// Which entry of the block.
+    pub at: EntryAt,
+    /// Kind, and the sequence number that the file has.
+    pub stored: Trailer,
+    /// Its value, payload or handle.
+    pub value: Slice,
+}
+
+impl SstReader {
+    /// As [`SstReader::get`], with the block in which the search ended. `None` where the bloom or
+    /// the index says that the table has no such key, or none that the reader sees. `is_fresh`
+    /// reads past every cache.
+    ///
+    /// # Errors
+    /// As [`SstReader::get`].
+    #[inline]
+    pub fn look_up(
+        &self,
+        user_key: &[u8],
+        hash: u64,
+        seq: SeqNo,
+        is_fresh: bool,
+    ) -> Result<Option<LookUp<'_>>> {
+        // Of an ingested table the stored sequences say nothing to readers.
+        let seq = match self.global_seq() {
+            None => seq,
+            Some(global) if seq < global => return Ok(None),
+            Some(_) => SeqNo::MAX,
+        };
+        if !self.may_contain(hash) {
+            return Ok(None);
+        }
+        let ended = match is_fresh {
+            false => self.find(user_key, seq, SstReader::block),
+            true => self.find_fresh(user_key, seq),
+        };
+        let Some(ended) = ended.map_err(|error| error.at_key(user_key))? else { return Ok(None) };
+        let block = TableBlock::new(self, ended.extent, ended.block, is_fresh);
+        let entry = ended.found.map(|found| LookedUp {
+            at: EntryAt { index: found.at, end: found.value + found.value_len },
+            stored: found.trailer,
+            value: block.block.slice(found.value, found.value_len),
+        });
+        Ok(Some(LookUp { block, entry }))
+    }
+
+    #[cold]
+    fn find_fresh(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<Ended>> {
+        self.find(user_key, seq, SstReader::fresh_block)
+    }
+
+    /// The block past every cache; it takes the place of the cached one.
+    #[cold]
+    pub(super) fn fresh_block(&self, extent: Extent) -> Result<Arc<Block>> {
+        self.block_by(Access::Uncached, extent)
+    }
+}

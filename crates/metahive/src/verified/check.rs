@@ -1,0 +1,186 @@
+//! The comparison of entries with their metadata, where they lie in a block.
+//!
+//! Called by verified reads for the entry that they came to, for its neighbours, and for whole
+//! blocks.
+
+use std::borrow::Cow;
+
+use lsm_core::error::{Error, Result};
+use lsm_core::hooks::Entry;
+use lsm_core::raw::{EntryAt, Found, Place, SstReader, TableBlock};
+use lsm_core::types::{EntryKind, SeqNo};
+
+use super::By;
+use crate::counts::Counts;
+use crate::metahive::{MetaHive, Shared};
+use crate::payload::HEAD_BYTES;
+use crate::table_seal::TableSeal;
+
+/// Why there is no answer.
+pub(super) enum Doubt {
+    /// An entry disagrees with its metadata, as they lie in memory. Reading again may help.
+    Damage(Error),
+    /// Anything else.
+    Failed(Error),
+}
+
+impl From<Error> for Doubt {
+    fn from(error: Error) -> Doubt {
+        Doubt::Failed(error)
+    }
+}
+
+/// What a table's seal says, decoded once for as long as the table is open.
+struct SealNote {
+    /// The provider that it was read for.
+    provider: String,
+    is_integrity: bool,
+    seal: Result<Option<TableSeal>>,
+}
+
+impl SealNote {
+    fn new(table: &SstReader, shared: &Shared) -> SealNote {
+        let provider = shared.provider.name();
+        let seal = TableSeal::of(&table.properties().user, provider);
+        SealNote { provider: provider.to_owned(), is_integrity: shared.is_integrity, seal }
+    }
+
+    #[inline]
+    fn is_for(&self, shared: &Shared) -> bool {
+        (self.is_integrity && shared.is_integrity) || self.provider == shared.provider.name()
+    }
+}
+
+/// Verifies for one partition.
+#[derive(Clone, Copy)]
+pub(super) struct Check<'a> {
+    shared: &'a Shared,
+    pub(super) retries_max: u32,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn of(hive: &'a MetaHive) -> Check<'a> {
+        Check { shared: hive.shared(), retries_max: hive.retries_max() }
+    }
+
+    /// Damage that another reading has undone.
+    pub(super) fn mended(&self) {
+        self.shared.add(Counts { reads_mended: 1, ..Counts::default() });
+    }
+
+    /// The seal of a table; `None` if it is not sealed.
+    #[inline]
+    fn seal<'t>(&self, table: &'t SstReader) -> Result<Option<Cow<'t, TableSeal>>> {
+        let note = table.note(|| SealNote::new(table, self.shared));
+        match note.filter(|note| note.is_for(self.shared)) {
+            Some(SealNote { seal: Ok(seal), .. }) => Ok(seal.as_ref().map(Cow::Borrowed)),
+            Some(SealNote { seal: Err(error), .. }) => Err(error.clone()),
+            // The note is another hook's, or that of the provider before.
+            None => Ok(SealNote::new(table, self.shared).seal?.map(Cow::Owned)),
+        }
+    }
+
+    /// What vouches for the entries of a table.
+    pub(super) fn by(&self, table: &SstReader) -> Result<By> {
+        Ok(if self.seal(table)?.is_some() { By::Metadata } else { By::Block })
+    }
+
+    /// Verifies the entry that a read came to, with `key` as its key, and what may have hidden a
+    /// newer one from it: versions of the key before it in the block; and the entry before those,
+    /// which may have been one, if metadata lies apart. Beside its entry metadata would not sort
+    /// any more once the key has changed.
+    #[inline]
+    pub(super) fn entry(
+        &self,
+        place: &Place<'_>,
+        found: &Found<'_>,
+        key: &[u8],
+    ) -> Result<By, Doubt> {
+        let Place { block, at, .. } = place;
+        let Some(seal) = self.seal(block.table())? else { return Ok(By::Block) };
+        let entry = stored(key, found.stored_seq, found.kind, found.value);
+        let is_beside = self.pair(&seal, block, *at, &entry)?;
+        let mut first = at.index();
+        while first > 0 && block.is_version(first) {
+            first -= 1;
+            self.nth(&seal, block, first, &mut Vec::new())?;
+        }
+        if !is_beside && first > 0 {
+            self.nth(&seal, block, first - 1, &mut Vec::new())?;
+        }
+        Ok(By::Metadata)
+    }
+
+    /// Verifies a block in which `key` was not found, and that it is not there.
+    #[cold]
+    pub(super) fn absence(
+        &self,
+        block: &TableBlock<'_>,
+        key: &[u8],
+        seen: SeqNo,
+    ) -> Result<(), Doubt> {
+        self.block(block)?;
+        if block.holds(key, seen) {
+            return Err(damage(block, "the key is in the block and the search passed it", key));
+        }
+        Ok(())
+    }
+
+    /// Verifies all entries of a block.
+    pub(super) fn block(&self, block: &TableBlock<'_>) -> Result<(), Doubt> {
+        let Some(seal) = self.seal(block.table())? else { return Ok(()) };
+        let mut buffer = Vec::new();
+        for i in 0..block.len() {
+            self.nth(&seal, block, i, &mut buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Verifies visible entry `i` of a block; its key is put together in `buffer`.
+    fn nth(
+        &self,
+        seal: &TableSeal,
+        block: &TableBlock<'_>,
+        i: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Doubt> {
+        let (at, key, value) = block.entry(i, buffer);
+        let (seq, kind) = (key.trailer.seq(), key.trailer.kind().unwrap_or(EntryKind::Poison));
+        self.pair(seal, block, at, &stored(key.user, seq, kind, value)).map(|_| ())
+    }
+
+    /// Compares an entry with its metadata; says whether that lies in the same block.
+    #[inline]
+    fn pair(
+        &self,
+        seal: &TableSeal,
+        block: &TableBlock<'_>,
+        at: EntryAt,
+        entry: &Entry<'_>,
+    ) -> Result<bool, Doubt> {
+        let hidden = block.hidden_of(at, entry.key, entry.stored_seq)?;
+        let (metadata, is_beside) = match &hidden {
+            Some(hidden) => (hidden.behind_seq(), hidden.is_beside()),
+            None => match seal.open_payload(entry.key, entry.stored_seq.get()) {
+                Some(payload) => (payload.get(HEAD_BYTES..), false),
+                None => {
+                    let what = "the entry has no metadata in a table that is sealed";
+                    return Err(damage(block, what, entry.key));
+                }
+            },
+        };
+        if metadata.is_some_and(|metadata| self.shared.entry_is_good(entry, metadata)) {
+            return Ok(is_beside);
+        }
+        Err(damage(block, "the entry disagrees with its metadata", entry.key))
+    }
+}
+
+fn stored<'a>(key: &'a [u8], seq: SeqNo, kind: EntryKind, value: &'a [u8]) -> Entry<'a> {
+    Entry { key, seq, stored_seq: seq, kind, value, hidden: false }
+}
+
+#[cold]
+fn damage(block: &TableBlock<'_>, what: impl Into<String>, key: &[u8]) -> Doubt {
+    Doubt::Damage(block.corruption(what).at_key(key))
+}
