@@ -7,6 +7,8 @@ use std::ops::Deref;
 
 use lsm_core::error::Result;
 use lsm_core::raw::{Pin, Walkable};
+use lsm_core::read::KeyRange;
+use metahive::{Explanation, ScrubOptions, ScrubReport, Verified, VerifiedRange};
 
 use crate::options::PartitionOptions;
 
@@ -23,6 +25,29 @@ impl Partition {
     /// [`Db::partition_with`](crate::Db::partition_with) they leave those as they are.
     pub fn options(&self) -> PartitionOptions {
         self.0.options().into()
+    }
+
+    /// The value of `key` after its metadata agreed: [`metahive::verified_get`], with the errors
+    /// and the cost that are described there.
+    pub fn verified_get(&self, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
+        metahive::verified_get(self, key)
+    }
+
+    /// Keys and values of `range`, block by block after their metadata agreed:
+    /// [`metahive::verified_range`].
+    pub fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
+        metahive::verified_range(self, range)
+    }
+
+    /// Verifies every entry that lies in tables by its metadata: [`metahive::scrub()`].
+    pub fn scrub(&self, options: ScrubOptions<'_>) -> Result<ScrubReport> {
+        metahive::scrub(self, options)
+    }
+
+    /// All that is stored of a key, where it lies, and what its metadata says of it:
+    /// [`metahive::explain()`].
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        metahive::explain(self, key.as_ref())
     }
 }
 
