@@ -366,3 +366,39 @@ fn a_partition_that_exists_takes_it_up_unless_it_has_reserved_keys() {
     assert_eq!(p.iter().count(), 102);
     assert_eq!(provider.0.counts().faults, 0);
 }
+
+#[test]
+fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
+    let fs = MemFs::new();
+    let db = builder(Arc::new(fs.clone()), 6).open().unwrap();
+    let hive = tiny().metahive(MetaHiveOptions::default());
+    let p = db.partition_with("p", hive.clone()).unwrap();
+    let other = db.partition_with("other", tiny()).unwrap();
+    let (seq, refused) = (db.visible_seq(), Err(ErrorKind::ReservedKey));
+    let kind = |result: siltstone::Result<_>| result.map(drop).map_err(|error| error.kind());
+    assert_eq!(kind(p.put(b"k\x01", "v").map(drop)), refused);
+    assert_eq!(kind(p.delete(b"\x01").map(drop)), refused);
+    // A batch as a whole, over all of its partitions.
+    let batch = db.batch().put(&other, "a", "1").put(&p, "b", "2").put(&p, b"k\x01", "3");
+    assert_eq!(kind(batch.commit(siltstone::Durability::Os).map(drop)), refused);
+    assert_eq!((db.visible_seq(), other.iter().count(), p.iter().count()), (seq, 0, 0));
+    // An export, also one of a node that welcomes such keys.
+    other.put(b"k\x01", "v").unwrap();
+    other.put("a", "1").unwrap();
+    other.export(.., "/export").unwrap();
+    assert_eq!(kind(p.ingest("/export").map(drop)), refused);
+    assert_eq!(p.iter().count(), 0);
+    // A partition that takes every key takes these, and hides their zero byte.
+    let all = MetaHiveOptions::new().any_key(true);
+    let every = db.partition_with("every", tiny().metahive(all)).unwrap();
+    let keys = [&b"\0"[..], b"\0\0", b"\0\x01", b"\x01", b"\x01\0", b"\x01\x01", b"k\x01"];
+    for key in keys {
+        every.put(key, key).unwrap();
+    }
+    every.compact(..).unwrap();
+    assert!(every.keys().map(|key| key.unwrap().to_vec()).eq(keys.map(<[u8]>::to_vec)));
+    for key in keys {
+        assert_eq!(every.verified_get(key).unwrap().unwrap().value[..], *key);
+    }
+    assert!(every.scrub(Default::default()).unwrap().is_sound());
+}

@@ -120,7 +120,7 @@ impl Inspector {
     /// Where the table cannot be opened.
     pub(crate) fn begin(&self, table: &RawTable) -> Result<Result<Inspection, String>> {
         let file = table.meta().file;
-        let input = InputTable { file, properties: table.properties()?.user };
+        let input = InputTable { file, path: table.path(), properties: table.properties()?.user };
         let seal = match TableSeal::of(&input.properties, self.shared.provider.name()) {
             Ok(seal) => seal,
             Err(refused) => return Ok(Err(refused.to_string())),

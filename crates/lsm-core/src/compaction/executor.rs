@@ -446,7 +446,7 @@ fn input_tables<'t>(
 ) -> Result<Vec<InputTable>> {
     let note = |(_, table): (usize, &Arc<Table>)| {
         let properties = table.reader(context)?.properties().user.clone();
-        Ok(InputTable { file: table.meta.file, properties })
+        Ok(InputTable { file: table.meta.file, path: table.path(context), properties })
     };
     tables.map(note).collect()
 }

@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use super::{Entry, Origin, Rules};
 use crate::error::Result;
@@ -48,6 +49,8 @@ pub struct Job<'a> {
 pub struct InputTable {
     /// Its number, as in [`Origin::file`].
     pub file: FileNo,
+    /// Where it lies, for errors.
+    pub path: PathBuf,
     /// What filters noted in it.
     pub properties: Properties,
 }

@@ -12,6 +12,7 @@
 //!    decode as others, and then their metadata is lost with them.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsm_core::error::{Error, Result};
@@ -35,6 +36,7 @@ struct Half {
 /// An input of the job.
 struct InputTable {
     file: FileNo,
+    path: PathBuf,
     /// `None` for a table that is not sealed.
     seal: Option<TableSeal>,
     /// How many entries came from it, metadata not counted.
@@ -72,7 +74,8 @@ impl Judge {
         let mut tables = Vec::with_capacity(job.inputs.len());
         for input in job.inputs {
             let seal = TableSeal::of(&input.properties, shared.provider.name())?;
-            tables.push(InputTable { file: input.file, seal, entries: 0 });
+            let (file, path) = (input.file, input.path.clone());
+            tables.push(InputTable { file, path, seal, entries: 0 });
         }
         tables.sort_unstable_by_key(|table| table.file);
         Ok(Judge {
@@ -118,10 +121,10 @@ impl Judge {
     /// # Errors
     /// Corruption, if a table had fewer entries than its seal counts.
     pub(super) fn check_counts(&self) -> Result<()> {
-        for InputTable { file, seal, entries } in self.tables.iter().filter(|_| self.is_whole) {
+        for InputTable { path, seal, entries, .. } in self.tables.iter().filter(|_| self.is_whole) {
             if let Some(seal) = seal.as_ref().filter(|seal| *entries < seal.sealed) {
                 let what = format!("the seal counts {} entries, there are {entries}", seal.sealed);
-                return Err(Error::corruption(format!("table {file}"), None, what));
+                return Err(Error::corruption(path, None, what));
             }
         }
         Ok(())

@@ -184,7 +184,7 @@ fn a_pair_that_is_lost_as_a_whole_fails_the_job() {
     use lsm_core::hooks::{CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job};
     let table = sealed();
     let file = lsm_core::types::FileNo(table.file);
-    let inputs = [InputTable { file, properties: table.properties.clone() }];
+    let inputs = [InputTable { file, path: "t.sst".into(), properties: table.properties.clone() }];
     let job = Job {
         partition: "p",
         kind: lsm_core::hooks::JobKind::Compaction,

@@ -205,7 +205,11 @@ impl Engine {
         let named: Vec<InputTable> = inputs
             .iter()
             .filter(|_| kind == JobKind::Compaction)
-            .map(|t| InputTable { file: FileNo(t.file), properties: t.properties.clone() })
+            .map(|t| InputTable {
+                file: FileNo(t.file),
+                path: format!("{}.sst", t.file).into(),
+                properties: t.properties.clone(),
+            })
             .collect();
         let (level_from, level_to) = (0, usize::from(kind == JobKind::Compaction));
         let repaired: Vec<_> = self

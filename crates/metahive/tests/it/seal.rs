@@ -113,6 +113,7 @@ fn a_provider_keeps_what_it_made_through_compactions() {
     assert_eq!(engine.faults(&hive, std::slice::from_ref(&table)).len(), 1);
     // Tables of one provider are not opened by another.
     let inputs = [lsm_core::hooks::InputTable {
+        path: "t.sst".into(),
         file: lsm_core::types::FileNo(1),
         properties: table.properties.clone(),
     }];

@@ -175,7 +175,7 @@ impl<'a> Arrival<'a> {
             level_to: level,
             bottom: false,
             snapshots: &[],
-            inputs: &[InputTable { file, properties }],
+            inputs: &[InputTable { file, path: table.path(context), properties }],
             repaired: &[],
             partial: false,
         })?;
