@@ -51,6 +51,8 @@ impl Fuse {
 pub struct Shelf {
     state: Arc<Mutex<State>>,
     pub fuse: Fuse,
+    /// Whether jobs move every value that they meet.
+    moves: bool,
 }
 
 #[derive(Clone, Default)]
@@ -63,6 +65,11 @@ struct State {
 }
 
 impl Shelf {
+    /// An empty one whose values are moved by every job that meets them, or stay.
+    pub fn moving(moves: bool) -> Shelf {
+        Shelf { moves, ..Shelf::default() }
+    }
+
     /// How many values there are.
     pub fn live(&self) -> usize {
         self.state.lock().unwrap().values.len()
@@ -73,7 +80,14 @@ impl Shelf {
         let mut state = self.state.lock().unwrap().clone();
         state.values = state.durable.clone();
         state.dropped.clear();
-        Shelf { state: Arc::new(Mutex::new(state)), fuse: Fuse::default() }
+        Shelf { state: Arc::new(Mutex::new(state)), fuse: Fuse::default(), moves: self.moves }
+    }
+
+    /// Loses the value that was put as the `n`th.
+    pub fn lose(&self, n: u64) {
+        let mut state = self.state.lock().unwrap();
+        assert!(state.values.remove(&n).is_some());
+        state.durable.remove(&n);
     }
 
     /// How many values edits that it was told of have dropped.
@@ -138,9 +152,17 @@ impl ValueStore for Shelf {
         Ok(self.value(handle)?[offset as usize..offset as usize + len].to_vec())
     }
 
-    fn carry(&self, _handle: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn carry(&self, handle: &[u8]) -> Result<Option<Vec<u8>>> {
         self.fuse.pass("carry")?;
-        Ok(None)
+        if !self.moves {
+            return Ok(None);
+        }
+        let value = self.value(handle)?;
+        let mut state = self.state.lock().unwrap();
+        state.next += 1;
+        let n = state.next;
+        state.values.insert(n, value);
+        Ok(Some(n.to_le_bytes().to_vec()))
     }
 
     fn edit(&self, _number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {

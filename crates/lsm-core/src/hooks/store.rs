@@ -8,8 +8,9 @@ use crate::types::PartitionId;
 /// A value store: where values of a partition live that are not kept in tables.
 ///
 /// The engine stores a handle in the value's place. It promises: a handle is in the log only after
-/// `put` returned it; the log is not durable through a handle before `sync` returned after it; a
-/// handle that was dropped from the last version is reported in the very edit that drops it.
+/// `put` returned it; neither the log is durable through a handle nor a table with it installed
+/// before `sync` returned after `put` or `carry` gave it; a handle that was dropped from the last
+/// version is reported in the very edit that drops it.
 ///
 /// A call that panics fails as one that returns an error; the exception is [`ValueStore::wants`],
 /// whose panic unwinds to whoever writes, before anything was written.
@@ -29,7 +30,9 @@ pub trait ValueStore: Send + Sync + 'static {
     /// loses it, and so does dropping the result without [`PendingHandle::keep`].
     fn put(&self, partition: PartitionId, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
 
-    /// Makes every value durable whose `put` has returned.
+    /// Makes every value durable whose `put` or `carry` has returned. `Ok` after an error speaks for
+    /// the values before the error too: what a failed sync of a file may have lost is written anew.
+    /// Until then the database takes no writes that are logged.
     fn sync(&self) -> Result<()>;
 
     /// Whether the value of a handle is there, by its header and trailer: asked in recovery.
