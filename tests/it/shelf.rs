@@ -1,8 +1,10 @@
 //! A value store in memory, and a fuse that makes hooks fail: for the tests of several files.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use lsm_core::fs::{AppendMode, Fs};
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, PendingHandle, ValueStore};
 use lsm_core::types::PartitionId;
 use siltstone::{Error, ErrorKind, Result};
@@ -46,6 +48,9 @@ impl Fuse {
     }
 }
 
+/// What a checkpoint calls.
+type Call = Box<dyn FnOnce() + Send>;
+
 /// Values in memory; durable ones survive [`Shelf::cut`]. Clones share them.
 #[derive(Clone, Default)]
 pub struct Shelf {
@@ -53,6 +58,10 @@ pub struct Shelf {
     pub fuse: Fuse,
     /// Whether jobs move every value that they meet.
     moves: bool,
+    /// Where checkpoints of it go; without one there are none.
+    fs: Option<Arc<dyn Fs>>,
+    /// Called once, in the next checkpoint.
+    in_checkpoint: Arc<Mutex<Option<Call>>>,
 }
 
 #[derive(Clone, Default)]
@@ -70,6 +79,37 @@ impl Shelf {
         Shelf { moves, ..Shelf::default() }
     }
 
+    /// An empty one that makes checkpoints, in files of `fs`.
+    pub fn over(fs: Arc<dyn Fs>) -> Shelf {
+        Shelf { fs: Some(fs), ..Shelf::default() }
+    }
+
+    /// The one in a checkpoint in `dir`.
+    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Shelf> {
+        let file = fs.open_read(&dir.join(FILE))?;
+        let mut bytes = vec![0; file.len()? as usize];
+        file.read_at(0, &mut bytes)?;
+        let mut state = State::default();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (n, len) = (number(rest), number(&rest[8..]) as usize);
+            state.values.insert(n, rest[16..16 + len].to_vec());
+            (state.next, rest) = (n, &rest[16 + len..]);
+        }
+        state.durable = state.values.clone();
+        Ok(Shelf { state: Arc::new(Mutex::new(state)), ..Shelf::over(fs) })
+    }
+
+    /// The same one, with checkpoints in files of `fs`.
+    pub fn on(self, fs: Arc<dyn Fs>) -> Shelf {
+        Shelf { fs: Some(fs), ..self }
+    }
+
+    /// Calls `call` in the next checkpoint, before anything is copied.
+    pub fn call_in_checkpoint(&self, call: impl FnOnce() + Send + 'static) {
+        *self.in_checkpoint.lock().unwrap() = Some(Box::new(call));
+    }
+
     /// How many values there are.
     pub fn live(&self) -> usize {
         self.state.lock().unwrap().values.len()
@@ -80,7 +120,8 @@ impl Shelf {
         let mut state = self.state.lock().unwrap().clone();
         state.values = state.durable.clone();
         state.dropped.clear();
-        Shelf { state: Arc::new(Mutex::new(state)), fuse: Fuse::default(), moves: self.moves }
+        let state = Arc::new(Mutex::new(state));
+        Shelf { state, fuse: Fuse::default(), in_checkpoint: Arc::default(), ..self.clone() }
     }
 
     /// Loses the value that was put as the `n`th.
@@ -101,6 +142,9 @@ impl Shelf {
         value.ok_or_else(|| Error::corruption("shelf", None, "a value is not there"))
     }
 }
+
+/// The file of a checkpoint: number, length and bytes of each value.
+const FILE: &str = "SHELF";
 
 fn number(handle: &[u8]) -> u64 {
     u64::from_le_bytes(*handle.first_chunk().unwrap())
@@ -194,6 +238,31 @@ impl ValueStore for Shelf {
             state.durable.remove(&n);
         }
         Ok(())
+    }
+
+    fn checkpoint(
+        &self,
+        _partition: PartitionId,
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let call = self.in_checkpoint.lock().unwrap().take();
+        call.into_iter().for_each(|call| call());
+        let path = dir.join(FILE);
+        let fs = self.fs.as_ref().unwrap();
+        // For the first partition alone: all values lie in one file.
+        if made.contains(&path) {
+            return Ok(());
+        }
+        made.push(path.clone());
+        let file = fs.open_append(&path, AppendMode::IfAbsent)?;
+        self.fuse.pass("checkpoint")?;
+        let values = self.state.lock().unwrap().values.clone();
+        for (n, value) in values {
+            file.append(&[&n.to_le_bytes()[..], &value.len().to_le_bytes(), &value].concat())?;
+        }
+        file.sync()?;
+        fs.sync_dir(dir)
     }
 
     fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {

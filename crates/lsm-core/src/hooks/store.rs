@@ -1,8 +1,9 @@
 //! The value store: where values live that are too large for tables.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::PartitionId;
 
 /// A value store: where values of a partition live that are not kept in tables.
@@ -67,6 +68,32 @@ pub trait ValueStore: Send + Sync + 'static {
     /// Nobody can read anything any more that was dropped at or before edit `number`. Called again
     /// if it fails.
     fn reclaim(&self, number: u64) -> Result<()>;
+
+    /// Makes a copy in the folder `dir` of every value that tables of `partition` may point to, for
+    /// a checkpoint: of all that were put or carried and not reclaimed. None of them is reclaimed
+    /// during the call. Later changes here do not change the copy. Called for each partition that
+    /// has this store; what it has in `dir` from another call is its own.
+    ///
+    /// The path of every file is put into `made` before it is made: the database removes them, with
+    /// the rest, if the checkpoint fails, here or later. In `dir` the names of the database begin
+    /// with a hexadecimal number, or are `LOCK` or `EXPORT`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`], if it is not implemented: then there is no checkpoint.
+    ///
+    /// # Durability
+    /// What was copied is durable once this returns, names included. The manifest that makes the
+    /// folder a database comes after it.
+    fn checkpoint(
+        &self,
+        partition: PartitionId,
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let _ = (partition, dir, made);
+        let message = format!("the value store {:?} makes no checkpoints", self.name());
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
 
     /// Bytes that identify the value wherever it lies, for sealing.
     fn identity(&self, handle: &[u8]) -> Result<Vec<u8>>;
