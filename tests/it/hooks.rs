@@ -533,6 +533,63 @@ fn after_a_power_cut_no_handle_points_to_a_missing_value() {
 }
 
 #[test]
+fn a_damaged_value_hides_no_log_that_ends_behind_it() {
+    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let db = builder(&fs, 1).open().unwrap();
+    let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
+    let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
+    let put = |key, durability| db.batch().put(&p, key, [7; 120]).commit(durability).unwrap();
+    put("damaged", Durability::Sync);
+    put("sound", Durability::Sync);
+    // Attests both.
+    db.wait_idle().unwrap();
+    put("lost", Durability::Os);
+    let after = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+    let shelf = shelf.cut();
+    shelf.lose(1);
+    let db = builder(&after, 2).hooks(Arc::new(ShelfProvider(shelf))).open().unwrap();
+    let p = db.partition("p").unwrap();
+    assert!(p.get("damaged").unwrap_err().is_corruption());
+    assert_eq!(p.get("sound").unwrap().as_deref(), Some(&[7; 120][..]));
+    assert_eq!(p.get("lost").unwrap(), None, "the log ends before it");
+}
+
+#[test]
+fn no_table_is_installed_before_the_values_that_it_points_to_are_durable() {
+    for (logged, moves, outcome) in [(true, true), (false, false), (false, true)]
+        .into_iter()
+        .flat_map(|(logged, moves)| CrashOutcome::ALL.map(|outcome| (logged, moves, outcome)))
+    {
+        let (fs, shelf, mut rng) = (MemFs::new(), Shelf::moving(moves), Rng::new(5));
+        let db = builder(&fs, 5).open().unwrap();
+        let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
+        let p = db.partition_with("p", tiny().logged(logged).hooks(hooks)).unwrap();
+        for round in 0..3u8 {
+            for n in 0..20u8 {
+                p.put([n], vec![round; 120]).unwrap();
+            }
+            match round {
+                0 => db.flush().unwrap(),
+                1 => p.compact(..).unwrap(),
+                _ => db.wait_idle().unwrap(),
+            }
+            // Twice: what an open writes has to last as well.
+            let (mut fs, mut shelf) = (fs.clone(), shelf.clone());
+            for _ in 0..2 {
+                fs = fs.crash_clone(outcome, &mut || rng.next_u64());
+                shelf = shelf.cut();
+                let provider = Arc::new(ShelfProvider(shelf.clone()));
+                let left = builder(&fs, 6).hooks(provider).open().unwrap();
+                let left = left.partition("p").unwrap();
+                let values: Vec<_> = left.iter().map(|kv| kv.unwrap().1).collect();
+                assert_eq!(values.len(), 20, "{logged}, {moves}, {outcome:?}");
+                assert!(round == 2 || values.iter().all(|value| *value == vec![round; 120]));
+            }
+        }
+    }
+}
+
+#[test]
 fn properties_of_filters_are_told_to_the_next_job() {
     struct Reader(Arc<Mutex<Vec<InputTable>>>);
     struct ReaderJob;

@@ -19,6 +19,8 @@ use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, obse
 use crate::sim::script::{Deed, Variant, Writer, variants};
 use crate::sim::{DIR, Moment, Truth, World, told};
 
+mod values;
+
 const DEEDS: usize = 30;
 
 fn failed_sync(action: FaultAction) -> FaultRule {

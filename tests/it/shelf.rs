@@ -1,8 +1,10 @@
 //! A value store in memory, and a fuse that makes hooks fail: for the tests of several files.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use lsm_core::fs::{AppendMode, Fs};
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, PendingHandle, ValueStore};
 use lsm_core::types::PartitionId;
 use siltstone::{Error, ErrorKind, Result};
@@ -46,11 +48,20 @@ impl Fuse {
     }
 }
 
+/// What a checkpoint calls.
+type Call = Box<dyn FnOnce() + Send>;
+
 /// Values in memory; durable ones survive [`Shelf::cut`]. Clones share them.
 #[derive(Clone, Default)]
 pub struct Shelf {
     state: Arc<Mutex<State>>,
     pub fuse: Fuse,
+    /// Whether jobs move every value that they meet.
+    moves: bool,
+    /// Where checkpoints of it go; without one there are none.
+    fs: Option<Arc<dyn Fs>>,
+    /// Called once, in the next checkpoint.
+    in_checkpoint: Arc<Mutex<Option<Call>>>,
 }
 
 #[derive(Clone, Default)]
@@ -63,6 +74,42 @@ struct State {
 }
 
 impl Shelf {
+    /// An empty one whose values are moved by every job that meets them, or stay.
+    pub fn moving(moves: bool) -> Shelf {
+        Shelf { moves, ..Shelf::default() }
+    }
+
+    /// An empty one that makes checkpoints, in files of `fs`.
+    pub fn over(fs: Arc<dyn Fs>) -> Shelf {
+        Shelf { fs: Some(fs), ..Shelf::default() }
+    }
+
+    /// The one in a checkpoint in `dir`.
+    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Shelf> {
+        let file = fs.open_read(&dir.join(FILE))?;
+        let mut bytes = vec![0; file.len()? as usize];
+        file.read_at(0, &mut bytes)?;
+        let mut state = State::default();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (n, len) = (number(rest), number(&rest[8..]) as usize);
+            state.values.insert(n, rest[16..16 + len].to_vec());
+            (state.next, rest) = (n, &rest[16 + len..]);
+        }
+        state.durable = state.values.clone();
+        Ok(Shelf { state: Arc::new(Mutex::new(state)), ..Shelf::over(fs) })
+    }
+
+    /// The same one, with checkpoints in files of `fs`.
+    pub fn on(self, fs: Arc<dyn Fs>) -> Shelf {
+        Shelf { fs: Some(fs), ..self }
+    }
+
+    /// Calls `call` in the next checkpoint, before anything is copied.
+    pub fn call_in_checkpoint(&self, call: impl FnOnce() + Send + 'static) {
+        *self.in_checkpoint.lock().unwrap() = Some(Box::new(call));
+    }
+
     /// How many values there are.
     pub fn live(&self) -> usize {
         self.state.lock().unwrap().values.len()
@@ -73,7 +120,15 @@ impl Shelf {
         let mut state = self.state.lock().unwrap().clone();
         state.values = state.durable.clone();
         state.dropped.clear();
-        Shelf { state: Arc::new(Mutex::new(state)), fuse: Fuse::default() }
+        let state = Arc::new(Mutex::new(state));
+        Shelf { state, fuse: Fuse::default(), in_checkpoint: Arc::default(), ..self.clone() }
+    }
+
+    /// Loses the value that was put as the `n`th.
+    pub fn lose(&self, n: u64) {
+        let mut state = self.state.lock().unwrap();
+        assert!(state.values.remove(&n).is_some());
+        state.durable.remove(&n);
     }
 
     /// How many values edits that it was told of have dropped.
@@ -87,6 +142,9 @@ impl Shelf {
         value.ok_or_else(|| Error::corruption("shelf", None, "a value is not there"))
     }
 }
+
+/// The file of a checkpoint: number, length and bytes of each value.
+const FILE: &str = "SHELF";
 
 fn number(handle: &[u8]) -> u64 {
     u64::from_le_bytes(*handle.first_chunk().unwrap())
@@ -138,9 +196,17 @@ impl ValueStore for Shelf {
         Ok(self.value(handle)?[offset as usize..offset as usize + len].to_vec())
     }
 
-    fn carry(&self, _handle: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn carry(&self, handle: &[u8]) -> Result<Option<Vec<u8>>> {
         self.fuse.pass("carry")?;
-        Ok(None)
+        if !self.moves {
+            return Ok(None);
+        }
+        let value = self.value(handle)?;
+        let mut state = self.state.lock().unwrap();
+        state.next += 1;
+        let n = state.next;
+        state.values.insert(n, value);
+        Ok(Some(n.to_le_bytes().to_vec()))
     }
 
     fn edit(&self, _number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {
@@ -172,6 +238,31 @@ impl ValueStore for Shelf {
             state.durable.remove(&n);
         }
         Ok(())
+    }
+
+    fn checkpoint(
+        &self,
+        _partition: PartitionId,
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let call = self.in_checkpoint.lock().unwrap().take();
+        call.into_iter().for_each(|call| call());
+        let path = dir.join(FILE);
+        let fs = self.fs.as_ref().unwrap();
+        // For the first partition alone: all values lie in one file.
+        if made.contains(&path) {
+            return Ok(());
+        }
+        made.push(path.clone());
+        let file = fs.open_append(&path, AppendMode::IfAbsent)?;
+        self.fuse.pass("checkpoint")?;
+        let values = self.state.lock().unwrap().values.clone();
+        for (n, value) in values {
+            file.append(&[&n.to_le_bytes()[..], &value.len().to_le_bytes(), &value].concat())?;
+        }
+        file.sync()?;
+        fs.sync_dir(dir)
     }
 
     fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {

@@ -45,8 +45,7 @@ impl Replay {
                     "the log names partition {id}, which never existed"
                 )));
             };
-            let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
-            if last <= partition.flushed_through {
+            if section.last_seq() <= partition.flushed_through {
                 continue;
             }
             self.insert(frame.lsn.0, &section)

@@ -3,15 +3,16 @@
 //!
 //! All memtables are sealed between two groups of writers; what was written before is then
 //! flushed, and nothing else is until the version that holds exactly that is pinned. Its tables
-//! are linked, or copied where that does not work, and a manifest that names them and no log is
-//! published last.
+//! are linked, or copied where that does not work, value stores copy what its handles point to, and
+//! a manifest that names the tables and no log is published last.
 //!
 //! A checkpoint has the database's id: its tables carry it. It is the same database, gone another
 //! way since; nothing tells the two apart but their folders.
 //!
 //! Invariants:
 //! 1. The manifest is the last thing to appear: a folder without one is refused as a database.
-//! 2. The tables are pinned while they are linked.
+//! 2. The version is pinned until the manifest is written, so no table is deleted before it was
+//!    linked, and no value reclaimed before it was copied.
 //! 3. When it fails, what it made is removed, the manifest first.
 
 use std::io;
@@ -24,11 +25,15 @@ use super::jobs::OldLog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Fs};
+use crate::partition::{PartitionState, ReadView};
 use crate::types::{FileNo, SeqNo};
-use crate::version::{DbVersion, LogCut, Manifest};
+use crate::version::{DbVersion, HookKind, LogCut, Manifest};
 
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 256 << 10;
+
+/// A partition and what keeps its tables and values from being removed.
+type Pinned = (Arc<PartitionState>, Arc<ReadView>);
 
 impl Db {
     /// Makes a copy of the database in the folder `dir`, which must be empty or not exist, while
@@ -41,16 +46,17 @@ impl Db {
     /// all the same: neither ever changes a table. It bears the same database id.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; those of flushing, and of the
-    /// files. What was made is removed then, except the folder; what a crash leaves is refused as
-    /// a database.
+    /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; [`ErrorKind::Unsupported`] if a
+    /// partition has a value store that makes no checkpoints, or that is not there; those of
+    /// flushing, of the files and of the value stores. What was made is removed then, except the
+    /// folder; what a crash leaves is refused as a database.
     ///
     /// # Durability
     /// Durable once this returns.
     ///
     /// # Cost
-    /// A flush of all partitions, a link (or a copy) of each table, three syncs. Writers wait no
-    /// longer than for the sealing of memtables.
+    /// A flush of all partitions, a link (or a copy) of each table, three syncs; what value stores
+    /// do. Writers wait no longer than for the sealing of memtables.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.inner().checkpoint(dir.as_ref())
     }
@@ -60,22 +66,25 @@ impl DbInner {
     fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.check_open()?;
         make_empty_folder(&*self.fs, dir)?;
-        let (version, last_seq) = self.version_at_one_commit()?;
+        let (version, last_seq, pinned) = self.version_at_one_commit()?;
         let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), version.epoch);
         let mut made = Vec::new();
-        let written = self.write_checkpoint(dir, &version, last_seq, name, &mut made);
+        let written = self
+            .link_tables(dir, &version, &mut made)
+            .and_then(|()| copy_values(dir, &version, &pinned, &mut made))
+            .and_then(|()| self.write_manifest(dir, &version, last_seq, name));
         if written.is_err() {
             self.remove_checkpoint(dir, name, &made);
         }
-        drop(version);
+        drop((version, pinned));
         // Tables that became obsolete meanwhile.
         self.background.wake_all();
         written
     }
 
     /// Flushes what was written before the call and nothing else; the version that holds exactly
-    /// that, and the last sequence number in it.
-    fn version_at_one_commit(&self) -> Result<(Arc<DbVersion>, SeqNo)> {
+    /// that, the last sequence number in it, and its partitions with all that it refers to.
+    fn version_at_one_commit(&self) -> Result<(Arc<DbVersion>, SeqNo, Vec<Pinned>)> {
         // Compactions go on: they change no content.
         let _no_other_flush = self.jobs.flushing.lock();
         let mut between = self.between_groups();
@@ -90,32 +99,37 @@ impl DbInner {
             }
         }
         self.background.wake_all();
+        // Values wait for the partitions' own versions, which a new generation of the manifest
+        // replaces in the one of the database: views first, as what they keep is not less.
+        let pinned = partitions.iter().map(|p| (p.clone(), p.pin())).collect();
         let version = self.lock_versions()?.current().clone();
-        Ok((version, last_seq))
+        Ok((version, last_seq, pinned))
     }
 
-    fn write_checkpoint(
-        &self,
-        dir: &Path,
-        version: &DbVersion,
-        last_seq: SeqNo,
-        name: FileName,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<()> {
+    fn link_tables(&self, dir: &Path, version: &DbVersion, made: &mut Vec<PathBuf>) -> Result<()> {
         let fs = &*self.fs;
         for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
             let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
             made.push(file.path(dir));
             link_or_copy(fs, &file.path(&self.dir), &file.path(dir))?;
         }
-        fs.sync_dir(dir)?;
+        fs.sync_dir(dir)
+    }
+
+    fn write_manifest(
+        &self,
+        dir: &Path,
+        version: &DbVersion,
+        last_seq: SeqNo,
+        name: FileName,
+    ) -> Result<()> {
         let mut copy = version.clone();
         // It has no log: what the log held is flushed. The cut says how far that log reached.
         copy.last_seq = copy.last_seq.max(last_seq);
         copy.log_segments.clear();
         copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
         copy.log_closed = None;
-        Manifest::create(fs, dir, name, &copy)?;
+        Manifest::create(&*self.fs, dir, name, &copy)?;
         Ok(())
     }
 
@@ -127,6 +141,30 @@ impl DbInner {
             made.iter().for_each(|path| drop(self.fs.delete(path)));
         }
     }
+}
+
+/// Has value stores copy what the tables of `version` may point to.
+fn copy_values(
+    dir: &Path,
+    version: &DbVersion,
+    pinned: &[Pinned],
+    made: &mut Vec<PathBuf>,
+) -> Result<()> {
+    // One that was made since has no tables.
+    for (partition, _) in pinned {
+        let Some(stored) = version.partitions.get(&partition.id) else { continue };
+        let has_store = stored.hooks.iter().any(|hook| hook.kind == HookKind::ValueStore);
+        if !has_store || stored.tables().next().is_none() {
+            continue;
+        }
+        let Some(store) = partition.store() else {
+            let name = &partition.name;
+            let message = format!("the value store of partition {name:?} is not there");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        store.checkpoint(partition.id, dir, made)?;
+    }
+    Ok(())
 }
 
 /// Makes the folder `dir`, which must not exist or hold no file.

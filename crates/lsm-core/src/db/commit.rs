@@ -206,8 +206,12 @@ impl CommitPath {
 }
 
 impl DbInner {
-    /// Commits a batch. Returns once it is visible and as durable as it asked for.
-    pub(super) fn commit(&self, batch: Prepared) -> Result<Commit> {
+    /// Commits a batch. Returns once it is visible and as durable as it asked for; with what became
+    /// of the sync, if it asked for one.
+    ///
+    /// # Errors
+    /// Then it is not visible, and never will be.
+    pub(super) fn commit(&self, batch: Prepared) -> Result<(Commit, Result<()>)> {
         let durability = batch.durability;
         let mut queue = self.commit.queue.lock();
         if !queue.leading {
@@ -232,17 +236,16 @@ impl DbInner {
                 }
                 Answer::Done(done) => {
                     let (commit, lsn) = done?;
-                    if durability == Durability::Sync {
-                        self.sync_through(lsn)?;
-                    }
-                    return Ok(commit);
+                    let asks = durability == Durability::Sync;
+                    let synced = if asks { self.sync_through(lsn) } else { Ok(()) };
+                    return Ok((commit, synced));
                 }
             }
         }
     }
 
     /// Leads a group: `own` and what waits behind it.
-    fn lead(&self, own: &Prepared) -> Result<Commit> {
+    fn lead(&self, own: &Prepared) -> Result<(Commit, Result<()>)> {
         let mut pipeline = self.commit.pipeline.lock();
         let followers = self.take_followers(own);
         let members = self.run_group(&mut pipeline, own, &followers);
@@ -268,14 +271,13 @@ impl DbInner {
             Ok(())
         };
         for (request, member) in followers.iter().zip(&members[1..]) {
+            // What became of the sync they see by themselves.
             if synced && asks(request) {
-                let answer = done(member).and_then(|done| sync.clone().map(|()| done));
-                request.answer(Answer::Done(answer));
+                request.answer(Answer::Done(done(member)));
             }
         }
         let (commit, _) = done(&members[0])?;
-        sync?;
-        Ok(commit)
+        Ok((commit, sync))
     }
 
     fn take_followers(&self, own: &Prepared) -> Vec<Arc<Request>> {

@@ -20,7 +20,6 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::DbInner;
-use super::checkpoint::is_not_found;
 use super::errors::Reason;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
@@ -157,9 +156,7 @@ impl DbInner {
         let values = self.tell_in_turn(&turn).and_then(|()| self.reclaim_values());
         let mut files = Ok(());
         for name in self.obsolete.take_free() {
-            if let Err(error) = self.fs.delete(&name.path(&self.dir))
-                && !is_not_found(&error)
-            {
+            if let Err(error) = self.fs.delete(&name.path(&self.dir)) {
                 self.obsolete.waiting.lock().push((name, Weak::new()));
                 files = files.and(Err(error));
             }

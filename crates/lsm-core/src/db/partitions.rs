@@ -203,7 +203,7 @@ impl DbInner {
     /// partition was dropped meanwhile: nothing is installed then.
     ///
     /// # Errors
-    /// Those of the manifest, after which its tables must stay; a panic of the value store, after
+    /// Those of the manifest, after which its tables must stay; those of the value store, after
     /// which nothing was installed and its tables are let go.
     pub(super) fn install_job(
         &self,
@@ -211,6 +211,12 @@ impl DbInner {
         installation: Installation<'_>,
     ) -> Result<bool> {
         let Installation { mut changes, flushed, removed, made, dropped } = installation;
+        // Durability: values that the job moved, whose old handles it dropped, and values whose
+        // handles never were in a log, before a table points to them.
+        let unsynced = !dropped.is_empty() || (flushed.is_some() && !partition.logged);
+        if let Some(store) = partition.store().filter(|_| unsynced) {
+            store.sync().inspect_err(|_| self.forget(made))?;
+        }
         let mut versions = self.lock_versions()?;
         if !versions.current().partitions.contains_key(&partition.id) {
             drop(versions);

@@ -205,14 +205,15 @@ impl Opening {
         let _span = tracing::info_span!("recovery", segments).entered();
         let sources = self.log_sources(factory)?;
         let mut reader = LogReader::new(sources, LogReaderOptions::new(self.version.db_id))?;
-        let mut missing: Option<(LogPlace, Lsn)> = None;
+        let mut missing: Vec<(LogPlace, Lsn)> = Vec::new();
         while let Some(frame) = reader.next_frame()? {
-            if missing.is_none() && self.lacks_value(&frame.record, &stores)? {
-                missing = Some((frame.place, frame.lsn));
+            if self.lacks_value(&frame.record, &stores)? {
+                missing.push((frame.place, frame.lsn));
             }
         }
         let durable = reader.end()?.durable;
-        Ok(missing.filter(|(_, lsn)| *lsn >= durable).map(|(place, _)| place))
+        let cut = missing.into_iter().find(|(_, lsn)| *lsn >= durable);
+        Ok(cut.map(|(place, _)| place))
     }
 
     /// Whether a handle that is not flushed points to a value that is not there.
@@ -224,7 +225,9 @@ impl Opening {
         let Record::Batch(batch) = record else { return Ok(false) };
         for section in batch.sections() {
             let Some(store) = stores.get(&section.partition) else { continue };
-            if batch.last_seq <= self.version.partitions[&section.partition].flushed_through {
+            // What is flushed may have been moved or reclaimed since. The section by itself: of a
+            // batch over two partitions one part may be.
+            if section.last_seq() <= self.version.partitions[&section.partition].flushed_through {
                 continue;
             }
             let mut operations = SectionReader::new(section.bytes);
@@ -385,7 +388,8 @@ impl Tables<'_> {
             hooks.filters.retain(|filter| filter.seals());
             // With a value store every version is kept: values that nothing refers to are reported
             // by a compaction, in the edit that lets them go.
-            let keep_all = hooks.store.is_some();
+            // Nor is one moved before somebody can report where it was.
+            let keep_all = hooks.store.take().is_some();
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
             let patches = Patches::default();
             let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);

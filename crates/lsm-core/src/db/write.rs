@@ -98,14 +98,12 @@ fn push_operation(
     Ok(())
 }
 
-/// Commits; the handles are kept if their operations may be in the log, as they are when its sync
-/// failed; else their values are let go.
+/// Commits; the handles are kept if their operations are visible, also where the sync failed that
+/// was asked for; else their values are let go.
 fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>) -> Result<Commit> {
-    let committed = db.commit(batch);
-    if committed.as_ref().map_or_else(Error::is_failed_sync, |_| true) {
-        pending.into_iter().for_each(PendingHandle::keep);
-    }
-    committed
+    let (commit, synced) = db.commit(batch)?;
+    pending.into_iter().for_each(PendingHandle::keep);
+    synced.map(|()| commit)
 }
 
 /// Whether a write may be held back.

@@ -17,6 +17,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
@@ -261,6 +262,15 @@ impl ValueStore for GuardedStore {
 
     fn reclaim(&self, number: u64) -> Result<()> {
         self.who.call("reclaim", || self.store.reclaim(number))
+    }
+
+    fn checkpoint(
+        &self,
+        partition: PartitionId,
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        self.who.call("checkpoint", || self.store.checkpoint(partition, dir, made))
     }
 
     fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {

@@ -1,15 +1,17 @@
 //! The value store: where values live that are too large for tables.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::types::PartitionId;
 
 /// A value store: where values of a partition live that are not kept in tables.
 ///
 /// The engine stores a handle in the value's place. It promises: a handle is in the log only after
-/// `put` returned it; the log is not durable through a handle before `sync` returned after it; a
-/// handle that was dropped from the last version is reported in the very edit that drops it.
+/// `put` returned it; neither the log is durable through a handle nor a table with it installed
+/// before `sync` returned after `put` or `carry` gave it; a handle that was dropped from the last
+/// version is reported in the very edit that drops it.
 ///
 /// A call that panics fails as one that returns an error; the exception is [`ValueStore::wants`],
 /// whose panic unwinds to whoever writes, before anything was written.
@@ -29,7 +31,9 @@ pub trait ValueStore: Send + Sync + 'static {
     /// loses it, and so does dropping the result without [`PendingHandle::keep`].
     fn put(&self, partition: PartitionId, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
 
-    /// Makes every value durable whose `put` has returned.
+    /// Makes every value durable whose `put` or `carry` has returned. `Ok` after an error speaks for
+    /// the values before the error too: what a failed sync of a file may have lost is written anew.
+    /// Until then the database takes no writes that are logged.
     fn sync(&self) -> Result<()>;
 
     /// Whether the value of a handle is there, by its header and trailer: asked in recovery.
@@ -64,6 +68,32 @@ pub trait ValueStore: Send + Sync + 'static {
     /// Nobody can read anything any more that was dropped at or before edit `number`. Called again
     /// if it fails.
     fn reclaim(&self, number: u64) -> Result<()>;
+
+    /// Makes a copy in the folder `dir` of every value that tables of `partition` may point to, for
+    /// a checkpoint: of all that were put or carried and not reclaimed. None of them is reclaimed
+    /// during the call. Later changes here do not change the copy. Called for each partition that
+    /// has this store; what it has in `dir` from another call is its own.
+    ///
+    /// The path of every file is put into `made` before it is made: the database removes them, with
+    /// the rest, if the checkpoint fails, here or later. In `dir` the names of the database begin
+    /// with a hexadecimal number, or are `LOCK` or `EXPORT`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`], if it is not implemented: then there is no checkpoint.
+    ///
+    /// # Durability
+    /// What was copied is durable once this returns, names included. The manifest that makes the
+    /// folder a database comes after it.
+    fn checkpoint(
+        &self,
+        partition: PartitionId,
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let _ = (partition, dir, made);
+        let message = format!("the value store {:?} makes no checkpoints", self.name());
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
 
     /// Bytes that identify the value wherever it lies, for sealing.
     fn identity(&self, handle: &[u8]) -> Result<Vec<u8>>;

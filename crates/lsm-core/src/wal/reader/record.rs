@@ -57,6 +57,13 @@ pub struct SectionRef<'a> {
     pub bytes: &'a [u8],
 }
 
+impl SectionRef<'_> {
+    /// Sequence of the section's last operation.
+    pub fn last_seq(&self) -> SeqNo {
+        self.first_seq.plus(u64::from(self.operations.max(1)) - 1)
+    }
+}
+
 impl<'a> BatchRef<'a> {
     /// The sections, in the order of their sequences; with
     /// [`LogReaderOptions::only`](super::LogReaderOptions::only), those of

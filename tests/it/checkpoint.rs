@@ -1,0 +1,368 @@
+//! Checkpoints of partitions whose values live in a value store: round trips, refusals, and what a
+//! power cut or a fault leaves at any operation.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, PendingHandle, ValueStore};
+use lsm_core::types::PartitionId;
+use siltstone::{
+    BackgroundMode, Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result,
+};
+use testkit::Rng;
+
+use crate::shelf::{Blow, Shelf, ShelfProvider};
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const COPY: &str = "/copy";
+
+fn open_with(fs: &Arc<dyn Fs>, dir: &str, provider: Arc<dyn HookProvider>) -> Result<Db> {
+    let mut rng = Rng::new(23);
+    let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(64 << 10);
+    Db::builder(dir)
+        .fs(fs.clone())
+        .options(options.manifest_bytes_max(4 << 10))
+        .background(BackgroundMode::Stepped)
+        .random(move || rng.next_u64())
+        .hooks(provider)
+        .open()
+}
+
+fn open(fs: &Arc<dyn Fs>, dir: &str, shelf: &Shelf) -> Result<Db> {
+    open_with(fs, dir, Arc::new(ShelfProvider(shelf.clone())))
+}
+
+fn small() -> PartitionOptions {
+    PartitionOptions::new().block_bytes(128).table_bytes(1 << 10).level0_tables(2)
+}
+
+fn read(partition: &Partition) -> Content {
+    partition.iter().map(|kv| kv.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+}
+
+/// What is in the partitions of a database.
+fn contents(db: &Db) -> [Content; 3] {
+    ["p", "unlogged", "plain"].map(|name| read(&db.partition(name).unwrap()))
+}
+
+/// A store with values in two partitions, in tables, memtables and the log, and a third partition
+/// that has none.
+fn prepare(fs: &Arc<dyn Fs>, shelf: &Shelf) -> Db {
+    let db = open(fs, "/db", shelf).unwrap();
+    let hooks = || Hooks::new().value_store(Arc::new(shelf.clone()));
+    let p = db.partition_with("p", small().hooks(hooks())).unwrap();
+    let options = small().logged(false);
+    let unlogged = db.partition_with("unlogged", options.hooks(hooks())).unwrap();
+    let plain = db.partition_with("plain", small()).unwrap();
+    for round in 0..4_u8 {
+        for n in 0..12_u8 {
+            p.put([n], vec![round; 110 + usize::from(n)]).unwrap();
+            unlogged.put([n, 1], vec![round; 130]).unwrap();
+            plain.put([n], vec![round; 130]).unwrap();
+        }
+        p.delete([round]).unwrap();
+        if round < 3 {
+            db.flush().unwrap();
+        }
+        if round == 1 {
+            db.wait_idle().unwrap();
+        }
+    }
+    db.wait_durable(db.visible_seq()).unwrap();
+    db
+}
+
+fn memory() -> (MemFs, Arc<dyn Fs>, Shelf) {
+    let mem = MemFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+    (mem, fs.clone(), Shelf::over(fs))
+}
+
+fn names(fs: &dyn Fs, dir: &str) -> Vec<String> {
+    let entries = fs.list(Path::new(dir), "").unwrap_or_default();
+    entries.into_iter().map(|entry| entry.name).collect()
+}
+
+/// The checkpoint, with its own value store.
+fn open_copy(fs: &Arc<dyn Fs>) -> Result<(Db, Shelf)> {
+    let shelf = Shelf::open(fs.clone(), Path::new(COPY))?;
+    Ok((open(fs, COPY, &shelf)?, shelf))
+}
+
+#[test]
+fn a_checkpoint_has_the_values_too_and_goes_its_own_way() {
+    let (_, fs, shelf) = memory();
+    let db = prepare(&fs, &shelf);
+    let before = contents(&db);
+    db.checkpoint(COPY).unwrap();
+    let p = db.partition("p").unwrap();
+    for n in 0..12_u8 {
+        p.put([n], [99; 200]).unwrap();
+    }
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    let after = contents(&db);
+    let (copy, copied) = open_copy(&fs).unwrap();
+    assert_eq!(contents(&copy), before);
+    let p = copy.partition("p").unwrap();
+    for n in 0..6_u8 {
+        p.delete([n]).unwrap();
+    }
+    p.put("own", [7; 150]).unwrap();
+    for name in ["p", "unlogged"] {
+        copy.partition(name).unwrap().compact(..).unwrap();
+    }
+    copy.wait_idle().unwrap();
+    assert_eq!(copied.live(), 6 + 1 + 12, "values go in the copy when nothing refers to them");
+    assert_eq!(p.get("own").unwrap().as_deref(), Some(&[7; 150][..]));
+    assert_eq!(contents(&db), after);
+    drop(p);
+    copy.close().unwrap();
+}
+
+#[test]
+fn values_that_go_while_a_checkpoint_copies_them_are_in_it() {
+    let (_, fs, shelf) = memory();
+    let db = prepare(&fs, &shelf);
+    db.flush().unwrap();
+    // A new generation of the manifest, whose version is another than that of the partition.
+    let generation =
+        |fs: &dyn Fs| names(fs, "/db").into_iter().filter(|name| name.ends_with(".manifest")).max();
+    let before = generation(&*fs);
+    while generation(&*fs) == before {
+        db.partition("comes").unwrap();
+        db.drop_partition("comes").unwrap();
+    }
+    let before = contents(&db);
+    let (other, live) = (db.clone(), shelf.clone());
+    shelf.call_in_checkpoint(move || {
+        let p = other.partition("p").unwrap();
+        for n in 0..12_u8 {
+            p.delete([n]).unwrap();
+        }
+        p.compact(..).unwrap();
+        other.wait_idle().unwrap();
+        assert!(live.live() >= 24, "they wait for the checkpoint");
+    });
+    db.checkpoint(COPY).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(shelf.live(), 12, "and for nothing else");
+    let (copy, _) = open_copy(&fs).unwrap();
+    assert_eq!(contents(&copy), before);
+    assert!(contents(&db)[0].is_empty());
+}
+
+/// A value store that makes no checkpoints; no value is large enough for it.
+struct Attic;
+
+impl ValueStore for Attic {
+    fn name(&self) -> &str {
+        "attic"
+    }
+
+    fn wants(&self, _partition: PartitionId, _len: u64) -> bool {
+        false
+    }
+
+    fn put(&self, _partition: PartitionId, _key: &[u8], _value: &[u8]) -> Result<PendingHandle> {
+        unreachable!("it wants nothing")
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn probe(&self, _handle: &[u8]) -> Result<bool> {
+        unreachable!("there are no handles")
+    }
+
+    fn len(&self, _handle: &[u8]) -> Result<u64> {
+        unreachable!("there are no handles")
+    }
+
+    fn read(&self, _handle: &[u8], _offset: u64, _len: usize) -> Result<Vec<u8>> {
+        unreachable!("there are no handles")
+    }
+
+    fn edit(&self, _number: u64, _dropped: &[Vec<u8>]) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn apply(&self, _number: u64, _section: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn reclaim(&self, _number: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn identity(&self, _handle: &[u8]) -> Result<Vec<u8>> {
+        unreachable!("there are no handles")
+    }
+}
+
+/// Knows no hook.
+struct Nobody;
+
+impl HookProvider for Nobody {
+    fn compaction_filter(
+        &self,
+        _name: &str,
+        _params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        None
+    }
+}
+
+fn check_refused(fs: &dyn Fs, db: &Db, kind: ErrorKind, what: &str) {
+    let refused = db.checkpoint(COPY).unwrap_err();
+    assert_eq!(refused.kind(), kind, "{refused}");
+    assert!(refused.to_string().contains(what), "{refused}");
+    assert_eq!(names(fs, COPY), Vec::<String>::new(), "nothing is left behind");
+}
+
+#[test]
+fn a_value_store_that_makes_no_checkpoints_refuses_them() {
+    let (_, fs, shelf) = memory();
+    let db = prepare(&fs, &shelf);
+    let hooks = Hooks::new().value_store(Arc::new(Attic));
+    let attic = db.partition_with("attic", small().hooks(hooks)).unwrap();
+    db.checkpoint("/none").unwrap();
+    attic.put("k", "v").unwrap();
+    check_refused(&*fs, &db, ErrorKind::Unsupported, "\"attic\"");
+    let before = contents(&db);
+    db.drop_partition("attic").unwrap();
+    db.checkpoint(COPY).unwrap();
+    assert_eq!(contents(&open_copy(&fs).unwrap().0), before);
+}
+
+#[test]
+fn a_value_store_that_is_not_there_refuses_checkpoints() {
+    let (_, fs, shelf) = memory();
+    prepare(&fs, &shelf).close().unwrap();
+    let db = open_with(&fs, "/db", Arc::new(Nobody)).unwrap();
+    check_refused(&*fs, &db, ErrorKind::Unsupported, "\"p\"");
+}
+
+#[test]
+fn a_value_store_that_fails_leaves_nothing_of_a_checkpoint() {
+    let (_, fs, shelf) = memory();
+    let db = prepare(&fs, &shelf);
+    for (blow, kind) in [(Blow::Fail, ErrorKind::Io), (Blow::Panic, ErrorKind::HookPanicked)] {
+        shelf.fuse.set("checkpoint", blow);
+        check_refused(&*fs, &db, kind, "the fuse of checkpoint");
+    }
+    shelf.fuse.clear();
+    db.checkpoint(COPY).unwrap();
+    assert_eq!(contents(&open_copy(&fs).unwrap().0), contents(&db));
+}
+
+// ---- cuts and faults --------------------------------------------------------------------------
+
+/// The source is as it was; the checkpoint is whole, as it must be if `done`, or no database.
+fn check_image(mem: &MemFs, shelf: Shelf, expected: &[Content; 3], done: bool) {
+    let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+    let listed = names(&*fs, COPY);
+    let has = |ending: &str| listed.iter().any(|name| name.ends_with(ending));
+    if has(".manifest") {
+        let (copy, _) = open_copy(&fs).unwrap();
+        assert_eq!(contents(&copy), *expected);
+    } else {
+        assert!(!done);
+        let refused = open(&fs, COPY, &shelf).map(drop);
+        assert!(!has(".sst") || refused.is_err(), "half a checkpoint is no database");
+    }
+    let db = open(&fs, "/db", &shelf).unwrap();
+    let [p, _, plain] = contents(&db);
+    assert_eq!([&p, &plain], [&expected[0], &expected[2]]);
+    db.checkpoint("/again").unwrap();
+}
+
+#[test]
+fn a_power_cut_at_any_operation_leaves_all_values_or_no_checkpoint() {
+    let mem = MemFs::new();
+    let faulty = FaultFs::over_mem(mem.clone());
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let shelf = Shelf::over(fs.clone());
+    let db = prepare(&fs, &shelf);
+    let expected = contents(&db);
+    let images: Arc<Mutex<Vec<(String, MemFs, Shelf)>>> = Arc::default();
+    let (taken, seen, live) = (images.clone(), mem.clone(), shelf.clone());
+    let rng = Mutex::new(Rng::new(11));
+    faulty.set_observer(Arc::new(move |op| {
+        let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };
+        for outcome in outcomes {
+            let image = seen.crash_clone(*outcome, &mut || rng.lock().unwrap().next_u64());
+            let after: Arc<dyn Fs> = Arc::new(image.clone());
+            let what = format!("{outcome:?} before {op:?}");
+            taken.lock().unwrap().push((what, image, live.cut().on(after)));
+        }
+    }));
+    db.checkpoint(COPY).unwrap();
+    faulty.clear_observer();
+    let images = std::mem::take(&mut *images.lock().unwrap());
+    assert!(images.len() > 20 * CrashOutcome::ALL.len(), "{}", images.len());
+    for (what, image, shelf) in images {
+        let checked = AssertUnwindSafe(|| check_image(&image, shelf, &expected, false));
+        assert!(catch_unwind(checked).is_ok(), "{what}");
+    }
+    for outcome in CrashOutcome::ALL {
+        let image = mem.crash_clone(outcome, &mut || 5);
+        let after: Arc<dyn Fs> = Arc::new(image.clone());
+        check_image(&image, shelf.cut().on(after), &expected, true);
+    }
+}
+
+/// Makes a checkpoint with one operation broken; `false` if it has no such operation.
+fn run_with_fault(nth: u64, action: FaultAction) -> bool {
+    let mem = MemFs::new();
+    let faulty = FaultFs::over_mem(mem.clone());
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let shelf = Shelf::over(fs.clone());
+    let db = prepare(&fs, &shelf);
+    let expected = contents(&db);
+    let at = faulty.op_count() + nth;
+    faulty.add_rule(FaultRule::once(FaultAt::Op(at), action));
+    let made = db.checkpoint(COPY);
+    let reached = faulty.op_count() > at;
+    faulty.heal();
+    let checked = AssertUnwindSafe(|| {
+        match &made {
+            Ok(()) => assert_eq!(contents(&open_copy(&fs).unwrap().0), expected),
+            Err(_) => assert_eq!(names(&*fs, COPY), Vec::<String>::new()),
+        }
+        db.wait_idle().unwrap();
+        assert_eq!(contents(&db), expected);
+        let p = db.partition("p").unwrap();
+        db.batch().put(&p, "k", [7; 150]).commit(Durability::Sync).unwrap();
+        p.delete("k").unwrap();
+        db.checkpoint("/again").unwrap();
+        drop((db, p));
+        for outcome in [CrashOutcome::Nothing, CrashOutcome::Everything] {
+            let image = mem.crash_clone(outcome, &mut || nth);
+            let after: Arc<dyn Fs> = Arc::new(image.clone());
+            let left = open(&after, "/db", &shelf.cut().on(after.clone())).unwrap();
+            assert_eq!(left.partition("plain").unwrap().iter().count(), 12);
+            let p = read(&left.partition("p").unwrap());
+            assert!(expected[0].iter().all(|(key, value)| p.get(key) == Some(value)));
+        }
+    });
+    assert!(catch_unwind(checked).is_ok(), "{action:?} at {nth}: {made:?}");
+    reached
+}
+
+#[test]
+fn a_fault_at_any_operation_leaves_all_values_or_no_checkpoint() {
+    for action in [FaultAction::Eio, FaultAction::Enospc, FaultAction::SyncLost] {
+        let reached = (0..).take_while(|nth| run_with_fault(*nth, action)).count();
+        assert!(reached > 30, "{reached} operations");
+    }
+}

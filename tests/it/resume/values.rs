@@ -1,0 +1,308 @@
+//! After a failed sync, with a value store: of its own or of the log.
+//!
+//! The values of one partition live in a shelf, those of another in tables, and each batch writes
+//! both. So a handle whose value is gone shows, and so does half a batch.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, MemFs, OpKind};
+use siltstone::{
+    BackgroundMode, Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result,
+};
+use testkit::Rng;
+
+use crate::crash::seed_or;
+use crate::shelf::{Blow, Shelf, ShelfProvider};
+
+const KEYS: u64 = 12;
+
+/// Keys and the numbers of the writes that they have their values of.
+type Content = BTreeMap<Vec<u8>, u64>;
+
+/// A batch: a key, and whether it is set or deleted.
+type Write = (u64, bool);
+
+/// The content after the first `count` writes.
+fn content_after(writes: &[Write], count: usize) -> Content {
+    let mut content = Content::new();
+    for (number, (key, is_set)) in writes[..count].iter().enumerate() {
+        let key = key.to_be_bytes().to_vec();
+        match is_set {
+            true => content.insert(key, number as u64),
+            false => content.remove(&key),
+        };
+    }
+    content
+}
+
+fn value(number: u64) -> Vec<u8> {
+    [&number.to_be_bytes()[..], &[7; 120]].concat()
+}
+
+/// What went wrong first.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Log(FaultAction),
+    Store(Blow),
+}
+
+const FAILURES: [Failure; 5] = [
+    Failure::Log(FaultAction::Eio),
+    Failure::Log(FaultAction::SyncLost),
+    Failure::Log(FaultAction::SyncReverted),
+    Failure::Store(Blow::Fail),
+    Failure::Store(Blow::Panic),
+];
+
+/// What is true of a store at some moment.
+#[derive(Clone, Default)]
+struct Truth {
+    /// Visible, in order.
+    writes: Vec<Write>,
+    /// How many of them are synced.
+    synced: usize,
+}
+
+/// What a power cut leaves, and of what.
+type Image = (String, MemFs, Shelf, Truth);
+
+struct World {
+    mem: MemFs,
+    fs: FaultFs,
+    shelf: Shelf,
+    db: Db,
+    p: Partition,
+    q: Partition,
+    truth: Arc<Mutex<Truth>>,
+    rng: Rng,
+}
+
+fn open(fs: Arc<dyn lsm_core::fs::Fs>, shelf: &Shelf) -> Result<Db> {
+    let mut rng = Rng::new(17);
+    let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(8 << 10);
+    Db::builder(Path::new("/db"))
+        .fs(fs)
+        .options(options)
+        .background(BackgroundMode::Stepped)
+        .random(move || rng.next_u64())
+        .hooks(Arc::new(ShelfProvider(shelf.clone())))
+        .open()
+}
+
+fn read(p: &Partition, q: &Partition) -> Content {
+    let numbers = |partition: &Partition| -> Content {
+        let pairs = partition.iter().map(|pair| {
+            let (key, value) = pair.unwrap();
+            (key.to_vec(), u64::from_be_bytes(*value.first_chunk().unwrap()))
+        });
+        pairs.collect()
+    };
+    let content = numbers(p);
+    assert_eq!(content, numbers(q), "half a batch");
+    content
+}
+
+impl World {
+    /// A store with tables and memtables, some writes synced and some not, whose log or value
+    /// store has just failed to sync.
+    fn failed(failure: Failure, seed: u64, moves: bool) -> World {
+        let (mem, shelf) = (MemFs::new(), Shelf::moving(moves));
+        let fs = FaultFs::over_mem(mem.clone());
+        let db = open(Arc::new(fs.clone()), &shelf).unwrap();
+        let tables = PartitionOptions::new().block_bytes(128).table_bytes(1 << 10);
+        let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
+        let p = db.partition_with("p", tables.clone().level0_tables(2).hooks(hooks)).unwrap();
+        let q = db.partition_with("q", tables.level0_tables(2)).unwrap();
+        let (truth, rng) = (Arc::default(), Rng::new(seed));
+        let mut world = World { mem, fs, shelf, db, p, q, truth, rng };
+        for _ in 0..40 {
+            match world.rng.below(12) {
+                0 => world.db.flush().unwrap(),
+                1 => world.p.compact(..).unwrap(),
+                2 => drop(world.db.step().unwrap()),
+                3 => world.write(Durability::Sync).unwrap(),
+                _ => world.write(Durability::Os).unwrap(),
+            }
+        }
+        world.write(Durability::Sync).unwrap();
+        world.write(Durability::Os).unwrap();
+        match failure {
+            Failure::Log(action) => {
+                let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".to_owned(), nth: 0 };
+                world.fs.add_rule(FaultRule::once(at, action));
+            }
+            Failure::Store(blow) => world.shelf.fuse.set("sync", blow),
+        }
+        let refused = world.write(Durability::Sync).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+        // It is visible all the same, its value with it; what comes now is not, and leaves none.
+        assert_eq!(read(&world.p, &world.q), world.content());
+        let live = world.shelf.live();
+        for durability in [Durability::Os, Durability::Sync] {
+            let batch = world.db.batch().put(&world.p, "late", value(0)).put(&world.q, "late", "");
+            assert_eq!(batch.commit(durability).unwrap_err().kind(), ErrorKind::ReadOnly);
+            assert!(world.p.put("late", value(0)).is_err());
+        }
+        assert_eq!(world.shelf.live(), live, "a refused write leaves no value behind");
+        world.shelf.fuse.clear();
+        world
+    }
+
+    fn truth(&self) -> Truth {
+        self.truth.lock().unwrap().clone()
+    }
+
+    fn content(&self) -> Content {
+        let truth = self.truth();
+        content_after(&truth.writes, truth.writes.len())
+    }
+
+    /// A batch over both partitions. It counts as visible if that is what its error says.
+    fn write(&mut self, durability: Durability) -> Result<()> {
+        let (key, is_set) = (self.rng.below(KEYS), self.rng.chance(5, 6));
+        let name = key.to_be_bytes();
+        let number = self.truth.lock().unwrap().writes.len() as u64;
+        let batch = self.db.batch();
+        let batch = match is_set {
+            true => batch.put(&self.p, name, value(number)).put(&self.q, name, &value(number)[..9]),
+            false => batch.delete(&self.p, name).delete(&self.q, name),
+        };
+        let before = self.db.visible_seq();
+        let done = batch.commit(durability);
+        let mut truth = self.truth.lock().unwrap();
+        if self.db.visible_seq() > before {
+            truth.writes.push((key, is_set));
+        }
+        if done.is_ok() && durability == Durability::Sync {
+            truth.synced = truth.writes.len();
+        }
+        done.map(drop)
+    }
+
+    /// The store goes on, and nothing is lost, neither now nor later.
+    fn check_resumed(mut self) {
+        self.fs.heal();
+        self.shelf.fuse.clear();
+        self.db.wait_idle().unwrap();
+        assert!(self.db.health().is_healthy(), "{}", self.db.health());
+        for durability in [Durability::Sync, Durability::Os, Durability::Sync] {
+            self.write(durability).unwrap();
+        }
+        assert_eq!(read(&self.p, &self.q), self.content());
+        for outcome in CrashOutcome::ALL {
+            let image = self.mem.crash_clone(outcome, &mut || self.rng.next_u64());
+            check_cut(&image, self.shelf.cut(), &self.truth());
+        }
+        self.p.compact(..).unwrap();
+        self.db.wait_idle().unwrap();
+        let content = self.content();
+        assert_eq!(self.shelf.live(), content.len(), "values that nothing refers to are gone");
+        let World { mem, shelf, db, p, q, .. } = self;
+        drop((p, q));
+        db.close().unwrap();
+        let db = open(Arc::new(mem), &shelf).unwrap();
+        let (p, q) = (db.partition("p").unwrap(), db.partition("q").unwrap());
+        assert_eq!(read(&p, &q), content);
+    }
+}
+
+/// What a power cut leaves opens, and is a state at or after the last one that was synced.
+fn check_cut(image: &MemFs, shelf: Shelf, truth: &Truth) {
+    let db = open(Arc::new(image.clone()), &shelf).unwrap();
+    let (p, q) = (db.partition("p").unwrap(), db.partition("q").unwrap());
+    let found = read(&p, &q);
+    let mut states = truth.synced..=truth.writes.len();
+    let is_state = states.any(|count| content_after(&truth.writes, count) == found);
+    assert!(is_state, "{found:?} after {:?}, {} synced", truth.writes, truth.synced);
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(read(&p, &q), found);
+}
+
+fn each_failure(check: impl Fn(Failure, u64)) {
+    for seed in seed_or(3)..seed_or(3) + 6 {
+        FAILURES.iter().for_each(|failure| check(*failure, seed));
+    }
+}
+
+#[test]
+fn a_cut_while_a_store_with_values_resumes_keeps_what_was_synced() {
+    each_failure(|failure, seed| {
+        let world = World::failed(failure, seed, seed.is_multiple_of(2));
+        let images: Arc<Mutex<Vec<Image>>> = Arc::default();
+        let (taken, mem, shelf) = (images.clone(), world.mem.clone(), world.shelf.clone());
+        let (truth, rng) = (world.truth.clone(), Mutex::new(Rng::new(seed)));
+        world.fs.set_observer(Arc::new(move |op: &FsOp| {
+            let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };
+            for outcome in outcomes {
+                let left = mem.crash_clone(*outcome, &mut || rng.lock().unwrap().next_u64());
+                let (what, truth) = (format!("{op:?}, {outcome:?}"), truth.lock().unwrap().clone());
+                taken.lock().unwrap().push((what, left, shelf.cut(), truth));
+            }
+        }));
+        assert!(world.db.step().unwrap());
+        world.fs.clear_observer();
+        let images = std::mem::take(&mut *images.lock().unwrap());
+        assert!(images.len() > 7 * CrashOutcome::ALL.len());
+        for (what, image, shelf, truth) in images {
+            let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                check_cut(&image, shelf, &truth);
+            }));
+            assert!(checked.is_ok(), "{failure:?}, SEED={seed}: cut before {what}");
+        }
+        world.check_resumed();
+    });
+}
+
+/// Steps with a second fault in place, cutting the power after each, then lets it go on.
+fn check_second_fault(world: World, seed: u64, what: &str) {
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut rng = Rng::new(seed);
+        for _ in 0..3 {
+            let _ = world.db.step();
+            let image = world.mem.crash_clone(CrashOutcome::Subset, &mut || rng.next_u64());
+            check_cut(&image, world.shelf.cut(), &world.truth());
+            assert_eq!(read(&world.p, &world.q), world.content());
+        }
+        world.check_resumed();
+    }));
+    assert!(checked.is_ok(), "SEED={seed}: {what}");
+}
+
+#[test]
+fn a_second_fault_while_a_store_with_values_resumes_is_got_over() {
+    each_failure(|failure, seed| {
+        let world = World::failed(failure, seed, false);
+        let first = world.fs.op_count();
+        world.db.step().unwrap();
+        let count = world.fs.op_count() - first;
+        drop(world);
+        for nth in 0..count {
+            for (action, sticky) in [(FaultAction::Eio, false), (FaultAction::SyncReverted, true)] {
+                let world = World::failed(failure, seed, false);
+                assert_eq!(world.fs.op_count(), first);
+                world.fs.add_rule(FaultRule { at: FaultAt::Op(first + nth), action, sticky });
+                check_second_fault(world, seed, &format!("{failure:?}, then {action:?} at {nth}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_value_store_that_fails_while_the_store_resumes_is_got_over() {
+    each_failure(|failure, seed| {
+        for call in ["carry", "edit", "apply", "reclaim", "sync"] {
+            for blow in [Blow::Fail, Blow::Panic] {
+                // These have no error to return.
+                if blow == Blow::Fail && call == "edit" {
+                    continue;
+                }
+                let world = World::failed(failure, seed, false);
+                world.shelf.fuse.set(call, blow);
+                check_second_fault(world, seed, &format!("{failure:?}, then {blow:?} in {call}"));
+            }
+        }
+    });
+}
