@@ -1,15 +1,19 @@
-//! Ranges: all entries in both directions by iterator and by cursor, short seeks, and the merge
-//! with a memtable.
+//! Ranges: all entries in both directions by iterator and by cursor, short seeks, the merge with a
+//! memtable, and the raw walk of tables beside a scan of the same ones.
 //!
 //! `cargo bench --bench scan`
 
 mod store;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use siltstone::Partition;
+use siltstone::raw::{RawMode, Walk};
+use siltstone::{MetaHiveOptions, Options, Partition};
 use testkit::Rng;
 
 use store::{RECORDS, Store};
+
+/// Records of a store whose tables are walked.
+const RAW_RECORDS: u64 = 200_000;
 
 /// Entries read behind each seek.
 const SEEK_ENTRIES: usize = 10;
@@ -50,6 +54,51 @@ fn whole(c: &mut Criterion) {
     group.finish();
 }
 
+/// Bytes of all keys and values in the tables, as they are stored.
+fn walk_raw(partition: &Partition, mode: RawMode) -> usize {
+    let mut bytes = 0;
+    for table in Walk::open(partition).expect("the store is open").tables() {
+        let mut entries = table.walk(mode).expect("the table opens");
+        while let Some(entry) = entries.next().expect("every block verifies") {
+            bytes += entry.key.len() + entry.value.len();
+        }
+    }
+    bytes
+}
+
+/// The raw walk may take a quarter longer than a forward scan: by what both find in the block
+/// cache, and by what both read from the file, verify and parse.
+fn raw(c: &mut Criterion) {
+    let bytes = RAW_RECORDS as usize * (store::KEY_BYTES + store::VALUE_BYTES);
+    let mut group = c.benchmark_group("scan/raw");
+    group.throughput(Throughput::Elements(RAW_RECORDS));
+    for (name, cache_bytes) in [("cached", Options::new().cache_bytes), ("uncached", 0)] {
+        let store = Store::compacted_of(RAW_RECORDS, Options::new().cache_bytes(cache_bytes));
+        let partition = &store.partition;
+        let plain = RawMode::default();
+        let read_ahead = RawMode { read_ahead: true, ..plain };
+        assert_eq!([walk(partition), walk_raw(partition, plain)], [bytes; 2]);
+        group.bench_function(format!("{name}/cursor"), |b| b.iter(|| walk(partition)));
+        group.bench_function(format!("{name}/forward"), |b| b.iter(|| sum(partition.iter())));
+        group.bench_function(format!("{name}/walk"), |b| b.iter(|| walk_raw(partition, plain)));
+        if cache_bytes == 0 {
+            group.bench_function(format!("{name}/walk_ahead"), |b| {
+                b.iter(|| walk_raw(partition, read_ahead));
+            });
+        }
+    }
+    // With a metadata entry behind each record, which the scan steps over and the walk shows.
+    let store = Store::compacted_of(RAW_RECORDS, Options::new());
+    let options = store.partition.options().metahive(MetaHiveOptions::default());
+    let partition = store.db.partition_with("bench", options);
+    let partition = &partition.expect("no key has the reserved ending");
+    partition.compact(..).expect("a store without readers compacts");
+    assert!(walk(partition) == bytes && walk_raw(partition, RawMode::default()) > bytes);
+    group.bench_function("sealed/cursor", |b| b.iter(|| walk(partition)));
+    group.bench_function("sealed/walk", |b| b.iter(|| walk_raw(partition, RawMode::default())));
+    group.finish();
+}
+
 fn seeks(c: &mut Criterion) {
     let mut rng = Rng::new(2);
     let mut key = Vec::new();
@@ -64,5 +113,5 @@ fn seeks(c: &mut Criterion) {
     }
 }
 
-criterion_group! { name = benches; config = store::criterion(); targets = whole, seeks }
+criterion_group! { name = benches; config = store::criterion(); targets = whole, raw, seeks }
 criterion_main!(benches);

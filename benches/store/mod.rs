@@ -41,17 +41,27 @@ pub struct Store {
 impl Store {
     /// An empty store.
     pub fn empty(options: Options) -> Store {
+        Store::sized(RECORDS, options)
+    }
+
+    /// An empty store whose keys are chosen among `records`.
+    pub fn sized(records: u64, options: Options) -> Store {
         let folder = tempfile::tempdir().expect("the system has a temporary folder");
         let db = Db::builder(folder.path()).options(options).open().expect("a new store opens");
         let partition = db.partition("bench").expect("a partition can be made");
-        let keys = KeySpace::new(RECORDS, KEY_BYTES);
+        let keys = KeySpace::new(records, KEY_BYTES);
         Store { db, partition, keys, values: Values::new(1, VALUE_BYTES), folder }
     }
 
     /// All records in one level of tables, read once so that the block cache holds them.
     pub fn compacted() -> Store {
-        let mut store = Store::empty(Options::new());
-        store.fill(0..RECORDS);
+        Store::compacted_of(RECORDS, Options::new())
+    }
+
+    /// As [`Store::compacted`], so many records with these options.
+    pub fn compacted_of(records: u64, options: Options) -> Store {
+        let mut store = Store::sized(records, options);
+        store.fill(0..records);
         store.partition.compact(..).expect("a store without readers compacts");
         store.db.wait_idle().expect("background work succeeds");
         for entry in store.partition.iter().chain(store.partition.iter()) {

@@ -2,16 +2,16 @@
 //! about a sound store whatever goes on in it, and it can be stopped, resumed and slowed down.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lsm_core::clock::Clock;
-use lsm_core::fs::MemFs;
 use lsm_core::fs::names::{FileKind, FileName};
+use lsm_core::fs::{AppendMode, Caps, CrashOutcome, DirEntry, File, Fs, LockGuard, MemFs};
 use siltstone::{
-    BackgroundMode, Compression, Damage, Db, ErrorKind, Options, PartitionOptions, VerifyMark,
-    VerifyOptions,
+    BackgroundMode, Compression, Damage, Db, ErrorKind, Options, PartitionOptions, Result,
+    VerifyMark, VerifyOptions,
 };
 use testkit::Rng;
 
@@ -42,9 +42,13 @@ fn key(number: u64) -> Vec<u8> {
 
 /// An open store at rest: tables on several levels of two partitions, a log of several segments.
 fn build(fs: &MemFs) -> Db {
+    build_on(Arc::new(fs.clone()))
+}
+
+fn build_on(fs: Arc<dyn Fs>) -> Db {
     let mut words = Rng::new(1);
     let builder = Db::builder(DIR)
-        .fs(Arc::new(fs.clone()))
+        .fs(fs)
         .options(options())
         .background(BackgroundMode::Stepped)
         .random(move || words.next_u64());
@@ -183,6 +187,129 @@ fn every_damaged_place_is_named_and_all_other_keys_read() {
         }
     }
     assert!(lost > 0);
+}
+
+/// A file system with a page cache: files are those of `cache`, what is read past it is on the
+/// `device`, once there is one.
+#[derive(Clone)]
+struct Paged {
+    cache: MemFs,
+    device: Arc<OnceLock<MemFs>>,
+}
+
+struct PagedFile {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    device: Arc<OnceLock<MemFs>>,
+}
+
+impl Paged {
+    fn file(&self, path: &Path, file: Arc<dyn File>) -> Arc<dyn File> {
+        Arc::new(PagedFile { file, path: path.to_owned(), device: self.device.clone() })
+    }
+}
+
+impl Fs for Paged {
+    fn caps(&self) -> Caps {
+        self.cache.caps()
+    }
+
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        self.cache.create_dir(dir)
+    }
+
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        Ok(self.file(path, self.cache.open_append(path, mode)?))
+    }
+
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        Ok(self.file(path, self.cache.open_read(path)?))
+    }
+
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        self.cache.put_if_absent(path, content)
+    }
+
+    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
+        self.cache.list(dir, prefix)
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        self.cache.delete(path)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.cache.link(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.cache.sync_dir(dir)
+    }
+
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.cache.try_lock(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        self.cache.free_bytes(dir)
+    }
+}
+
+impl File for PagedFile {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.file.append(bytes)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.file.read_at(offset, buf)
+    }
+
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match self.device.get() {
+            Some(device) => device.open_read(&self.path)?.read_at(offset, buf),
+            None => self.file.read_at(offset, buf),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    fn preallocate(&self, len: u64) -> Result<()> {
+        self.file.preallocate(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.file.punch(offset, len)
+    }
+}
+
+#[test]
+fn rot_below_the_page_cache_is_found_in_every_kind_of_file() {
+    let (cache, device) = (MemFs::new(), Arc::default());
+    let paged = Paged { cache: cache.clone(), device };
+    let db = build_on(Arc::new(paged.clone()));
+    let device = cache.crash_clone(CrashOutcome::Everything, &mut || 0);
+    assert!(paged.device.set(device.clone()).is_ok());
+    assert!(damage(&db).is_empty());
+    for wanted in [FileKind::Sst, FileKind::Wal, FileKind::Manifest] {
+        for path in files(&device, wanted) {
+            // In the header of a segment, a block, the snapshot; and further on, in a frame.
+            for at in [20, 300] {
+                device.corrupt(&path, at, 4).unwrap();
+                let found = damage(&db);
+                device.corrupt(&path, at, 4).unwrap();
+                let is_reserve = wanted == FileKind::Wal && cache.read_raw(&path).unwrap()[0] == 0;
+                assert!(is_reserve || !found.is_empty(), "{} at {at}", path.display());
+                assert!(found.iter().all(|damage| damage.file == path), "{found:?}");
+            }
+        }
+    }
+    assert!(damage(&db).is_empty());
 }
 
 #[test]

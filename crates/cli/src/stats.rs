@@ -1,17 +1,20 @@
 //! `stats`: what the engine says of itself, as a table for people or as one JSON object.
 //!
-//! The only place that knows the fields of [`Stats`]. What is counted since the open says so,
+//! The only place that knows the fields of [`Stats`]; those of [`Health`] are in `stats/health.rs`.
+//! What is counted since the open says so,
 //! because this command opens the database for itself: its log was just replayed, and its
 //! counters began at 0.
 //!
 //! Invariant: text and JSON are made from the same copy and leave nothing out.
+
+mod health;
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use siltstone::{LevelStats, PartitionStats, Stats};
+use siltstone::{Health, LevelStats, PartitionStats, Stats};
 
 use crate::engine::Existing;
 use crate::output::{Failure, Output};
@@ -46,8 +49,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 out.raw(b"\n")?;
             }
         }
-        let stats = existing.db.stats();
-        out.line(text(&stats), &json(&stats))?;
+        let (stats, health) = (existing.db.stats(), existing.db.health());
+        out.line(text(&stats, &health), &json(&stats, &health))?;
         out.flush()?;
     }
     out.finish()?;
@@ -64,7 +67,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-fn text(stats: &Stats) -> String {
+fn text(stats: &Stats, health: &Health) -> String {
     let mut text = format!(
         "{:<20} {:>5} {:>7} {:>12} {:>12} {:>12}\n",
         "partition", "level", "tables", "size", "entries", "tombstones"
@@ -114,8 +117,8 @@ fn text(stats: &Stats) -> String {
     );
     line("write amplification", amplification(stats).map_or("-".to_owned(), |x| format!("{x:.2}")));
     line("stalled", format!("{:.3} s", stats.stalled.as_secs_f64()));
-    line("read-only", stats.read_only_because.clone().unwrap_or_else(|| "no".to_owned()));
-    line("background error", stats.background_error.clone().unwrap_or_else(|| "none".to_owned()));
+    // Health has what `Stats` says of failures, and more.
+    text.push_str(&health::text(health));
     text
 }
 
@@ -165,7 +168,7 @@ fn amplification(stats: &Stats) -> Option<f64> {
     (stats.user_bytes > 0).then(|| stats.write_amplification())
 }
 
-fn json(stats: &Stats) -> Value {
+fn json(stats: &Stats, health: &Health) -> Value {
     json!({
         "partitions": stats.partitions.iter().map(partition_json).collect::<Vec<_>>(),
         "table_bytes": stats.table_bytes,
@@ -193,6 +196,7 @@ fn json(stats: &Stats) -> Value {
         },
         "read_only_because": stats.read_only_because,
         "background_error": stats.background_error,
+        "health": health::json(health),
     })
 }
 
@@ -229,7 +233,8 @@ mod tests {
 
     #[test]
     fn before_the_first_write_there_is_no_amplification() {
-        assert_eq!(json(&Stats::default())["since_open"]["write_amplification"], Value::Null);
-        assert!(text(&Stats::default()).contains("write amplification  -\n"));
+        let (stats, health) = (Stats::default(), Health::default());
+        assert_eq!(json(&stats, &health)["since_open"]["write_amplification"], Value::Null);
+        assert!(text(&stats, &health).contains("write amplification  -\n"));
     }
 }

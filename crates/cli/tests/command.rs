@@ -153,7 +153,9 @@ fn stats_are_a_table_and_an_object_with_the_same_figures() {
     check(at, &["put", "db", "k2", "v", "--partition", "users"], 0, "");
     let text = siltstone(at, &["stats", "db"]);
     let text = String::from_utf8(text.stdout).unwrap();
-    for word in ["partition", "users", "tombstones", "cache", "stalled", "background error"] {
+    for word in
+        ["partition", "users", "tombstones", "cache", "stalled", "background error", "healthy"]
+    {
         assert!(text.contains(word), "{word}: {text}");
     }
     let output = siltstone(at, &["stats", "db", "--json"]);
@@ -163,6 +165,24 @@ fn stats_are_a_table_and_an_object_with_the_same_figures() {
     let entries = users["levels"].as_array().unwrap().iter().map(|l| l["entry_count"].as_u64());
     assert!(entries.sum::<Option<u64>>() >= Some(2), "{users}");
     assert_eq!(stats["background_error"], serde_json::Value::Null);
+    let health = &stats["health"];
+    assert_eq!(
+        (&health["healthy"], &health["read_only"]),
+        (&true.into(), &stats["background_error"])
+    );
+    assert_eq!(
+        (&health["stalls"], &health["background_errors"]),
+        (&[0; 0][..].into(), &[0; 0][..].into())
+    );
+    let limits = &health["partitions"][1];
+    assert_eq!(limits["partition"], "users");
+    for gauge in [&limits["level0_tables"], &limits["compaction_debt_bytes"], &health["wal_bytes"]]
+    {
+        let [value, hard, left] =
+            ["value", "hard", "left"].map(|name| gauge[name].as_u64().unwrap());
+        assert!(hard > 0 && value + left == hard, "{health}");
+    }
+    assert!(text.contains("users: ") && text.contains(" left; slower from "), "{text}");
     assert_eq!(stats["since_open"]["user_bytes"], 0);
 }
 

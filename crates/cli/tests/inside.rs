@@ -336,7 +336,9 @@ fn watched_stats_are_printed_again() {
     let text = run(at, &["stats", "db", "--json", "--watch", "1", "--count", "2"], 0);
     assert_eq!(text.lines().count(), 2);
     let objects: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
-    assert!(objects.is_ok(), "{text}");
+    assert!(objects.unwrap().iter().all(|stats| stats["health"]["healthy"] == true), "{text}");
+    let text = run(at, &["stats", "db", "--watch", "1", "--count", "2"], 0);
+    assert_eq!(text.matches("\nhealthy              yes\n").count(), 2, "{text}");
     run(at, &["stats", "db", "--count", "2"], 2);
     run(at, &["stats", "db", "--watch", "0"], 2);
 }

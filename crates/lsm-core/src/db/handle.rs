@@ -153,8 +153,9 @@ impl Db {
     }
 
     /// Reads every live file and reports all damage: each table with all that is in it, the log as
-    /// far as it is written at the call, the manifest. Reads past the block cache; writes, flushes
-    /// and compactions go on meanwhile. Nothing is repaired.
+    /// far as it is written at the call, the manifest. Reads past the block cache and, where the
+    /// system allows it, past the page cache; but what was not synced yet lies there alone. Writes,
+    /// flushes and compactions go on meanwhile. Nothing is repaired.
     ///
     /// # Errors
     /// Damage is no error but in the report, and so is a file that cannot be read. A closed

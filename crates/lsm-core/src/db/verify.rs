@@ -26,6 +26,7 @@ pub(super) use files::Begun;
 use super::DbInner;
 use crate::clock::Pace;
 use crate::error::{Damage, Error, ErrorKind, Result};
+use crate::fs::Uncached;
 use crate::types::{DbId, FileNo};
 
 use files::Unit;
@@ -180,6 +181,8 @@ enum Halt {
 /// One call.
 struct Run<'a> {
     db: &'a DbInner,
+    /// Where log and manifest are read; the reader of a table does so by itself.
+    fs: Uncached,
     options: VerifyOptions<'a>,
     pace: Pace,
     progress: VerifyProgress,
@@ -240,6 +243,7 @@ impl DbInner {
         units.retain(|unit| unit.number > after);
         let mut run = Run {
             db: self,
+            fs: Uncached(self.fs.clone()),
             pace: Pace::new(options.bytes_per_second),
             options,
             progress: VerifyProgress {

@@ -16,6 +16,7 @@ pub mod names;
 mod os;
 #[cfg(test)]
 mod tests;
+mod uncached;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::error::Result;
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub use os::OsFs;
+pub use uncached::Uncached;
 
 /// How [`Fs::open_append`] treats the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

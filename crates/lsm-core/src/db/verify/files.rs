@@ -1,7 +1,9 @@
 //! Which files are live, and what each of them must be.
 //!
 //! Called by `verify.rs`. A table is read by its own reader, a segment of the log as far as it was
-//! written at the call, the manifest as a whole, with what recovery would make of it.
+//! written at the call, the manifest as a whole, with what recovery would make of it. Each is read
+//! past the page cache. In memory is a piece of a table or of a segment, as large as its largest
+//! block or frame, or the manifest, which begins anew when it is long.
 //!
 //! Invariant: damage of a segment counts only if the segment is live after it was found.
 
@@ -14,6 +16,7 @@ use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::db::DbInner;
 use crate::error::{Damage, Error, Result};
+use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::sstable::{Expected, SstReader, TableDamage};
 use crate::types::{Epoch, FileNo, PartitionId};
@@ -173,7 +176,7 @@ impl Run<'_> {
 
     fn check_segment(&mut self, number: FileNo, epoch: Epoch, begun: Option<Begun>) -> Result<()> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.dir);
-        let file = match self.db.fs.open_read(&path) {
+        let file = match self.fs.open_read(&path) {
             Ok(file) => file,
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
@@ -233,20 +236,20 @@ impl Run<'_> {
 
     /// Reads the present generation, and what recovery would make of all that are there.
     fn check_manifest(&mut self, bytes: u64) -> Result<()> {
-        let DbInner { fs, dir, .. } = self.db;
+        let (fs, dir) = (&self.fs, &self.db.dir);
         // I/O under this lock as in every append: only flushes and compactions that want to
         // install something wait for it, and a writer that needs a new segment.
         let versions = self.db.lock_versions()?;
         let (name, written) = versions.generation();
         let path = name.path(dir);
-        let mut found = match check_generation(&**fs, dir, name, written) {
+        let mut found = match check_generation(fs, dir, name, written) {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
             Err(error) => vec![missing(&error, &path, "the manifest is missing")],
         };
         if found.is_empty() {
             let names = fs.list(dir, "")?;
             let names: Vec<_> = names.iter().filter_map(|e| FileName::parse(&e.name)).collect();
-            match recover(&**fs, dir, &names) {
+            match recover(fs, dir, &names) {
                 Err(error) => found.push(Damage::of(&error, &path)),
                 Ok(None) => found.push(missing_manifest(&path)),
                 // After a failed write the last edit may be there or not.

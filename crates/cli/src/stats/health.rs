@@ -1,0 +1,230 @@
+//! The part of `stats` that says whether all is well: what `Db::health` tells, as text and as JSON.
+//!
+//! Called by `stats.rs` alone. Everything that is not well comes first in the text, each with how
+//! long it has been so; how far the limits are is said in any case.
+//!
+//! Invariant: text and JSON are made from the same copy and leave nothing out.
+
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use siltstone::{BackgroundFailure, Gauge, Health, PartitionHealth, StallHealth};
+
+use super::bytes;
+
+/// A name or a reason from outside, for a terminal.
+fn escaped(text: &str) -> impl Display + '_ {
+    text.escape_debug()
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}
+
+/// Lines without an end, as those of `stats.rs` before them.
+pub(super) fn text(health: &Health) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &dyn Display| {
+        let _ = write!(text, "\n{name:<20} {value}");
+    };
+    line("healthy", &if health.is_healthy() { "yes" } else { "no" });
+    line("read-only", health.read_only.as_ref().map_or(&"no", |why| why));
+    if health.stalls.is_empty() {
+        line("held back", &"no writers");
+    }
+    for StallHealth { partition, reason, pressure_permille, since, .. } in &health.stalls {
+        let how = if *pressure_permille < 1000 { "slowed down" } else { "stopped" };
+        let (name, since) = (escaped(partition), seconds(*since));
+        let value =
+            format!("writers of {name}, {how} by {reason}, {pressure_permille}/1000, for {since}");
+        line("held back", &value);
+    }
+    if health.background_errors.is_empty() {
+        line("background error", &"none");
+    }
+    for failure in &health.background_errors {
+        line("background error", &failure_text(failure));
+    }
+    if let Some(damage) = &health.damage {
+        line("left alone", damage);
+    }
+    if let Some(panic) = &health.listener_panic {
+        line("listener", panic);
+    }
+    line("sealed memtables", &gauge_text(&health.sealed_memtable_bytes, bytes));
+    line("log to keep", &gauge_text(&health.wal_bytes, bytes));
+    for PartitionHealth { name, compaction_debt_bytes, level0_tables, .. } in &health.partitions {
+        let name = escaped(name);
+        line("compaction debt", &format!("{name}: {}", gauge_text(compaction_debt_bytes, bytes)));
+        let count = |count: u64| count.to_string();
+        line("level-0 tables", &format!("{name}: {}", gauge_text(level0_tables, count)));
+    }
+    match health.oldest_snapshot {
+        None => line("oldest snapshot", &"none"),
+        Some(age) => line("oldest snapshot", &format!("taken {} ago", seconds(age))),
+    }
+    line("held by readers", &format!("{} of obsolete tables", bytes(health.pinned_obsolete_bytes)));
+    text
+}
+
+fn failure_text(failure: &BackgroundFailure) -> String {
+    let BackgroundFailure { reason, class, severity, resume, error, .. } = failure;
+    let (attempts, since) = (failure.attempts, seconds(failure.since));
+    let again = match failure.retry_in {
+        Some(retry) => format!("again in {}", seconds(retry)),
+        None => "not tried again".to_owned(),
+    };
+    format!(
+        "{reason:?} fails for {since}, {attempts} times, {again} \
+         ({class:?}, {severity:?}, {resume:?}): {error}"
+    )
+}
+
+fn gauge_text(gauge: &Gauge, unit: impl Fn(u64) -> String) -> String {
+    let [value, hard, left] = [gauge.value, gauge.hard, gauge.left()].map(&unit);
+    let slower = match gauge.soft < gauge.hard {
+        true => format!("; slower from {} on", unit(gauge.soft)),
+        false => String::new(),
+    };
+    format!("{value} of {hard}, {left} left{slower}")
+}
+
+pub(super) fn json(health: &Health) -> Value {
+    let stalls = health.stalls.iter().map(|stall| {
+        json!({
+            "partition": stall.partition,
+            "reason": stall.reason,
+            "pressure_permille": stall.pressure_permille,
+            "since_seconds": stall.since.as_secs_f64(),
+        })
+    });
+    let partitions = health.partitions.iter().map(|partition| {
+        json!({
+            "partition": partition.name,
+            "compaction_debt_bytes": gauge_json(&partition.compaction_debt_bytes),
+            "level0_tables": gauge_json(&partition.level0_tables),
+        })
+    });
+    json!({
+        "healthy": health.is_healthy(),
+        "read_only": health.read_only,
+        "stalls": stalls.collect::<Vec<_>>(),
+        "background_errors":
+            health.background_errors.iter().map(failure_json).collect::<Vec<_>>(),
+        "damage": health.damage,
+        "listener_panic": health.listener_panic,
+        "partitions": partitions.collect::<Vec<_>>(),
+        "sealed_memtable_bytes": gauge_json(&health.sealed_memtable_bytes),
+        "wal_bytes": gauge_json(&health.wal_bytes),
+        "oldest_snapshot_seconds": health.oldest_snapshot.map(|age| age.as_secs_f64()),
+        "pinned_obsolete_bytes": health.pinned_obsolete_bytes,
+    })
+}
+
+fn failure_json(failure: &BackgroundFailure) -> Value {
+    json!({
+        "reason": format!("{:?}", failure.reason),
+        "class": format!("{:?}", failure.class),
+        "severity": format!("{:?}", failure.severity),
+        "resume": format!("{:?}", failure.resume),
+        "error": failure.error.to_string(),
+        "attempts": failure.attempts,
+        "since_seconds": failure.since.as_secs_f64(),
+        "retry_in_seconds": failure.retry_in.map(|retry| retry.as_secs_f64()),
+    })
+}
+
+fn gauge_json(gauge: &Gauge) -> Value {
+    let Gauge { value, soft, hard } = *gauge;
+    json!({ "value": value, "soft": soft, "hard": hard, "left": gauge.left() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use siltstone::hooks::{CompactionFilter, CompactionFilterFactory, Job};
+    use siltstone::{BackgroundMode, Db, Hooks, Options, PartitionOptions, Result};
+
+    use super::*;
+
+    /// Panics at every job.
+    struct Broken;
+
+    impl CompactionFilterFactory for Broken {
+        fn name(&self) -> &str {
+            "broken"
+        }
+
+        fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+            panic!("as it was written to")
+        }
+    }
+
+    /// Health after writes to a partition that nothing can be flushed of, until they are stopped.
+    fn stopped() -> Health {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Db::builder(folder.path())
+            .options(Options::new().write_buffer_bytes(64 << 10))
+            .background(BackgroundMode::Stepped)
+            .open()
+            .unwrap();
+        let hooks = Hooks::new().filter(Arc::new(Broken));
+        let p = db.partition_with("p\n", PartitionOptions::new().hooks(hooks)).unwrap();
+        let _snapshot = db.snapshot();
+        let refused = (0..10_000).find_map(|_| p.put("k", [7; 1000]).err()).unwrap();
+        assert!(refused.to_string().contains("stopped"), "{refused}");
+        db.health()
+    }
+
+    #[test]
+    fn what_is_not_well_is_told_with_its_reason_and_since_when() {
+        let health = stopped();
+        let text = text(&health);
+        for part in [
+            "\nhealthy              no\n",
+            "\nheld back            writers of p\\n, stopped by memtables that wait for a flush, \
+             1000/1000, for ",
+            "\nbackground error     Flush fails for ",
+            "(Hook, Hard, Retry): partition \"p\\n\": start of the compaction filter \"broken\" \
+             panicked: as it was written to\n",
+            " of 192.0 KiB, 0 B left; slower from 128.0 KiB on\n",
+            "\nlevel-0 tables       p\\n: 0 of 48, 48 left; slower from 20 on\n",
+            "\noldest snapshot      taken ",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        let json = json(&health);
+        assert_eq!(json["healthy"], false);
+        let stalls = json["stalls"].as_array().unwrap();
+        let stall = stalls.iter().find(|stall| stall["partition"] == "p\n").unwrap();
+        assert_eq!(stall["reason"], "memtables that wait for a flush");
+        assert!(stall["pressure_permille"] == 1000 && stall["since_seconds"].is_f64(), "{stall}");
+        let failure = &json["background_errors"][0];
+        assert_eq!((&failure["reason"], &failure["class"]), (&"Flush".into(), &"Hook".into()));
+        assert!(failure["attempts"].as_u64() >= Some(1) && failure["since_seconds"].is_f64());
+        assert_eq!(json["sealed_memtable_bytes"]["left"], 0);
+        assert!(json["oldest_snapshot_seconds"].is_f64(), "{json}");
+    }
+
+    #[test]
+    fn why_a_store_is_read_only_is_told() {
+        let mut health = Health::default();
+        health.read_only = Some("a sync of the log failed".to_owned());
+        health.damage = Some("a table is damaged".to_owned());
+        health.listener_panic = Some("an event listener panicked".to_owned());
+        let text = text(&health);
+        for part in [
+            "\nread-only            a sync of the log failed\n",
+            "\nleft alone           a table is damaged\n",
+            "\nlistener             an event listener panicked\n",
+            "\nhealthy              no\n",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        let json = json(&health);
+        assert_eq!(json["read_only"], "a sync of the log failed");
+        assert_eq!(json["damage"], "a table is damaged");
+    }
+}

@@ -1,0 +1,93 @@
+//! A file system as the device has it: [`Uncached`] reads past every cache.
+//!
+//! Verification reads the log and the manifest through it, by the code that reads them otherwise.
+//! What was written and not synced yet is in a cache and nowhere else, so it comes from there.
+//!
+//! Invariant: only reads differ; everything else is passed on as it is.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use crate::error::Result;
+
+/// The file system behind it, read by [`File::read_at_uncached`] alone.
+pub struct Uncached(pub Arc<dyn Fs>);
+
+struct UncachedFile(Arc<dyn File>);
+
+impl Fs for Uncached {
+    fn caps(&self) -> Caps {
+        self.0.caps()
+    }
+
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        self.0.create_dir(dir)
+    }
+
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(UncachedFile(self.0.open_append(path, mode)?)))
+    }
+
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(UncachedFile(self.0.open_read(path)?)))
+    }
+
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        self.0.put_if_absent(path, content)
+    }
+
+    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
+        self.0.list(dir, prefix)
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        self.0.delete(path)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.0.link(from, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.0.sync_dir(dir)
+    }
+
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.0.try_lock(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        self.0.free_bytes(dir)
+    }
+}
+
+impl File for UncachedFile {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.0.append(bytes)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.0.read_at_uncached(offset, buf)
+    }
+
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.0.read_at_uncached(offset, buf)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.0.len()
+    }
+
+    fn preallocate(&self, len: u64) -> Result<()> {
+        self.0.preallocate(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.0.punch(offset, len)
+    }
+}
