@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use criterion::Criterion;
-use siltstone::{Db, Durability, Options, Partition};
+use siltstone::{Db, Durability, Hooks, Options, Partition, PartitionOptions};
 use tempfile::TempDir;
 use testkit::workload::{KeySpace, Values};
 
@@ -41,9 +41,15 @@ pub struct Store {
 impl Store {
     /// An empty store.
     pub fn empty(options: Options) -> Store {
+        Store::with_hooks(options, Hooks::new())
+    }
+
+    /// An empty store whose partition has these hooks.
+    pub fn with_hooks(options: Options, hooks: Hooks) -> Store {
         let folder = tempfile::tempdir().expect("the system has a temporary folder");
         let db = Db::builder(folder.path()).options(options).open().expect("a new store opens");
-        let partition = db.partition("bench").expect("a partition can be made");
+        let partition = db.partition_with_hooks("bench", PartitionOptions::new(), hooks);
+        let partition = partition.expect("a partition can be made");
         let keys = KeySpace::new(RECORDS, KEY_BYTES);
         Store { db, partition, keys, values: Values::new(1, VALUE_BYTES), folder }
     }
@@ -51,13 +57,18 @@ impl Store {
     /// All records in one level of tables, read once so that the block cache holds them.
     pub fn compacted() -> Store {
         let mut store = Store::empty(Options::new());
-        store.fill(0..RECORDS);
-        store.partition.compact(..).expect("a store without readers compacts");
-        store.db.wait_idle().expect("background work succeeds");
-        for entry in store.partition.iter().chain(store.partition.iter()) {
+        store.settle();
+        store
+    }
+
+    /// Fills an empty store as [`Store::compacted`] says.
+    pub fn settle(&mut self) {
+        self.fill(0..RECORDS);
+        self.partition.compact(..).expect("a store without readers compacts");
+        self.db.wait_idle().expect("background work succeeds");
+        for entry in self.partition.iter().chain(self.partition.iter()) {
             entry.expect("every block verifies");
         }
-        store
     }
 
     /// As [`Store::compacted`], and every `nth` record once more in the active memtable.
