@@ -7,7 +7,7 @@ mod store;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use siltstone::raw::{RawMode, Walk};
-use siltstone::{MetaHiveOptions, Options, Partition};
+use siltstone::{MetaHiveOptions, Options, Partition, PartitionOptions};
 use testkit::Rng;
 
 use store::{RECORDS, Store};
@@ -73,7 +73,8 @@ fn raw(c: &mut Criterion) {
     let mut group = c.benchmark_group("scan/raw");
     group.throughput(Throughput::Elements(RAW_RECORDS));
     for (name, cache_bytes) in [("cached", Options::new().cache_bytes), ("uncached", 0)] {
-        let store = Store::compacted_of(RAW_RECORDS, Options::new().cache_bytes(cache_bytes));
+        let options = Options::new().cache_bytes(cache_bytes);
+        let store = Store::compacted_of(RAW_RECORDS, options, PartitionOptions::new());
         let partition = &store.partition;
         let plain = RawMode::default();
         let read_ahead = RawMode { read_ahead: true, ..plain };
@@ -88,7 +89,7 @@ fn raw(c: &mut Criterion) {
         }
     }
     // With a metadata entry behind each record, which the scan steps over and the walk shows.
-    let store = Store::compacted_of(RAW_RECORDS, Options::new());
+    let store = Store::compacted_of(RAW_RECORDS, Options::new(), PartitionOptions::new());
     let options = store.partition.options().metahive(MetaHiveOptions::default());
     let partition = store.db.partition_with("bench", options);
     let partition = &partition.expect("no key has the reserved ending");

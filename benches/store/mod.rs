@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use criterion::Criterion;
-use siltstone::{Db, Durability, Options, Partition};
+use siltstone::{Db, Durability, Options, Partition, PartitionOptions};
 use tempfile::TempDir;
 use testkit::workload::{KeySpace, Values};
 
@@ -41,26 +41,26 @@ pub struct Store {
 impl Store {
     /// An empty store.
     pub fn empty(options: Options) -> Store {
-        Store::sized(RECORDS, options)
+        Store::sized(RECORDS, options, PartitionOptions::new())
     }
 
-    /// An empty store whose keys are chosen among `records`.
-    pub fn sized(records: u64, options: Options) -> Store {
+    /// An empty store whose keys are chosen among `records`, in a partition with these options.
+    pub fn sized(records: u64, options: Options, partition: PartitionOptions) -> Store {
         let folder = tempfile::tempdir().expect("the system has a temporary folder");
         let db = Db::builder(folder.path()).options(options).open().expect("a new store opens");
-        let partition = db.partition("bench").expect("a partition can be made");
+        let partition = db.partition_with("bench", partition).expect("a partition can be made");
         let keys = KeySpace::new(records, KEY_BYTES);
         Store { db, partition, keys, values: Values::new(1, VALUE_BYTES), folder }
     }
 
     /// All records in one level of tables, read once so that the block cache holds them.
     pub fn compacted() -> Store {
-        Store::compacted_of(RECORDS, Options::new())
+        Store::compacted_of(RECORDS, Options::new(), PartitionOptions::new())
     }
 
     /// As [`Store::compacted`], so many records with these options.
-    pub fn compacted_of(records: u64, options: Options) -> Store {
-        let mut store = Store::sized(records, options);
+    pub fn compacted_of(records: u64, options: Options, partition: PartitionOptions) -> Store {
+        let mut store = Store::sized(records, options, partition);
         store.fill(0..records);
         store.partition.compact(..).expect("a store without readers compacts");
         store.db.wait_idle().expect("background work succeeds");

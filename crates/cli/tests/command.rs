@@ -75,6 +75,7 @@ fn wrong_usage_ends_with_2() {
     check(at, &["put", "db", "", "v"], 2, "");
     check(at, &["bench", "nothing"], 2, "");
     check(at, &["bench", "fillseq", "--cache", "1MB"], 2, "");
+    check(at, &["bench", "fillseq", "--verified"], 2, "");
 }
 
 #[test]
@@ -210,19 +211,23 @@ fn every_workload_runs_and_reads_find_what_was_filled() {
     let names = "fillseq,readrandom,fillrandom,fillbatch,fillsync,overwrite,seekrandom,scan,\
                  scan-reverse,readwhilewriting,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f,ycsb-w";
     let sizes = ["--records", "500", "--threads", "2", "--json", "--compact"];
-    let bench: Vec<&str> = ["bench", names].into_iter().chain(sizes).collect();
-    let output = siltstone(folder.path(), &bench);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows = report["workloads"].as_array().unwrap();
-    assert_eq!(rows.len(), 17);
-    for row in rows {
-        let name = row["workload"].as_str().unwrap();
-        assert_eq!(row["ops"], if name == "fillsync" { 1 } else { 500 }, "{name}");
-        // In ycsb-d a thread may read what another one is about to insert.
-        assert!(row["missed"] == 0 || name == "ycsb-d", "{row}");
+    for more in [&[][..], &["--metahive", "--verified"]] {
+        let bench = ["bench", names].into_iter().chain(sizes).chain(more.iter().copied());
+        let bench: Vec<&str> = bench.collect();
+        let output = siltstone(folder.path(), &bench);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = report["workloads"].as_array().unwrap();
+        assert_eq!(rows.len(), 17);
+        assert_eq!(report["config"]["verified"], !more.is_empty());
+        for row in rows {
+            let name = row["workload"].as_str().unwrap();
+            assert_eq!(row["ops"], if name == "fillsync" { 1 } else { 500 }, "{name}");
+            // In ycsb-d a thread may read what another one is about to insert.
+            assert!(row["missed"] == 0 || name == "ycsb-d", "{row}");
+        }
+        assert!(report["total"]["live_bytes"].as_u64() >= Some(500 * 116));
     }
-    assert!(report["total"]["live_bytes"].as_u64() >= Some(500 * 116));
 
     let gone = ["bench", "deleterandom,readmissing,scan", "--records", "100", "--json"];
     let output = siltstone(folder.path(), &gone);

@@ -14,6 +14,8 @@
 //!
 //! Another provider than integrity puts its own bytes behind the first 8.
 
+use std::cmp::Ordering;
+
 use lsm_core::codec::{Malformed, Reader};
 use lsm_core::types::{EntryKind, SeqNo};
 
@@ -104,9 +106,11 @@ pub fn entry_key(key: &[u8]) -> Option<&[u8]> {
 /// Whether the metadata key of `key` sorts before `next`.
 #[inline]
 pub(crate) fn metadata_key_precedes(key: &[u8], next: &[u8]) -> bool {
-    match next.strip_prefix(key) {
-        None => key < next,
-        Some(tail) => *tail > [SUFFIX][..],
+    let (head, tail) = next.split_at(key.len().min(next.len()));
+    match key[..head.len()].cmp(head) {
+        // `next` begins with the key, or ends within it and has no tail.
+        Ordering::Equal => *tail > [SUFFIX][..],
+        order => order.is_lt(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the workloads see of siltstone: one partition of a database.
 
+use siltstone::metahive::{verified_get, verified_range};
 use siltstone::{Db, Durability, Partition, Result};
 use testkit::bench::{Engine, Way, When};
 
@@ -10,6 +11,8 @@ use crate::engine;
 pub(crate) struct Measured {
     pub(crate) db: Db,
     pub(crate) partition: Partition,
+    /// Whether point reads and upward scans compare each entry with its metadata.
+    pub(crate) is_verified: bool,
 }
 
 fn durability(when: When) -> Durability {
@@ -39,6 +42,9 @@ impl Engine for Measured {
 
     #[inline]
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {
+        if self.is_verified {
+            return Ok(verified_get(&self.partition, key)?.map(|found| found.value.len()));
+        }
         Ok(self.partition.get(key)?.map(|value| value.len()))
     }
 
@@ -56,6 +62,15 @@ impl Engine for Measured {
     }
 
     fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        if self.is_verified && way == Way::Up {
+            for item in verified_range(&self.partition, ..) {
+                let (key, found) = item?;
+                if !visit(&key, &found.value) {
+                    break;
+                }
+            }
+            return Ok(());
+        }
         let mut cursor = self.partition.cursor();
         match way {
             Way::Up => cursor.seek_to_first()?,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use siltstone::{Compression, Db, PartitionOptions};
+use siltstone::{Compression, Db, MetaHiveOptions, PartitionOptions};
 use testkit::bench::measure::{Usage, disk_bytes};
 use testkit::bench::{Bench, Engine, Kind, Outcome, Plan};
 
@@ -59,6 +59,12 @@ pub(crate) struct Args {
     /// How blocks are compressed [default: the engine's]
     #[arg(long, value_enum)]
     compression: Option<Compress>,
+    /// Give every entry metadata: the partition has MetaHive
+    #[arg(long)]
+    metahive: bool,
+    /// Compare every entry with its metadata in point reads and in `scan`
+    #[arg(long, requires = "metahive")]
+    verified: bool,
     /// Folder for the database [default: a fresh one in the system's temporary folder, removed
     /// at the end]
     #[arg(long)]
@@ -120,8 +126,12 @@ impl Args {
             Some(Compress::None) => PartitionOptions::new().compression(Compression::None),
             Some(Compress::Lz4) => PartitionOptions::new().compression(Compression::Lz4),
         };
-        let partition = db.partition_with(PARTITION, options)?;
-        Ok(Measured { db, partition })
+        let partition = if self.metahive {
+            db.partition_with(PARTITION, options.metahive(MetaHiveOptions::default()))?
+        } else {
+            db.partition_with(PARTITION, options)?
+        };
+        Ok(Measured { db, partition, is_verified: self.verified })
     }
 }
 
@@ -210,7 +220,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let disk_bytes = disk_bytes(folder.path());
     report.finish(&spent, bench.user_bytes_written(), live_bytes, disk_bytes)?;
     drop(bench);
-    let Measured { db, partition } = measured;
+    let Measured { db, partition, .. } = measured;
     drop(partition);
     db.close()?;
     if let Folder::Temporary(folder) = folder {

@@ -43,6 +43,8 @@ impl Report {
             "durability": format!("{:?}", args.durability).to_lowercase(),
             "cache_bytes": args.cache,
             "write_buffer_bytes": args.write_buffer,
+            "metahive": args.metahive,
+            "verified": args.verified,
             "compression": args.compression.map(|c| format!("{c:?}").to_lowercase()),
             "seed": args.seed,
             "folder": folder.display().to_string(),
@@ -51,11 +53,16 @@ impl Report {
         let mut out = Output::new(args.json);
         if !args.json {
             let head = format!(
-                "{} records of {} + {} bytes, {} thread(s), durability {:?}, in {}\n\n\
+                "{} records of {} + {} bytes{}, {} thread(s), durability {:?}, in {}\n\n\
                  {:<17} {:>10} {:>12} {:>9} {:>9} {:>9} {:>10} {:>8} {:>8} {:>6} {:>9}",
                 args.records,
                 args.key_size,
                 args.value_size,
+                match (args.metahive, args.verified) {
+                    (false, _) => "",
+                    (true, false) => " with MetaHive",
+                    (true, true) => " with MetaHive, verified",
+                },
                 args.threads,
                 args.durability,
                 folder.display(),

@@ -8,7 +8,7 @@
 
 mod view;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -21,6 +21,11 @@ use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::PartitionVersion;
 
 pub use view::ReadView;
+
+/// See [`PartitionState::reserved_last`].
+fn reserved_last(hooks: &PartitionHooks) -> u16 {
+    hooks.rules.reserved_suffix.last().map_or(0, |last| 0x100 | u16::from(*last))
+}
 
 /// See the module.
 pub struct PartitionState {
@@ -42,9 +47,10 @@ pub struct PartitionState {
     pub any_key: bool,
     /// Where large values live: attached before the first use, never changed.
     store: OnceLock<Arc<dyn ValueStore>>,
-    /// Replaced as a whole; loaded by jobs, and by writes if `has_rules`.
+    /// Replaced as a whole; loaded by jobs, and by writes of keys that end in `reserved_last`.
     hooks: ArcSwap<PartitionHooks>,
-    has_rules: AtomicBool,
+    /// The last byte of the reserved suffix and 0x100, or 0: a write looks at this alone.
+    reserved_last: AtomicU16,
     /// Grows with every change of the hooks: the commit path looks again at writes that were
     /// checked before one.
     rules_epoch: AtomicU32,
@@ -67,7 +73,7 @@ impl PartitionState {
             past: Mutex::default(),
             dropped_at: AtomicU64::new(0),
             any_key: hooks.rules.any_key,
-            has_rules: AtomicBool::new(!hooks.rules.reserved_suffix.is_empty()),
+            reserved_last: AtomicU16::new(reserved_last(&hooks)),
             store: hooks.store.clone().map_or_else(OnceLock::new, OnceLock::from),
             hooks: ArcSwap::from_pointee(hooks),
             rules_epoch: AtomicU32::new(0),
@@ -98,7 +104,7 @@ impl PartitionState {
         if let Some(store) = &hooks.store {
             self.store.get_or_init(|| store.clone());
         }
-        self.has_rules.store(!hooks.rules.reserved_suffix.is_empty(), Ordering::Release);
+        self.reserved_last.store(reserved_last(&hooks), Ordering::Release);
         self.hooks.store(Arc::new(hooks));
         self.rules_epoch.fetch_add(1, Ordering::Release);
     }
@@ -112,9 +118,16 @@ impl PartitionState {
     /// An error if the partition reserves the ending of `key`, a stored key.
     #[inline]
     pub fn check_key(&self, key: &[u8]) -> Result<()> {
-        if !self.has_rules.load(Ordering::Acquire) {
+        let reserved = self.reserved_last.load(Ordering::Acquire);
+        if reserved == 0 || key.last() != Some(&(reserved as u8)) {
             return Ok(());
         }
+        self.check_suffix(key)
+    }
+
+    #[cold]
+    fn check_suffix(&self, key: &[u8]) -> Result<()> {
+        // Just before the hooks are replaced they may have no rules: the commit path looks again.
         check_reserved(&self.name, &self.hooks.load().rules, key)
     }
 

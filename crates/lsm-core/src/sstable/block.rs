@@ -199,7 +199,8 @@ impl Block {
             words: Vec::with_capacity(count),
             offsets: Vec::with_capacity(count),
             hidden_suffix,
-            hidden: Vec::new(),
+            hidden: Vec::with_capacity(if hidden_suffix.is_some() { count } else { 0 }),
+            last: None,
             last_hidden: None,
         };
         check.entries(count)?;

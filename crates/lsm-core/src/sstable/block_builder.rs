@@ -8,7 +8,7 @@ use crate::codec::{put_u32, put_u64, put_varint};
 use crate::types::{KeyRef, SeqNo, Trailer};
 
 use super::block::{RESTART_ENTRIES, TAIL_BYTES};
-use super::block_search::{common_len, compare_tails};
+use super::block_search::{JoinedKey, common_len, compare_tails};
 use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden};
 
 /// A block under construction.
@@ -93,7 +93,12 @@ impl BlockBuilder {
         };
         let count = self.owners.len();
         // Most often it is the last.
-        if self.owners.last().is_some_and(|place| order(place).is_eq()) {
+        let is_owner = |place: &Place| {
+            let shared = &self.payload[place.restart..place.restart + place.shared];
+            let suffix = &self.payload[place.suffix..place.suffix + place.suffix_len];
+            place.trailer.seq() == seq && JoinedKey { shared, suffix }.is(user)
+        };
+        if self.owners.last().is_some_and(is_owner) {
             return Some(1);
         }
         let at = self.owners.partition_point(|place| order(place).is_lt());

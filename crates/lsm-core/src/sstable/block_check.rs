@@ -25,8 +25,19 @@ pub(super) struct Check<'a> {
     /// The table's, if it may have hidden entries.
     pub hidden_suffix: Option<&'a [u8]>,
     pub hidden: Vec<u32>,
-    /// The hidden entry behind the last visible one, if there is one.
-    pub last_hidden: Option<PiecedKey<'a>>,
+    /// The last visible entry.
+    pub last: Option<(JoinedKey<'a>, Trailer)>,
+    /// The hidden entry behind it, if there is one.
+    pub last_hidden: Option<LastHidden<'a>>,
+}
+
+/// A hidden entry that nothing visible has come behind yet.
+#[derive(Clone, Copy)]
+pub(super) enum LastHidden<'a> {
+    /// That of the last visible entry, right behind it: as nearly all are.
+    OfLast,
+    /// Any other.
+    Other(PiecedKey<'a>),
 }
 
 impl<'a> Check<'a> {
@@ -38,7 +49,6 @@ impl<'a> Check<'a> {
         let mut at = 0;
         let mut restart: &[u8] = &[];
         let mut common_prefix: &[u8] = &[];
-        let mut last: Option<(JoinedKey<'a>, Trailer)> = None;
         for i in 0..count {
             // There are bytes behind the entries, so that this one exists.
             if self.payload[at] & HIDDEN_BIT != 0 {
@@ -63,23 +73,31 @@ impl<'a> Check<'a> {
             }
             let key = JoinedKey { shared: &restart[..head.shared], suffix };
             let word = joined_word(key, self.common);
-            if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), last) {
+            if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), self.last)
+            {
                 // Behind a prefix that all have, words ascend with the keys; equal ones decide
                 // nothing.
                 let order = before.cmp(&word).then_with(|| compare_joined(last_key, key));
                 if order.then(trailer.cmp(&last_trailer)) != Ordering::Less {
                     return Err(bad("keys do not ascend", at));
                 }
+                // Of two keys that differ within their words the hidden key of the first sorts
+                // behind the second only if the second begins with the first.
+                let cannot_begin = before != word && key.len() <= last_key.len();
+                if matches!(self.last_hidden, Some(LastHidden::OfLast)) && cannot_begin {
+                    self.last_hidden = None;
+                }
             }
-            if let Some(hidden) = self.last_hidden.take() {
+            if let Some(hidden) = self.hidden_before() {
                 let here = self.pieced(key, trailer, word);
                 if hidden.order(&here) != Ordering::Less {
                     return Err(bad("keys do not ascend", at));
                 }
+                self.last_hidden = None;
             }
             self.words.push(word);
             self.offsets.push(at as u32);
-            last = Some((key, trailer));
+            self.last = Some((key, trailer));
             at = next;
         }
         at = self.hidden_run(at)?;
@@ -122,9 +140,26 @@ impl<'a> Check<'a> {
     /// Takes in the hidden entries from `at` on; returns where the next visible one begins.
     fn hidden_run(&mut self, mut at: usize) -> Result<usize, Malformed> {
         while at < self.end && self.payload[at] & HIDDEN_BIT != 0 {
-            at = self.hidden_entry(at)?;
+            at = match self.usual_hidden_entry(at) {
+                Some(next) => next,
+                None => self.hidden_entry(at)?,
+            };
         }
         Ok(at)
+    }
+
+    /// Takes in the hidden entry at `at` if it is as nearly all are: short, and right behind its
+    /// owner, where it is in order. What would be wrong is not said here.
+    #[inline]
+    fn usual_hidden_entry(&mut self, at: usize) -> Option<usize> {
+        let next = HiddenHead::usual_end(self.payload, at)?;
+        let len = self.last?.0.len() + self.hidden_suffix?.len();
+        if self.last_hidden.is_some() || next > self.end || len > INTERNAL_KEY_BYTES_MAX {
+            return None;
+        }
+        self.last_hidden = Some(LastHidden::OfLast);
+        self.hidden.push(at as u32);
+        Some(next)
     }
 
     /// Takes in the hidden entry at `at`; returns where it ends.
@@ -139,10 +174,16 @@ impl<'a> Check<'a> {
         if head.payload_len() as u64 > FORMAT_VALUE_BYTES_MAX {
             return Err(bad("value length out of range", at));
         }
-        let is_behind_owner = head.owner == Owner::Near(1) && self.last_hidden.is_none();
-        let here = match head.owner {
-            Owner::Near(back) => self.near(back, suffix, at)?,
-            Owner::Plain(start, len, delta) => {
+        let here = match (head.owner, self.last) {
+            // Right behind its owner it is in order.
+            (Owner::Near(1), Some((owner, _))) if self.last_hidden.is_none() => {
+                check_len(owner.len() + suffix.len(), at)?;
+                self.last_hidden = Some(LastHidden::OfLast);
+                self.hidden.push(at as u32);
+                return Ok(head.payload.end);
+            }
+            (Owner::Near(back), _) => self.near(back, suffix, at)?,
+            (Owner::Plain(start, len, delta), _) => {
                 let key = &self.payload[start..start + len];
                 if len <= suffix.len() || !key.ends_with(suffix) {
                     return Err(bad("hidden key lacks the suffix", at));
@@ -151,21 +192,28 @@ impl<'a> Check<'a> {
                 PiecedKey { pieces: [key, &[], &[]], trailer, word: None }
             }
         };
-        let len: usize = here.pieces.iter().map(|piece| piece.len()).sum();
-        if len > INTERNAL_KEY_BYTES_MAX {
-            return Err(bad("key length out of range", at));
+        check_len(here.pieces.iter().map(|piece| piece.len()).sum(), at)?;
+        let before =
+            self.hidden_before().or_else(|| self.visible(self.offsets.len().checked_sub(1)?));
+        if before.is_some_and(|before| before.order(&here) != Ordering::Less) {
+            return Err(bad("keys do not ascend", at));
         }
-        // Right behind its owner it is in order.
-        if !is_behind_owner {
-            let before =
-                self.last_hidden.or_else(|| self.visible(self.offsets.len().checked_sub(1)?));
-            if before.is_some_and(|before| before.order(&here) != Ordering::Less) {
-                return Err(bad("keys do not ascend", at));
-            }
-        }
-        self.last_hidden = Some(here);
+        self.last_hidden = Some(LastHidden::Other(here));
         self.hidden.push(at as u32);
         Ok(head.payload.end)
+    }
+
+    /// The key of the hidden entry that nothing visible has come behind yet.
+    #[inline]
+    fn hidden_before(&self) -> Option<PiecedKey<'a>> {
+        match self.last_hidden? {
+            LastHidden::Other(key) => Some(key),
+            LastHidden::OfLast => {
+                let (owner, trailer) = self.last?;
+                let pieces = [owner.shared, owner.suffix, self.hidden_suffix?];
+                Some(PiecedKey { pieces, trailer: hidden_trailer(trailer.seq()), word: None })
+            }
+        }
     }
 
     /// The key of a hidden entry whose owner is `back` visible entries before.
@@ -196,4 +244,9 @@ impl<'a> Check<'a> {
     fn pieced(&self, key: JoinedKey<'a>, trailer: Trailer, word: u64) -> PiecedKey<'a> {
         PiecedKey { pieces: [key.shared, key.suffix, &[]], trailer, word: Some(word) }
     }
+}
+
+#[inline]
+fn check_len(len: usize, at: usize) -> Result<(), Malformed> {
+    if len > INTERNAL_KEY_BYTES_MAX { Err(bad("key length out of range", at)) } else { Ok(()) }
 }

@@ -17,6 +17,12 @@ pub(super) struct JoinedKey<'a> {
 }
 
 impl JoinedKey<'_> {
+    /// Length of the key, in bytes.
+    #[inline]
+    pub(super) fn len(self) -> usize {
+        self.shared.len() + self.suffix.len()
+    }
+
     /// Whether it is `key`.
     pub(super) fn is(self, key: &[u8]) -> bool {
         key.len() == self.shared.len() + self.suffix.len()

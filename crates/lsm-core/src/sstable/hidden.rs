@@ -9,7 +9,8 @@
 //!
 //! ```text
 //! size    name     meaning
-//! 1       header   0x30, or 0x70 if the sequence number is left out
+//! 1       header   0x30; with 0x40 if the sequence number is left out; with 0x80 if `back` is 1
+//!                  and left out, as a writer does
 //! varint  back     the owner is this many visible entries before; at least 1
 //! varint  payload  length of the payload as stored
 //! ..      payload
@@ -45,6 +46,8 @@ pub(super) const HIDDEN_BIT: u8 = 0x10;
 const NEAR_BIT: u8 = 0x20;
 /// The payload begins with the sequence number, which is left out.
 const SEQ_LEFT_OUT_BIT: u8 = 0x40;
+/// The owner is the visible entry before, and that is not said.
+const BACK_LEFT_OUT_BIT: u8 = 0x80;
 /// Most bytes that a stored hidden entry has beyond key and payload.
 pub(super) const HIDDEN_HEAD_BYTES_MAX: usize = 1 + 15 + 8;
 /// Bytes of a sequence number at the front of a payload.
@@ -75,16 +78,17 @@ impl HiddenHead {
     pub(super) fn decode(bytes: &[u8], at: usize) -> Option<HiddenHead> {
         let header = *bytes.get(at)?;
         let lacks_seq = header & SEQ_LEFT_OUT_BIT != 0;
-        match header & !SEQ_LEFT_OUT_BIT {
+        let lacks_back = header & BACK_LEFT_OUT_BIT != 0;
+        match header & !(SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT) {
             near if near == HIDDEN_BIT | NEAR_BIT => {
-                let (back, back_len) = varint_at(bytes, at + 1)?;
+                let (back, back_len) = if lacks_back { (1, 0) } else { varint_at(bytes, at + 1)? };
                 let (len, len_len) = varint_at(bytes, at + 1 + back_len)?;
                 let start = at + 1 + back_len + len_len;
                 let payload = start..start.checked_add(usize::try_from(len).ok()?)?;
                 let owner = Owner::Near(usize::try_from(back).ok()?);
                 Some(HiddenHead { owner, lacks_seq, payload })
             }
-            HIDDEN_BIT => {
+            HIDDEN_BIT if !lacks_back => {
                 let head = Head::decode(bytes, at)?;
                 if head.shared != 0 {
                     return None;
@@ -96,6 +100,15 @@ impl HiddenHead {
             }
             _ => None,
         }
+    }
+
+    /// Where the hidden entry at `at` ends, if it belongs to the entry before and is short.
+    #[inline]
+    pub(super) fn usual_end(bytes: &[u8], at: usize) -> Option<usize> {
+        let [header, len, ..] = *bytes.get(at..)? else { return None };
+        let is_usual =
+            header & !SEQ_LEFT_OUT_BIT == HIDDEN_BIT | NEAR_BIT | BACK_LEFT_OUT_BIT && len < 0x80;
+        is_usual.then_some(at + 2 + usize::from(len))
     }
 
     /// Length of the whole payload, in bytes.
@@ -136,8 +149,11 @@ pub(super) fn put_hidden(
     let stored = rest.unwrap_or(payload);
     match back {
         Some(back) => {
-            out.push(HIDDEN_BIT | NEAR_BIT | left_out);
-            put_varint(out, back as u64);
+            let back_left_out = if back == 1 { BACK_LEFT_OUT_BIT } else { 0 };
+            out.push(HIDDEN_BIT | NEAR_BIT | left_out | back_left_out);
+            if back != 1 {
+                put_varint(out, back as u64);
+            }
             put_varint(out, stored.len() as u64);
         }
         None => {

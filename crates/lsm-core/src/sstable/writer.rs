@@ -161,7 +161,7 @@ impl SstWriter {
     /// If the key is not behind the last one, is no tombstone, lacks the suffix, or is the first.
     ///
     /// # Cost
-    /// With its owner in the same block: the payload and 3 bytes, in groups of up to 127 entries;
+    /// With its owner in the same block: the payload and 2 bytes, or 3 if it is not right before;
     /// 8 less where the payload begins with the sequence number, little-endian.
     pub fn add_hidden(&mut self, key: KeyRef<'_>, payload: &[u8]) -> Result<()> {
         check_lengths(key, payload)?;

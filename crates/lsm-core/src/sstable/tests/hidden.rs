@@ -8,9 +8,11 @@ use proptest::prelude::*;
 
 use super::model::{at, check, entries, user_key};
 use super::{Entries, IDENTITY, entry, open, options};
+use crate::codec::Malformed;
 use crate::error::ErrorKind;
 use crate::hooks;
 use crate::iter::InternalIter;
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::block_builder::BlockBuilder;
@@ -345,21 +347,76 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
     assert!(forced > 0 && reader.blocks().count() > 90);
 }
 
-/// A block of hidden and visible entries of the suffix 1.
-fn block_of(entries: &[(&[u8], bool, &[u8])]) -> Block {
+/// A block of hidden and visible entries of the suffix 1, in any order, as far as it parses.
+fn try_block_of(entries: &[(&[u8], u64, bool, &[u8])]) -> Result<Block, Malformed> {
     let mut builder = BlockBuilder::new(SeqNo::ZERO);
     builder.expect_hidden();
-    for (key, hidden, value) in entries {
+    for (key, seq, hidden, value) in entries {
         let kind = if *hidden { EntryKind::Tombstone } else { EntryKind::Value };
-        let key = KeyRef::new(key, Trailer::new(SeqNo::new(5).unwrap(), kind));
+        let key = KeyRef::new(key, Trailer::new(SeqNo::new(*seq).unwrap(), kind));
         match hidden {
             true => builder.add_hidden(key, 1, value),
             false => builder.add(key, value),
         }
     }
-    let bytes: Arc<[u8]> = builder.finish(entries.last().unwrap().0).into();
+    let last = entries.iter().rfind(|(_, _, hidden, _)| !hidden).unwrap().0;
+    let bytes: Arc<[u8]> = builder.finish(last).into();
     let len = bytes.len();
-    Block::parse(Payload { bytes, len }, Some(&[1])).unwrap()
+    Block::parse(Payload { bytes, len }, Some(&[1]))
+}
+
+fn block_of(entries: &[(&[u8], bool, &[u8])]) -> Block {
+    let entries: Vec<_> = entries.iter().map(|(key, hidden, v)| (*key, 5, *hidden, *v)).collect();
+    try_block_of(&entries).unwrap()
+}
+
+#[test]
+fn a_block_is_refused_unless_hidden_entries_are_in_their_order_too() {
+    let check = |entries: &[(&[u8], u64, bool)], is_in_order: bool| {
+        let all: Vec<_> = entries.iter().map(|(key, seq, h)| (*key, *seq, *h, &b"v"[..])).collect();
+        assert_eq!(try_block_of(&all).is_ok(), is_in_order, "{entries:?}");
+    };
+    for stem in [&b""[..], b"long enough for more than a word"] {
+        let key = |tail: &[u8]| [stem, b"k", tail].concat();
+        let (k, plus, zero, zero_plus) = (key(b""), key(b"\x01"), key(b"\0a"), key(b"\0a\x01"));
+        for (behind, is_in_order) in [
+            (key(b"\0a"), false),
+            (key(b"\0"), false),
+            (key(b"\x01a"), true),
+            (key(b"\x02"), true),
+            ([stem, b"l"].concat(), true),
+        ] {
+            check(&[(&k, 5, false), (&plus, 5, true), (&behind, 9, false)], is_in_order);
+        }
+        // Versions of one key, and their hidden entries behind all of them.
+        check(&[(&k, 5, false), (&plus, 5, true), (&k, 4, false)], false);
+        let versions = [(&k[..], 5, false), (&k, 4, false)];
+        check(&[&versions[..], &[(&plus, 5, true), (&plus, 4, true)]].concat(), true);
+        check(&[&versions[..], &[(&plus, 4, true), (&plus, 5, true)]].concat(), false);
+        check(&[&versions[..], &[(&plus, 4, true), (&plus, 4, true)]].concat(), false);
+        check(&[(&k, 5, false), (&plus, 5, true), (&plus, 5, true)], false);
+        // A pair between a key and its hidden entry.
+        let pair = [(&zero[..], 6, false), (&zero_plus, 6, true)];
+        check(&[&[(&k[..], 5, false)], &pair[..], &[(&plus, 5, true)]].concat(), true);
+        check(&[&[(&k[..], 5, false), (&plus, 5, true)], &pair[..]].concat(), false);
+        check(&[(&k, 5, false), (&zero, 6, false), (&plus, 5, true), (&zero_plus, 6, true)], false);
+    }
+}
+
+#[test]
+fn hidden_entries_that_do_not_fit_are_refused() {
+    let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b"), (b"c", false, b"v")]);
+    let (at, len) = (block.hidden()[0] as usize, block.bytes.len());
+    for wrong in [5, 0x7f, 0x80, 0xff] {
+        let mut bytes = block.bytes.to_vec();
+        bytes[at + 1] = wrong;
+        assert!(Block::parse(Payload { bytes: bytes.into(), len }, Some(&[1])).is_err());
+    }
+    let key = vec![b'k'; INTERNAL_KEY_BYTES_MAX];
+    let longer = [&key[..], &[1]].concat();
+    assert!(try_block_of(&[(&key, 5, false, b"v"), (&longer, 5, true, b"v")]).is_err());
+    let (key, longer) = (&key[1..], &longer[1..]);
+    assert!(try_block_of(&[(key, 5, false, b"v"), (longer, 5, true, b"v")]).is_ok());
 }
 
 #[test]
@@ -371,6 +428,26 @@ fn what_lies_behind_the_entries_is_not_taken_for_a_hidden_one() {
     }
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b")]);
     assert!(block.next_hidden(0, block.value_range(0).end).is_some());
+}
+
+#[test]
+fn an_owner_right_before_may_be_named_or_not() {
+    let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b")]);
+    let at = block.hidden()[0] as usize;
+    assert_eq!(block.bytes[at..at + 2], [0xb0, 4]);
+    // As the first writers of hidden entries had it.
+    let bytes = [&block.bytes[..at], &[0x30, 1, 4], &block.bytes[at + 2..]].concat();
+    let len = bytes.len();
+    let named = Block::parse(Payload { bytes: bytes.into(), len }, Some(&[1])).unwrap();
+    for block in [&block, &named] {
+        let head = block.next_hidden(0, at).unwrap();
+        assert_eq!(head.behind_seq(&block.bytes), None);
+        assert_eq!(head.payload_len(), 4);
+    }
+    // A key of its own is no way to leave out where the owner is.
+    let bytes = [&block.bytes[..at], &[0x90, 0, 2, 4, 5, b'b', 1], &block.bytes[at + 2..]].concat();
+    let len = bytes.len();
+    assert!(Block::parse(Payload { bytes: bytes.into(), len }, Some(&[1])).is_err());
 }
 
 #[test]

@@ -488,7 +488,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_a_hidden_or_suspect_entry_panic(
-        mut payload in vec(prop_oneof![any::<u8>(), 0..4_u8, Just(0x30), Just(0x70), Just(0x50)], 0..60),
+        mut payload in vec(prop_oneof![any::<u8>(), 0..4_u8, Just(0x30), Just(0x70), Just(0xf0), Just(0xb0), Just(0x50)], 0..60),
         count in 0..4_u8,
         is_tailed: bool,
     ) {

@@ -1,0 +1,129 @@
+//! What metadata beside every entry costs: the same work on a plain partition and on one with
+//! MetaHive, and reads that compare each entry with its metadata.
+//!
+//! `cargo bench --bench metahive`; for large data sets and pairs in turn `scripts/metahive-overhead.sh`
+
+mod store;
+
+use std::hint::black_box;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use siltstone::metahive::{verified_get, verified_range};
+use siltstone::{MetaHiveOptions, Options, Partition, PartitionOptions};
+use testkit::Rng;
+
+use store::{RECORDS, Store, VALUE_BYTES};
+
+/// The two sides of each pair.
+const SIDES: [(&str, bool); 2] = [("plain", false), ("metahive", true)];
+
+fn options(has_metahive: bool) -> PartitionOptions {
+    let options = PartitionOptions::new();
+    if has_metahive { options.metahive(MetaHiveOptions::default()) } else { options }
+}
+
+/// All records in one level of tables whose blocks are cached.
+fn settled(has_metahive: bool) -> Store {
+    Store::compacted_of(RECORDS, Options::new(), options(has_metahive))
+}
+
+/// Bytes of all keys and values.
+fn walk(partition: &Partition) -> usize {
+    let mut cursor = partition.cursor();
+    cursor.seek_to_first().expect("every block verifies");
+    let mut bytes = 0;
+    while cursor.valid() {
+        bytes += cursor.key().len() + cursor.value().expect("every block verifies").len();
+        cursor.next().expect("every block verifies");
+    }
+    bytes
+}
+
+fn reads(c: &mut Criterion) {
+    let stores = SIDES.map(|(name, has_metahive)| (name, settled(has_metahive)));
+    for (name, store) in &stores {
+        let (mut rng, mut key) = (Rng::new(2), Vec::new());
+        c.bench_function(&format!("metahive/get/{name}"), |b| {
+            b.iter(|| {
+                store.keys.record(rng.below(RECORDS), &mut key);
+                store.partition.get(black_box(&key)).expect("every block verifies")
+            });
+        });
+    }
+    let [_, (_, store)] = &stores;
+    let (mut rng, mut key) = (Rng::new(2), Vec::new());
+    c.bench_function("metahive/get/verified", |b| {
+        b.iter(|| {
+            store.keys.record(rng.below(RECORDS), &mut key);
+            verified_get(&store.partition, black_box(&key)).expect("every entry verifies")
+        });
+    });
+    let mut group = c.benchmark_group("metahive/scan");
+    group.throughput(Throughput::Elements(RECORDS));
+    for (name, store) in &stores {
+        group.bench_function(*name, |b| b.iter(|| walk(&store.partition)));
+    }
+    group.bench_function("verified", |b| {
+        b.iter(|| {
+            let entries = verified_range(&store.partition, ..);
+            let bytes =
+                entries.map(|item| item.map_or(0, |(k, found)| k.len() + found.value.len()));
+            bytes.sum::<usize>()
+        });
+    });
+    group.finish();
+}
+
+fn writes(c: &mut Criterion) {
+    for (name, has_metahive) in SIDES {
+        let mut store = Store::sized(RECORDS, Options::new(), options(has_metahive));
+        let (mut rng, mut key) = (Rng::new(2), Vec::new());
+        c.bench_function(&format!("metahive/put/{name}"), |b| {
+            b.iter(|| {
+                store.keys.record(rng.below(RECORDS), &mut key);
+                store.partition.put(&key, store.values.next(VALUE_BYTES)).expect("it is writable")
+            });
+        });
+    }
+}
+
+/// From a memtable to a table, and from two tables whose records alternate to one level.
+fn background(c: &mut Criterion) {
+    let flush = |store: &Store| store.db.flush().expect("background work succeeds");
+    let mut group = c.benchmark_group("metahive");
+    group.throughput(Throughput::Elements(RECORDS)).sample_size(10);
+    for (name, has_metahive) in SIDES {
+        let empty = || Store::sized(RECORDS, Options::new(), options(has_metahive));
+        group.bench_function(format!("flush/{name}"), |b| {
+            let filled = || {
+                let mut store = empty();
+                store.fill(0..RECORDS);
+                store
+            };
+            let flushed = |store: Store| {
+                flush(&store);
+                store
+            };
+            b.iter_batched(filled, flushed, BatchSize::PerIteration);
+        });
+        group.bench_function(format!("compact/{name}"), |b| {
+            let flushed = || {
+                let mut store = empty();
+                for first in [0, 1] {
+                    store.fill((first..RECORDS).step_by(2));
+                    flush(&store);
+                }
+                store
+            };
+            let compacted = |store: Store| {
+                store.partition.compact(..).expect("a store without readers compacts");
+                store
+            };
+            b.iter_batched(flushed, compacted, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
+}
+
+criterion_group! { name = benches; config = store::criterion(); targets = reads, writes, background }
+criterion_main!(benches);
