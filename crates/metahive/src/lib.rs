@@ -27,7 +27,8 @@
 //! | entry and metadata replaced by an older or a foreign pair | no | the engine's block and file checksums, which know place and file |
 //! | an entry of another partition or database | no | an entry must verify wherever it moves to |
 //! | what was damaged before the flush | no | the log's and the batch's checksums |
-//! | entries of a damaged block that do not decode | yes, in a table made here | the compaction fails, a scrub names the block and its keys |
+//! | a single flipped bit anywhere in a block | yes, and turned back | the block's own checksum |
+//! | entries of a damaged block that do not decode | yes | the compaction fails, a scrub names the block and its keys |
 //! | tables that are never compacted | by a scrub | [`scrub()`] reads them past every cache, whenever it is called |
 //! | forgery | no | XXH3 is no signature |
 //!
@@ -36,7 +37,7 @@
 //! Nothing on the way of a write. For each entry of 20 + 100 bytes a flush pays some 40 ns, of
 //! which 8 are for its checksum, and a compaction, which verifies as well, some 70 ns. A verified
 //! get takes some 50 ns more than a plain one.
-//! A table grows by some 30 bytes an entry. A job holds 16 bytes for each version of the keys whose
+//! A table grows by 18 bytes an entry: see `docs/metahive.md`. A job holds 16 bytes for each version of the keys whose
 //! metadata it has not met yet, which is nearly always one key.
 //!
 //! A scrub reads as fast as the device gives: 450 MiB/s where it was measured, 310 ns for each entry
