@@ -15,7 +15,7 @@ use crate::types::{EntryKind, FileNo, SeqNo};
 pub enum JobKind {
     /// Memtables are written to level 0.
     Flush,
-    /// Tables are merged.
+    /// Tables are merged. Also an export, for the filter that seals: its outputs go elsewhere.
     Compaction,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! 1. An export is a range of one partition as of one snapshot: one version of each user key, no
-//!    tombstones. Its description is published last, so a folder with one is whole.
+//!    tombstones, and the hidden entries that belong to what is there. Its description is published last, so a folder with one is whole.
 //! 2. An ingest is one edit: all of the export becomes visible at one sequence number, or nothing.
 
 mod arrival;
