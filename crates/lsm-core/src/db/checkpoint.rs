@@ -102,7 +102,7 @@ impl DbInner {
         // Values wait for the partitions' own versions, which a new generation of the manifest
         // replaces in the one of the database: views first, as what they keep is not less.
         let pinned = partitions.iter().map(|p| (p.clone(), p.pin())).collect();
-        let version = self.lock_versions()?.current().clone();
+        let version = self.catalog.edit()?.current().clone();
         Ok((version, last_seq, pinned))
     }
 

@@ -38,9 +38,8 @@ impl DbInner {
         self.ease();
         // Calls that work on threads of their own give up; none may touch the folder afterwards.
         let flushing = self.wait_for_jobs();
-        let versions = self.versions.lock();
-        self.shut.store(true, Ordering::Release);
-        drop((versions, flushing));
+        self.catalog.shut();
+        drop(flushing);
         let removed = self.remove_obsolete();
         *lock = None;
         flushed.and(ended).and(removed)

@@ -132,7 +132,7 @@ impl DbInner {
         through: MemtableId,
         old_log: OldLog,
     ) -> Result<()> {
-        self.lock_versions()?.ensure_writable()?;
+        self.catalog.edit()?.ensure_writable()?;
         let view = partition.pin();
         let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
         let sealed = &view.sealed[newer..];
@@ -313,7 +313,7 @@ impl DbInner {
         job: &Job,
         version: &PartitionVersion,
     ) -> Result<Vec<SstMeta>> {
-        self.lock_versions()?.ensure_writable()?;
+        self.catalog.edit()?.ensure_writable()?;
         let (id, to) = (partition.id, job.level_to as u8);
         let removed = job.tables().map(|(level, table)| Change::TableRemoved {
             partition: id,

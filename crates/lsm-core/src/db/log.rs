@@ -308,7 +308,7 @@ impl DbInner {
         let reserve = self.reserve_segment(self.options.wal_segment_bytes, &[])?;
         let mut pipeline = self.between_groups();
         // The log may have been begun anew meanwhile, without the reserve.
-        let is_listed = self.lock_versions()?.current().log_segments.contains_key(&reserve.1);
+        let is_listed = self.catalog.edit()?.current().log_segments.contains_key(&reserve.1);
         if !is_listed {
             return Ok(());
         }

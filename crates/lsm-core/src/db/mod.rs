@@ -1,12 +1,13 @@
 //! The database: the only folder that knows everything below it.
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
-//! `open.rs` makes a database, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
+//! `open.rs` makes a database, `catalog.rs` knows what is in it, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
 //! `obsolete.rs` lets files go, `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy
 //! to and from other folders; `errors.rs` says what a failure means and `resume.rs` goes on after
 //! the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`.
 
 mod background;
+mod catalog;
 mod checkpoint;
 mod close;
 mod commit;
@@ -33,9 +34,9 @@ mod written;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::Mutex;
 
 use crate::cache::Blocks;
 use crate::compaction::Inject;
@@ -47,7 +48,7 @@ use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, SeqNo};
-use crate::version::{Change, FileNumbers, TableContext, VersionSet};
+use crate::version::{Change, FileNumbers, TableContext};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
@@ -60,10 +61,10 @@ pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use write::Batch;
 
 use background::Background;
+use catalog::Catalog;
 use commit::CommitPath;
 use jobs::Jobs;
 use obsolete::ObsoleteFiles;
-use partitions::Partitions;
 use stall::Stall;
 
 /// Everything that the handles of one open database share.
@@ -85,7 +86,8 @@ pub(crate) struct DbInner {
     /// Changes entries between reading and writing: for tests alone.
     inject: Option<Box<Inject>>,
 
-    // Each with a lock of its own inside.
+    // Each with locks of its own inside.
+    catalog: Catalog,
     commit: CommitPath,
     background: Background,
     jobs: Jobs,
@@ -95,18 +97,10 @@ pub(crate) struct DbInner {
     in_doubt: Mutex<resume::InDoubt>,
     snapshot_times: health::SnapshotTimes,
 
-    /// Held over the manifest's append and sync, and while views take a new version in.
-    versions: Mutex<VersionSet>,
-    partitions: RwLock<Partitions>,
-    /// Number of the last durable edit: written under `versions`, read anywhere.
-    edit_number: AtomicU64,
-
     /// Why no write is taken until `resume.rs` succeeds. Set and cleared together with the failed
     /// sync of the commit path.
     failure: Mutex<Option<Error>>,
     closed: AtomicBool,
-    /// Set under `versions` before the lock file is let go: nothing is installed from then on.
-    shut: AtomicBool,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
@@ -129,35 +123,17 @@ impl DbInner {
 
     /// Makes changes durable that concern no partition's view.
     pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
-        let mut versions = self.lock_versions()?;
-        let number = versions.install(changes)?.edit_number;
-        self.note_edit(number);
-        Ok(())
-    }
-
-    /// Notes under the lock of the versions that an edit is durable.
-    pub(super) fn note_edit(&self, number: u64) {
-        self.edit_number.store(number, Ordering::Release);
-    }
-
-    /// The lock under which edits are installed; refused once the database has let go of its
-    /// folder, which may be another process's by then.
-    pub(super) fn lock_versions(&self) -> Result<MutexGuard<'_, VersionSet>> {
-        let versions = self.versions.lock();
-        if self.shut.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
-        }
-        Ok(versions)
+        self.catalog.install(changes)
     }
 
     /// The last edit that is durable.
     pub(super) fn durable_edit(&self) -> u64 {
-        self.edit_number.load(Ordering::Acquire)
+        self.catalog.durable_edit()
     }
 
     /// All partitions that exist.
     pub(super) fn live_partitions(&self) -> Vec<Arc<PartitionState>> {
-        self.partitions.read().all()
+        self.catalog.partitions()
     }
 
     /// A random number, from the source that the opener named.

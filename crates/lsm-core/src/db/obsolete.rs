@@ -204,7 +204,7 @@ impl DbInner {
     /// The whole state of a partition's value store, unless there are edits that it was not told
     /// of. Called under the lock of the versions.
     pub(super) fn store_state(&self, id: PartitionId) -> Option<Vec<u8>> {
-        let store = self.partitions.read().with_id(id)?.store().cloned()?;
+        let store = self.catalog.with_id(id)?.store().cloned()?;
         if self.obsolete.has_untold(id) {
             return None;
         }

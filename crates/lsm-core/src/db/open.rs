@@ -4,15 +4,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::DbInner;
 use super::background::{Background, BackgroundMode};
+use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::handle::Db;
-use super::partitions::Partitions;
 use super::recovery::Opening;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -149,10 +149,10 @@ impl Builder {
         let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options, &hooks)?;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
-        let mut partitions = Partitions::default();
+        let catalog = Catalog::new(versions);
         for partition in version.partitions.values() {
             let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
-            partitions.add(Arc::new(PartitionState::new(partition.clone(), hooks)));
+            catalog.add(Arc::new(PartitionState::new(partition.clone(), hooks)));
         }
         let inner = Arc::new(DbInner {
             tables: Arc::new(TableContext {
@@ -174,6 +174,7 @@ impl Builder {
             hook_provider,
             listeners,
             inject,
+            catalog,
             commit: CommitPath::new(version.last_seq),
             background: Background::new(mode, clock),
             jobs: super::jobs::Jobs::default(),
@@ -182,17 +183,13 @@ impl Builder {
             events: super::events::Events::default(),
             in_doubt: Mutex::default(),
             snapshot_times: Default::default(),
-            edit_number: AtomicU64::new(version.edit_number),
-            versions: Mutex::new(versions),
-            partitions: RwLock::new(partitions),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
-            shut: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         });
         inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));
         let weak = Arc::downgrade(&inner);
-        inner.versions.lock().set_state_of(move |id| weak.upgrade()?.store_state(id));
+        inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
         let db = Db::new(inner);
         db.inner().start_background()?;
         Ok(db)

@@ -1,8 +1,6 @@
 //! Creating, finding and dropping partitions; installing what changes one.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::DbInner;
 use super::hooked::{attached, check_complete, records_of};
@@ -11,42 +9,11 @@ use crate::hooks::{Hooks, catch};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
-use crate::types::{MemtableId, PartitionId};
+use crate::types::MemtableId;
 use crate::version::{Change, SstMeta, Table};
 
 /// Name of the partition that always exists.
 pub(super) const DEFAULT: &str = "default";
-
-/// The partitions that exist, by id and by name.
-#[derive(Default)]
-pub(super) struct Partitions {
-    by_id: BTreeMap<PartitionId, Arc<PartitionState>>,
-    by_name: HashMap<String, PartitionId>,
-}
-
-impl Partitions {
-    pub(super) fn add(&mut self, partition: Arc<PartitionState>) {
-        self.by_name.insert(partition.name.to_string(), partition.id);
-        self.by_id.insert(partition.id, partition);
-    }
-
-    fn remove(&mut self, partition: &PartitionState) {
-        self.by_name.remove(&*partition.name);
-        self.by_id.remove(&partition.id);
-    }
-
-    pub(super) fn all(&self) -> Vec<Arc<PartitionState>> {
-        self.by_id.values().cloned().collect()
-    }
-
-    pub(super) fn with_id(&self, id: PartitionId) -> Option<&Arc<PartitionState>> {
-        self.by_id.get(&id)
-    }
-
-    fn named(&self, name: &str) -> Option<Arc<PartitionState>> {
-        self.by_id.get(self.by_name.get(name)?).cloned()
-    }
-}
 
 /// What becomes of a partition in one edit.
 pub(super) struct Installation<'a> {
@@ -76,14 +43,14 @@ impl DbInner {
             options.check()?;
         }
         if options.is_none()
-            && let Some(partition) = self.partitions.read().named(name)
+            && let Some(partition) = self.catalog.named(name)
         {
             check_complete(&partition)?;
             return Ok(partition);
         }
         // The commit path's lock makes creating, changing and dropping one thing at a time.
         let _between = self.between_groups();
-        if let Some(partition) = self.partitions.read().named(name) {
+        if let Some(partition) = self.catalog.named(name) {
             if let Some(options) = options {
                 self.change_options(&partition, options)?;
             }
@@ -105,8 +72,8 @@ impl DbInner {
         hooks: Hooks,
     ) -> Result<Arc<PartitionState>> {
         let records = records_of(&hooks)?;
-        let mut versions = self.lock_versions()?;
-        let current = versions.current();
+        let mut editing = self.catalog.edit()?;
+        let current = editing.current();
         if current.partitions.len() >= PARTITIONS_MAX {
             let count = current.partitions.len() as u64 + 1;
             return Err(Error::limit("number of partitions", count, PARTITIONS_MAX as u64));
@@ -116,11 +83,9 @@ impl DbInner {
         let attached = attached(&name.into(), &hooks, &records);
         let (name, hooks) = (name.to_owned(), records);
         let created = Change::PartitionCreated { id, name, options, hooks, created_at_edit };
-        let version = versions.install(vec![created])?;
-        self.edit_number.store(version.edit_number, Ordering::Release);
+        let version = editing.install(vec![created])?;
         let partition = Arc::new(PartitionState::new(version.partitions[&id].clone(), attached));
-        drop(versions);
-        self.partitions.write().add(partition.clone());
+        self.catalog.add(partition.clone());
         Ok(partition)
     }
 
@@ -150,19 +115,18 @@ impl DbInner {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let _between = self.between_groups();
-        let Some(partition) = self.partitions.read().named(name) else {
+        let Some(partition) = self.catalog.named(name) else {
             let message = format!("there is no partition {name:?}");
             return Err(Error::new(ErrorKind::PartitionNotFound, message));
         };
-        let mut versions = self.lock_versions()?;
+        let mut editing = self.catalog.edit()?;
         // A failure leaves in doubt whether the partition is gone. Until a later edit has settled
         // it, writes to the partition are refused: a crash might drop it with them.
         partition.set_doubtful(true);
-        let version = versions.install(vec![Change::PartitionDropped { id: partition.id }])?;
-        self.edit_number.store(version.edit_number, Ordering::Release);
+        editing.install(vec![Change::PartitionDropped { id: partition.id }])?;
         partition.mark_dropped(self.visible_seq());
-        self.partitions.write().remove(&partition);
-        drop(versions);
+        self.catalog.remove(&partition);
+        drop(editing);
         let view = partition.pin();
         self.obsolete.add(view.version.tables().map(|(_, table)| table));
         // Its memtables held back writes to every partition; no flush will say that they are gone.
@@ -182,9 +146,7 @@ impl DbInner {
 
     /// The names of all partitions, in order.
     pub(super) fn partition_names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.partitions.read().by_name.keys().cloned().collect();
-        names.sort_unstable();
-        names
+        self.catalog.names()
     }
 
     /// As [`DbInner::install_job`], for changes that are no job's.
@@ -217,18 +179,18 @@ impl DbInner {
         if let Some(store) = partition.store().filter(|_| unsynced) {
             store.sync().inspect_err(|_| self.forget(made))?;
         }
-        let mut versions = self.lock_versions()?;
-        if !versions.current().partitions.contains_key(&partition.id) {
-            drop(versions);
+        let mut editing = self.catalog.edit()?;
+        if !editing.current().partitions.contains_key(&partition.id) {
+            drop(editing);
             self.forget(made);
             return Ok(false);
         }
-        let number = versions.next_number();
+        let number = editing.next_number();
         let store = partition.store().filter(|_| !dropped.is_empty());
         let section =
             match store.map(|store| catch("a value store", || store.edit(number, dropped))) {
                 Some(Err(error)) => {
-                    drop(versions);
+                    drop(editing);
                     self.forget(made);
                     return Err(error);
                 }
@@ -239,13 +201,12 @@ impl DbInner {
             number,
             bytes: bytes.clone(),
         }));
-        let version = versions.install(changes)?;
-        self.edit_number.store(version.edit_number, Ordering::Release);
+        let version = editing.install(changes)?;
         partition.install(version.partitions[&partition.id].clone(), flushed);
         if let (Some(store), Some(bytes)) = (store, section) {
             self.obsolete.add_values(number, partition, store, &bytes);
         }
-        drop(versions);
+        drop(editing);
         self.obsolete.add(removed.iter());
         self.update_pressure(partition);
         self.tell_stores();

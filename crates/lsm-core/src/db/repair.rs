@@ -163,7 +163,7 @@ impl DbInner {
         key: &[u8],
         seq: SeqNo,
     ) -> Result<Option<OwnedEntry>> {
-        let segments = self.versions.lock().current().log_segments.clone();
+        let segments = self.catalog.current().log_segments.clone();
         let mut sources = Vec::new();
         for (number, epoch) in segments {
             let path = FileName::new(FileKind::Wal, number, epoch).path(&self.dir);

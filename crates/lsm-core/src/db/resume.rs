@@ -74,7 +74,7 @@ impl DbInner {
     pub(super) fn resume(&self) -> Result<()> {
         self.check_not_closed()?;
         self.wait_for_failed_sync();
-        self.lock_versions()?.ensure_writable()?;
+        self.catalog.edit()?.ensure_writable()?;
         self.let_go_of_doubtful();
         let mut partitions = self.live_partitions();
         partitions.retain(|partition| partition.logged);
@@ -128,7 +128,7 @@ impl DbInner {
         });
         let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
         let number = segment.header().number;
-        let mut versions = self.lock_versions()?;
+        let mut versions = self.catalog.edit()?;
         let current = versions.current();
         let condemned: Vec<_> = current.log_segments.iter().map(|(n, e)| (*n, *e)).collect();
         let mut changes: Vec<Change> =
@@ -160,7 +160,6 @@ impl DbInner {
             in_doubt.tables.extend(tables);
             in_doubt.segments.push(number);
         })?;
-        self.note_edit(version.edit_number);
         for (partition, written) in &kept {
             let through = Some(written.through);
             partition.install(version.partitions[&partition.id].clone(), through);

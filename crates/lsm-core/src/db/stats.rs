@@ -57,7 +57,7 @@ impl DbInner {
             compaction_count: counters.compactions.get(),
             trivial_move_count: counters.trivial_moves.get(),
             stalled: Duration::from_nanos(counters.stall_nanos.get()),
-            wal_segment_count: self.versions.lock().current().log_segments.len() as u64,
+            wal_segment_count: self.catalog.current().log_segments.len() as u64,
             table_bytes: tables().map(|view| view.version.bytes()).sum(),
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,

@@ -83,7 +83,7 @@ impl DbInner {
         }
         // Between two groups, so that no frame is half way into the file.
         let pipeline = self.between_groups();
-        let versions = self.lock_versions()?;
+        let versions = self.catalog.edit()?;
         let begun = pipeline.begun();
         for (number, epoch) in &versions.current().log_segments {
             let begun = begun.iter().find(|begun| begun.header.number == *number).copied();
@@ -171,7 +171,7 @@ impl Run<'_> {
     }
 
     fn is_live(&self, segment: FileNo) -> Result<bool> {
-        Ok(self.db.lock_versions()?.current().log_segments.contains_key(&segment))
+        Ok(self.db.catalog.edit()?.current().log_segments.contains_key(&segment))
     }
 
     fn check_segment(&mut self, number: FileNo, epoch: Epoch, begun: Option<Begun>) -> Result<()> {
@@ -239,7 +239,7 @@ impl Run<'_> {
         let (fs, dir) = (&self.fs, &self.db.dir);
         // I/O under this lock as in every append: only flushes and compactions that want to
         // install something wait for it, and a writer that needs a new segment.
-        let versions = self.db.lock_versions()?;
+        let versions = self.db.catalog.edit()?;
         let (name, written) = versions.generation();
         let path = name.path(dir);
         let mut found = match check_generation(fs, dir, name, written) {

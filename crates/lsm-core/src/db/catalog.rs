@@ -1,0 +1,259 @@
+//! [`Catalog`]: which partitions and files the database has, and the one path that changes that.
+//!
+//! Called by whoever installs an edit (flushes, compactions, ingests, the log, creating and dropping
+//! partitions) and by whoever wants to know what is live. It knows no memtable and does no work of
+//! its own but the manifest's append and sync.
+//!
+//! Invariants:
+//! 1. Every edit goes through [`Editing::install`], which alone notes the number of the last durable
+//!    one. The log attests that number, so a manifest that lost its end is found out at the next
+//!    open; an edit that went past the note would not be attested.
+//! 2. Nothing is installed once [`Catalog::shut`] has returned: the folder may be another process's.
+//! 3. The map of partitions changes only while the versions are locked, so what a holder of
+//!    [`Editing`] sees of both agrees.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::partition::PartitionState;
+use crate::types::PartitionId;
+use crate::version::{Change, DbVersion, VersionSet};
+
+/// The partitions that exist, by id and by name.
+#[derive(Default)]
+struct Partitions {
+    by_id: BTreeMap<PartitionId, Arc<PartitionState>>,
+    by_name: HashMap<String, PartitionId>,
+}
+
+/// See the module.
+pub(super) struct Catalog {
+    /// Held over the manifest's append and sync, and while views take a new version in.
+    versions: Mutex<VersionSet>,
+    /// A leaf: nothing else is locked while it is held.
+    partitions: RwLock<Partitions>,
+    /// Number of the last durable edit: stored under `versions` with release, loaded anywhere with
+    /// acquire, so that who reads a number finds what its edit says on the device.
+    edit_number: AtomicU64,
+    /// Set under `versions` before the lock file is let go.
+    is_shut: AtomicBool,
+}
+
+impl Catalog {
+    /// Goes on from the current version of `versions`. The partitions are added by the caller, who
+    /// knows their hooks.
+    pub(super) fn new(versions: VersionSet) -> Catalog {
+        let edit_number = AtomicU64::new(versions.current().edit_number);
+        Catalog {
+            versions: Mutex::new(versions),
+            partitions: RwLock::default(),
+            edit_number,
+            is_shut: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes the turn to install an edit.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] once the database has let go of its folder.
+    pub(super) fn edit(&self) -> Result<Editing<'_>> {
+        let versions = self.versions.lock();
+        if self.is_shut.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+        }
+        Ok(Editing { versions, edit_number: &self.edit_number })
+    }
+
+    /// Makes changes durable that concern no partition's view.
+    ///
+    /// # Errors
+    /// Those of [`Editing::install`].
+    pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
+        self.edit()?.install(changes).map(drop)
+    }
+
+    /// Refuses every edit from now on, and waits for the one that is under way.
+    pub(super) fn shut(&self) {
+        let _versions = self.versions.lock();
+        self.is_shut.store(true, Ordering::Release);
+    }
+
+    /// The current version, also once the catalog is shut.
+    pub(super) fn current(&self) -> Arc<DbVersion> {
+        self.versions.lock().current().clone()
+    }
+
+    /// Says what a new manifest generation puts in the place of all sections of a partition's value
+    /// store.
+    pub(super) fn set_store_state(
+        &self,
+        state_of: impl Fn(PartitionId) -> Option<Vec<u8>> + Send + 'static,
+    ) {
+        self.versions.lock().set_state_of(state_of);
+    }
+
+    /// The number of the last durable edit.
+    pub(super) fn durable_edit(&self) -> u64 {
+        self.edit_number.load(Ordering::Acquire)
+    }
+
+    /// All partitions that exist, by id.
+    pub(super) fn partitions(&self) -> Vec<Arc<PartitionState>> {
+        self.partitions.read().by_id.values().cloned().collect()
+    }
+
+    /// The partition with that id, if it exists.
+    pub(super) fn with_id(&self, id: PartitionId) -> Option<Arc<PartitionState>> {
+        self.partitions.read().by_id.get(&id).cloned()
+    }
+
+    /// The partition of that name, if it exists.
+    pub(super) fn named(&self, name: &str) -> Option<Arc<PartitionState>> {
+        let partitions = self.partitions.read();
+        partitions.by_id.get(partitions.by_name.get(name)?).cloned()
+    }
+
+    /// The names of all partitions, in order.
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.partitions.read().by_name.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Adds a partition whose creation is durable.
+    pub(super) fn add(&self, partition: Arc<PartitionState>) {
+        let mut partitions = self.partitions.write();
+        partitions.by_name.insert(partition.name.to_string(), partition.id);
+        partitions.by_id.insert(partition.id, partition);
+    }
+
+    /// Removes a partition whose drop is durable.
+    pub(super) fn remove(&self, partition: &PartitionState) {
+        let mut partitions = self.partitions.write();
+        partitions.by_name.remove(&*partition.name);
+        partitions.by_id.remove(&partition.id);
+    }
+}
+
+/// The turn to install an edit: nobody else installs one while it lives. What else is known of the
+/// versions is read through it.
+pub(super) struct Editing<'a> {
+    versions: MutexGuard<'a, VersionSet>,
+    edit_number: &'a AtomicU64,
+}
+
+impl Editing<'_> {
+    /// Begins a new manifest generation if the present one takes no more edits: before work whose
+    /// result could not be installed.
+    pub(super) fn ensure_writable(&mut self) -> Result<()> {
+        self.versions.ensure_writable()
+    }
+
+    /// Makes an edit of `changes` durable and current.
+    ///
+    /// # Errors
+    /// Those of the manifest. The edit is then not current, but may be on disk: the files that it
+    /// names must stay until the next open.
+    ///
+    /// # Cost
+    /// One append and one sync; now and then a new generation.
+    pub(super) fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
+        let version = self.versions.install(changes)?;
+        self.edit_number.store(version.edit_number, Ordering::Release);
+        Ok(version)
+    }
+}
+
+impl Deref for Editing<'_> {
+    type Target = VersionSet;
+
+    fn deref(&self) -> &VersionSet {
+        &self.versions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::MemFs;
+    use crate::fs::names::{FileKind, FileName};
+    use crate::hooks::PartitionHooks;
+    use crate::types::{DbId, Epoch, FileNo, SeqNo};
+    use crate::version::{FileNumbers, Manifest, PartitionVersion};
+
+    /// A catalog of an empty database in memory.
+    fn catalog() -> Catalog {
+        let fs = Arc::new(MemFs::new());
+        let dir = std::path::Path::new("/db");
+        crate::fs::Fs::create_dir(&*fs, dir).unwrap();
+        let version = DbVersion::empty(DbId(7));
+        let name = FileName::new(FileKind::Manifest, FileNo(1), Epoch(1));
+        let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
+        let numbers = Arc::new(FileNumbers::new(FileNo(2)));
+        Catalog::new(VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest))
+    }
+
+    fn partition(id: u32, name: &str) -> Arc<PartitionState> {
+        let version = PartitionVersion {
+            id: PartitionId(id),
+            name: name.into(),
+            options: Arc::default(),
+            levels: Default::default(),
+            flushed_through: SeqNo::ZERO,
+            created_at_edit: 1,
+            hooks: Arc::new([]),
+            store_sections: Vec::new(),
+        };
+        Arc::new(PartitionState::new(Arc::new(version), PartitionHooks::default()))
+    }
+
+    #[test]
+    fn every_installed_edit_is_the_durable_one() {
+        let catalog = catalog();
+        let before = catalog.durable_edit();
+        catalog.install(vec![Change::LastSeq(SeqNo::new(5).unwrap())]).unwrap();
+        assert_eq!(catalog.durable_edit(), before + 1);
+        let mut editing = catalog.edit().unwrap();
+        editing.install(vec![Change::LastSeq(SeqNo::new(6).unwrap())]).unwrap();
+        drop(editing);
+        assert_eq!(catalog.durable_edit(), before + 2);
+        assert_eq!(catalog.current().edit_number, before + 2);
+    }
+
+    #[test]
+    fn a_refused_edit_is_not_noted() {
+        let catalog = catalog();
+        let before = catalog.durable_edit();
+        let nobody = Change::PartitionDropped { id: PartitionId(9) };
+        assert!(catalog.install(vec![nobody]).is_err());
+        assert_eq!(catalog.durable_edit(), before);
+    }
+
+    #[test]
+    fn nothing_is_installed_once_it_is_shut() {
+        let catalog = catalog();
+        catalog.shut();
+        assert_eq!(catalog.install(Vec::new()).unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(catalog.current().db_id, DbId(7));
+    }
+
+    #[test]
+    fn partitions_are_found_by_id_and_by_name_until_they_are_removed() {
+        let catalog = catalog();
+        let (users, posts) = (partition(2, "users"), partition(1, "posts"));
+        catalog.add(users.clone());
+        catalog.add(posts.clone());
+        assert_eq!(catalog.names(), ["posts", "users"]);
+        let ids: Vec<_> = catalog.partitions().iter().map(|partition| partition.id.0).collect();
+        assert_eq!(ids, [1, 2]);
+        assert!(Arc::ptr_eq(&catalog.named("users").unwrap(), &users));
+        catalog.remove(&users);
+        assert!(catalog.named("users").is_none() && catalog.with_id(users.id).is_none());
+        assert!(catalog.with_id(posts.id).is_some());
+    }
+}
