@@ -6,16 +6,19 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::Guard;
+
 use super::DbInner;
 use super::commit::Commit;
 use super::health::Health;
+use super::moment::Observation;
 use super::open::Builder;
 use super::verify::{VerifyOptions, VerifyReport};
 use super::write::{Admission, Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
 use crate::options::PartitionOptions;
-use crate::partition::{PartitionState, ReadView};
+use crate::partition::PartitionState;
 use crate::raw;
 use crate::read::{self, Cursor, GetContext, KeyRange, Keys, Range, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
@@ -269,18 +272,14 @@ impl Partition {
     /// Allocates nothing on a miss. Reads at most one data block per level, if it is not cached.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.db().check_not_closed()?;
-        self.state.check_live()?;
-        // The view first: what it holds is complete up to any sequence loaded later.
-        let view = self.state.view();
-        let seq = self.db().visible_seq();
-        self.get_in(&view, seq, key.as_ref())
+        self.get_at(None, key.as_ref())
     }
 
     #[inline]
-    fn get_in(&self, view: &ReadView, seq: SeqNo, key: &[u8]) -> Result<Option<Slice>> {
-        let (tables, store) = (&*self.db().tables, self.state.store());
-        let context = GetContext { view, tables, store, seq };
+    fn get_at(&self, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Slice>> {
+        let Observation { view, seq } = self.observe(snapshot)?;
+        let tables = &*self.db().tables;
+        let context = GetContext { view: &view, tables, store: self.state.store(), seq };
         let found = if self.state.any_key {
             read::get(&context, &[key, &[0]].concat())
         } else {
@@ -329,24 +328,22 @@ impl Partition {
     /// What a scan needs: the present view and a sequence number, or the error that says why
     /// there is none.
     pub(super) fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
-        match snapshot {
-            None => {
-                self.db().check_not_closed()?;
-                self.state.check_live()?;
-            }
-            Some(snapshot) => self.check_snapshot(snapshot)?,
-        }
-        let pinned = snapshot.and_then(|snapshot| snapshot.registered.pinned_view(self.state.id));
-        let view = pinned.unwrap_or_else(|| self.state.pin());
-        let seq = snapshot.map_or_else(|| self.db().visible_seq(), Snapshot::seq);
+        let Observation { view, seq } = self.observe(snapshot)?;
+        let view = Guard::into_inner(view);
         let keep: Arc<dyn Any + Send + Sync> = match snapshot {
             Some(snapshot) => Arc::new(snapshot.clone()),
             None => self.db.0.clone(),
         };
-        let (context, partition) = (self.db().tables.clone(), self.state.name.clone());
-        let (any_key, store) = (self.state.any_key, self.state.store().cloned());
-        let check = None;
-        Ok(read::ReadPoint { view, seq, context, partition, any_key, store, check, keep })
+        Ok(read::ReadPoint {
+            view,
+            seq,
+            context: self.db().tables.clone(),
+            partition: self.state.name.clone(),
+            any_key: self.state.any_key,
+            store: self.state.store().cloned(),
+            check: None,
+            keep,
+        })
     }
 
     /// An error if a snapshot cannot be read in this partition.
@@ -401,11 +398,7 @@ impl Snapshot {
 
     /// The value that `key` had in `partition`. As [`Partition::get`].
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        partition.check_snapshot(self)?;
-        match self.registered.pinned_view(partition.state.id) {
-            Some(view) => partition.get_in(&view, self.seq(), key.as_ref()),
-            None => partition.get_in(&partition.state.view(), self.seq(), key.as_ref()),
-        }
+        partition.get_at(Some(self), key.as_ref())
     }
 
     /// Keys and values that were in `range` of `partition`. Double-ended.

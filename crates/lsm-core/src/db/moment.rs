@@ -1,9 +1,11 @@
-//! Raw and verified point reads of a [`Partition`], now and at a snapshot.
+//! From which point in time a read of a [`Partition`] sees it: now, or at a snapshot.
 //!
-//! What they do is in `raw/reading.rs`; here is what they read, taken in the same order as for
-//! [`Partition::get`].
+//! [`Partition::observe`] is the only function that pairs a view with a sequence number. Gets,
+//! ranges, cursors, raw walks and verified reads all begin with it.
 
 use std::sync::Arc;
+
+use arc_swap::Guard;
 
 use super::{Partition, Snapshot};
 use crate::error::Result;
@@ -13,17 +15,50 @@ use crate::raw::{Moment, Readable};
 use crate::read::{GetContext, ReadPoint};
 use crate::types::SeqNo;
 
+/// A view of a partition, and the sequence number up to which it is read.
+pub(super) struct Observation {
+    pub(super) view: Guard<Arc<ReadView>>,
+    pub(super) seq: SeqNo,
+}
+
 impl Partition {
+    /// The partition as it is now, or as `snapshot` sees it.
+    ///
+    /// # Errors
+    /// A closed database, a dropped partition, a snapshot of another database.
+    #[inline]
+    pub(super) fn observe(&self, snapshot: Option<&Snapshot>) -> Result<Observation> {
+        let Some(snapshot) = snapshot else {
+            self.db().check_not_closed()?;
+            self.state().check_live()?;
+            // The view first. Merges keep what is visible while they run, not what an older
+            // sequence number sees: loaded first, the number could need a version of a key that
+            // the view no longer has, and the key would seem to be missing. In this order the
+            // number may be ahead of the view, which then is the database at the moment when the
+            // view was replaced: a seal never parts a batch.
+            let view = self.state().view();
+            let seq = self.db().visible_seq();
+            return Ok(Observation { view, seq });
+        };
+        self.check_snapshot(snapshot)?;
+        let view = match snapshot.registered.pinned_view(self.state().id) {
+            Some(pinned) => Guard::from_inner(pinned),
+            None => self.state().view(),
+        };
+        Ok(Observation { view, seq: snapshot.seq() })
+    }
+
     #[inline]
     fn look<T>(
         &self,
-        view: &ReadView,
-        seq: SeqNo,
+        snapshot: Option<&Snapshot>,
         key: &[u8],
         look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
+        let Observation { view, seq } = self.observe(snapshot)?;
         let state = self.state();
-        let context = GetContext { view, tables: &self.db().tables, store: state.store(), seq };
+        let tables = &*self.db().tables;
+        let context = GetContext { view: &view, tables, store: state.store(), seq };
         let hooks = state.load_hooks();
         let moment = Moment { context, hooks: &hooks, partition: &state.name };
         let looked = match state.any_key {
@@ -41,12 +76,7 @@ impl Readable for Partition {
         key: &[u8],
         look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        self.db().check_not_closed()?;
-        self.state().check_live()?;
-        // The view first: what it holds is complete up to any sequence loaded later.
-        let view = self.state().view();
-        let seq = self.db().visible_seq();
-        self.look(&view, seq, key, look)
+        self.look(None, key, look)
     }
 
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
@@ -63,12 +93,7 @@ impl Readable for (&Snapshot, &Partition) {
         look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
         let (snapshot, partition) = *self;
-        partition.check_snapshot(snapshot)?;
-        let state = partition.state();
-        match snapshot.registered.pinned_view(state.id) {
-            Some(view) => partition.look(&view, snapshot.seq(), key, look),
-            None => partition.look(&state.view(), snapshot.seq(), key, look),
-        }
+        partition.look(Some(snapshot), key, look)
     }
 
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
