@@ -8,14 +8,14 @@
 //! Modules stand on floors, and imports only go down:
 //!
 //! ```text
-//! 7  db                                     open, commit, background work, letting files go
+//! 7  db                                     the only folder that knows everything
 //! 6  read  replay  flush  raw               functions of a view, of decoded records
-//! 5  partition  snapshot  compaction        what a reader pins; which merge is due
-//! 4  version                                the set of live files and the manifest
+//! 5  partition  snapshot  compaction        what a partition holds; which merge is due, what survives
+//! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
-//! 2  wal  sstable  memtable  batch          formats; none imports another
-//! 1  fs  iter  clock  stats                 contracts
-//! 0  types  codec  error  limits  options   the vocabulary
+//! 2  wal  sstable  memtable  batch  filters  formats, buffers, ready-made filters; none imports another
+//! 1  fs  iter  hooks  clock  stats          contracts
+//! 0  types  codec  error  limits  options   the vocabulary; no I/O
 //! ```
 //!
 //! # A write

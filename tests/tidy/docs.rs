@@ -1,0 +1,190 @@
+//! The pages: what they name exists, and what they number is numbered.
+
+use std::collections::BTreeSet;
+
+use crate::check;
+use crate::source::{files_below, read, sources};
+
+/// Endings of names that a page may only give to files of the repository.
+const ENDINGS: [&str; 7] = [".rs", ".md", ".sh", ".svg", ".toml", ".json", ".lock"];
+/// Names that stand for files of a user or for any file of a sort.
+const EXAMPLES: [&str; 3] = ["NNNN-title.md", "design/NNNN-title.md", "levels.svg"];
+/// The list of the design notes.
+const DESIGN_INDEX: &str = "docs/design/README.md";
+
+fn pages() -> Vec<String> {
+    let mut pages = Vec::new();
+    files_below("", ".md", &mut pages);
+    pages.sort();
+    pages
+}
+
+/// Every file name on `line`, with as much of its folder as the line gives.
+fn file_names(line: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let words = line.split(move |c| !is_part(c)).map(|word| word.trim_end_matches('.'));
+    words.filter(|word| {
+        let name = word.rsplit('/').next().unwrap_or(word);
+        ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending))
+    })
+}
+
+#[test]
+fn the_pages_name_files_that_exist() {
+    let mut files = Vec::new();
+    files_below("", "", &mut files);
+    let exists = |name: &str| {
+        let name = name.trim_start_matches("../").trim_start_matches("./");
+        let below = format!("/{name}");
+        files.iter().any(|file| file == name || file.ends_with(&below))
+    };
+    let mut breaches = Vec::new();
+    for page in pages() {
+        for (number, line) in read(&page).lines().enumerate() {
+            for name in file_names(line) {
+                if !EXAMPLES.contains(&name) && !line.contains("://") && !exists(name) {
+                    breaches.push(format!("{page}:{}: there is no `{name}`", number + 1));
+                }
+            }
+        }
+    }
+    check(breaches);
+}
+
+/// The name under which a heading can be linked to.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut files = Vec::new();
+    files_below("", "", &mut files);
+    let mut breaches = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        let headings = text.lines().filter(|line| line.starts_with('#'));
+        let anchors: BTreeSet<String> =
+            headings.map(|line| anchor(line.trim_start_matches('#'))).collect();
+        let folder =
+            page.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+        for (number, line) in text.lines().enumerate() {
+            for rest in line.split("](").skip(1) {
+                let link = rest.split(')').next().unwrap_or_default();
+                let goes = match link.split_once('#') {
+                    _ if link.contains("://") => true,
+                    Some(("", name)) => anchors.contains(name),
+                    found => {
+                        let path = found.map_or(link, |(path, _)| path);
+                        let path = format!("{folder}{path}");
+                        files.contains(&path) || files.iter().any(|file| in_folder(file, &path))
+                    }
+                };
+                if !goes {
+                    breaches.push(format!("{page}:{}: {link} leads nowhere", number + 1));
+                }
+            }
+        }
+    }
+    check(breaches);
+}
+
+/// Whether `file` lies below `folder`.
+fn in_folder(file: &str, folder: &str) -> bool {
+    let below = file.strip_prefix(folder.trim_end_matches('/'));
+    below.is_some_and(|rest| rest.starts_with('/'))
+}
+
+#[test]
+fn design_notes_are_numbered_and_dated() {
+    let mut notes = Vec::new();
+    files_below("docs/design", ".md", &mut notes);
+    notes.retain(|path| path != DESIGN_INDEX);
+    notes.sort();
+    let index = read(DESIGN_INDEX);
+    let mut breaches = Vec::new();
+    let mut numbers = BTreeSet::new();
+    for path in &notes {
+        let name = path.rsplit('/').next().expect("a split yields something");
+        let number = name.split_once('-').map(|(number, _)| number);
+        let number = number.filter(|n| n.len() == 4 && n.bytes().all(|b| b.is_ascii_digit()));
+        match number {
+            None => breaches.push(format!("{path}:1: is not named NNNN-title.md")),
+            Some(number) if !numbers.insert(number.to_owned()) => {
+                breaches.push(format!("{path}:1: number {number} is taken"));
+            }
+            Some(_) => {}
+        }
+        if !index.contains(&format!("]({name})")) {
+            breaches.push(format!("{path}:1: {DESIGN_INDEX} does not list it"));
+        }
+        if !read(path).lines().take(6).any(has_date) {
+            breaches.push(format!("{path}:1: no date (YYYY-MM-DD) in the first 6 lines"));
+        }
+    }
+    check(breaches);
+}
+
+fn has_date(line: &str) -> bool {
+    line.as_bytes().windows(10).any(|window| {
+        window.iter().enumerate().all(|(at, byte)| match at {
+            4 | 7 => *byte == b'-',
+            _ => byte.is_ascii_digit(),
+        })
+    })
+}
+
+#[test]
+fn the_index_of_formats_names_every_magic() {
+    let index = read("docs/FORMATS.md");
+    let mut breaches = Vec::new();
+    for source in sources().iter().filter(|source| source.is_production()) {
+        for (at, _) in source.code.match_indices("MAGIC") {
+            let line = source.line_of(at);
+            let text = source.raw.lines().nth(line - 1).unwrap_or_default();
+            if !text.contains("const ") || source.is_test_at(at) {
+                continue;
+            }
+            let value = text.split_once('=').map_or("", |(_, value)| value);
+            let quoted = value.split('"').nth(1);
+            let value = quoted.unwrap_or_else(|| value.trim_matches([' ', ';']));
+            if value.is_empty() || !index.contains(value) {
+                breaches.push(source.at(at, &format!("docs/FORMATS.md does not name {value:?}")));
+            }
+        }
+    }
+    check(breaches);
+}
+
+#[test]
+fn the_index_of_formats_has_its_columns_in_order() {
+    let mut breaches = Vec::new();
+    let index = read("docs/FORMATS.md");
+    let files = index.split("## Parts of files").next().unwrap_or_default();
+    let rows = files.lines().enumerate().filter(|(_, line)| line.starts_with("| ")).skip(2);
+    for (number, row) in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let is_path = |cell: &str| cell == "-" || cell.trim_matches('`').ends_with(".rs");
+        let [_, _, _, version, bytes, golden, since] = cells[..] else {
+            breaches.push(format!("docs/FORMATS.md:{}: not seven columns", number + 1));
+            continue;
+        };
+        if version != "-" && version.parse::<u32>().is_err() {
+            breaches.push(format!("docs/FORMATS.md:{}: version {version:?}", number + 1));
+        }
+        if !is_path(bytes) || !is_path(golden) || !since.starts_with(|c: char| c.is_ascii_digit()) {
+            breaches.push(format!("docs/FORMATS.md:{}: columns out of order", number + 1));
+        }
+    }
+    check(breaches);
+}
+
+#[test]
+fn the_pages_are_read_as_written() {
+    let line = "see `db/open.rs`, docs/MEDIA.md. Not v1.rs/x, a.txt or 2.5";
+    assert_eq!(file_names(line).collect::<Vec<_>>(), ["db/open.rs", "docs/MEDIA.md"]);
+    assert_eq!(anchor(" When to use it, and when not"), "when-to-use-it-and-when-not");
+    assert!(in_folder("docs/design/a.md", "docs/design/") && !in_folder("docsx", "docs"));
+    assert!(has_date("Date: 2026-01-31") && !has_date("2026-1-31 or so"));
+}
