@@ -217,12 +217,12 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether stored bytes were found damaged.
+    /// Returns `true` if stored bytes were found damaged.
     pub fn is_corruption(&self) -> bool {
         self.0.kind == ErrorKind::Corruption
     }
 
-    /// Whether the same call may succeed later without anything else being done.
+    /// Returns `true` if the same call may succeed later without anything else being done.
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.kind, ErrorKind::NoSpace | ErrorKind::Locked | ErrorKind::WouldStall)
     }
@@ -248,7 +248,7 @@ impl Error {
         }
     }
 
-    /// Whether a sync of a file or folder is at the root.
+    /// Returns `true` if a sync of a file or folder is at the root.
     pub fn is_failed_sync(&self) -> bool {
         match &self.0.source {
             Some(Source::Io { is_sync, .. }) => *is_sync,

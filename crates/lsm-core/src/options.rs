@@ -125,7 +125,7 @@ impl Options {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionOptions {
-    /// Whether writes pass the WAL. Without it a write is durable only after a flush, and a
+    /// `true` if writes pass the WAL. Without it a write is durable only after a flush, and a
     /// batch cannot mix such partitions with others. Default true. Fixed at creation.
     pub logged: bool,
     /// Compression from level 2 on; levels 0 and 1 are never compressed. Default LZ4.

@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
         self.bytes.len() - self.at
     }
 
-    /// Whether nothing is left.
+    /// Returns `true` if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.remaining() == 0
     }

@@ -28,7 +28,7 @@ pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub use os::OsFs;
 pub use uncached::Uncached;
 
-/// How [`Fs::open_append`] treats the name.
+/// The treatment of the name by [`Fs::open_append`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendMode {
     /// The name must not exist yet; it is created.
@@ -46,7 +46,7 @@ pub struct DirEntry {
     pub len: u64,
 }
 
-/// What the medium can do.
+/// The abilities of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// [`Fs::link`] gives a second name to the same bytes.
@@ -62,7 +62,7 @@ pub trait LockGuard: Send + Sync {}
 
 /// A file system. Paths are whole paths.
 pub trait Fs: Send + Sync + 'static {
-    /// What the medium can do.
+    /// The abilities of the medium.
     fn caps(&self) -> Caps;
 
     /// Creates the folder and its parents, durably; fine if it exists.

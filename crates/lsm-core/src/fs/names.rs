@@ -24,7 +24,7 @@ pub const EXPORT: &str = "EXPORT";
 /// Suffix of unfinished files.
 pub const TEMPORARY_SUFFIX: &str = ".tmp";
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileKind {
     /// A sorted table.
@@ -50,7 +50,7 @@ impl FileKind {
 /// The name of a file of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileName {
-    /// What it is for.
+    /// The purpose of the file.
     pub kind: FileKind,
     /// Its number.
     pub number: FileNo,
@@ -90,15 +90,26 @@ impl fmt::Display for FileName {
     }
 }
 
-/// Whether `text` names a manifest that [`put_if_absent`](super::Fs::put_if_absent) had not
-/// finished: its name, then process and counter. Anything else that ends alike is a stranger's.
+/// Returns `true` if `text` names a manifest that [`put_if_absent`](super::Fs::put_if_absent) had
+/// not finished: the manifest's name, then process and counter. The check is strict on purpose: an
+/// open deletes these files, and a file of the user may end in `.tmp` too.
 pub fn is_temporary(text: &str) -> bool {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    text.strip_suffix(TEMPORARY_SUFFIX)
-        .and_then(|text| text.rsplit_once('.'))
-        .filter(|(_, by)| by.split_once('-').is_some_and(|(a, b)| is_number(a) && is_number(b)))
-        .and_then(|(name, _)| FileName::parse(name))
-        .is_some_and(|name| name.kind == FileKind::Manifest)
+    let Some(stem) = text.strip_suffix(TEMPORARY_SUFFIX) else {
+        return false;
+    };
+    let Some((name, writer)) = stem.rsplit_once('.') else {
+        return false;
+    };
+    let Some((process, counter)) = writer.split_once('-') else {
+        return false;
+    };
+    is_number(process)
+        && is_number(counter)
+        && FileName::parse(name).is_some_and(|name| name.kind == FileKind::Manifest)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -103,10 +103,9 @@ impl Fs for OsFs {
     }
 
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
-        let failed = |e| Error::io("list", dir, e);
         let mut entries = Vec::new();
-        for entry in fs::read_dir(dir).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
+        for entry in fs::read_dir(dir).map_err(|e| Error::io("list", dir, e))? {
+            let entry = entry.map_err(|e| Error::io("list", dir, e))?;
             // A name that is not UTF-8 is none of ours.
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
@@ -394,7 +393,8 @@ mod tests {
 
     #[test]
     fn interrupted_and_short_writes_are_continued() {
-        let (mut device, mut out) = (stubborn(), vec![0; 14]);
+        let mut device = stubborn();
+        let mut out = vec![0; 14];
         write_all(b"0123456789", 4, |part, at| {
             let n = device(part.len())?;
             let at = usize::try_from(at).unwrap();
@@ -407,7 +407,8 @@ mod tests {
 
     #[test]
     fn interrupted_and_short_reads_are_continued_to_the_end_of_the_file() {
-        let (mut device, text) = (stubborn(), b"0123456789");
+        let mut device = stubborn();
+        let text = b"0123456789";
         let mut buf = [b'.'; 9];
         let n = read_full(&mut buf, 3, |part, at| {
             let rest = &text[usize::try_from(at).unwrap()..];
@@ -447,7 +448,8 @@ mod tests {
 
     #[test]
     fn an_append_during_another_one_goes_behind_it() {
-        let (position, mut places) = (AtomicU64::new(10), Vec::new());
+        let position = AtomicU64::new(10);
+        let mut places = Vec::new();
         append(&position, b"123", |part, at| {
             places.push(at);
             append(&position, b"45", |part, at| {

@@ -177,11 +177,15 @@ fn of_many_publishers_one_wins_whole() {
         let path = dir.join("m");
         let start = Barrier::new(4);
         let wins: Vec<(u8, bool)> = std::thread::scope(|scope| {
-            let race = |id: u8| {
-                start.wait();
-                (id, fs.put_if_absent(&path, &vec![id; 50_000]).unwrap())
-            };
-            let threads: Vec<_> = (0..4u8).map(|id| scope.spawn(move || race(id))).collect();
+            let mut threads = Vec::new();
+            for id in 0..4u8 {
+                let start = &start;
+                let path = &path;
+                threads.push(scope.spawn(move || {
+                    start.wait();
+                    (id, fs.put_if_absent(path, &vec![id; 50_000]).unwrap())
+                }));
+            }
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let winners: Vec<u8> = wins.iter().filter(|(_, won)| *won).map(|(id, _)| *id).collect();
@@ -194,7 +198,8 @@ fn of_many_publishers_one_wins_whole() {
 #[test]
 fn a_link_is_a_second_name_of_the_same_bytes() {
     on_each(|fs, dir| {
-        let (a, b) = (dir.join("a"), dir.join("b"));
+        let a = dir.join("a");
+        let b = dir.join("b");
         let file = create(fs, &a, b"one");
         fs.link(&a, &b).unwrap();
         file.append(b"two").unwrap();

@@ -1,7 +1,7 @@
 //! A file system as the device has it: [`Uncached`] reads past every cache.
 //!
-//! Verification reads the log and the manifest through it, by the code that reads them otherwise.
-//! What was written and not synced yet is in a cache and nowhere else, so it comes from there.
+//! Verification reads the log and the manifest through it, with the same code as recovery does.
+//! Bytes that were written and not synced yet exist in a cache alone, so they come from there.
 //!
 //! Invariant: only reads differ; everything else is passed on as it is.
 

@@ -30,7 +30,7 @@ pub struct Job<'a> {
     pub level_from: usize,
     /// Output level.
     pub level_to: usize,
-    /// Whether nothing older lies below the whole key range of the job.
+    /// `true` if nothing older lies below the whole key range of the job.
     pub bottom: bool,
     /// Sequence numbers of the registered snapshots, ascending.
     pub snapshots: &'a [SeqNo],
@@ -39,7 +39,7 @@ pub struct Job<'a> {
     /// Places whose entries are what repairs put there, or are known to be damaged. In the first
     /// run none.
     pub repaired: &'a [Origin],
-    /// Whether entries of the inputs are left out, because they are outside of the range that an
+    /// `true` if entries of the inputs are left out, because they are outside of the range that an
     /// export reads.
     pub partial: bool,
 }
@@ -78,18 +78,18 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         Rules::default()
     }
 
-    /// Whether the filter adds hidden entries: it then sees every input entry, and at most one
+    /// Returns `true` if the filter adds hidden entries: it then sees every input entry, and at most one
     /// filter of a partition may.
     fn seals(&self) -> bool {
         false
     }
 
-    /// Whether the filter may answer anything but [`Decision::Keep`].
+    /// Returns `true` if the filter may answer anything but [`Decision::Keep`].
     fn decides(&self) -> bool {
         !self.seals()
     }
 
-    /// Whether two neighbouring tables of a level belong in one job, by the largest user key of
+    /// Returns `true` if two neighbouring tables of a level belong in one job, by the largest user key of
     /// the left one and the smallest of the right one. Called under locks of the engine: it looks
     /// at the keys and calls nothing of the database.
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
@@ -129,7 +129,7 @@ pub enum Decision {
     Replace(Vec<u8>),
 }
 
-/// Whether the output may be cut before the next user key.
+/// `true` if the output may be cut before the next user key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// A block and a table may end here.
@@ -248,7 +248,7 @@ impl Faults {
         self.mended.push((fault, source.to_owned()));
     }
 
-    /// Whether there is no fault.
+    /// Returns `true` if there is no fault.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }
@@ -302,6 +302,6 @@ pub struct OwnedEntry {
     pub kind: EntryKind,
     /// Its value.
     pub value: Vec<u8>,
-    /// Whether the block or frame that it came from verified.
+    /// `true` if the block or frame that it came from verified.
     pub verified: bool,
 }

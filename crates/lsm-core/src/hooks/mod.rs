@@ -88,7 +88,7 @@ pub struct Entry<'a> {
     pub kind: EntryKind,
     /// Its value, payload or handle.
     pub value: &'a [u8],
-    /// Whether a compaction filter added it.
+    /// `true` if a compaction filter added it.
     pub hidden: bool,
 }
 
@@ -103,7 +103,7 @@ pub struct Origin {
     pub block_offset: u64,
     /// Which entry of the block, hidden ones counted.
     pub entry: u32,
-    /// Whether the block's checksum agreed. If not, the entry is suspect.
+    /// `true` if the block's checksum agreed. If not, the entry is suspect.
     pub block_verified: bool,
 }
 
@@ -156,12 +156,12 @@ pub struct PartitionHooks {
 }
 
 impl PartitionHooks {
-    /// Whether a filter adds hidden entries.
+    /// Returns `true` if a filter adds hidden entries.
     pub fn seals(&self) -> bool {
         self.filters.iter().any(|filter| filter.seals())
     }
 
-    /// Whether a filter may remove or replace entries.
+    /// Returns `true` if a filter may remove or replace entries.
     pub fn decides(&self) -> bool {
         self.filters.iter().any(|filter| filter.decides())
     }

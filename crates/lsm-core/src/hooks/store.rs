@@ -24,7 +24,7 @@ pub trait ValueStore: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Whether a value of `len` bytes goes to the store.
+    /// Returns `true` if a value of `len` bytes goes to the store.
     fn wants(&self, partition: PartitionId, len: u64) -> bool;
 
     /// Stores a value; returns its handle. Until the handle is in the log it is pending: a crash
@@ -36,7 +36,7 @@ pub trait ValueStore: Send + Sync + 'static {
     /// Until then the database takes no writes that are logged.
     fn sync(&self) -> Result<()>;
 
-    /// Whether the value of a handle is there, by its header and trailer: asked in recovery.
+    /// Returns `true` if the value of a handle is there, by its header and trailer: asked in recovery.
     fn probe(&self, handle: &[u8]) -> Result<bool>;
 
     /// Length of the value of a handle, in bytes.

@@ -17,7 +17,7 @@ pub use visible::VisibleIter;
 
 /// A cursor over entries in internal order.
 pub trait InternalIter {
-    /// Whether the cursor is on an entry.
+    /// Returns `true` if the cursor is on an entry.
     fn valid(&self) -> bool;
 
     /// The entry's key. Only while [`InternalIter::valid`].

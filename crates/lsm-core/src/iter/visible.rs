@@ -44,7 +44,7 @@ impl<I: InternalIter> VisibleIter<I> {
         VisibleIter { inner, seq, state: State::Invalid, key, trailer: Trailer::LAST, value }
     }
 
-    /// Whether the cursor is on an entry.
+    /// Returns `true` if the cursor is on an entry.
     #[inline]
     pub fn valid(&self) -> bool {
         self.state != State::Invalid

@@ -33,7 +33,7 @@ pub struct PartitionState {
     pub id: PartitionId,
     /// Its name.
     pub name: Arc<str>,
-    /// Whether its writes pass the WAL.
+    /// `true` if its writes pass the WAL.
     pub logged: bool,
     view: ArcSwap<ReadView>,
     /// Held while the view is replaced; the id of the next memtable.
@@ -189,17 +189,17 @@ impl PartitionState {
         self.doubtful.store(doubtful, Ordering::Release);
     }
 
-    /// Whether a drop of it may be on disk that did not take place.
+    /// Returns `true` if a drop of it may be on disk that did not take place.
     pub fn is_doubtful(&self) -> bool {
         self.doubtful.load(Ordering::Acquire)
     }
 
-    /// Whether it was dropped.
+    /// Returns `true` if it was dropped.
     pub fn is_dropped(&self) -> bool {
         self.dropped_at.load(Ordering::Acquire) != 0
     }
 
-    /// Whether a snapshot at `seq` was taken while the partition existed.
+    /// Returns `true` if a snapshot at `seq` was taken while the partition existed.
     pub fn existed_at(&self, seq: SeqNo) -> bool {
         let dropped_at = self.dropped_at.load(Ordering::Acquire);
         dropped_at == 0 || seq.get() < dropped_at

@@ -22,7 +22,7 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// Whether there is no entry.
+    /// Returns `true` if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.memtables().all(|memtable| memtable.is_empty())
             && self.version.tables().next().is_none()

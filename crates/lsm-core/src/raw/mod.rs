@@ -104,7 +104,7 @@ pub struct RawEntry<'a> {
     pub kind: EntryKind,
     /// Its value, payload or handle.
     pub value: &'a [u8],
-    /// Whether a compaction filter added it.
+    /// `true` if a compaction filter added it.
     pub hidden: bool,
     /// Where it lies.
     pub at: Origin,

@@ -21,13 +21,13 @@ pub struct RawVersion {
     pub kind: EntryKind,
     /// Its value, payload or handle.
     pub value: Vec<u8>,
-    /// Whether a compaction filter added it.
+    /// `true` if a compaction filter added it.
     pub hidden: bool,
     /// Where it lies. One whose block did not verify is suspect.
     pub at: Origin,
     /// The file; `None` in memory.
     pub path: Option<PathBuf>,
-    /// Whether the memtable that it is in waits for its flush.
+    /// `true` if the memtable that it is in waits for its flush.
     pub sealed: bool,
 }
 

@@ -95,7 +95,7 @@ impl Cursor {
         Cursor { entries, lower, upper, within: false, any_key, value, point, broken }
     }
 
-    /// Whether the cursor is on a key.
+    /// Returns `true` if the cursor is on a key.
     #[inline]
     pub fn valid(&self) -> bool {
         self.within && self.entries.valid()

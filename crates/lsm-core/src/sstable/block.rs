@@ -224,7 +224,7 @@ impl Block {
         self.offsets.len()
     }
 
-    /// Whether all entries are hidden.
+    /// Returns `true` if all entries are hidden.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.offsets.is_empty()
@@ -362,7 +362,7 @@ impl Block {
         SeqNo::new(self.base_seq + delta).expect("checked by parse")
     }
 
-    /// Whether the last entry is a hidden one with this user key: then the next block may hold
+    /// Returns `true` if the last entry is a hidden one with this user key: then the next block may hold
     /// visible entries of it.
     pub(super) fn ends_hidden_with(&self, user_key: &[u8], hidden_suffix: &[u8]) -> bool {
         let Some(last) = self.hidden().last() else { return false };
@@ -420,7 +420,7 @@ impl Block {
         EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
     }
 
-    /// Whether entry `i`, which is not the first, has the user key of the entry before it.
+    /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before it.
     pub(super) fn is_version(&self, i: usize) -> bool {
         let [before, here] = [self.key(i - 1).key, self.key(i).key];
         before.shared.iter().chain(before.suffix).eq(here.shared.iter().chain(here.suffix))

@@ -23,7 +23,7 @@ impl JoinedKey<'_> {
         self.shared.len() + self.suffix.len()
     }
 
-    /// Whether it is `key`.
+    /// Returns `true` if it is `key`.
     pub(super) fn is(self, key: &[u8]) -> bool {
         key.len() == self.shared.len() + self.suffix.len()
             && key[self.shared.len()..] == *self.suffix
@@ -142,7 +142,7 @@ impl Block {
         Some(Found { at, trailer, value, value_len: head.value_len })
     }
 
-    /// Whether `user_key` is the user key of the entry that [`Block::find`] came to.
+    /// Returns `true` if `user_key` is the user key of the entry that [`Block::find`] came to.
     ///
     /// The restart key, which lies elsewhere in the block, need not be read. If it is not the
     /// entry itself, the search has passed it. Either its word is smaller: then what the entry
@@ -155,7 +155,7 @@ impl Block {
         user_key.get(head.shared..) == Some(suffix) && user_key.starts_with(self.common_prefix())
     }
 
-    /// Whether entry `i` is before `target`.
+    /// Returns `true` if entry `i` is before `target`.
     #[inline]
     fn is_before(&self, i: usize, target: KeyRef<'_>) -> bool {
         let entry = self.key(i);

@@ -138,7 +138,7 @@ impl Bloom {
         Ok(Some(Bloom { probes, lines: lines.into() }))
     }
 
-    /// Whether the key with this hash may be in the table.
+    /// Returns `true` if the key with this hash may be in the table.
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         let line = &self.lines[line_of(hash, self.lines.len())];

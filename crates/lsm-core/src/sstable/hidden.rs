@@ -66,7 +66,7 @@ pub(super) enum Owner {
 #[derive(Clone, Debug)]
 pub(super) struct HiddenHead {
     pub owner: Owner,
-    /// Whether the payload lacks the sequence number in front.
+    /// `true` if the payload lacks the sequence number in front.
     lacks_seq: bool,
     /// Where the payload lies; not yet held against the end of the entries.
     pub payload: Range<usize>,

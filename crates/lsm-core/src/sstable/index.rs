@@ -191,7 +191,7 @@ pub(super) struct IndexCursor {
     at: usize,
     /// Entry of the top block that names the leaf, where there are two levels.
     top_at: usize,
-    /// Whether `leaf` is what `top_at` names; unused with one level.
+    /// `true` if `leaf` is what `top_at` names; unused with one level.
     is_loaded: bool,
 }
 

@@ -161,7 +161,7 @@ pub struct RawDamage {
     pub error: Error,
     /// How many of its entries were handed over as suspect.
     pub suspects: u32,
-    /// Whether entries of it did not decode, or not in order, and were left out.
+    /// `true` if entries of it did not decode, or not in order, and were left out.
     pub is_lossy: bool,
     /// User keys between which those of the block lie: the first is missing at the front of the
     /// table, the last may lie behind the last of them.

@@ -56,7 +56,7 @@ impl RawIter {
         }
     }
 
-    /// Whether a compaction filter added the entry. Only while [`InternalIter::valid`].
+    /// Returns `true` if a compaction filter added the entry. Only while [`InternalIter::valid`].
     #[inline]
     pub fn hidden(&self) -> bool {
         debug_assert!(self.is_valid, "the cursor is on an entry");

@@ -131,7 +131,7 @@ impl SstReader {
         SstReader { file, global_seq, ..self }
     }
 
-    /// Whether the table may hold the user key with this [`bloom_hash`](super::bloom_hash).
+    /// Returns `true` if the table may hold the user key with this [`bloom_hash`](super::bloom_hash).
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         self.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(hash))

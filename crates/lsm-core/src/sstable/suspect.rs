@@ -22,10 +22,10 @@ pub(super) struct Suspect {
     suffix: Vec<u8>,
     base_seq: u64,
     pub entries: Vec<SuspectEntry>,
-    /// Whether one bit was turned and the block's checksum agreed. The entries are then what was
+    /// `true` if one bit was turned and the block's checksum agreed. The entries are then what was
     /// written; they are suspect all the same, so that the damage is told.
     pub is_mended: bool,
-    /// Whether the walk came to the end of the block and nothing was left out.
+    /// `true` if the walk came to the end of the block and nothing was left out.
     pub is_complete: bool,
 }
 

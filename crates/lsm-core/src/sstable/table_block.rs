@@ -35,7 +35,7 @@ pub struct Hidden<'b> {
 }
 
 impl Hidden<'_> {
-    /// Whether it lies in the block of its owner.
+    /// Returns `true` if it lies in the block of its owner.
     #[inline]
     pub fn is_beside(&self) -> bool {
         matches!(self.bytes, Cow::Borrowed(_))
@@ -78,7 +78,7 @@ pub struct TableBlock<'a> {
     reader: &'a SstReader,
     extent: Extent,
     block: Arc<Block>,
-    /// Whether other blocks that are needed are read past every cache as well.
+    /// `true` if other blocks that are needed are read past every cache as well.
     is_fresh: bool,
 }
 
@@ -113,7 +113,7 @@ impl<'a> TableBlock<'a> {
         self.block.len()
     }
 
-    /// Whether all entries are hidden.
+    /// Returns `true` if all entries are hidden.
     pub fn is_empty(&self) -> bool {
         self.block.is_empty()
     }
@@ -129,14 +129,14 @@ impl<'a> TableBlock<'a> {
         (at, KeyRef::new(key, entry.trailer), &self.block.bytes[value])
     }
 
-    /// Whether entry `i`, which is not the first, has the user key of the entry before it.
+    /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before it.
     #[inline]
     pub fn is_version(&self, i: usize) -> bool {
         let words = &self.block.words;
         words[i - 1] == words[i] && self.block.is_version(i)
     }
 
-    /// Whether a version of `key` that a reader at `seq` sees is among the entries: by looking at
+    /// Returns `true` if a version of `key` that a reader at `seq` sees is among the entries: by looking at
     /// each of them, not by what a search goes by.
     pub fn holds(&self, key: &[u8], seq: SeqNo) -> bool {
         // Whoever sees an ingested table sees all of it.

@@ -358,7 +358,7 @@ impl Verify<'_> {
         }
     }
 
-    /// Whether the blocks are all of the file, and their checksums the file hash.
+    /// Returns `true` if the blocks are all of the file, and their checksums the file hash.
     fn layout(&mut self, footer: &Footer, footer_at: u64) {
         self.blocks.sort_by_key(|(extent, _)| (extent.offset, extent.len));
         let blocks = std::mem::take(&mut self.blocks);

@@ -45,7 +45,7 @@ pub struct SstWriter {
     block: BlockBuilder,
     last_user: Vec<u8>,
     last_trailer: Trailer,
-    /// Whether that entry is hidden; then the last visible one is below.
+    /// `true` if that entry is hidden; then the last visible one is below.
     last_is_hidden: bool,
     visible_user: Vec<u8>,
     visible_trailer: Trailer,
@@ -197,7 +197,7 @@ impl SstWriter {
         self.block.expect_hidden();
     }
 
-    /// Whether a block may end before the next entries. Where it may not, it ends all the same
+    /// Returns `true` if a block may end before the next entries. Where it may not, it ends all the same
     /// before it passes 1 MiB more than its usual size, and [`SstWriter::forced_cuts`] counts it.
     pub fn allow_cut(&mut self, allow: bool) {
         self.is_cut_allowed = allow;

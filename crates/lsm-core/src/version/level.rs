@@ -83,7 +83,7 @@ impl Level {
         self.bytes
     }
 
-    /// Whether the level has no tables.
+    /// Returns `true` if the level has no tables.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
     }

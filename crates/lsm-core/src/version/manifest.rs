@@ -153,7 +153,7 @@ pub(super) const HEADER_FIELDS: [(usize, &str); 11] = [
 pub(super) struct Header {
     pub(super) place: Place,
     pub(super) epoch: Epoch,
-    /// Whether this code may write to a database that has it.
+    /// `true` if this code may write to a database that has it.
     pub(super) writable: bool,
 }
 
@@ -264,7 +264,7 @@ impl Manifest {
         self.bytes
     }
 
-    /// Whether an append or a sync failed: only a new generation can take further edits.
+    /// Returns `true` if an append or a sync failed: only a new generation can take further edits.
     pub fn is_failed(&self) -> bool {
         self.state == State::Failed
     }

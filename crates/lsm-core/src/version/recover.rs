@@ -41,9 +41,9 @@ pub struct Recovered {
     pub older: Vec<FileName>,
     /// Newer generations that nobody names. Delete them before the others, see `retire`.
     pub garbage: Vec<FileName>,
-    /// Whether bytes behind `end` are no edit: the last append was torn.
+    /// `true` if bytes behind `end` are no edit: the last append was torn.
     pub torn: bool,
-    /// Whether this code knows every feature that a writer must know.
+    /// `true` if this code knows every feature that a writer must know.
     pub writable: bool,
 }
 
@@ -131,7 +131,7 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
     }
 }
 
-/// Whether a generation holds anything behind its snapshot.
+/// Returns `true` if a generation holds anything behind its snapshot.
 fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;

@@ -20,7 +20,7 @@ use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::sstable::{BlockCache, SstIdentity, SstReader, SstSummary};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
-/// Whether the bounds of a table belong to it. One byte on disk: bit 0 smallest, bit 1 largest.
+/// `true` if the bounds of a table belong to it. One byte on disk: bit 0 smallest, bit 1 largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Bounds {
     /// No entry has the user key of `smallest`.
@@ -60,7 +60,7 @@ pub struct SstMeta {
     pub smallest: InternalKey,
     /// Last internal key.
     pub largest: InternalKey,
-    /// Whether the two keys above belong to the table.
+    /// `true` if the two keys above belong to the table.
     pub bounds: Bounds,
     /// Smallest stored sequence.
     pub min_seq: SeqNo,
@@ -99,7 +99,7 @@ impl SstMeta {
         }
     }
 
-    /// Whether the table may hold the user key.
+    /// Returns `true` if the table may hold the user key.
     #[inline]
     pub fn covers(&self, user: &[u8]) -> bool {
         !self.ends_before(user) && !self.starts_after(user)
@@ -115,7 +115,7 @@ impl SstMeta {
         self.global_seq.unwrap_or(self.min_seq)
     }
 
-    /// Whether every entry of the table sorts before the user key.
+    /// Returns `true` if every entry of the table sorts before the user key.
     #[inline]
     pub fn ends_before(&self, user: &[u8]) -> bool {
         match (*self.largest.user).cmp(user) {
@@ -125,7 +125,7 @@ impl SstMeta {
         }
     }
 
-    /// Whether every entry of the table sorts after the user key.
+    /// Returns `true` if every entry of the table sorts after the user key.
     #[inline]
     pub fn starts_after(&self, user: &[u8]) -> bool {
         match (*self.smallest.user).cmp(user) {
@@ -135,7 +135,7 @@ impl SstMeta {
         }
     }
 
-    /// Whether the table may hold a user key of the range.
+    /// Returns `true` if the table may hold a user key of the range.
     pub fn overlaps(&self, range: UserRange<'_>) -> bool {
         !range.start.is_some_and(|start| self.ends_before(start))
             && !range.end.is_some_and(|end| self.starts_after(end))
@@ -181,7 +181,7 @@ impl<'a> UserRange<'a> {
         UserRange { start: Some(start), end: Some(end) }
     }
 
-    /// Whether the two ranges have a key in common.
+    /// Returns `true` if the two ranges have a key in common.
     pub fn overlaps(self, other: UserRange<'_>) -> bool {
         let apart = |end: Option<&[u8]>, start: Option<&[u8]>| match (end, start) {
             (Some(end), Some(start)) => end < start,

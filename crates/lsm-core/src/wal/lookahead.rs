@@ -42,7 +42,7 @@ pub(super) struct Stretch<'a> {
 pub(super) struct Findings {
     /// Offset of a frame that attests durability beyond the bad place.
     pub(super) attested_at: Option<u64>,
-    /// Whether any byte is not zero (up to the attesting frame, if there is one).
+    /// `true` if any byte is not zero (up to the attesting frame, if there is one).
     pub(super) any_bytes: bool,
 }
 
@@ -99,7 +99,7 @@ struct Witness {
 }
 
 impl Witness {
-    /// Whether a frame stands at `offset`, where `bytes` begin, that attests the bad place.
+    /// Returns `true` if a frame stands at `offset`, where `bytes` begin, that attests the bad place.
     fn attests(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<bool> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
         let Ok(prefix) = Prefix::decode(front) else {

@@ -111,18 +111,18 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Whether `len` more bytes stay within the preallocated length. An empty segment takes any
+    /// Returns `true` if `len` more bytes stay within the preallocated length. An empty segment takes any
     /// frame: a frame that is larger than a segment gets one of its own.
     pub fn fits(&self, len: usize) -> bool {
         self.is_empty() || self.capacity.saturating_sub(self.offset) >= len as u64
     }
 
-    /// Whether it holds no frame yet.
+    /// Returns `true` if it holds no frame yet.
     pub fn is_empty(&self) -> bool {
         self.offset == HEADER_LEN as u64
     }
 
-    /// Whether an append failed.
+    /// Returns `true` if an append failed.
     pub fn is_failed(&self) -> bool {
         self.failed
     }

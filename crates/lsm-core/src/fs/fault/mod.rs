@@ -73,8 +73,14 @@ impl FaultFs {
     }
 
     fn wrap(fs: Arc<dyn Fs>, mem: Option<MemFs>) -> FaultFs {
-        let (counts, observer, table) = Default::default();
-        FaultFs { shared: Arc::new(Shared { fs, mem, counts, observer, table }) }
+        let shared = Shared {
+            fs,
+            mem,
+            counts: Counts::default(),
+            observer: RwLock::default(),
+            table: Mutex::default(),
+        };
+        FaultFs { shared: Arc::new(shared) }
     }
 
     /// Adds a rule. Of several rules that hit an operation the oldest acts.
@@ -87,17 +93,17 @@ impl FaultFs {
         self.shared.table.lock().rules.clear();
     }
 
-    /// How many operations there were: the index of the next one.
+    /// Returns the number of operations so far, which is the index of the next one.
     pub fn op_count(&self) -> u64 {
         self.shared.counts.ops.load(Ordering::Relaxed)
     }
 
-    /// How many of them mutate.
+    /// Returns the number of operations so far that mutate.
     pub fn mutation_count(&self) -> u64 {
         self.shared.counts.mutations.load(Ordering::Relaxed)
     }
 
-    /// How many operations rules broke.
+    /// Returns the number of operations that rules broke.
     pub fn fault_count(&self) -> u64 {
         self.shared.counts.faults.load(Ordering::Relaxed)
     }
@@ -220,16 +226,16 @@ impl Fs for FaultFs {
         let Some(action) = self.begin(OpKind::PutIfAbsent, &path, content.len()) else {
             return self.shared.fs.put_if_absent(&path, content);
         };
-        let failed = || Err(Error::io("publish", &path, action.error()));
+        let failure = Error::io("publish", &path, action.error());
         if matches!(action, FaultAction::Eio | FaultAction::Enospc) {
-            return failed();
+            return Err(failure);
         }
         // All but the last step, the sync of the folder, which is lost or a lie.
         let is_put = match &self.shared.mem {
             Some(mem) => mem.put_with_pending_name(&path, content)?,
             None => self.shared.fs.put_if_absent(&path, content)?,
         };
-        if !is_put || action == FaultAction::SyncLie { Ok(is_put) } else { failed() }
+        if !is_put || action == FaultAction::SyncLie { Ok(is_put) } else { Err(failure) }
     }
 
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {

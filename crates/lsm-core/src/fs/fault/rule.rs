@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[expect(unused_imports, reason = "the documentation links to them")]
 use crate::fs::{File, Fs};
 
-/// What an operation does.
+/// The sort of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// [`Fs::create_dir`].
@@ -71,7 +71,7 @@ impl OpKind {
         OpKind::FreeBytes,
     ];
 
-    /// Whether it can change what a crash leaves. (The first lock makes the name of its file.)
+    /// Returns `true` if it can change what a crash leaves. (The first lock creates its file.)
     pub fn mutates(self) -> bool {
         !matches!(
             self,
@@ -104,24 +104,24 @@ impl OpKind {
 pub struct FsOp {
     /// Its number among all operations, from 0.
     pub index: u64,
-    /// How many operations that mutate came before it.
+    /// The number of mutating operations before it.
     pub mutation: u64,
-    /// What it does.
+    /// The sort of operation.
     pub kind: OpKind,
-    /// To which file or folder.
+    /// The file or folder.
     pub path: Arc<Path>,
     /// Bytes to append, read, publish or punch, or the length to preallocate; else 0.
     pub len: u64,
 }
 
 impl FsOp {
-    /// Whether it can change what a crash leaves.
+    /// Returns `true` if it can change what a crash leaves.
     pub fn mutates(&self) -> bool {
         self.kind.mutates()
     }
 }
 
-/// Which operation a rule is about.
+/// The operation that a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultAt {
     /// The one with this index; a sticky rule: every one from it on.
@@ -132,16 +132,16 @@ pub enum FaultAt {
     /// The `nth` (from 0, counted since the rule was added) of `kind` on a path that ends in
     /// `suffix`; sticky: every such one from it on.
     Nth {
-        /// What it does.
+        /// The sort of operation.
         kind: OpKind,
         /// End of the path as text; empty for any.
         suffix: String,
-        /// How many such operations go through first.
+        /// The number of such operations that go through first.
         nth: u64,
     },
 }
 
-/// What happens to the operation. A rule does not apply to an operation that its action cannot
+/// The fate of the operation. A rule does not apply to an operation that its action cannot
 /// happen to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
@@ -189,12 +189,12 @@ impl FaultAction {
     }
 }
 
-/// What to break.
+/// An operation to break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRule {
-    /// Which operation.
+    /// The operation.
     pub at: FaultAt,
-    /// How.
+    /// The way in which it breaks.
     pub action: FaultAction,
     /// Not only this one but all later ones too, until [`FaultFs::heal`](super::FaultFs::heal).
     pub sticky: bool,
@@ -219,7 +219,7 @@ pub(super) struct ArmedRule {
 }
 
 impl ArmedRule {
-    /// Whether the rule breaks `op`.
+    /// Returns `true` if the rule breaks `op`.
     pub(super) fn hits(&mut self, op: &FsOp) -> bool {
         let FaultRule { at, action, sticky } = &self.rule;
         let (number, wanted) = match at {

@@ -15,7 +15,7 @@ fn create(fs: &FaultFs, path: &str) -> Arc<dyn File> {
     fs.open_append(Path::new(path), AppendMode::IfAbsent).unwrap()
 }
 
-/// What is durable of a file.
+/// Returns the durable content of a file.
 fn durable(mem: &MemFs, path: &str) -> Option<Vec<u8>> {
     let left = mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
     left.read_raw(Path::new(path)).ok()
@@ -27,7 +27,8 @@ fn nth(kind: OpKind, suffix: &str, nth: u64) -> FaultAt {
 
 /// One call of each kind, in a fixed order; returns the outcomes.
 fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
-    let (dir, path) = (Path::new("/e"), Path::new("/e/a"));
+    let dir = Path::new("/e");
+    let path = Path::new("/e/a");
     let file = fs.open_append(path, AppendMode::IfAbsent);
     let mut done = vec![(OpKind::Create, file.as_ref().map(drop).map_err(Clone::clone))];
     let Ok(file) = file else { return done };
@@ -104,16 +105,16 @@ fn mutations_are_numbered_apart() {
 #[test]
 fn a_rule_hits_the_nth_of_its_kind_and_suffix() {
     let (_, fs) = new_fs();
-    let (wal, sst) = (create(&fs, "/d/1.wal"), create(&fs, "/d/2.sst"));
+    let wal = create(&fs, "/d/1.wal");
+    let sst = create(&fs, "/d/2.sst");
     fs.add_rule(FaultRule::once(nth(OpKind::Append, ".wal", 1), FaultAction::Eio));
     fs.add_rule(FaultRule::sticky(nth(OpKind::Sync, "", 2), FaultAction::Eio));
     let appended: Vec<bool> =
         (0..4).flat_map(|_| [&wal, &sst]).map(|f| f.append(b"x").is_ok()).collect();
     assert_eq!(appended, [true, true, false, true, true, true, true, true]);
-    let synced = |n| (0..n).map(|_| wal.sync().is_ok()).collect::<Vec<_>>();
-    assert_eq!(synced(5), [true, true, false, false, false]);
+    assert_eq!([(); 5].map(|()| wal.sync().is_ok()), [true, true, false, false, false]);
     fs.heal();
-    assert_eq!(synced(2), [true, true]);
+    assert_eq!([(); 2].map(|()| wal.sync().is_ok()), [true, true]);
     assert_eq!(fs.fault_count(), 4);
 }
 
@@ -146,10 +147,10 @@ fn a_full_disk_refuses_growth_and_nothing_else() {
 fn a_short_write_leaves_its_front() {
     let (mem, fs) = new_fs();
     let file = create(&fs, "/d/a");
-    let append = || nth(OpKind::Append, "", 0);
-    fs.add_rule(FaultRule::once(append(), FaultAction::ShortWrite(2)));
+    let next_append = nth(OpKind::Append, "", 0);
+    fs.add_rule(FaultRule::once(next_append.clone(), FaultAction::ShortWrite(2)));
     assert_eq!(file.append(b"12345").unwrap_err().kind(), ErrorKind::Io);
-    fs.add_rule(FaultRule::once(append(), FaultAction::ShortWriteNoSpace(9)));
+    fs.add_rule(FaultRule::once(next_append, FaultAction::ShortWriteNoSpace(9)));
     assert_eq!(file.append(b"678").unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(mem.read_raw(Path::new("/d/a")).unwrap(), b"12678");
 }
@@ -170,11 +171,12 @@ fn sync_under(action: FaultAction) -> (bool, Vec<u8>, Vec<u8>) {
 
 #[test]
 fn a_failed_sync_is_as_bad_as_its_action_says() {
-    let (x, none) = (|| b"x".to_vec(), Vec::new);
-    assert_eq!(sync_under(FaultAction::Eio), (false, x(), x()));
-    assert_eq!(sync_under(FaultAction::SyncLie), (true, x(), x()));
-    assert_eq!(sync_under(FaultAction::SyncLost), (false, x(), none()));
-    assert_eq!(sync_under(FaultAction::SyncReverted), (false, none(), none()));
+    let x = b"x".to_vec();
+    let none = Vec::new();
+    assert_eq!(sync_under(FaultAction::Eio), (false, x.clone(), x.clone()));
+    assert_eq!(sync_under(FaultAction::SyncLie), (true, x.clone(), x.clone()));
+    assert_eq!(sync_under(FaultAction::SyncLost), (false, x, none.clone()));
+    assert_eq!(sync_under(FaultAction::SyncReverted), (false, none.clone(), none));
 }
 
 #[test]
@@ -227,7 +229,9 @@ fn the_observer_sees_the_state_before_each_operation_and_may_add_rules() {
     let (mem, fs) = new_fs();
     let file = create(&fs, "/d/a");
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let (under, over, out) = (mem.clone(), fs.clone(), Arc::clone(&seen));
+    let under = mem.clone();
+    let over = fs.clone();
+    let out = Arc::clone(&seen);
     fs.set_observer(Arc::new(move |op: &FsOp| {
         let image = under.crash_clone(CrashOutcome::Everything, &mut || 0);
         out.lock().push((op.kind, image.read_raw(Path::new("/d/a")).unwrap().len()));

@@ -186,7 +186,8 @@ mod tests {
         fn pages_hold_what_a_plain_vector_holds(
             ops in prop::collection::vec((0u8..4, 0usize..20_000, 0usize..9_000), 1..40)
         ) {
-            let (mut content, mut plain) = (Content::default(), Vec::new());
+            let mut content = Content::default();
+            let mut plain = Vec::new();
             for (i, (op, a, n)) in ops.into_iter().enumerate() {
                 let shared = content.clone();
                 let before = all(&shared);

@@ -1,4 +1,4 @@
-//! What a power cut leaves: the fate of every pending change under a [`CrashOutcome`].
+//! The state after a power cut: the fate of every pending change under a [`CrashOutcome`].
 //!
 //! Called by `MemFs::crash_clone`. It may lose or keep what was never synced in any combination;
 //! it must never touch what was.
@@ -19,7 +19,7 @@ pub enum CrashOutcome {
     Nothing,
     /// All that was done.
     Everything,
-    /// What was done up to a random moment, the last write possibly torn.
+    /// Everything that was done up to a random moment, the last write possibly torn.
     Prefix,
     /// Any: each name at random, each write by sectors (of 512 or of 4,096 bytes) at random. Lost
     /// sectors keep their old bytes, or are zeros if the length grew over them, or end the file.
@@ -52,7 +52,7 @@ pub(super) struct Fate<'a> {
     /// For [`CrashOutcome::Prefix`]: changes before it survive, the one with it is torn.
     cut: u64,
     sector_bytes: u64,
-    /// How many of 16 sectors or names survive.
+    /// The number of sectors or names, of 16, that survive.
     odds: u64,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Fate<'a> {
         fate
     }
 
-    /// Whether the change of a name with this sequence number survives.
+    /// Returns `true` if the change of a name with this sequence number survives.
     pub(super) fn keeps_name(&mut self, seq: u64) -> bool {
         match self.outcome {
             CrashOutcome::Nothing | CrashOutcome::DataWithoutNames => false,
@@ -89,7 +89,7 @@ impl<'a> Fate<'a> {
         }
     }
 
-    /// What is left of a file.
+    /// Returns what is left of a file.
     pub(super) fn inode(&mut self, inode: &Arc<Inode>) -> Arc<Inode> {
         if inode.is_clean() {
             return Arc::clone(inode);
@@ -119,7 +119,9 @@ impl<'a> Fate<'a> {
         for PendingChange { seq, change } in pending {
             if *seq < self.cut {
                 change.apply(left);
-            } else if let (true, Change::Write { offset, bytes }) = (*seq == self.cut, change) {
+            } else if *seq == self.cut
+                && let Change::Write { offset, bytes } = change
+            {
                 let kept = usize::try_from(self.below(bytes.len() as u64 + 1))
                     .expect("it is at most the length of a slice");
                 left.write(*offset, &bytes[..kept]);
@@ -135,7 +137,8 @@ impl<'a> Fate<'a> {
                 }
                 continue;
             };
-            let (mut at, mut rest) = (*offset, &bytes[..]);
+            let mut at = *offset;
+            let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let room = self.sector_bytes - at % self.sector_bytes;
                 let (now, later) = rest.split_at(room.min(rest.len() as u64) as usize);

@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 
 use super::content::Content;
 
-/// How a failed sync leaves what it should have made durable.
+/// The state in which a failed sync leaves the bytes that it should have made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncLoss {
     /// Marked clean and still readable, though the device never gets it (as on ext4 and XFS).
@@ -68,7 +68,7 @@ impl Inode {
         Inode { cache: content.clone(), durable: content, pending: Vec::new(), is_stale: false }
     }
 
-    /// Whether a power cut leaves exactly what reads see.
+    /// Returns `true` if a power cut leaves exactly what reads see.
     pub(super) fn is_clean(&self) -> bool {
         self.pending.is_empty() && !self.is_stale
     }

@@ -70,10 +70,10 @@ impl MemFs {
         MemFs { shared: Arc::new(Shared { state: RwLock::new(state), locks: Arc::default() }) }
     }
 
-    /// What a power cut at this moment could leave: a new file system with nothing pending and no
-    /// lock held, which shares untouched bytes with this one. This one goes on undisturbed. The
-    /// result depends on nothing but the state, `outcome` and the numbers from `random`, which
-    /// should use all 64 bits.
+    /// Returns a state that a power cut at this moment could leave: a new file system with nothing
+    /// pending and no lock held, which shares untouched bytes with this one. This one goes on
+    /// undisturbed. The result depends on nothing but the state, `outcome` and the numbers from
+    /// `random`, which should use all 64 bits.
     #[must_use]
     pub fn crash_clone(&self, outcome: CrashOutcome, random: &mut dyn FnMut() -> u64) -> MemFs {
         let state = self.shared.state.write();
@@ -111,7 +111,7 @@ impl MemFs {
         self.shared.state.write().capacity = bytes;
     }
 
-    /// What a failed sync of `path` does to the changes that it should have made durable: they
+    /// Does to the pending changes of `path` what a failed sync does on real media: they
     /// count as clean from now on, so that a later sync succeeds and does not save them.
     ///
     /// # Errors
@@ -123,8 +123,8 @@ impl MemFs {
         Ok(())
     }
 
-    /// What a failed sync of the folder `dir` does: changes of names stay visible, but will never
-    /// be durable.
+    /// Does what a failed sync of the folder `dir` does: changes of names stay visible, but will
+    /// never be durable.
     ///
     /// # Errors
     /// `Io` if there is no such folder.

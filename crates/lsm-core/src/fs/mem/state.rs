@@ -47,7 +47,7 @@ impl PendingName {
     }
 }
 
-/// Whether a change of a name survives at once or waits for the folder's sync.
+/// The fate of a changed name in a crash: it survives at once, or waits for the folder's sync.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameFate {
     Durable,

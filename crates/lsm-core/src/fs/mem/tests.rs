@@ -1,4 +1,4 @@
-//! What may be left after a power cut, and what must be.
+//! A power cut leaves what was synced, and of the rest only what its outcome allows.
 
 use std::collections::BTreeSet;
 
@@ -66,9 +66,8 @@ fn a_sync_saves_bytes_and_a_folder_sync_saves_names() {
             fs.sync_dir(Path::new("/d")).unwrap();
         }
         let saved = if bytes { &b"bytes"[..] } else { b"" };
-        let or_none = |content: &[u8]| name.then(|| content.to_vec());
-        assert_eq!(content(&crash(&fs, Nothing, 0), A), or_none(saved));
-        assert_eq!(content(&crash(&fs, DataWithoutNames, 0), A), or_none(b"bytes"));
+        assert_eq!(content(&crash(&fs, Nothing, 0), A), name.then(|| saved.to_vec()));
+        assert_eq!(content(&crash(&fs, DataWithoutNames, 0), A), name.then(|| b"bytes".to_vec()));
         assert_eq!(content(&crash(&fs, Everything, 0), A), Some(b"bytes".to_vec()));
         for left in all_contents(&fs, NamesWithoutData) {
             let left = left.expect("names survive");
@@ -93,7 +92,8 @@ fn a_prefix_tears_the_last_append_anywhere_and_keeps_the_order() {
     let mut seen = BTreeSet::new();
     for seed in 0..2000 {
         let left = crash(&fs, CrashOutcome::Prefix, seed);
-        let (a, b) = (content(&left, A).unwrap(), content(&left, "/d/b").unwrap());
+        let a = content(&left, A).unwrap();
+        let b = content(&left, "/d/b").unwrap();
         let whole = [&a[..a.len().min(3)], &b, &a[a.len().min(3)..]].concat();
         assert!(b"12345678".starts_with(&whole), "{a:?} {b:?}");
         seen.insert(whole);
@@ -114,6 +114,13 @@ fn a_prefix_orders_names_and_bytes_together() {
     }
 }
 
+/// The byte that fills `left` from `start` to `end`, or to the end of the file.
+fn sector(left: &[u8], start: usize, end: usize) -> Option<u8> {
+    let part = left.get(start..end.min(left.len())).unwrap_or_default();
+    assert!(part.iter().all(|byte| *byte == part[0]), "a sector is whole or lost");
+    part.first().copied()
+}
+
 #[test]
 fn a_subset_loses_sectors_and_grows_with_zeros() {
     let fs = new_fs();
@@ -126,12 +133,8 @@ fn a_subset_loses_sectors_and_grows_with_zeros() {
         let tail: Vec<u8> = left[700..].to_vec();
         assert!(tail.iter().all(|byte| matches!(byte, 0 | 2)));
         // Sectors of 512 bytes from the start of the file: 700-1023, 1024-1535, 1536-2047.
-        let sector = |start: usize, end: usize| {
-            let part = left.get(start..end.min(left.len())).unwrap_or_default();
-            assert!(part.iter().all(|byte| *byte == part[0]), "a sector is whole or lost");
-            part.first().copied()
-        };
-        patterns.insert((sector(700, 1024), sector(1024, 1536), sector(1536, 2048)));
+        let first = sector(&left, 700, 1024);
+        patterns.insert((first, sector(&left, 1024, 1536), sector(&left, 1536, 2048)));
     }
     assert!(patterns.contains(&(None, None, None)));
     assert!(patterns.contains(&(Some(2), Some(2), Some(2))));
@@ -199,6 +202,13 @@ fn hard_links_stay_one_file_after_a_crash() {
     assert_eq!(content(&fs, A), Some(b"a".to_vec()), "the original is not touched");
 }
 
+/// The address of the inode that `A` names.
+fn inode(fs: &MemFs) -> *const Inode {
+    let state = fs.shared.state.read();
+    let inode = Arc::clone(&state.find(Path::new(A)).unwrap().inode.read());
+    Arc::as_ptr(&inode)
+}
+
 #[test]
 fn a_crash_clone_shares_clean_files_and_holds_no_lock() {
     let fs = new_fs();
@@ -207,11 +217,6 @@ fn a_crash_clone_shares_clean_files_and_holds_no_lock() {
     let left = crash(&fs, CrashOutcome::Subset, 1);
     assert!(left.try_lock(Path::new("/d/LOCK")).unwrap().is_some());
     assert!(fs.try_lock(Path::new("/d/LOCK")).unwrap().is_none());
-    let inode = |fs: &MemFs| {
-        let state = fs.shared.state.read();
-        let inode = Arc::clone(&state.find(Path::new(A)).unwrap().inode.read());
-        Arc::as_ptr(&inode)
-    };
     assert_eq!(inode(&fs), inode(&left));
     left.corrupt(Path::new(A), 5, 0xff).unwrap();
     assert_ne!(inode(&fs), inode(&left));
@@ -254,6 +259,10 @@ fn lost_names_stay_visible_until_the_crash() {
     assert_eq!(content(&crash(&fs, CrashOutcome::Everything, 0), A), None);
 }
 
+fn kind_of_refusal(result: Result<()>) -> ErrorKind {
+    result.unwrap_err().kind()
+}
+
 #[test]
 fn a_full_medium_takes_what_fits() {
     let fs = new_fs();
@@ -265,15 +274,15 @@ fn a_full_medium_takes_what_fits() {
     file.preallocate(6).unwrap();
     file.append(b"45").unwrap();
     assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 4, "reserved space was used");
-    let kind = |result: Result<()>| result.unwrap_err().kind();
-    assert_eq!(kind(file.preallocate(11)), ErrorKind::NoSpace);
-    assert_eq!(kind(fs.put_if_absent(Path::new("/d/m"), b"12345").map(drop)), ErrorKind::NoSpace);
-    assert_eq!(kind(file.append(b"6789ab")), ErrorKind::NoSpace);
+    assert_eq!(kind_of_refusal(file.preallocate(11)), ErrorKind::NoSpace);
+    let put = fs.put_if_absent(Path::new("/d/m"), b"12345");
+    assert_eq!(kind_of_refusal(put.map(drop)), ErrorKind::NoSpace);
+    assert_eq!(kind_of_refusal(file.append(b"6789ab")), ErrorKind::NoSpace);
     assert_eq!(content(&fs, A), Some(b"0123456789".to_vec()));
     assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 0);
     file.preallocate(10).unwrap();
     let created = fs.open_append(Path::new("/d/b"), AppendMode::IfAbsent);
-    assert_eq!(kind(created.map(drop)), ErrorKind::NoSpace);
+    assert_eq!(kind_of_refusal(created.map(drop)), ErrorKind::NoSpace);
     assert_eq!(fs.paths(), [Path::new(A)]);
     fs.delete(Path::new(A)).unwrap();
     assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 10);
@@ -344,7 +353,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-/// What the test knows of a name: what was appended, how much of it is synced, and whether the
+/// The test's knowledge of a name: what was appended, how much of it is synced, and whether the
 /// name is sure to be there (or not) after a crash.
 #[derive(Clone, Default)]
 struct Known {
@@ -352,6 +361,11 @@ struct Known {
     written: Vec<u8>,
     synced: usize,
     is_name_settled: bool,
+}
+
+/// The path of the random test's file with this number.
+fn numbered(file: usize) -> PathBuf {
+    PathBuf::from(format!("/d/{file}"))
 }
 
 proptest! {
@@ -362,14 +376,14 @@ proptest! {
         let fs = new_fs();
         let mut known: [Known; 3] = Default::default();
         known.iter_mut().for_each(|known| known.is_name_settled = true);
-        let path = |i: usize| format!("/d/{i}");
         for (number, step) in steps.into_iter().enumerate() {
             let byte = number as u8 + 1;
             match step {
                 Step::Append(i, len) => {
                     let k = &mut known[i];
                     if k.file.is_none() {
-                        *k = Known { file: Some(create(&fs, &path(i), b"")), ..Known::default() };
+                        let file = fs.open_append(&numbered(i), AppendMode::IfAbsent).unwrap();
+                        *k = Known { file: Some(file), ..Known::default() };
                     }
                     k.written.resize(k.written.len() + len, byte);
                     k.file.as_ref().unwrap().append(&vec![byte; len]).unwrap();
@@ -386,14 +400,14 @@ proptest! {
                 }
                 Step::Delete(i) => {
                     if known[i].file.is_some() {
-                        fs.delete(Path::new(&path(i))).unwrap();
+                        fs.delete(&numbered(i)).unwrap();
                         known[i] = Known::default();
                     }
                 }
                 Step::Put(i) => {
                     let written = vec![byte; 600];
-                    if fs.put_if_absent(Path::new(&path(i)), &written).unwrap() {
-                        let file = fs.open_append(Path::new(&path(i)), AppendMode::Existing);
+                    if fs.put_if_absent(&numbered(i), &written).unwrap() {
+                        let file = fs.open_append(&numbered(i), AppendMode::Existing);
                         let file = Some(file.unwrap());
                         known[i] = Known { file, written, synced: 600, is_name_settled: true };
                     }
@@ -402,7 +416,7 @@ proptest! {
             for outcome in CrashOutcome::ALL {
                 let left = crash(&fs, outcome, seed ^ number as u64);
                 for (i, known) in known.iter().enumerate() {
-                    let content = content(&left, &path(i));
+                    let content = left.read_raw(&numbered(i)).ok();
                     if known.is_name_settled {
                         prop_assert_eq!(content.is_some(), known.file.is_some());
                         let content = content.unwrap_or_default();
@@ -420,7 +434,7 @@ proptest! {
         }
         for (i, known) in known.iter().enumerate() {
             if known.file.is_some() {
-                prop_assert_eq!(content(&fs, &path(i)), Some(known.written.clone()));
+                prop_assert_eq!(fs.read_raw(&numbered(i)).ok(), Some(known.written.clone()));
             }
         }
     }

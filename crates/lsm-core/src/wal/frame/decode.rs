@@ -60,7 +60,7 @@ impl Prefix {
     }
 }
 
-/// Whether `header`, the whole header of a frame, carries its checksum under `seed`.
+/// Returns `true` if `header`, the whole header of a frame, carries its checksum under `seed`.
 pub(in crate::wal) fn verifies(header: &[u8], seed: u64) -> bool {
     header
         .split_first_chunk::<CHECKSUM_LEN>()

@@ -26,9 +26,9 @@ pub struct LogEnd {
     pub lsn: Lsn,
     /// The last logged sequence; 0 if no segment had a header and no start was given.
     pub last_seq: SeqNo,
-    /// Whether the last frame is a clean close.
+    /// `true` if the last frame is a clean close.
     pub clean_close: bool,
-    /// Whether bytes other than zeros lie behind the end: a torn tail that is left out.
+    /// `true` if bytes other than zeros lie behind the end: a torn tail that is left out.
     pub torn_bytes: bool,
     /// The largest manifest edit that a header or frame calls durable.
     pub manifest_edit: u64,
