@@ -1,4 +1,4 @@
-//! [`describe`]: what each byte of a log segment means, for `dump`.
+//! [`describe`]: the meaning of each byte of a log segment, for `dump`.
 //!
 //! It needs no manifest: salt, epoch and place are taken from the segment's own header. What does
 //! not verify is described as damaged, and the description goes on behind it. Frames behind the
@@ -17,9 +17,9 @@ use crate::fs::File;
 /// Ranges in bytes with a text for people.
 type Lines = Vec<(Range<u64>, String)>;
 
-/// What each byte of the segment in `file` means: ranges in the file with a text for people, in
-/// the order of the file; what is inside of another range comes behind it. `operations` describes
-/// the bytes of a section, by ranges in it.
+/// Returns the meaning of each byte of the segment in `file`: ranges in the file with a text for
+/// people, in the order of the file; what is inside of another range comes behind it. `operations`
+/// describes the bytes of a section, by ranges in it.
 ///
 /// # Errors
 /// `Corruption` where the header is damaged: the frames cannot be told from anything then;

@@ -70,7 +70,7 @@ const ENTRY_BYTES_MAX: usize = 3 * 5 + 8;
 pub(super) const HEADER_BYTES_MAX: usize =
     SHORT_HEADER_BYTES_MAX + PARTITIONS_MAX * ENTRY_BYTES_MAX;
 
-/// Where a frame will stand: what its checksum and its attestation depend on.
+/// The place where a frame will stand; its checksum and its attestation depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePlace {
     /// Salt of the segment.
@@ -81,7 +81,7 @@ pub struct FramePlace {
     pub offset: u64,
     /// Place in the log.
     pub lsn: Lsn,
-    /// How far the log is known durable; at most `lsn`.
+    /// The place up to which the log is known durable; at most `lsn`.
     pub durable: Lsn,
 }
 
@@ -90,7 +90,7 @@ pub struct FramePlace {
 pub struct Section<'a> {
     /// The partition.
     pub partition: PartitionId,
-    /// How many operations the bytes hold; at least one.
+    /// The number of operations in the bytes; at least one.
     pub operations: u32,
     /// [`section_checksum`] of the bytes, made outside any lock.
     pub checksum: u64,
@@ -187,10 +187,11 @@ fn encode_several(
     assert!(body <= FORMAT_BATCH_BYTES_MAX);
     let operations = sections.iter().map(|s| u64::from(s.operations)).sum();
     let before = [body, lag(place), first_seq.get(), operations, gap, sections.len() as u64];
-    let entry =
-        |s: &Section<'_>| [u64::from(s.partition.0), u64::from(s.operations), s.bytes.len() as u64];
-    let lengths = |numbers: &[u64]| numbers.iter().map(|n| varint_len(*n)).sum::<usize>();
-    let rest = lengths(&before) + sections.iter().map(|s| lengths(&entry(s)) + 8).sum::<usize>();
+    // The length of the rest stands in front of it and is a varint itself, so it is counted before
+    // anything is written. Moving what was written by the varint's length would be a second copy.
+    let directory: usize =
+        sections.iter().map(|section| varints_len(&directory_entry(section)) + CHECKSUM_LEN).sum();
+    let rest = varints_len(&before) + directory;
 
     out.reserve(batch_frame_len_max(sections));
     let start = out.len();
@@ -200,7 +201,7 @@ fn encode_several(
     let rest_at = out.len();
     before.iter().for_each(|n| put_varint(out, *n));
     for section in sections {
-        entry(section).iter().for_each(|n| put_varint(out, *n));
+        directory_entry(section).iter().for_each(|n| put_varint(out, *n));
         put_u64(out, section.checksum);
     }
     debug_assert_eq!(out.len() - rest_at, rest);
@@ -209,6 +210,17 @@ fn encode_several(
     for section in sections {
         out.extend_from_slice(section.bytes);
     }
+}
+
+/// The numbers of a section in the directory, in front of its checksum.
+fn directory_entry(section: &Section<'_>) -> [u64; 3] {
+    let partition = u64::from(section.partition.0);
+    let operations = u64::from(section.operations);
+    [partition, operations, section.bytes.len() as u64]
+}
+
+fn varints_len(numbers: &[u64]) -> usize {
+    numbers.iter().map(|n| varint_len(*n)).sum()
 }
 
 /// Appends a control frame to `out` and returns its length: a multiple of 8. `last_seq` is the

@@ -22,7 +22,8 @@ use crate::error::Result;
 use crate::fs::File;
 use crate::types::Epoch;
 
-/// How much is looked at between reads; each also loads the longest header behind it.
+/// The number of bytes looked at between reads; each read also loads the longest header behind
+/// them.
 const STRIDE_BYTES: usize = 4 << 20;
 /// Without a header, bytes are decoded and hashed up to this many times the length looked at.
 const HASHED_TIMES_MAX: u64 = 4;
@@ -37,7 +38,7 @@ pub(super) struct Stretch<'a> {
     pub(super) range: Range<u64>,
 }
 
-/// What was found in a [`Stretch`].
+/// The findings in a [`Stretch`].
 #[derive(Default)]
 pub(super) struct Findings {
     /// Offset of a frame that attests durability beyond the bad place.
@@ -99,7 +100,8 @@ struct Witness {
 }
 
 impl Witness {
-    /// Returns `true` if a frame stands at `offset`, where `bytes` begin, that attests the bad place.
+    /// Returns `true` if a frame stands at `offset`, where `bytes` begin, that attests the bad
+    /// place.
     fn attests(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<bool> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
         let Ok(prefix) = Prefix::decode(front) else {

@@ -19,11 +19,14 @@
 //!    never replayed.
 //! 4. A failed read is an error; it never ends the log.
 //!
-//! What the caller must do, so that this holds: after a failed append the next segment's header is
-//! durable before the refused writers hear of it and before anything later is acknowledged; a
-//! place is called durable only when every byte of the log before it is, in each segment; a
-//! segment stands in the manifest, and its preallocated zeros are durable, before its header is
-//! written; segments are begun in the order of their numbers.
+//! The caller's obligations, without which this does not hold:
+//!
+//! - After a failed append the next segment's header is durable before the refused writers hear of
+//!   it and before anything later is acknowledged.
+//! - A place is called durable only when every byte of the log before it is, in each segment.
+//! - A segment stands in the manifest, and its preallocated zeros are durable, before its header
+//!   is written.
+//! - Segments are begun in the order of their numbers.
 
 mod describe;
 pub mod frame;

@@ -41,7 +41,7 @@ use crate::types::{FileNo, SeqNo};
 /// The segment that is being read.
 struct Current {
     header: SegmentHeader,
-    /// Where reading ends: the file's length, the cut, or the end that the next header names.
+    /// The end of reading: the file's length, the cut, or the end that the next header names.
     limit: u64,
     /// The next segment, if its header names this one's end.
     next: Option<(usize, SegmentHeader)>,
@@ -52,7 +52,7 @@ struct Verified {
     fields: Fields,
     lag: u64,
     len: u64,
-    /// Where the loaded part of the body lies: offset in the file, in the body, and length.
+    /// The loaded part of the body: its offset in the file, in the body, and its length.
     body_at: u64,
     body_start: u64,
     body_len: usize,
@@ -92,7 +92,8 @@ impl LogReader {
         if let Some(cut) = options.cut {
             sources.retain(|source| source.number <= cut.segment);
         }
-        let (mut offset, mut last_seq) = (0, SeqNo::ZERO);
+        let mut offset = 0;
+        let mut last_seq = SeqNo::ZERO;
         if let Some(start) = options.start {
             sources.retain(|source| source.number >= start.place.segment);
             let listed = sources.first().is_some_and(|s| s.number == start.place.segment);
@@ -100,7 +101,8 @@ impl LogReader {
                 let message = format!("no place to begin: {:?} of the log", start.place);
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
-            (offset, last_seq) = (start.place.offset, start.last_seq);
+            offset = start.place.offset;
+            last_seq = start.last_seq;
         }
         Ok(LogReader {
             sources,
@@ -126,7 +128,7 @@ impl LogReader {
         }
     }
 
-    /// Where reading goes on: the end of the last frame.
+    /// Returns the place where reading goes on: the end of the last frame.
     pub fn position(&self) -> Position {
         let segment = self.sources.get(self.idx).map_or(FileNo(0), |source| source.number);
         let place = LogPlace { segment, offset: self.offset };
@@ -206,7 +208,7 @@ impl LogReader {
         None
     }
 
-    /// What the header of a segment is, and whether it is the one that its name says.
+    /// Decodes the header of a segment, and refuses one that is not what the file's name says.
     fn header_state(&mut self, idx: usize) -> Result<HeaderState> {
         let source = &self.sources[idx];
         let mut bytes = [0; HEADER_LEN];
@@ -347,7 +349,9 @@ impl LogReader {
         let LogReader { sources, window, directory, current, offset, .. } = self;
         let current = current.as_ref().expect("a segment is open");
         let source = &sources[self.idx];
-        let (file, at, limit) = (&*source.file, *offset, current.limit);
+        let file = &*source.file;
+        let at = *offset;
+        let limit = current.limit;
 
         let front = window.load(file, at, PREFIX_BYTES_MAX, limit)?;
         let prefix = match Prefix::decode(front) {
@@ -387,8 +391,9 @@ impl LogReader {
         let file = &*sources[self.idx].file;
         let body = *offset + prefix.header_len as u64;
         let frame_len = prefix.frame_len();
-        // Where the part to be loaded begins and ends in the body; with the padding if it is all.
-        let (mut start, mut end) = (0, frame_len - prefix.header_len as u64);
+        // The part of the body to be loaded; with the padding if it is all.
+        let mut start = 0;
+        let mut end = frame_len - prefix.header_len as u64;
         if let Some(only) = options.only {
             directory.retain(|entry| entry.partition == only);
             start = directory.first().map_or(0, |entry| entry.start);

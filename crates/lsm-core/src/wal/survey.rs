@@ -30,14 +30,14 @@ pub enum Piece<'a> {
         range: Range<u64>,
         /// Length of its header in bytes; its sections follow.
         header_len: u64,
-        /// What it holds.
+        /// Its content.
         record: Record<'a>,
     },
     /// Bytes that are no frame, or a frame that does not verify.
     Damaged {
-        /// They.
+        /// The damaged bytes.
         range: Range<u64>,
-        /// What is wrong.
+        /// The defect, in one phrase.
         what: &'static str,
     },
     /// Zeros, up to the end of the range or to the next frame.
@@ -108,6 +108,11 @@ impl Bad {
     fn new(what: &'static str) -> Bad {
         Bad { what, is_zero: false, len: None }
     }
+
+    /// A frame whose header verifies, so that its length is known.
+    fn frame(prefix: &Prefix, what: &'static str) -> Bad {
+        Bad { what, is_zero: false, len: Some(prefix.frame_len()) }
+    }
 }
 
 struct Survey<'a> {
@@ -142,13 +147,12 @@ impl Survey<'_> {
         if header.len() < prefix.header_len || !verifies(header, seed) {
             return Ok(Err(Bad::new("frame header checksum does not match")));
         }
-        let bad = |what| Bad { len: Some(prefix.frame_len()), ..Bad::new(what) };
         Ok(match decode_fields(header, &prefix, &mut self.directory) {
             Ok(_) if prefix.lag > self.header.lsn_at(at).0 => {
-                Err(bad("frame calls durable what was not written"))
+                Err(Bad::frame(&prefix, "frame calls durable what was not written"))
             }
             Ok(fields) => Ok((prefix, fields)),
-            Err(malformed) => Err(bad(malformed.what)),
+            Err(malformed) => Err(Bad::frame(&prefix, malformed.what)),
         })
     }
 
@@ -158,32 +162,31 @@ impl Survey<'_> {
             Ok(found) => found,
             Err(bad) => return Ok(Err(bad)),
         };
-        let bad = |what| Bad { len: Some(prefix.frame_len()), ..Bad::new(what) };
         let (Fields::Batch { previous_seq: before, .. } | Fields::Control { last_seq: before, .. }) =
             fields;
         if self.last_seq.is_some_and(|last| last != before) {
-            return Ok(Err(bad("frame does not continue the sequence")));
+            return Ok(Err(Bad::frame(&prefix, "frame does not continue the sequence")));
         }
         let body_at = at + prefix.header_len as u64;
         let Ok(len) = usize::try_from(at + prefix.frame_len() - body_at) else {
-            return Ok(Err(bad("frame is too long")));
+            return Ok(Err(Bad::frame(&prefix, "frame is too long")));
         };
         let body = self.window.load(self.file, body_at, len, self.end)?;
         for entry in &self.directory {
             let section = section_of(body, 0, entry);
             if section.is_none_or(|bytes| section_checksum(bytes) != entry.checksum) {
-                return Ok(Err(bad("section checksum does not match")));
+                return Ok(Err(Bad::frame(&prefix, "section checksum does not match")));
             }
         }
         let padding = usize::try_from(prefix.body_len).ok().and_then(|from| body.get(from..));
         if body.len() != len || padding.is_none_or(|bytes| bytes.iter().any(|byte| *byte != 0)) {
-            return Ok(Err(bad("padding is not zero")));
+            return Ok(Err(Bad::frame(&prefix, "padding is not zero")));
         }
         Ok(Ok((prefix, fields)))
     }
 
-    /// Where what is bad at `at` ends: with the frame, if its length is known, or before the next
-    /// one whose header verifies.
+    /// Returns the end of what is bad at `at`: the frame's, if its length is known, or the front of
+    /// the next one whose header verifies.
     fn bad_end(&mut self, at: u64, bad: &Bad) -> Result<u64> {
         if let Some(len) = bad.len {
             return Ok(at + len);

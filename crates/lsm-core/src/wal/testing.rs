@@ -67,7 +67,8 @@ impl File for MemFile {
         let mut inner = self.inner.lock();
         let short = inner.short_append.take();
         let written = short.unwrap_or(bytes.len()).min(bytes.len());
-        let (from, to) = (inner.appended, inner.appended + written);
+        let from = inner.appended;
+        let to = from + written;
         let len = inner.bytes.len().max(to);
         inner.bytes.resize(len, 0);
         inner.bytes[from..to].copy_from_slice(&bytes[..written]);

@@ -10,7 +10,7 @@
 use crate::error::Result;
 use crate::fs::File;
 
-/// How much is read at a time where no more is asked for.
+/// The number of bytes read at a time where no more is asked for.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// A buffer that grew beyond this for one frame is given back at the next small read.
 const KEPT_BYTES: usize = 8 << 20;

@@ -111,8 +111,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Returns `true` if `len` more bytes stay within the preallocated length. An empty segment takes any
-    /// frame: a frame that is larger than a segment gets one of its own.
+    /// Returns `true` if `len` more bytes stay within the preallocated length. An empty segment
+    /// takes any frame: a frame that is larger than a segment gets one of its own.
     pub fn fits(&self, len: usize) -> bool {
         self.is_empty() || self.capacity.saturating_sub(self.offset) >= len as u64
     }
@@ -137,12 +137,12 @@ impl SegmentWriter {
         &self.path
     }
 
-    /// What its header says.
+    /// Its header.
     pub fn header(&self) -> &SegmentHeader {
         &self.header
     }
 
-    /// Where the next frame goes, in bytes from the file's start: the end of the last good append.
+    /// The offset of the next frame in the file, in bytes: the end of the last good append.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -152,7 +152,7 @@ impl SegmentWriter {
         LogPlace { segment: self.header.number, offset: self.offset }
     }
 
-    /// Where the next frame goes in the log; the `base` of the next segment.
+    /// The place of the next frame in the log; the `base` of the next segment.
     pub fn lsn(&self) -> Lsn {
         self.header.lsn_at(self.offset)
     }

@@ -73,13 +73,13 @@ pub(in crate::wal) struct Entry {
     pub(in crate::wal) partition: PartitionId,
     pub(in crate::wal) operations: u32,
     pub(in crate::wal) first_seq: SeqNo,
-    /// Where the section lies in the body, in bytes.
+    /// Offset of the section in the body, in bytes.
     pub(in crate::wal) start: u64,
     pub(in crate::wal) len: usize,
     pub(in crate::wal) checksum: u64,
 }
 
-/// What the header of a frame says behind its [`Prefix`].
+/// The fields of a frame's header behind its [`Prefix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wal) enum Fields {
     /// A batch; its sections are in the directory.
@@ -144,7 +144,10 @@ fn decode_batch(
     }
 
     let count = reader.varint()?;
-    let (mut start, mut seen) = (0, 0);
+    // `count` is a number from the file, so nothing is reserved for it: a header too short for its
+    // entries ends the loop at its own end.
+    let mut start = 0;
+    let mut seen = 0;
     for _ in 0..count {
         let partition = PartitionId(reader.varint_u32()?);
         let operations_here = reader.varint_u32()?;

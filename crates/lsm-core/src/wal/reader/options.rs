@@ -1,4 +1,4 @@
-//! What the caller knows of a log before it is read: its segments, where to begin, where to end.
+//! The caller's knowledge of a log before it is read: its segments, where to begin, where to end.
 //!
 //! Filled in from the manifest by recovery and by followers; plain data.
 
@@ -22,7 +22,7 @@ pub struct SegmentSource {
     pub file: Arc<dyn File>,
 }
 
-/// Where reading begins or goes on.
+/// A place where reading begins or goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// End of the last frame read.
@@ -31,12 +31,12 @@ pub struct Position {
     pub last_seq: SeqNo,
 }
 
-/// What to read, and what must be there.
+/// The part of the log to read, and what must be there.
 #[derive(Clone, Debug)]
 pub struct LogReaderOptions {
     /// The database that every segment must name.
     pub db: DbId,
-    /// Where to begin; `None`: at the first listed segment.
+    /// The place to begin at; `None`: the front of the first listed segment.
     pub start: Option<Position>,
     /// Nothing at or behind this place may be read: an epoch that is over ends here.
     pub cut: Option<LogPlace>,

@@ -1,4 +1,4 @@
-//! What the reader yields: a frame whose bytes lie in the reader's buffer.
+//! The reader's yield: a frame whose bytes lie in the reader's buffer.
 //!
 //! Made by `reader.rs` alone. It must never give out bytes that were not verified.
 //!
@@ -12,17 +12,17 @@ use crate::wal::{LogPlace, Lsn};
 /// A frame of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRef<'a> {
-    /// Where it begins.
+    /// The place where it begins.
     pub place: LogPlace,
     /// The same place in the log.
     pub lsn: Lsn,
-    /// How far the log was known durable when it was built.
+    /// The place up to which the log was known durable when it was built.
     pub durable: Lsn,
-    /// What it holds.
+    /// Its content.
     pub record: Record<'a>,
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Record<'a> {
     /// Operations.
@@ -51,7 +51,7 @@ pub struct SectionRef<'a> {
     pub partition: PartitionId,
     /// Sequence of the section's first operation.
     pub first_seq: SeqNo,
-    /// How many operations the bytes hold.
+    /// The number of operations in the bytes.
     pub operations: u32,
     /// The operations, encoded; their checksum was verified.
     pub bytes: &'a [u8],
@@ -69,7 +69,8 @@ impl<'a> BatchRef<'a> {
     /// [`LogReaderOptions::only`](super::LogReaderOptions::only), those of
     /// that partition.
     pub fn sections(&self) -> impl Iterator<Item = SectionRef<'a>> + use<'a> {
-        let (body, body_start) = (self.body, self.body_start);
+        let body = self.body;
+        let body_start = self.body_start;
         self.directory.iter().map(move |entry| SectionRef {
             partition: entry.partition,
             first_seq: entry.first_seq,

@@ -17,14 +17,14 @@ fn seq(n: u64) -> SeqNo {
     SeqNo::new(n).unwrap()
 }
 
-/// What a frame says, owned.
+/// The content of a frame, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owned {
     Batch(u64, Vec<(u32, u64, u32, Vec<u8>)>),
     Control(Control),
 }
 
-/// What the oracle knows of a frame: where it lies, and how far it attests.
+/// The oracle's knowledge of a frame: where it lies, and how far it attests.
 #[derive(Clone, Debug)]
 struct Written {
     idx: usize,
@@ -95,22 +95,26 @@ impl Log {
     }
 
     fn place(&self) -> FramePlace {
-        let (offset, lsn) = (self.writer.offset(), self.writer.lsn());
         FramePlace {
             salt: self.writer.header().salt,
             epoch: EPOCH,
-            offset,
-            lsn,
+            offset: self.writer.offset(),
+            lsn: self.writer.lsn(),
             durable: self.durable,
         }
     }
 
     fn append(&mut self, bytes: &[u8], what: Owned) -> Result<()> {
-        let (start, place) = (self.writer.offset(), self.place());
+        let place = self.place();
         self.writer.append(bytes)?;
-        let (idx, end) = (self.files.len() - 1, self.writer.offset());
-        let (lsn, durable) = (place.lsn.0, place.durable.0);
-        self.frames.push(Written { idx, start, end, lsn, durable, what });
+        self.frames.push(Written {
+            idx: self.files.len() - 1,
+            start: place.offset,
+            end: self.writer.offset(),
+            lsn: place.lsn.0,
+            durable: place.durable.0,
+            what,
+        });
         Ok(())
     }
 
@@ -183,23 +187,25 @@ impl Log {
     }
 
     /// Checks what is read once `damage` was done at `offset` of segment `idx`, which is part of
-    /// a frame, a header, or neither. `is_gone` says which frames are not whole any more.
+    /// a frame, a header, or neither.
     fn check_damaged(&self, bytes: &[Vec<u8>], idx: usize, offset: u64, cut: bool) {
         for (file, bytes) in self.files.iter().zip(bytes) {
             file.set_bytes(bytes);
         }
         let (got, end) = self.read();
         let context = format!("segment {idx} offset {offset} cut {cut}: {end:?}");
-        let is_gone = |f: &Written| f.idx == idx && f.end > offset && (cut || f.start <= offset);
+        let damage = Damage { idx, offset, cut };
         // A header that is damaged takes its frames along.
         let header_gone = offset < SEGMENT_HEADER_BYTES;
-        let is_bad = |f: &Written| is_gone(f) || (header_gone && f.idx == idx);
-        let whole = self.frames.iter().take_while(|f| f.idx < idx || !is_bad(f) && f.idx == idx);
-        let mut expected = whole.count();
+        let first_bad = self
+            .frames
+            .iter()
+            .position(|f| f.idx > idx || damage.hits(f) || (header_gone && f.idx == idx));
+        let mut expected = first_bad.unwrap_or(self.frames.len());
         let bad = if header_gone {
             Some(self.headers[idx].base.0)
         } else {
-            self.frames.iter().find(|f| is_bad(f)).map(|f| f.lsn)
+            self.frames.iter().find(|f| damage.hits(f)).map(|f| f.lsn)
         };
         let Some(bad) = bad else {
             // Behind the last frame of the segment: padding of the file, or refused bytes.
@@ -207,7 +213,7 @@ impl Log {
             assert_eq!((got, end.is_ok()), (self.all()[..expected].to_vec(), true), "{context}");
             return;
         };
-        let attested = self.frames.iter().filter(|f| !is_gone(f)).any(|f| f.durable > bad)
+        let attested = self.frames.iter().filter(|f| !damage.hits(f)).any(|f| f.durable > bad)
             || self.headers.iter().enumerate().any(|(i, h)| i != idx && h.durable.0 > bad)
             // A header that is not zeros, and that a later one names: begun and left behind.
             || (header_gone && !(cut && offset == 0) && idx + 1 < self.headers.len());
@@ -228,6 +234,19 @@ impl Log {
     }
 }
 
+/// A flipped bit at `offset` of segment `idx`, or the segment's end there if it was cut.
+struct Damage {
+    idx: usize,
+    offset: u64,
+    cut: bool,
+}
+
+impl Damage {
+    fn hits(&self, frame: &Written) -> bool {
+        frame.idx == self.idx && frame.end > self.offset && (self.cut || frame.start <= self.offset)
+    }
+}
+
 fn last_of(frames: &[Owned]) -> u64 {
     let last = frames.iter().rev().find_map(|frame| match frame {
         Owned::Batch(_, sections) => sections.last().map(|s| s.1 + u64::from(s.2) - 1),
@@ -237,23 +256,26 @@ fn last_of(frames: &[Owned]) -> u64 {
 }
 
 fn sources(files: &[Arc<MemFile>]) -> Vec<SegmentSource> {
-    let source = |(file, number): (&Arc<MemFile>, u64)| SegmentSource {
-        number: FileNo(number),
-        epoch: EPOCH,
-        path: path(number),
-        file: file.clone(),
-    };
-    files.iter().zip(1..).map(source).collect()
+    let mut sources = Vec::new();
+    for (file, number) in files.iter().zip(1..) {
+        sources.push(SegmentSource {
+            number: FileNo(number),
+            epoch: EPOCH,
+            path: path(number),
+            file: file.clone(),
+        });
+    }
+    sources
 }
 
 fn own(frame: &FrameRef<'_>) -> Owned {
     match frame.record {
         Record::Control(control) => Owned::Control(control),
         Record::Batch(batch) => {
-            let section = |s: SectionRef<'_>| {
-                (s.partition.0, s.first_seq.get(), s.operations, s.bytes.to_vec())
-            };
-            Owned::Batch(batch.first_seq.get(), batch.sections().map(section).collect())
+            let sections = batch
+                .sections()
+                .map(|s| (s.partition.0, s.first_seq.get(), s.operations, s.bytes.to_vec()));
+            Owned::Batch(batch.first_seq.get(), sections.collect())
         }
     }
 }
@@ -358,6 +380,18 @@ fn every_bit_flip_ends_the_log_or_is_corruption_if_attested() {
     }
 }
 
+/// Reads the log with a range of its first segment zeroed.
+fn read_zeroed(
+    log: &Log,
+    whole: &[u8],
+    range: std::ops::Range<usize>,
+) -> (Vec<Owned>, Result<LogEnd>) {
+    let mut bytes = whole.to_vec();
+    bytes[range].fill(0);
+    log.files[0].set_bytes(&bytes);
+    log.read()
+}
+
 #[test]
 fn lost_sectors_are_a_hole_and_not_the_end() {
     let mut log = Log::new(0);
@@ -367,29 +401,23 @@ fn lost_sectors_are_a_hole_and_not_the_end() {
             log.sync();
         }
     }
-    let whole = log.bytes();
-    let zeroed = |range: std::ops::Range<usize>| {
-        let mut bytes = whole[0].clone();
-        bytes[range].fill(0);
-        log.files[0].set_bytes(&bytes);
-        log.read()
-    };
-    let start = |n: usize| log.frames[n].start as usize;
+    let whole = log.bytes().remove(0);
+    let starts: Vec<usize> = log.frames.iter().map(|frame| frame.start as usize).collect();
     // Attested by frame 31 and later ones, which are still there.
-    let (frames, end) = zeroed(start(3)..start(9));
+    let (frames, end) = read_zeroed(&log, &whole, starts[3]..starts[9]);
     assert_eq!(frames, log.all()[..3]);
     assert_eq!(end.unwrap_err().damage().unwrap().offset, Some(log.frames[3].start));
     // Not attested: the hole is the end, though whole frames follow.
-    let (frames, end) = zeroed(start(33)..start(35));
+    let (frames, end) = read_zeroed(&log, &whole, starts[33]..starts[35]);
     assert_eq!(frames, log.all()[..33]);
     let end = end.unwrap();
     assert!(end.torn_bytes && end.place.offset == log.frames[33].start);
     // All that would attest is gone: a tail that was never there.
-    let (frames, end) = zeroed(start(20)..whole[0].len());
+    let (frames, end) = read_zeroed(&log, &whole, starts[20]..whole.len());
     assert_eq!(frames, log.all()[..20]);
     assert!(!end.unwrap().torn_bytes);
     // The header's sector: batches witness it by their sections' checksums.
-    let (frames, end) = zeroed(0..512);
+    let (frames, end) = read_zeroed(&log, &whole, 0..512);
     assert!(frames.is_empty() && end.unwrap_err().is_corruption());
 }
 
@@ -561,7 +589,8 @@ fn a_frame_that_appears_in_parts_is_yielded_once_it_is_whole() {
     log.put(b"one");
     log.put(b"two, which appears byte by byte");
     let whole = log.bytes()[0].clone();
-    let (from, to) = (log.frames[1].start as usize, log.frames[1].end as usize);
+    let from = log.frames[1].start as usize;
+    let to = log.frames[1].end as usize;
     let mut follower = LogReader::new(log.sources(), LogReaderOptions::new(DB)).unwrap();
     let last_byte = whole[..to].iter().rposition(|byte| *byte != 0).unwrap();
     log.files[0].set_bytes(&[&whole[..from], &vec![0; 256 - from]].concat());
@@ -574,17 +603,19 @@ fn a_frame_that_appears_in_parts_is_yielded_once_it_is_whole() {
     assert_eq!(drain(&mut follower).unwrap(), log.all()[1..]);
 }
 
+/// Returns `true` if `sources` end in corruption; what is read before it is a prefix of `log`.
+fn is_corrupt(log: &Log, sources: Vec<SegmentSource>) -> bool {
+    let (frames, end) = read(sources, LogReaderOptions::new(DB));
+    assert_eq!(frames, log.all()[..frames.len()]);
+    end.is_err_and(|e| e.is_corruption())
+}
+
 #[test]
 fn segments_that_are_stale_foreign_swapped_or_missing_are_found() {
     let early = sample(true, 0);
     let mut late = sample(true, 0);
     late.next_segment();
     late.put(b"more");
-    let is_corrupt = |log: &Log, sources: Vec<SegmentSource>| {
-        let (frames, end) = read(sources, LogReaderOptions::new(DB));
-        assert_eq!(frames, log.all()[..frames.len()]);
-        end.is_err_and(|e| e.is_corruption())
-    };
     // An older copy of the third, from before the fourth was begun.
     let stale = late.bytes()[2][..early.frames[10].start as usize].to_vec();
     let whole = late.bytes();
@@ -769,19 +800,19 @@ fn unlogged_sequences_are_a_gap_that_the_frame_names() {
     assert_eq!((frames, end.unwrap().last_seq), (log.all(), seq(501)));
 }
 
+/// Returns `true` if a log is corrupt whose second header was changed by `edit`.
+fn break_at(edit: fn(&mut SegmentHeader)) -> bool {
+    let mut log = Log::new(0);
+    log.put(b"one");
+    log.next_segment();
+    let mut header = log.headers[1];
+    edit(&mut header);
+    log.files[1].set_bytes(&header.encode());
+    is_corrupt(&log, log.sources())
+}
+
 #[test]
 fn segments_that_do_not_continue_each_other_are_corruption() {
-    let break_at = |edit: fn(&mut SegmentHeader)| {
-        let mut log = Log::new(0);
-        log.put(b"one");
-        log.next_segment();
-        let mut header = log.headers[1];
-        edit(&mut header);
-        log.files[1].set_bytes(&header.encode());
-        let (frames, end) = log.read();
-        assert_eq!(frames, log.all()[..frames.len()]);
-        end.is_err_and(|e| e.is_corruption())
-    };
     assert!(!break_at(|_| ()));
     assert!(break_at(|header| header.previous_seq = seq(10)));
     assert!(break_at(|header| header.base.0 += 8));
@@ -923,8 +954,8 @@ fn run(deeds: &[Deed], preallocate: u64) -> Log {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What was not synced may be lost in any sectors of any segment; the rest is a prefix that
-    /// holds all that was synced, and is never called rotten.
+    /// Bytes that were not synced may be lost in any sectors of any segment; the rest is a prefix
+    /// that holds all that was synced, and is never called rotten.
     #[test]
     fn a_power_cut_is_never_corruption_and_keeps_what_was_synced(
         deeds in prop::collection::vec(deed(), 1..40),
@@ -954,8 +985,8 @@ proptest! {
         let (frames, end) = log.read();
         prop_assert!(end.is_ok(), "{:?}", end);
         prop_assert_eq!(&frames, &log.all()[..frames.len()]);
-        let synced = |f: &&Written| f.lsn + (f.end - f.start) <= log.durable.0;
-        prop_assert!(frames.len() >= log.frames.iter().filter(synced).count());
+        let synced = log.frames.iter().filter(|f| f.lsn + (f.end - f.start) <= log.durable.0);
+        prop_assert!(frames.len() >= synced.count());
     }
 
     #[test]
@@ -971,7 +1002,8 @@ proptest! {
         for ([file, from, to], kind, len) in rot {
             let file = file.index(bytes.len());
             let bytes = &mut bytes[file];
-            let (from, to) = (from.index(bytes.len()), to.index(bytes.len()));
+            let from = from.index(bytes.len());
+            let to = to.index(bytes.len());
             let len = len.min(bytes.len() - from.max(to));
             match kind {
                 0 => bytes[from..from + len].fill(0),

@@ -12,15 +12,15 @@ use std::path::PathBuf;
 
 use super::{LogReader, Stop};
 use crate::error::{Error, Result};
-use crate::types::SeqNo;
+use crate::types::{FileNo, SeqNo};
 use crate::wal::lookahead::{Stretch, look_ahead};
 use crate::wal::segment::HeaderState;
 use crate::wal::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
 
-/// How the log ends.
+/// The end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Where the last frame ends. Segment 0 if the list was empty.
+    /// The end of the last frame. Segment 0 if the list was empty.
     pub place: LogPlace,
     /// The same place in the log; 0 if no segment had a header.
     pub lsn: Lsn,
@@ -37,7 +37,7 @@ pub struct LogEnd {
 }
 
 impl LogReader {
-    /// The verdict on where reading stopped: the end of the log, or damage.
+    /// Judges the place where reading stopped: it is the end of the log, or damage.
     ///
     /// # Errors
     /// `Corruption` if something behind the end attests that the log was durable beyond it, or
@@ -73,7 +73,7 @@ impl LogReader {
         })
     }
 
-    /// Looks for anything behind the end that attests it. Says whether there are bytes at all.
+    /// Looks for anything behind the end that attests it. Returns `true` if there are bytes at all.
     fn judge(&mut self, stop: Stop) -> Result<bool> {
         let mut suspect = Suspect {
             idx: self.idx,
@@ -83,6 +83,9 @@ impl LogReader {
             garbage: None,
         };
         let mut torn = false;
+        // All later segments are looked at, although an honest log has nothing behind its end.
+        // Stopping at the first segment without a header would be faster, and would take a lost
+        // header for the end of a log whose later segments were acknowledged.
         for idx in self.idx..self.sources.len() {
             let header = match self.header_state(idx)? {
                 HeaderState::Valid(header) => Some(header),
@@ -98,6 +101,7 @@ impl LogReader {
                 torn = true;
             }
             torn |= suspect.garbage.is_some();
+            // A file without a header may hold another file's old bytes from its front on.
             let first = if header.is_some() { SEGMENT_HEADER_BYTES } else { 0 };
             let source = &self.sources[idx];
             let stretch = Stretch {
@@ -109,6 +113,8 @@ impl LogReader {
             let findings = look_ahead(&mut self.window, &stretch)?;
             torn |= findings.any_bytes;
             if let Some(at) = findings.attested_at {
+                // A frame was attested in a segment that has no header: the header is the damage,
+                // wherever the log stopped before.
                 if header.is_none() {
                     suspect.turn_to_header(idx);
                 }
@@ -121,11 +127,7 @@ impl LogReader {
 
     /// A verified header behind the end: does it attest the bad place?
     fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut Suspect) -> Result<()> {
-        let idx_of = |number| self.sources.iter().position(|source| source.number == number);
-        let named = header.previous.and_then(|previous| {
-            let base = Lsn(header.base.0.saturating_sub(previous.offset));
-            Some((idx_of(previous.segment)?, base))
-        });
+        let named = self.named_by(header);
         if let Some((idx, what)) = suspect.garbage
             && named.is_some_and(|(named, _)| named == idx)
         {
@@ -140,7 +142,8 @@ impl LogReader {
             // from a later one that was lost as well.
             (None, Some((_, base))) => base,
             (None, None) => {
-                let path = &self.sources[idx_of(header.number).unwrap_or(self.idx)].path;
+                let idx = self.idx_of(header.number).unwrap_or(self.idx);
+                let path = &self.sources[idx].path;
                 let what = "segment does not continue any that is listed";
                 return Err(Error::corruption(path, 0, what));
             }
@@ -153,10 +156,23 @@ impl LogReader {
             // A segment begins just where the log stops, and its header is not there.
             suspect.turn_to_header(idx);
         }
+        // The header alone proves nothing: it is written before the end of the segment before it
+        // is synced. Only its own claim of durability does.
         if header.durable > bad {
             return Err(self.damage(suspect, &format!("the header of segment {}", header.number)));
         }
         Ok(())
+    }
+
+    /// The listed segment that `header` continues, and the place in the log where that begins.
+    fn named_by(&self, header: &SegmentHeader) -> Option<(usize, Lsn)> {
+        let previous = header.previous?;
+        let base = Lsn(header.base.0.saturating_sub(previous.offset));
+        Some((self.idx_of(previous.segment)?, base))
+    }
+
+    fn idx_of(&self, number: FileNo) -> Option<usize> {
+        self.sources.iter().position(|source| source.number == number)
     }
 
     fn damage(&self, suspect: &Suspect, by: &str) -> Error {
@@ -179,6 +195,8 @@ struct Suspect {
 
 impl Suspect {
     fn turn_to_header(&mut self, idx: usize) {
-        (self.idx, self.offset, self.what) = (idx, 0, "segment header is lost");
+        self.idx = idx;
+        self.offset = 0;
+        self.what = "segment header is lost";
     }
 }
