@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::frame::Control;
-use super::segment::{HEADER_FIELDS, HEADER_LEN, HeaderState};
+use super::segment::{HEADER_LEN, HeaderState};
 use super::{BatchRef, Piece, Record, SEGMENT_HEADER_BYTES, SegmentHeader, survey};
 use crate::codec::describe_fields;
 use crate::error::{Error, Result};
@@ -61,7 +61,8 @@ pub fn describe(
 fn describe_header(bytes: &[u8; HEADER_LEN], header: &SegmentHeader) -> Lines {
     let whole = format!("segment header: segment {}, epoch {}", header.number, header.epoch);
     let mut lines = vec![(0..SEGMENT_HEADER_BYTES, whole)];
-    let fields = HEADER_FIELDS.into_iter().chain([(8, "zeros"), (8, "checksum")]);
+    let fields = header.fields().map(|(name, bytes)| (bytes.len(), name));
+    let fields = fields.into_iter().chain([(8, "checksum")]);
     lines.extend(describe_fields(bytes, 0, "header", fields));
     lines
 }

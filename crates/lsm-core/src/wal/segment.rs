@@ -33,7 +33,7 @@
 use std::path::Path;
 
 use super::{LogPlace, Lsn};
-use crate::codec::{Malformed, Reader, checksum64, put_u32, put_u64};
+use crate::codec::{Malformed, Reader, checksum64, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::File;
 use crate::types::{DbId, Epoch, FileNo, SeqNo};
@@ -42,33 +42,12 @@ use crate::types::{DbId, Epoch, FileNo, SeqNo};
 pub const SEGMENT_HEADER_BYTES: u64 = 128;
 
 pub(super) const HEADER_LEN: usize = 128;
-const CHECKSUM_AT: usize = 120;
 /// The first bytes of a segment.
 pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
 const VERSION: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
 
 const _: () = assert!(HEADER_LEN as u64 == SEGMENT_HEADER_BYTES && HEADER_LEN.is_multiple_of(8));
-
-/// The fields of the header in order, for descriptions: length in bytes and name.
-pub(super) const HEADER_FIELDS: [(usize, &str); 16] = [
-    (8, "magic"),
-    (4, "format version"),
-    (4, "checksum kind"),
-    (4, "compatible features"),
-    (4, "read-compatible features"),
-    (4, "incompatible features"),
-    (4, "epoch"),
-    (16, "database id"),
-    (8, "file number"),
-    (8, "salt"),
-    (8, "LSN"),
-    (8, "segment before"),
-    (8, "end of the segment before"),
-    (8, "last durable manifest edit"),
-    (8, "durable LSN"),
-    (8, "last sequence before"),
-];
 
 /// A segment's account of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,26 +92,38 @@ impl SegmentHeader {
         self.base.checked_plus(offset).expect("a log has less than 2^64 bytes")
     }
 
-    /// The bytes of the header.
+    /// Names and bytes of the fields that stand before the checksum, in order: the one list that
+    /// encoding and descriptions go by.
+    pub(super) fn fields(&self) -> [(&'static str, Vec<u8>); 17] {
+        let previous = self.previous.unwrap_or(LogPlace { segment: FileNo(0), offset: 0 });
+        [
+            ("magic", MAGIC.to_vec()),
+            ("format version", VERSION.to_le_bytes().to_vec()),
+            ("checksum kind", CHECKSUM_ID.to_le_bytes().to_vec()),
+            ("compatible features", vec![0; 4]),
+            ("read-compatible features", vec![0; 4]),
+            ("incompatible features", vec![0; 4]),
+            ("epoch", self.epoch.0.to_le_bytes().to_vec()),
+            ("database id", self.db.0.to_le_bytes().to_vec()),
+            ("file number", self.number.0.to_le_bytes().to_vec()),
+            ("salt", self.salt.to_le_bytes().to_vec()),
+            ("LSN", self.base.0.to_le_bytes().to_vec()),
+            ("segment before", previous.segment.0.to_le_bytes().to_vec()),
+            ("end of the segment before", previous.offset.to_le_bytes().to_vec()),
+            ("last durable manifest edit", self.manifest_edit.to_le_bytes().to_vec()),
+            ("durable LSN", self.durable.0.to_le_bytes().to_vec()),
+            ("last sequence before", self.previous_seq.get().to_le_bytes().to_vec()),
+            ("zeros", vec![0; 8]),
+        ]
+    }
+
+    /// Returns the bytes of the header.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         assert!(self.number.0 != 0 && self.durable <= self.base);
-        let previous = self.previous.unwrap_or(LogPlace { segment: FileNo(0), offset: 0 });
         let mut out = Vec::with_capacity(HEADER_LEN);
-        out.extend_from_slice(&MAGIC);
-        put_u32(&mut out, VERSION);
-        put_u32(&mut out, CHECKSUM_ID);
-        out.extend_from_slice(&[0; 12]);
-        put_u32(&mut out, self.epoch.0);
-        out.extend_from_slice(&self.db.0.to_le_bytes());
-        put_u64(&mut out, self.number.0);
-        put_u64(&mut out, self.salt);
-        put_u64(&mut out, self.base.0);
-        put_u64(&mut out, previous.segment.0);
-        put_u64(&mut out, previous.offset);
-        put_u64(&mut out, self.manifest_edit);
-        put_u64(&mut out, self.durable.0);
-        put_u64(&mut out, self.previous_seq.get());
-        put_u64(&mut out, 0);
+        for (_, bytes) in self.fields() {
+            out.extend_from_slice(&bytes);
+        }
         let sum = checksum64(&out);
         put_u64(&mut out, sum);
         out.try_into().expect("the fields are as long as the header")
@@ -198,10 +189,10 @@ impl SegmentHeader {
         if incompatible != 0 {
             return Ok(Err(format!("log features {incompatible:#x}")));
         }
-        Self::fields(&mut reader).map(Ok)
+        Self::decode_fields(&mut reader).map(Ok)
     }
 
-    fn fields(reader: &mut Reader<'_>) -> Result<SegmentHeader, Malformed> {
+    fn decode_fields(reader: &mut Reader<'_>) -> Result<SegmentHeader, Malformed> {
         let epoch = Epoch(reader.u32()?);
         let db = DbId(reader.u128()?);
         let number = FileNo(reader.u64()?);
@@ -236,6 +227,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const CHECKSUM_AT: usize = 120;
 
     fn header() -> SegmentHeader {
         SegmentHeader {
