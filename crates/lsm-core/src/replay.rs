@@ -34,22 +34,22 @@ impl Replay {
         segment: &Path,
     ) -> Result<()> {
         let Record::Batch(batch) = &frame.record else { return Ok(()) };
-        let corruption = |what: String| Error::corruption(segment, frame.place.offset, what);
         for section in batch.sections() {
             let id = section.partition;
             let Some(partition) = version.partitions.get(&id) else {
                 if id < version.next_partition {
                     continue;
                 }
-                return Err(corruption(format!(
-                    "the log names partition {id}, which never existed"
-                )));
+                let what = format!("the log names partition {id}, which never existed");
+                return Err(Error::corruption(segment, frame.place.offset, what));
             };
             if section.last_seq() <= partition.flushed_through {
                 continue;
             }
-            self.insert(frame.lsn.0, &section)
-                .map_err(|fault| corruption(fault.to_string()).in_partition(&partition.name))?;
+            self.insert(frame.lsn.0, &section).map_err(|fault| {
+                Error::corruption(segment, frame.place.offset, fault.to_string())
+                    .in_partition(&partition.name)
+            })?;
         }
         Ok(())
     }

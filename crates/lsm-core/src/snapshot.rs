@@ -19,7 +19,7 @@ use crate::partition::{PartitionState, ReadView};
 use crate::types::{PartitionId, SeqNo};
 
 #[derive(Default)]
-struct State {
+struct Registered {
     counts: BTreeMap<SeqNo, usize>,
     /// Partitions with deciding jobs under way, and how many.
     deciding: BTreeMap<PartitionId, (Arc<PartitionState>, usize)>,
@@ -27,7 +27,7 @@ struct State {
 
 /// All registered snapshots of a database.
 #[derive(Default)]
-pub struct Snapshots(Mutex<State>);
+pub struct Snapshots(Mutex<Registered>);
 
 impl Snapshots {
     /// Registers the sequence number that `visible` loads, until the result is dropped.
@@ -40,7 +40,7 @@ impl Snapshots {
         RegisteredSnapshot { seq, pinned, list: self.clone() }
     }
 
-    /// What a job starting now must respect.
+    /// Returns what a job starting now must respect.
     pub fn for_job(&self, visible: impl FnOnce() -> SeqNo) -> JobSnapshots {
         self.0.lock().for_job(visible())
     }
@@ -60,13 +60,13 @@ impl Snapshots {
         (state.for_job(visible), job)
     }
 
-    /// How many different sequence numbers are registered.
+    /// Returns the number of different sequence numbers that are registered.
     pub fn count(&self) -> usize {
         self.0.lock().counts.len()
     }
 }
 
-impl State {
+impl Registered {
     fn for_job(&self, visible: SeqNo) -> JobSnapshots {
         let registered: Vec<SeqNo> = self.counts.keys().copied().collect();
         let mut respected = registered.clone();
@@ -82,7 +82,7 @@ impl State {
 pub struct JobSnapshots {
     /// Those of registered snapshots: deciding filters respect them.
     pub registered: Vec<SeqNo>,
-    /// They and the sequence that was visible: the survival rules respect all of them.
+    /// Those and the sequence that was visible: the survival rules respect all of them.
     pub respected: Vec<SeqNo>,
 }
 
@@ -138,20 +138,29 @@ impl Drop for RegisteredSnapshot {
 mod tests {
     use super::*;
 
+    fn seq(n: u64) -> SeqNo {
+        SeqNo::new(n).unwrap()
+    }
+
+    /// The sequence numbers that a job starting at `visible` respects.
+    fn respected(list: &Snapshots, visible: u64) -> Vec<SeqNo> {
+        list.for_job(|| seq(visible)).respected
+    }
+
     #[test]
     fn a_job_respects_what_is_registered_and_what_is_visible() {
-        let seq = |n| SeqNo::new(n).unwrap();
         let list = Arc::new(Snapshots::default());
-        let respected = |visible| list.for_job(|| seq(visible)).respected;
-        let (a, b) = (list.register(|| seq(3)), list.register(|| seq(3)));
+        let a = list.register(|| seq(3));
+        let b = list.register(|| seq(3));
         let c = list.register(|| seq(7));
-        assert_eq!(respected(9), [seq(3), seq(7), seq(9)]);
-        assert_eq!(respected(7), [seq(3), seq(7)]);
+        assert_eq!(respected(&list, 9), [seq(3), seq(7), seq(9)]);
+        assert_eq!(respected(&list, 7), [seq(3), seq(7)]);
         assert_eq!(list.for_job(|| seq(9)).registered, [seq(3), seq(7)]);
         drop((a, c));
-        assert_eq!(respected(9), [seq(3), seq(9)]);
+        assert_eq!(respected(&list, 9), [seq(3), seq(9)]);
         assert_eq!(b.seq(), seq(3));
         drop(b);
-        assert_eq!((list.count(), respected(9)), (0, vec![seq(9)]));
+        assert_eq!(list.count(), 0);
+        assert_eq!(respected(&list, 9), [seq(9)]);
     }
 }

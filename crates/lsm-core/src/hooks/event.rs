@@ -1,4 +1,4 @@
-//! What is told to listeners.
+//! Events: the notices that listeners get.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub enum Event {
         partition: String,
         /// Length of the table in bytes.
         bytes: u64,
-        /// How long it took.
+        /// Its duration.
         took: Duration,
     },
     /// Tables became other tables.
@@ -29,7 +29,7 @@ pub enum Event {
         read_bytes: u64,
         /// Length of the outputs in bytes; 0 for a move.
         written_bytes: u64,
-        /// How long it took.
+        /// Its duration.
         took: Duration,
     },
     /// Writers are held back, or no longer.
@@ -38,7 +38,7 @@ pub enum Event {
         partition: String,
         /// From 0, not at all, to 1000, stopped.
         pressure_permille: u32,
-        /// What holds them back most.
+        /// The cause that holds them back most.
         reason: &'static str,
     },
     /// Damaged bytes were found.
@@ -49,7 +49,7 @@ pub enum Event {
         partition: String,
         /// The key.
         key: Vec<u8>,
-        /// Where the good bytes came from.
+        /// The source of the good bytes.
         source: String,
     },
     /// A damaged entry could not be repaired: it reads as corruption from now on.

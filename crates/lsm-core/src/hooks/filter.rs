@@ -1,6 +1,8 @@
 //! Compaction filters: what they are told, what they may answer, how they report damage.
 //!
-//! The calls come from `compaction/executor.rs`; repairs from `db/repair.rs`.
+//! A flush or compaction calls them through `compaction/survivors.rs` (input, boundary, output) and
+//! `compaction/stages.rs` (decide, finish_table); an ingest shows entries to the sealing filter in
+//! `db/exchange/arrival.rs`; repairs are asked for by `db/repair.rs`.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -10,7 +12,7 @@ use super::{Entry, Origin, Rules};
 use crate::error::Result;
 use crate::types::{EntryKind, FileNo, SeqNo};
 
-/// What kind of work a filter takes part in.
+/// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobKind {
     /// Memtables are written to level 0.
@@ -49,13 +51,13 @@ pub struct Job<'a> {
 pub struct InputTable {
     /// Its number, as in [`Origin::file`].
     pub file: FileNo,
-    /// Where it lies, for errors.
+    /// Its path, for errors.
     pub path: PathBuf,
-    /// What filters noted in it.
+    /// The notes of filters in it.
     pub properties: Properties,
 }
 
-/// What filters note in a table, by name.
+/// The notes of filters in a table, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties(pub BTreeMap<String, Vec<u8>>);
 
@@ -73,13 +75,13 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         Vec::new()
     }
 
-    /// What the engine enforces.
+    /// Returns the rules that the engine enforces.
     fn rules(&self) -> Rules {
         Rules::default()
     }
 
-    /// Returns `true` if the filter adds hidden entries: it then sees every input entry, and at most one
-    /// filter of a partition may.
+    /// Returns `true` if the filter adds hidden entries: it then sees every input entry, and at
+    /// most one filter of a partition may.
     fn seals(&self) -> bool {
         false
     }
@@ -89,9 +91,9 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         !self.seals()
     }
 
-    /// Returns `true` if two neighbouring tables of a level belong in one job, by the largest user key of
-    /// the left one and the smallest of the right one. Called under locks of the engine: it looks
-    /// at the keys and calls nothing of the database.
+    /// Returns `true` if two neighbouring tables of a level belong in one job, by the largest user
+    /// key of the left one and the smallest of the right one. Called under locks of the engine: it
+    /// looks at the keys and calls nothing of the database.
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
         let _ = (left_largest, right_smallest);
         false
@@ -100,7 +102,7 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
     /// A filter for a job.
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>>;
 
-    /// What to put in the places of the faulty entries of one run: a patch for each, in their
+    /// Returns the patches for the faulty entries of one run: one for each, in their
     /// order; where one is lacking, the entry is poisoned. Called outside every job and lock; may
     /// read and may take its time.
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
@@ -109,7 +111,7 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
     }
 }
 
-/// What a filter does with an input entry.
+/// A filter's answer to an input entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// It goes on.
@@ -118,7 +120,7 @@ pub enum Input {
     Take,
 }
 
-/// What becomes of an entry that nobody else can see.
+/// The fate of an entry that nobody else can see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// It stays as it is.
@@ -129,12 +131,12 @@ pub enum Decision {
     Replace(Vec<u8>),
 }
 
-/// `true` if the output may be cut before the next user key.
+/// The permission to cut the output before the next user key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// A block and a table may end here.
     Allowed,
-    /// What comes next belongs in the same block, and in the same table.
+    /// The next entries belong in the same block, and in the same table.
     Forbidden,
 }
 
@@ -183,7 +185,7 @@ pub trait CompactionFilter: Send {
 /// Takes key, sequence number and payload of a hidden entry.
 pub type HiddenSink<'a> = dyn FnMut(&[u8], SeqNo, &[u8]) -> Result<()> + 'a;
 
-/// Where a filter's hidden entries go.
+/// The way of a filter's hidden entries into the output.
 pub struct Emitter<'a> {
     sink: &'a mut HiddenSink<'a>,
     forced_cuts: u64,
@@ -202,8 +204,8 @@ impl<'a> Emitter<'a> {
         (self.sink)(key, seq, payload)
     }
 
-    /// How many blocks were cut although a cut was forbidden, since the last boundary where one
-    /// was allowed: versions of one key beyond a bound.
+    /// Returns the number of blocks that were cut although a cut was forbidden, since the last
+    /// boundary where one was allowed: versions of one key beyond a bound.
     pub fn forced_cuts(&self) -> u64 {
         self.forced_cuts
     }
@@ -216,14 +218,14 @@ pub struct Fault {
     pub key: Vec<u8>,
     /// Its stored sequence number.
     pub seq: SeqNo,
-    /// What it claims to be.
+    /// The kind that it claims to be.
     pub kind: EntryKind,
     /// Its bytes; empty if the filter no longer had them when it found the fault. They can be read
     /// again by [`Fault::at`].
     pub value: Vec<u8>,
-    /// Where it lies.
+    /// Its place.
     pub at: Origin,
-    /// What is wrong, in one phrase.
+    /// The defect, in one phrase.
     pub what: String,
     /// For the filter's own repair.
     pub detail: Vec<u8>,
@@ -259,7 +261,7 @@ impl Faults {
     }
 }
 
-/// What takes the place of a faulty entry in the next run of the job.
+/// The replacement of a faulty entry in the next run of the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// These bytes.
@@ -272,7 +274,7 @@ pub enum Patch {
         kind: EntryKind,
         /// The value.
         value: Vec<u8>,
-        /// Where they came from: "re-read", "one-bit search", ...
+        /// The source of the bytes: "re-read", "one-bit search", ...
         source: String,
     },
     /// A record that is known to be damaged: it reads as corruption until it is overwritten.
@@ -281,7 +283,7 @@ pub enum Patch {
     Leave,
 }
 
-/// Where a repair may look.
+/// The places where a repair may look.
 pub trait RepairSources {
     /// The entry at the same place, read again past every cache: key, sequence number, kind and
     /// value, and whether its block verified.

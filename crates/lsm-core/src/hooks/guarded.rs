@@ -75,9 +75,10 @@ pub fn guarded_filter(
     partition: &Arc<str>,
     filter: &Arc<dyn CompactionFilterFactory>,
 ) -> Arc<dyn CompactionFilterFactory> {
-    let (partition, name) = (partition.clone(), filter.name().into());
+    let who =
+        Who { partition: partition.clone(), kind: "compaction filter", name: filter.name().into() };
     Arc::new(GuardedFilter {
-        who: Who { partition, kind: "compaction filter", name },
+        who,
         params: filter.params(),
         rules: filter.rules(),
         seals: filter.seals(),
@@ -200,8 +201,7 @@ impl Drop for GuardedJob {
 
 /// A value store as it is attached to `partition`.
 pub fn guarded_store(partition: &Arc<str>, store: &Arc<dyn ValueStore>) -> Arc<dyn ValueStore> {
-    let (partition, name) = (partition.clone(), store.name().into());
-    let who = Who { partition, kind: "value store", name };
+    let who = Who { partition: partition.clone(), kind: "value store", name: store.name().into() };
     Arc::new(GuardedStore { who, params: store.params(), store: store.clone() })
 }
 

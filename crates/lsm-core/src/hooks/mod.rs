@@ -1,4 +1,5 @@
-//! How sister crates and applications plug in: compaction filters, the value store, listeners.
+//! The places where sister crates and applications plug in: compaction filters, the value store,
+//! listeners.
 //!
 //! A partition names its hooks in the manifest, with parameters and rules. The rules are kept and
 //! enforced by the engine whether the hook's code is there or not; what happens to a partition
@@ -35,7 +36,7 @@ pub use store::{PendingHandle, ValueStore};
 
 use crate::types::{EntryKind, FileNo, SeqNo};
 
-/// What the engine enforces for a hook, present or not. Stored with the partition.
+/// The rules that the engine enforces for a hook, present or not. Stored with the partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// User keys with this ending are refused on every write and ingest, as
@@ -44,11 +45,11 @@ pub struct Rules {
     /// Every key is stored with a zero byte behind it, which is hidden again from readers, so that
     /// no key ends in the reserved suffix. Fixed when the partition is made.
     pub any_key: bool,
-    /// What happens when the partition is opened without the hook.
+    /// The effect of opening the partition without the hook.
     pub when_absent: WhenAbsent,
 }
 
-/// What happens when a partition is opened and one of its hooks was not supplied.
+/// The effect of opening a partition while one of its hooks is not supplied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenAbsent {
     /// It opens for reading and writing; compactions treat hidden entries as what they are
@@ -84,7 +85,7 @@ pub struct Entry<'a> {
     pub seq: SeqNo,
     /// The sequence number in the file: another one in a file that was ingested.
     pub stored_seq: SeqNo,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Its value, payload or handle.
     pub value: &'a [u8],
@@ -92,7 +93,7 @@ pub struct Entry<'a> {
     pub hidden: bool,
 }
 
-/// Where an entry came from. A place names an entry for as long as the file lives.
+/// The place that an entry came from. It names the entry for as long as the file lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
     /// The table; `None` for a memtable.
@@ -119,7 +120,7 @@ impl Origin {
 pub struct Hooks {
     /// Filters in the order in which they run.
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
-    /// Where large values live.
+    /// The store of large values.
     pub store: Option<Arc<dyn ValueStore>>,
 }
 
@@ -147,9 +148,9 @@ impl Hooks {
 pub struct PartitionHooks {
     /// Filters in the order in which they run; at most one of them seals.
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
-    /// Where large values live.
+    /// The store of large values.
     pub store: Option<Arc<dyn ValueStore>>,
-    /// What the engine enforces, also for hooks whose code is missing.
+    /// The rules that the engine enforces, also for hooks whose code is missing.
     pub rules: Rules,
     /// A hook that the partition cannot do without and whose code is missing.
     pub missing: Option<String>,

@@ -31,12 +31,13 @@ pub trait ValueStore: Send + Sync + 'static {
     /// loses it, and so does dropping the result without [`PendingHandle::keep`].
     fn put(&self, partition: PartitionId, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
 
-    /// Makes every value durable whose `put` or `carry` has returned. `Ok` after an error speaks for
-    /// the values before the error too: what a failed sync of a file may have lost is written anew.
-    /// Until then the database takes no writes that are logged.
+    /// Makes every value durable whose `put` or `carry` has returned. `Ok` after an error speaks
+    /// for the values before the error too: what a failed sync of a file may have lost is written
+    /// anew. Until then the database takes no writes that are logged.
     fn sync(&self) -> Result<()>;
 
-    /// Returns `true` if the value of a handle is there, by its header and trailer: asked in recovery.
+    /// Returns `true` if the value of a handle is there, by its header and trailer: asked in
+    /// recovery.
     fn probe(&self, handle: &[u8]) -> Result<bool>;
 
     /// Length of the value of a handle, in bytes.
@@ -82,7 +83,7 @@ pub trait ValueStore: Send + Sync + 'static {
     /// [`ErrorKind::Unsupported`], if it is not implemented: then there is no checkpoint.
     ///
     /// # Durability
-    /// What was copied is durable once this returns, names included. The manifest that makes the
+    /// The copies are durable once this returns, names included. The manifest that makes the
     /// folder a database comes after it.
     fn checkpoint(
         &self,

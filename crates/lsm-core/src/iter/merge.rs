@@ -4,6 +4,9 @@
 //! source is compared with the better of its two children, so a long run from one source costs
 //! two comparisons an entry however many sources there are.
 //!
+//! A tournament tree would compare fewer keys when sources alternate, but it pays its full height
+//! on every move, and scans of a compacted partition read long runs from one source.
+//!
 //! Invariants:
 //! 1. `heap` holds exactly the valid sources, ordered for the present direction.
 //! 2. `prefixes[i]` is `prefix8` of the user key under source `i`, while that source is valid.
@@ -52,9 +55,13 @@ impl<I: InternalIter> MergeIter<I> {
     }
 
     fn precedes(&self, a: usize, b: usize) -> bool {
+        // The prefixes decide nearly always, and comparing them touches no block. Equal prefixes
+        // say nothing, since keys may share their first 8 bytes.
         let order = self.prefixes[a]
             .cmp(&self.prefixes[b])
             .then_with(|| self.sources[a].key().cmp(&self.sources[b].key()));
+        // Sources are given newest first. Equal internal keys (an entry that recovery wrote twice)
+        // must come out in one order from both sides, or a turn would skip or repeat one.
         match (order, self.direction) {
             (Ordering::Equal, Direction::Forward) => a < b,
             (Ordering::Equal, Direction::Backward) => a > b,
@@ -115,6 +122,7 @@ impl<I: InternalIter> MergeIter<I> {
         } else {
             self.heap.swap_remove(0);
         }
+        // Only the top can be out of order: no other source has moved.
         if self.heap.len() > 1 {
             self.sift_down(0);
         }

@@ -1,10 +1,29 @@
 //! Ordered cursors over internal keys, and what is built from them.
 //!
-//! A cursor is before the first entry, on an entry, or past an end. It lends what it points at:
-//! `key` and `value` live until it moves.
+//! Every implementation of [`InternalIter`] owes its callers the following. The merge, the visible
+//! iteration and compactions rely on each point.
 //!
-//! Error rule: a move that fails leaves the cursor invalid; it stays so until the next seek. An
-//! error is never taken for an end.
+//! - *Order.* Entries come in internal order: user keys ascending, versions of one user key newest
+//!   first. `next` and `prev` visit the same entries in opposite orders, and no entry twice.
+//! - *Position.* A cursor is on an entry or it is invalid. It is invalid before its first seek,
+//!   past either end, and after an error. `valid` tells these apart from an entry and from nothing
+//!   else: the end is told from an error by the `Result` of the move alone.
+//! - *Seeks are absolute.* Each of the four works from any state, forgets an earlier error, and may
+//!   be repeated. `seek` and `seek_before` split the entries at the target: one finds the first
+//!   that is not before it, the other the last that is.
+//! - *Steps are relative.* `next` and `prev` may be called only on an entry. A step off either end
+//!   succeeds and leaves the cursor invalid; it does not wrap and does not remember the end, so
+//!   coming back takes a seek.
+//! - *Turning.* A step may follow a step in the other direction, or any seek.
+//! - *Errors.* A move that fails leaves the cursor invalid until the next seek. It is never taken
+//!   for an end, so nobody concludes from it that a key is absent. A seek behind damaged bytes may
+//!   succeed.
+//! - *Bytes.* The cursor owns or pins what `key` and `value` lend, and the borrow ends with the
+//!   next move: whoever keeps a key copies it, and whoever keeps a large value asks for a
+//!   [`Slice`](crate::types::Slice), which shares the block.
+//! - *Snapshots.* A cursor over a memtable may meet entries that were inserted after it was made.
+//!   They are newer than any sequence number that the reader sees, and the visible iteration passes
+//!   over them.
 
 mod merge;
 mod visible;
@@ -20,27 +39,31 @@ pub trait InternalIter {
     /// Returns `true` if the cursor is on an entry.
     fn valid(&self) -> bool;
 
-    /// The entry's key. Only while [`InternalIter::valid`].
+    /// Returns the entry's key, which lives until the next move. Only while
+    /// [`InternalIter::valid`].
     fn key(&self) -> KeyRef<'_>;
 
-    /// The entry's value. Only while [`InternalIter::valid`].
+    /// Returns the entry's value, which lives until the next move. Only while
+    /// [`InternalIter::valid`].
     fn value(&self) -> &[u8];
 
-    /// Moves to the first entry.
+    /// Moves to the first entry; without entries, the cursor is invalid.
     fn seek_to_first(&mut self) -> Result<()>;
 
-    /// Moves to the last entry.
+    /// Moves to the last entry; without entries, the cursor is invalid.
     fn seek_to_last(&mut self) -> Result<()>;
 
-    /// Moves to the first entry that is not before `target`.
+    /// Moves to the first entry that is not before `target`; invalid if all are before it.
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()>;
 
-    /// Moves to the last entry that is before `target`.
+    /// Moves to the last entry that is before `target`; invalid if none is.
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()>;
 
-    /// Moves one entry forward. Only while [`InternalIter::valid`].
+    /// Moves one entry forward; from the last one, past the end. Only while
+    /// [`InternalIter::valid`].
     fn next(&mut self) -> Result<()>;
 
-    /// Moves one entry back. Only while [`InternalIter::valid`].
+    /// Moves one entry back; from the first one, past the front. Only while
+    /// [`InternalIter::valid`].
     fn prev(&mut self) -> Result<()>;
 }

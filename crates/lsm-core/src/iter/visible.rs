@@ -1,4 +1,5 @@
-//! What a reader at one sequence number sees: the newest version of each key, tombstones left out.
+//! The entries that a reader at one sequence number sees: the newest version of each key,
+//! tombstones left out.
 //!
 //! Forwards the underlying cursor stays on the current entry, so nothing is copied but the user
 //! key. Backwards the versions of a key come oldest first, so the last one seen that is visible
@@ -19,10 +20,14 @@ const STEPS_BEFORE_SEEK: usize = 8;
 /// Room for a key from the start.
 const KEY_BYTES_TYPICAL: usize = 64;
 
+/// The relation of the inner cursor to the current entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Standing {
+    /// There is no current entry.
     Invalid,
+    /// The inner cursor is on it.
     Forward,
+    /// The inner cursor is before it, and a copy of it is kept aside.
     Backward,
 }
 
@@ -30,7 +35,7 @@ enum State {
 pub struct VisibleIter<I> {
     inner: I,
     seq: SeqNo,
-    state: State,
+    standing: Standing,
     key: Vec<u8>,
     trailer: Trailer,
     value: Vec<u8>,
@@ -40,21 +45,27 @@ pub struct VisibleIter<I> {
 impl<I: InternalIter> VisibleIter<I> {
     /// The entries of `inner` as a reader at `seq` sees them.
     pub fn new(inner: I, seq: SeqNo) -> VisibleIter<I> {
-        let (key, value) = (Vec::with_capacity(KEY_BYTES_TYPICAL), Vec::new());
-        VisibleIter { inner, seq, state: State::Invalid, key, trailer: Trailer::LAST, value }
+        VisibleIter {
+            inner,
+            seq,
+            standing: Standing::Invalid,
+            key: Vec::with_capacity(KEY_BYTES_TYPICAL),
+            trailer: Trailer::LAST,
+            value: Vec::new(),
+        }
     }
 
     /// Returns `true` if the cursor is on an entry.
     #[inline]
     pub fn valid(&self) -> bool {
-        self.state != State::Invalid
+        self.standing != Standing::Invalid
     }
 
     /// The user key. Only while valid.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        match self.state {
-            State::Forward => self.inner.key().user,
+        match self.standing {
+            Standing::Forward => self.inner.key().user,
             _ => &self.key,
         }
     }
@@ -62,8 +73,8 @@ impl<I: InternalIter> VisibleIter<I> {
     /// Kind and sequence number of the entry. Only while valid.
     #[inline]
     pub fn trailer(&self) -> Trailer {
-        match self.state {
-            State::Forward => self.inner.key().trailer,
+        match self.standing {
+            Standing::Forward => self.inner.key().trailer,
             _ => self.trailer,
         }
     }
@@ -71,41 +82,41 @@ impl<I: InternalIter> VisibleIter<I> {
     /// The stored bytes of the entry. Only while valid.
     #[inline]
     pub fn value(&self) -> &[u8] {
-        match self.state {
-            State::Forward => self.inner.value(),
+        match self.standing {
+            Standing::Forward => self.inner.value(),
             _ => &self.value,
         }
     }
 
     /// The inner cursor, if it is on the current entry.
     pub fn on_current(&self) -> Option<&I> {
-        (self.state == State::Forward).then_some(&self.inner)
+        (self.standing == Standing::Forward).then_some(&self.inner)
     }
 
     /// Moves to the first visible entry.
     pub fn seek_to_first(&mut self) -> Result<()> {
-        self.state = State::Invalid;
+        self.standing = Standing::Invalid;
         self.inner.seek_to_first()?;
         self.find_forward()
     }
 
     /// Moves to the last visible entry.
     pub fn seek_to_last(&mut self) -> Result<()> {
-        self.state = State::Invalid;
+        self.standing = Standing::Invalid;
         self.inner.seek_to_last()?;
         self.find_backward()
     }
 
     /// Moves to the first visible entry whose key is at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.state = State::Invalid;
+        self.standing = Standing::Invalid;
         self.inner.seek(KeyRef::seek(key, self.seq))?;
         self.find_forward()
     }
 
     /// Moves to the last visible entry whose key is before `key`.
     pub fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        self.state = State::Invalid;
+        self.standing = Standing::Invalid;
         self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?;
         self.find_backward()
     }
@@ -113,8 +124,8 @@ impl<I: InternalIter> VisibleIter<I> {
     /// Moves forward. Only while valid.
     #[inline]
     pub fn next(&mut self) -> Result<()> {
-        match std::mem::replace(&mut self.state, State::Invalid) {
-            State::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
+        match std::mem::replace(&mut self.standing, Standing::Invalid) {
+            Standing::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
             _ => {
                 self.key.clear();
                 self.key.extend_from_slice(self.inner.key().user);
@@ -128,7 +139,7 @@ impl<I: InternalIter> VisibleIter<I> {
     /// Moves back. Only while valid.
     #[inline]
     pub fn prev(&mut self) -> Result<()> {
-        if std::mem::replace(&mut self.state, State::Invalid) != State::Backward {
+        if std::mem::replace(&mut self.standing, Standing::Invalid) != Standing::Backward {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user);
             self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))?;
@@ -161,6 +172,8 @@ impl<I: InternalIter> VisibleIter<I> {
         while self.inner.valid() {
             let KeyRef { user, trailer } = self.inner.key();
             if trailer.seq() > self.seq {
+                // Written after the reader's moment. A step is cheap, so a few are tried first; a
+                // key that is overwritten all the time would make stepping linear in its versions.
                 steps += 1;
                 if steps < STEPS_BEFORE_SEEK {
                     self.inner.next()?;
@@ -172,9 +185,11 @@ impl<I: InternalIter> VisibleIter<I> {
                 }
                 continue;
             }
+            // The newest visible version decides for the whole key: if it is a tombstone, older
+            // versions are dead, whatever they are.
             steps = 0;
             if trailer.kind() != Some(EntryKind::Tombstone) {
-                self.state = State::Forward;
+                self.standing = Standing::Forward;
                 return Ok(());
             }
             self.key.clear();
@@ -215,7 +230,7 @@ impl<I: InternalIter> VisibleIter<I> {
                 self.inner.prev()?;
             }
             if found && self.trailer.kind() != Some(EntryKind::Tombstone) {
-                self.state = State::Backward;
+                self.standing = Standing::Backward;
                 return Ok(());
             }
         }

@@ -45,7 +45,7 @@ pub struct PartitionState {
     dropped_at: AtomicU64,
     /// Every stored key has a zero byte behind it: fixed when the partition is made.
     pub any_key: bool,
-    /// Where large values live: attached before the first use, never changed.
+    /// The store of large values: attached before the first use, never changed.
     store: OnceLock<Arc<dyn ValueStore>>,
     /// Replaced as a whole; loaded by jobs, and by writes of keys that end in `reserved_last`.
     hooks: ArcSwap<PartitionHooks>,
@@ -56,7 +56,7 @@ pub struct PartitionState {
     rules_epoch: AtomicU32,
     /// Changed under the commit path's lock.
     doubtful: AtomicBool,
-    /// How far writes are held back, in thousandths, and why: written by `db/stall.rs`, relaxed.
+    /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
 }
 
@@ -93,7 +93,7 @@ impl PartitionState {
         self.hooks.load()
     }
 
-    /// Where large values live, if not in tables.
+    /// Returns the store of large values, if they do not live in tables.
     #[inline]
     pub fn store(&self) -> Option<&Arc<dyn ValueStore>> {
         self.store.get()
@@ -109,7 +109,7 @@ impl PartitionState {
         self.rules_epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Which rules a write is checked against.
+    /// Returns the number of the rules that a write is checked against.
     #[inline]
     pub fn rules_epoch(&self) -> u32 {
         self.rules_epoch.load(Ordering::Acquire)

@@ -17,24 +17,24 @@ use crate::sstable::{BlockCheck, SstReader};
 use crate::types::{EntryKind, SeqNo, Slice};
 use crate::version::TableContext;
 
-/// What a scan reads: a view at a sequence number.
+/// The subject of a scan: a view at a sequence number.
 #[derive(Clone)]
 pub struct ReadPoint {
     /// Memtables and tables.
     pub view: Arc<ReadView>,
     /// Operations up to this one are seen.
     pub seq: SeqNo,
-    /// How tables are opened.
+    /// The means to open tables.
     pub context: Arc<TableContext>,
     /// Names the partition in errors.
     pub partition: Arc<str>,
     /// Stored keys have a zero byte behind them.
     pub any_key: bool,
-    /// Where large values live.
+    /// The store of large values.
     pub store: Option<Arc<dyn ValueStore>>,
     /// Sees each block of a table before anything of it is handed out.
     pub check: Option<Arc<dyn BlockCheck>>,
-    /// What must live as long as the scan.
+    /// A thing that must live as long as the scan.
     pub keep: Arc<dyn Any + Send + Sync>,
 }
 
@@ -80,9 +80,8 @@ impl Cursor {
         let any_key = point.as_ref().is_ok_and(|point| point.any_key);
         let (lower, upper) = stored_bounds(any_key, bounds.clone());
         let sources = point.and_then(|point| {
-            let named = |error: Error| error.in_partition(&point.partition);
-            let sources = Source::all_checked(&point.view, &point.context, point.check.as_ref());
-            let sources = sources.map_err(named)?;
+            let sources = Source::all_checked(&point.view, &point.context, point.check.as_ref())
+                .map_err(|error| error.in_partition(&point.partition))?;
             Ok((sources, point))
         });
         let (sources, point, broken) = match sources {
@@ -305,8 +304,9 @@ fn stored_key(any_key: bool, mut key: Vec<u8>) -> Vec<u8> {
 
 /// Bounds in the form in which keys are stored.
 pub fn stored_bounds(any_key: bool, (lower, upper): Bounds) -> Bounds {
-    let stored = |bound: Bound<Vec<u8>>| bound.map(|key| stored_key(any_key, key));
-    (stored(lower), stored(upper))
+    let lower = lower.map(|key| stored_key(any_key, key));
+    let upper = upper.map(|key| stored_key(any_key, key));
+    (lower, upper)
 }
 
 /// The key right behind `key`.

@@ -14,21 +14,21 @@ use crate::sstable::bloom_hash;
 use crate::types::{EntryKind, SeqNo, Slice, Trailer};
 use crate::version::{Table, TableContext};
 
-/// What a point read reads through.
+/// The things that a point read reads through.
 pub struct GetContext<'a> {
     /// Memtables and tables.
     pub view: &'a ReadView,
-    /// How tables are opened.
+    /// The means to open tables.
     pub tables: &'a TableContext,
-    /// Where large values live.
+    /// The store of large values.
     pub store: Option<&'a Arc<dyn ValueStore>>,
     /// Operations up to this one are seen.
     pub seq: SeqNo,
 }
 
-/// What a search does in each place that may hold its key.
+/// A search, as it is led to each place that may hold its key.
 pub trait Search<'a> {
-    /// What ends the search.
+    /// The finding that ends the search.
     type Found;
 
     /// Looks into a memtable.
@@ -106,8 +106,8 @@ impl<'a> Search<'a> for Values<'_> {
     }
 }
 
-/// What an entry of this kind, which lies in `table`, says of `key`: its value, or that there is
-/// none.
+/// Returns what an entry of this kind, which lies in `table`, says of `key`: its value, or that
+/// there is none.
 ///
 /// # Errors
 /// Corruption of a record that is known to be damaged; those of the value store.
@@ -138,13 +138,13 @@ pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
     let len = store.len(handle)?;
     let len = usize::try_from(len).ok().filter(|len| *len as u64 <= FORMAT_VALUE_BYTES_MAX);
     let Some(len) = len else {
-        let (what, limit) = ("a value read at once", FORMAT_VALUE_BYTES_MAX);
-        return Err(Error::limit(what, store.len(handle)?, limit));
+        let len = store.len(handle)?;
+        return Err(Error::limit("a value read at once", len, FORMAT_VALUE_BYTES_MAX));
     };
     store.read(handle, 0, len)
 }
 
-/// Why an entry of this kind has no value to give.
+/// Returns the error of an entry whose kind has no value to give.
 pub(super) fn unreadable(
     kind: Option<EntryKind>,
     table: Option<&Table>,

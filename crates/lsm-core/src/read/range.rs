@@ -96,7 +96,8 @@ impl Range {
     }
 
     fn fail<T>(&mut self, error: crate::Error) -> Option<Result<T>> {
-        (self.front_at, self.back_at) = (End::Finished, End::Finished);
+        self.front_at = End::Finished;
+        self.back_at = End::Finished;
         Some(Err(error))
     }
 
@@ -218,10 +219,9 @@ mod tests {
 
     #[test]
     fn a_prefix_ends_where_its_successor_begins() {
-        let end = |prefix: &[u8]| prefix_bounds(prefix).1;
-        assert_eq!(end(b"ab"), Bound::Excluded(b"ac".to_vec()));
-        assert_eq!(end(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
-        assert_eq!(end(b"\xff"), Bound::Unbounded);
-        assert_eq!(end(b""), Bound::Unbounded);
+        assert_eq!(prefix_bounds(b"ab").1, Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(prefix_bounds(b"a\xff\xff").1, Bound::Excluded(b"b".to_vec()));
+        assert_eq!(prefix_bounds(b"\xff").1, Bound::Unbounded);
+        assert_eq!(prefix_bounds(b"").1, Bound::Unbounded);
     }
 }
