@@ -8,7 +8,6 @@ mod store;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use siltstone::metahive::{verified_get, verified_range};
 use siltstone::{MetaHiveOptions, Options, Partition, PartitionOptions};
 use testkit::Rng;
 
@@ -55,7 +54,7 @@ fn reads(c: &mut Criterion) {
     c.bench_function("metahive/get/verified", |b| {
         b.iter(|| {
             store.keys.record(rng.below(RECORDS), &mut key);
-            verified_get(&store.partition, black_box(&key)).expect("every entry verifies")
+            store.partition.verified_get(black_box(&key)).expect("every entry verifies")
         });
     });
     let mut group = c.benchmark_group("metahive/scan");
@@ -65,7 +64,7 @@ fn reads(c: &mut Criterion) {
     }
     group.bench_function("verified", |b| {
         b.iter(|| {
-            let entries = verified_range(&store.partition, ..);
+            let entries = store.partition.verified_range(..);
             let bytes =
                 entries.map(|item| item.map_or(0, |(k, found)| k.len() + found.value.len()));
             bytes.sum::<usize>()

@@ -6,7 +6,7 @@
 mod store;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use siltstone::raw::{RawMode, Walk};
+use siltstone::raw::RawMode;
 use siltstone::{MetaHiveOptions, Options, Partition, PartitionOptions};
 use testkit::Rng;
 
@@ -57,7 +57,7 @@ fn whole(c: &mut Criterion) {
 /// Bytes of all keys and values in the tables, as they are stored.
 fn walk_raw(partition: &Partition, mode: RawMode) -> usize {
     let mut bytes = 0;
-    for table in Walk::open(partition).expect("the store is open").tables() {
+    for table in partition.walk().expect("the store is open").tables() {
         let mut entries = table.walk(mode).expect("the table opens");
         while let Some(entry) = entries.next().expect("every block verifies") {
             bytes += entry.key.len() + entry.value.len();

@@ -186,10 +186,10 @@ fn open_nodes(folder: &Path, hive: &Arc<MetaHive>, memory: &Arc<BadMemory>) -> R
     let builder = siltstone::Db::builder(folder.join("new")).options(options());
     let new = builder.inject(move |at, entry| bad.strike(at, entry)).open()?;
     let data = new.partition_with("data", small.clone().filter(hive.clone()))?;
-    let mut nodes = vec![Node { db: (*new).clone(), data: (*data).clone() }];
+    let mut nodes = vec![Node { db: new.engine().clone(), data: data.engine().clone() }];
     for name in ["old 1", "old 2"] {
         let db = lsm_core::Db::builder(folder.join(name)).options(options()).open()?;
-        let data = db.partition_with("data", (*small).clone(), None)?;
+        let data = db.partition_with("data", small.stored().clone(), None)?;
         nodes.push(Node { db, data });
     }
     Ok(nodes)

@@ -1,4 +1,6 @@
-//! [`Builder`]: the engine's builder, with the hooks of this crate always registered.
+//! [`Builder`]: options for opening a database, and the world that it runs in.
+//!
+//! It is the engine's builder with the hooks of this crate always registered.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,80 +8,109 @@ use std::sync::Arc;
 use lsm_core::clock::Clock;
 use lsm_core::error::Result;
 use lsm_core::fs::Fs;
-use lsm_core::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
+use lsm_core::hooks::{EventListener, HookProvider};
 use lsm_core::options::Options;
 
 use crate::db::Db;
 use crate::provided::ProvidedHooks;
 
-/// Options for opening a database, and the world that it lives in.
+/// Options for opening a database, and the world that it runs in.
+///
+/// Nothing of this is stored: each open may choose other values.
+///
+/// # Examples
+/// A database in memory, for a test:
+/// ```
+/// use std::sync::Arc;
+///
+/// use siltstone::Db;
+/// use siltstone::fs::MemFs;
+///
+/// # fn main() -> siltstone::Result<()> {
+/// let db = Db::builder("/db").fs(Arc::new(MemFs::new())).cache_bytes(1 << 20).open()?;
+/// db.partition("users")?.put("alice", "admin")?;
+/// db.close()
+/// # }
+/// ```
 #[must_use = "a builder does nothing until it opens"]
 pub struct Builder {
-    engine: lsm_core::Builder,
+    pub(crate) engine: lsm_core::Builder,
     /// Where the application's own hooks are.
     application: Option<Arc<dyn HookProvider>>,
 }
 
-/// Calls the engine's builder for each method that has its name there.
-macro_rules! forwarded {
-    ($($(#[$attribute:meta])* $name:ident: $type:ty,)*) => {
-        $(
-            $(#[$attribute])*
-            pub fn $name(mut self, $name: $type) -> Builder {
-                self.engine = self.engine.$name($name);
-                self
-            }
-        )*
-    };
-}
-
 impl Builder {
-    forwarded! {
-        /// All options at once.
-        options: Options,
-        /// [`Options::cache_bytes`].
-        cache_bytes: u64,
-        /// [`Options::write_buffer_bytes`].
-        write_buffer_bytes: u64,
-        /// [`Options::sync_interval_ms`].
-        sync_interval_ms: u64,
-        /// Another file system, for tests and exotic media. Default: the operating system's.
-        fs: Arc<dyn Fs>,
-        /// Another clock. Default: the machine's monotonic one.
-        clock: Arc<dyn Clock>,
-        /// Who does background work. Default: threads.
-        background: crate::BackgroundMode,
-        /// Another source of random numbers, which name databases and salt log segments. Default:
-        /// the operating system's, through the standard library's hasher keys.
-        random: impl FnMut() -> u64 + Send + 'static,
-        /// Tells `listener` what happens in the background. May be called for several.
-        listener: Arc<dyn EventListener>,
-        /// Changes entries between the reading and the writing of flushes and compactions: for
-        /// tests of what finds memory faults.
-        #[doc(hidden)]
-        inject: impl Fn(Origin, &mut OwnedEntry) + Send + Sync + 'static,
-    }
-
     pub(crate) fn new(dir: &Path) -> Builder {
         Builder { engine: lsm_core::Db::builder(dir), application: None }
     }
 
-    /// Where the code of the application's own hooks is that partitions name: filters that are no
-    /// part of this crate, and [`MetaHive`](crate::MetaHive) with a provider of metadata of the
-    /// application. It is asked before the hooks of this crate. Default: none.
+    /// Sets all options at once, and so forgets those that were set before. Units, defaults and
+    /// ranges are on the page of [`Options`].
+    pub fn options(mut self, options: Options) -> Builder {
+        self.engine = self.engine.options(options);
+        self
+    }
+
+    /// Sets the size of the block cache in bytes; see [`Options::cache_bytes`].
+    pub fn cache_bytes(mut self, bytes: u64) -> Builder {
+        self.engine = self.engine.cache_bytes(bytes);
+        self
+    }
+
+    /// Sets the memory for active memtables in bytes; see [`Options::write_buffer_bytes`].
+    pub fn write_buffer_bytes(mut self, bytes: u64) -> Builder {
+        self.engine = self.engine.write_buffer_bytes(bytes);
+        self
+    }
+
+    /// Sets how late, in milliseconds, a write of [`Durability::Os`](crate::Durability::Os) may
+    /// reach the device; see [`Options::sync_interval_ms`].
+    pub fn sync_interval_ms(mut self, interval_ms: u64) -> Builder {
+        self.engine = self.engine.sync_interval_ms(interval_ms);
+        self
+    }
+
+    /// Sets the file system that holds the database: [`MemFs`](crate::fs::MemFs) for tests, or one
+    /// of the application for exotic media. Default: [`OsFs`](crate::fs::OsFs).
+    pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
+        self.engine = self.engine.fs(fs);
+        self
+    }
+
+    /// Sets the clock. It paces background work and never orders anything. Default:
+    /// [`SystemClock`](crate::clock::SystemClock).
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
+        self.engine = self.engine.clock(clock);
+        self
+    }
+
+    /// Adds a listener for background events. May be called several times.
+    pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Builder {
+        self.engine = self.engine.listener(listener);
+        self
+    }
+
+    /// Sets where the code of the application's own hooks is: filters that do not come with this
+    /// crate, [`MetaHive`](crate::MetaHive) with a metadata provider of the application, value
+    /// stores. This provider is asked before the hooks of this crate. Default: none.
     ///
-    /// A partition with a hook whose code is not found opens without it if the hook says so
+    /// A partition with a hook whose code is not found opens without it if the hook allows that
     /// ([`WhenAbsent`](crate::hooks::WhenAbsent)), as MetaHive and all compaction filters of this
-    /// crate do; until [`Db::partition_with`] gives it again, flushes and compactions run without.
+    /// crate do. Flushes and compactions then run without the hook until
+    /// [`Db::partition_with`] supplies it.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
         self.application = Some(provider);
         self
     }
 
-    /// Opens the database.
+    /// Opens the database. Creates the folder and the database if there is nothing.
     ///
     /// # Errors
-    /// As [`Db::open`]; also options out of their range.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for an option out of its
+    /// range; otherwise as [`Db::open`].
+    ///
+    /// # Cost
+    /// As [`Db::open`].
     pub fn open(self) -> Result<Db> {
         let hooks = ProvidedHooks { application: self.application };
         self.engine.hooks(Arc::new(hooks)).open().map(Db)

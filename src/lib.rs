@@ -28,7 +28,7 @@
 //!
 //! A write is in the kernel when it returns ([`Durability::Os`]), or on the device
 //! ([`Durability::Sync`]). After any crash the database is what it was after some first part of the
-//! commits. [`Db::wait_durable`](lsm_core::Db::wait_durable) waits for a commit that did not wait
+//! commits. [`Db::wait_durable`] waits for a commit that did not wait
 //! itself:
 //!
 //! ```
@@ -96,7 +96,7 @@
 //! let db = Db::builder(dir.path()).cache_bytes(64 << 20).write_buffer_bytes(16 << 20).open()?;
 //! let options = PartitionOptions::new().compression(Compression::None);
 //! let photos = db.partition_with("photos", options)?;
-//! assert_eq!(photos.options().compression, Compression::None);
+//! assert_eq!(photos.options().get_compression(), Compression::None);
 //! # Ok(())
 //! # }
 //! ```
@@ -132,30 +132,130 @@
 //! ([`PartitionOptions::filter`], [`hooks`]). Partitions store the names of their hooks, and every
 //! open finds the code of those that come with this crate; [`Builder::hooks`] supplies the rest.
 
+mod batch;
 mod builder;
 mod db;
+#[cfg(feature = "internals")]
+mod internals;
 mod options;
 mod partition;
 mod provided;
+mod snapshot;
 
+pub use ::metahive::{MetaHive, MetaHiveOptions};
+pub use batch::Batch;
 pub use builder::Builder;
 pub use db::Db;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
-    BackgroundFailure, BackgroundMode, Batch, Class, Commit, ExportSummary, Gauge, Health,
-    IngestSummary, PartitionHealth, Reason, Resume, Severity, Snapshot, StallHealth,
+    BackgroundFailure, Class, Commit, ExportSummary, Gauge, Health, IngestSummary, PartitionHealth,
+    Reason, Resume, Severity, StallHealth, VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
 };
-pub use lsm_core::db::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
-pub use lsm_core::hooks;
 pub use lsm_core::hooks::{Event, EventListener, Hooks};
-pub use lsm_core::limits;
 pub use lsm_core::options::{Compression, Durability, Options};
-pub use lsm_core::raw;
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
 pub use lsm_core::types::{Epoch, SeqNo, Slice};
-pub use metahive;
-pub use metahive::{MetaHive, MetaHiveOptions};
 pub use options::PartitionOptions;
 pub use partition::Partition;
+pub use snapshot::Snapshot;
+
+/// The clock of a database: [`Builder::clock`].
+pub mod clock {
+    pub use lsm_core::clock::{Clock, SystemClock};
+}
+
+/// The file system under a database: [`Builder::fs`].
+///
+/// [`OsFs`](fs::OsFs) is the operating system's. [`MemFs`](fs::MemFs) is in memory and can show the
+/// states that a power cut may leave, for tests of an application. An application may implement
+/// [`Fs`](fs::Fs) and [`File`](fs::File) for another medium; their pages state the obligations.
+pub mod fs {
+    pub use lsm_core::fs::{
+        AppendMode, Caps, CrashOutcome, DirEntry, File, Fs, LockGuard, MemFs, OsFs, SyncLoss,
+    };
+}
+
+/// Compaction filters, value stores and listeners: the parts that an application may write.
+///
+/// A job over a partition with filters treats each entry of its inputs in this order:
+///
+/// ```text
+/// input (Pass | Take) -> survival rules -> decide (Keep | Remove | Replace) -> boundary -> output
+/// ```
+///
+/// A hook is called under no lock of the engine, unless its page says so. An error fails the job:
+/// nothing is installed and the inputs stay. A panic counts as an error of the call in which it
+/// happened.
+pub mod hooks {
+    pub use lsm_core::hooks::{
+        CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Event,
+        EventListener, Fault, Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job,
+        JobKind, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle, Properties,
+        RepairSources, Rules, ValueStore, WhenAbsent,
+    };
+    pub use lsm_core::types::{EntryKind, FileNo, PartitionId};
+}
+
+/// Limits of keys, values, names and counts, as constants.
+pub mod limits {
+    pub use lsm_core::limits::{
+        FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX, LEVEL_COUNT, PARTITION_NAME_BYTES_MAX,
+        PARTITIONS_MAX, SEQNO_MAX, USER_KEY_BYTES_MAX,
+    };
+}
+
+/// Integrity metadata beside every entry: options, metadata of an application's own, and the
+/// reports of [`Partition::scrub`], [`Partition::explain`] and verified reads.
+///
+/// The page of the crate [`metahive`](::metahive) says which damage is found and what it costs.
+pub mod metahive {
+    pub use ::metahive::{
+        By, Counts, EntryFault, ErrorHandler, ExplainedMetadata, ExplainedVersion, Explanation,
+        GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, Integrity, MetaHive, MetaHiveOptions,
+        MetadataProvider, RepairOptions, Replica, ScrubCounts, ScrubMark, ScrubOptions,
+        ScrubProgress, ScrubReport, Sealing, Statistics, TableReport, Unflushed, Verdict, Verified,
+        VerifiedRange, checksum, group, judge, payload, table_seal,
+    };
+}
+
+/// Entries as they are stored, for exports and tools: [`Partition::walk`], [`Partition::versions`]
+/// and [`describe_path`](raw::describe_path).
+///
+/// Readers see the newest version of a key. Here all versions are seen, with tombstones, handles,
+/// poisons and hidden entries, and with the place of each. Keys are in their stored form: in a
+/// partition with [`Rules::any_key`](hooks::Rules::any_key) each ends in a zero byte.
+///
+/// ```
+/// use siltstone::Db;
+/// use siltstone::raw::RawMode;
+///
+/// # fn main() -> siltstone::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary folder");
+/// # let db = Db::open(dir.path())?;
+/// let users = db.partition("users")?;
+/// users.put("alice", "admin")?;
+/// db.flush()?;
+/// users.delete("alice")?;
+/// assert_eq!(users.versions("alice")?.len(), 2);
+/// for table in users.walk()?.tables() {
+///     let mut entries = table.walk(RawMode::default())?;
+///     while let Some(entry) = entries.next()? {
+///         println!("level {}: {:?} {:?}", entry.at.level, entry.key, entry.kind);
+///     }
+/// }
+/// # db.close()
+/// # }
+/// ```
+pub mod raw {
+    pub use lsm_core::raw::{
+        Description, EntryKind, FileKind, Hidden, MemtableWalk, Origin, OwnedEntry, Properties,
+        RawDamage, RawEntry, RawMode, RawTable, RawVersion, SstMeta, TableWalk, Walk, describe,
+        describe_path,
+    };
+    pub use lsm_core::types::{DbId, FileNo, PartitionId};
+}

@@ -1,4 +1,4 @@
-//! [`PartitionOptions`]: the engine's options of a partition, and the hooks that it should have.
+//! [`PartitionOptions`]: how a partition is stored, and which hooks it has.
 //!
 //! Given to [`Db::partition_with`](crate::Db::partition_with), which takes them apart again.
 //!
@@ -6,7 +6,6 @@
 //! make two partitions share one.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use lsm_core::hooks::{CompactionFilterFactory, Hooks, ValueStore};
@@ -15,12 +14,16 @@ use metahive::{MetaHive, MetaHiveOptions};
 
 /// Options of a partition: how it is stored, and its hooks.
 ///
-/// They are stored with the partition. The fields of [`StoredOptions`], with their units, ranges
-/// and defaults, are read through this: `options.block_bytes`. An open that names others changes
-/// them for the tables written from then on, except for what is fixed at creation.
+/// They are stored with the partition. A later [`Db::partition_with`](crate::Db::partition_with)
+/// with other values changes them, except for [`logged`](PartitionOptions::logged), which is fixed
+/// at creation. Tables that exist keep the form in which they were written until a compaction
+/// writes them anew.
 ///
-/// Hooks that are named here are all that the partition has from then on; if none is named, it
-/// keeps its own. So MetaHive is turned on for a partition that exists, and off again, like this:
+/// A setter has the name of its option, a getter has `get_` before it, as in
+/// [`std::process::Command`].
+///
+/// Hooks that are named here are all that the partition has from then on; if none is named, the
+/// partition keeps its own. MetaHive is turned on and off for an existing partition like this:
 ///
 /// ```
 /// use siltstone::{Db, Hooks, MetaHiveOptions};
@@ -38,87 +41,189 @@ use metahive::{MetaHive, MetaHiveOptions};
 #[derive(Clone, Default)]
 #[must_use]
 pub struct PartitionOptions {
-    stored: StoredOptions,
+    pub(crate) stored: StoredOptions,
     /// `None` leaves the hooks as they are.
     hooks: Option<Hooks>,
     /// Comes behind the filters of `hooks`.
     metahive: Option<MetaHiveOptions>,
 }
 
-macro_rules! setters {
-    ($($name:ident: $type:ty,)*) => {
-        $(
-            #[doc = concat!("Sets [`", stringify!($name), "`](StoredOptions::", stringify!($name), ").")]
-            pub fn $name(mut self, $name: $type) -> PartitionOptions {
-                self.stored.$name = $name;
-                self
-            }
-        )*
-    };
-}
-
 impl PartitionOptions {
-    setters! {
-        logged: bool,
-        compression: Compression,
-        block_bytes: u32,
-        bloom_bits_per_key: u32,
-        table_bytes: u64,
-        level0_tables: u32,
-        level_base_bytes: u64,
-        level_multiplier: u32,
-    }
-
-    /// The defaults, and no word about hooks.
+    /// Returns the defaults, which name no hooks.
     pub fn new() -> PartitionOptions {
         PartitionOptions::default()
     }
 
-    /// Metadata for every entry: checksums that are made when a memtable is flushed, verified by
-    /// every compaction, and by which damaged entries are repaired. See [`metahive`].
+    /// Sets whether writes go to the log.
     ///
-    /// Keys that end in `0x01` are refused from then on, and a partition that has such keys refuses
-    /// metadata until they are deleted and the partition is compacted. One that is made with
-    /// [`MetaHiveOptions::any_key`] takes every key. Entries that lie
-    /// in tables get theirs when they are compacted. It is turned off by naming hooks without it
-    /// ([`hooks`](Self::hooks)): the metadata that there is goes with the next compactions.
+    /// Without the log a write costs less and is durable only after a flush, and a batch cannot mix
+    /// such partitions with others. Default `true`, because a crash then loses no commit that was
+    /// synced. Fixed when the partition is created.
+    pub fn logged(mut self, logged: bool) -> PartitionOptions {
+        self.stored.logged = logged;
+        self
+    }
+
+    /// Sets the compression of tables in level 2 and deeper.
+    ///
+    /// Tables in levels 0 and 1 are never compressed: they are soon written again. Default
+    /// [`Compression::Lz4`], which costs less time than the reads that it saves. In effect for
+    /// tables written from then on.
+    pub fn compression(mut self, compression: Compression) -> PartitionOptions {
+        self.stored.compression = compression;
+        self
+    }
+
+    /// Sets the size, in bytes, beyond which a data block is closed.
+    ///
+    /// A point read takes one block from the device; a small block makes it cheaper, a large one
+    /// makes scans, compression and the index better. Default 4096, a page of the device; from 64
+    /// to 1 MiB. In effect for tables written from then on.
+    pub fn block_bytes(mut self, bytes: u32) -> PartitionOptions {
+        self.stored.block_bytes = bytes;
+        self
+    }
+
+    /// Sets the size of the Bloom filter in bits per key.
+    ///
+    /// The filter saves the reads of tables that do not hold a key. Default 10, at which one read
+    /// in a hundred is in vain; at most 32; 0 makes no filter. In effect for tables written from
+    /// then on.
+    pub fn bloom_bits_per_key(mut self, bits: u32) -> PartitionOptions {
+        self.stored.bloom_bits_per_key = bits;
+        self
+    }
+
+    /// Sets the size, in bytes, beyond which a table is closed.
+    ///
+    /// A compaction takes whole tables: small ones make it finer, large ones make fewer files.
+    /// Default 64 MiB, at least 1 KiB. In effect for tables written from then on.
+    pub fn table_bytes(mut self, bytes: u64) -> PartitionOptions {
+        self.stored.table_bytes = bytes;
+        self
+    }
+
+    /// Sets the number of tables from which on level 0 is compacted.
+    ///
+    /// Each table of level 0 is one more place in which a read has to look; few compactions cost
+    /// writers less. Default 4, at least 2. In effect at once.
+    pub fn level0_tables(mut self, tables: u32) -> PartitionOptions {
+        self.stored.level0_tables = tables;
+        self
+    }
+
+    /// Sets the target size, in bytes, of the first level below level 0.
+    ///
+    /// Default 256 MiB, which is four tables of level 0 with the default write buffer; at least 1
+    /// KiB. In effect at once: levels above their target are compacted.
+    pub fn level_base_bytes(mut self, bytes: u64) -> PartitionOptions {
+        self.stored.level_base_bytes = bytes;
+        self
+    }
+
+    /// Sets how many times the target size of the level above it each level has.
+    ///
+    /// A large factor makes fewer levels and more bytes written by each compaction. Default 10,
+    /// from 2 to 100. In effect at once: levels above their target are compacted.
+    pub fn level_multiplier(mut self, multiplier: u32) -> PartitionOptions {
+        self.stored.level_multiplier = multiplier;
+        self
+    }
+
+    /// Gives the partition metadata for every entry: checksums that are made when a memtable is
+    /// flushed, compared by every compaction, and used to repair damaged entries. See
+    /// [`metahive`](crate::metahive). Default: none.
+    ///
+    /// Keys that end in `0x01` are refused from then on, and a partition with such keys refuses
+    /// MetaHive until they are deleted and the partition is compacted. A partition that is created
+    /// with [`MetaHiveOptions::any_key`] accepts every key. Entries that are in tables already get
+    /// their metadata when they are compacted. To turn MetaHive off, name hooks without it
+    /// ([`hooks`](Self::hooks)): the next compactions remove the metadata.
     pub fn metahive(mut self, options: MetaHiveOptions) -> PartitionOptions {
         self.metahive = Some(options);
         self
     }
 
-    /// A compaction filter, behind those named before. Unless it comes with this crate, later
-    /// opens find it through [`Builder::hooks`](crate::Builder::hooks).
+    /// Adds a compaction filter behind those that were named before. Unless it comes with this
+    /// crate, later opens find it through [`Builder::hooks`](crate::Builder::hooks).
     pub fn filter(mut self, filter: Arc<dyn CompactionFilterFactory>) -> PartitionOptions {
         self.hooks.get_or_insert_default().filters.push(filter);
         self
     }
 
-    /// A store for values that are kept outside of tables. Later opens find it through
+    /// Sets the store for values that are kept outside of tables. Later opens find it through
     /// [`Builder::hooks`](crate::Builder::hooks). Fixed once the partition has data.
     pub fn value_store(mut self, store: Arc<dyn ValueStore>) -> PartitionOptions {
         self.hooks.get_or_insert_default().store = Some(store);
         self
     }
 
-    /// Exactly these hooks, whatever was named before, MetaHive included. [`Hooks::new`] turns
-    /// all of them off.
+    /// Sets exactly these hooks and forgets those that were named before, MetaHive included.
+    /// [`Hooks::new`] turns all of them off.
     pub fn hooks(mut self, hooks: Hooks) -> PartitionOptions {
         self.hooks = Some(hooks);
         self.metahive = None;
         self
     }
 
-    /// What the engine takes: the options, and the hooks if any word was said about them.
+    /// Returns whether writes go to the log.
+    #[must_use]
+    pub fn get_logged(&self) -> bool {
+        self.stored.logged
+    }
+
+    /// Returns the compression of tables in level 2 and deeper.
+    #[must_use]
+    pub fn get_compression(&self) -> Compression {
+        self.stored.compression
+    }
+
+    /// Returns the size, in bytes, beyond which a data block is closed.
+    #[must_use]
+    pub fn get_block_bytes(&self) -> u32 {
+        self.stored.block_bytes
+    }
+
+    /// Returns the bits of the Bloom filter per key.
+    #[must_use]
+    pub fn get_bloom_bits_per_key(&self) -> u32 {
+        self.stored.bloom_bits_per_key
+    }
+
+    /// Returns the size, in bytes, beyond which a table is closed.
+    #[must_use]
+    pub fn get_table_bytes(&self) -> u64 {
+        self.stored.table_bytes
+    }
+
+    /// Returns the number of tables from which on level 0 is compacted.
+    #[must_use]
+    pub fn get_level0_tables(&self) -> u32 {
+        self.stored.level0_tables
+    }
+
+    /// Returns the target size, in bytes, of the first level below level 0.
+    #[must_use]
+    pub fn get_level_base_bytes(&self) -> u64 {
+        self.stored.level_base_bytes
+    }
+
+    /// Returns how many times the target size of the level above it each level has.
+    #[must_use]
+    pub fn get_level_multiplier(&self) -> u32 {
+        self.stored.level_multiplier
+    }
+
+    /// Returns the options that the engine stores, and the hooks if any were named.
     pub(crate) fn into_parts(self) -> (StoredOptions, Option<Hooks>) {
         let PartitionOptions { stored, hooks, metahive } = self;
-        let hooks = match metahive {
-            None => hooks,
+        match metahive {
+            None => (stored, hooks),
             Some(options) => {
-                Some(hooks.unwrap_or_default().filter(Arc::new(MetaHive::new(options))))
+                let hooks = hooks.unwrap_or_default().filter(Arc::new(MetaHive::new(options)));
+                (stored, Some(hooks))
             }
-        };
-        (stored, hooks)
+        }
     }
 }
 
@@ -128,27 +233,24 @@ impl From<StoredOptions> for PartitionOptions {
     }
 }
 
-impl Deref for PartitionOptions {
-    type Target = StoredOptions;
-
-    fn deref(&self) -> &StoredOptions {
-        &self.stored
-    }
-}
-
 impl fmt::Debug for PartitionOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let filters = |hooks: &Hooks| -> Vec<_> {
-            hooks.filters.iter().map(|filter| filter.name().to_owned()).collect()
-        };
-        let store = |hooks: &Hooks| hooks.store.as_ref().map(|store| store.name().to_owned());
+        let hooks = self.hooks.as_ref();
         f.debug_struct("PartitionOptions")
             .field("stored", &self.stored)
-            .field("filters", &self.hooks.as_ref().map(filters))
-            .field("value_store", &self.hooks.as_ref().and_then(store))
+            .field("filters", &hooks.map(filter_names))
+            .field("value_store", &hooks.and_then(store_name))
             .field("metahive", &self.metahive)
             .finish()
     }
+}
+
+fn filter_names(hooks: &Hooks) -> Vec<String> {
+    hooks.filters.iter().map(|filter| filter.name().to_owned()).collect()
+}
+
+fn store_name(hooks: &Hooks) -> Option<String> {
+    Some(hooks.store.as_ref()?.name().to_owned())
 }
 
 #[cfg(test)]
@@ -158,8 +260,8 @@ mod tests {
     #[test]
     fn each_partition_gets_a_metahive_of_its_own() {
         let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
-        let made = |options: PartitionOptions| options.into_parts().1.expect("hooks are named");
-        let (one, two) = (made(options.clone()), made(options));
+        let one = options.clone().into_parts().1.expect("hooks are named");
+        let two = options.into_parts().1.expect("hooks are named");
         assert_eq!((one.filters.len(), two.filters.len()), (1, 1));
         assert!(!Arc::ptr_eq(&one.filters[0], &two.filters[0]));
     }
@@ -169,5 +271,26 @@ mod tests {
         assert!(PartitionOptions::new().logged(false).into_parts().1.is_none());
         let off = PartitionOptions::new().metahive(MetaHiveOptions::default()).hooks(Hooks::new());
         assert!(off.into_parts().1.is_some_and(|hooks| hooks.filters.is_empty()));
+    }
+
+    #[test]
+    fn a_getter_returns_what_its_setter_set() {
+        let options = PartitionOptions::new()
+            .logged(false)
+            .compression(Compression::None)
+            .block_bytes(1)
+            .bloom_bits_per_key(2)
+            .table_bytes(3)
+            .level0_tables(4)
+            .level_base_bytes(5)
+            .level_multiplier(6);
+        assert!(!options.get_logged());
+        assert_eq!(options.get_compression(), Compression::None);
+        assert_eq!(options.get_block_bytes(), 1);
+        assert_eq!(options.get_bloom_bits_per_key(), 2);
+        assert_eq!(options.get_table_bytes(), 3);
+        assert_eq!(options.get_level0_tables(), 4);
+        assert_eq!(options.get_level_base_bytes(), 5);
+        assert_eq!(options.get_level_multiplier(), 6);
     }
 }

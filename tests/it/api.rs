@@ -81,7 +81,8 @@ fn ranges_run_both_ways_and_meet_in_the_middle() {
 fn snapshots_see_one_moment_over_all_partitions() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
-    let (a, b) = (db.partition("a").unwrap(), db.partition("b").unwrap());
+    let a = db.partition("a").unwrap();
+    let b = db.partition("b").unwrap();
     db.batch().put(&a, "k", "1").put(&b, "k", "1").commit(Durability::Os).unwrap();
     let snapshot = db.snapshot();
     db.batch().put(&a, "k", "2").delete(&b, "k").commit(Durability::Sync).unwrap();
@@ -164,7 +165,7 @@ fn partitions_without_a_log_keep_to_themselves() {
     drop((logged, bare));
     let db = open(&dir);
     assert!(db.partition("bare").unwrap().contains("k").unwrap());
-    assert!(!db.partition("bare").unwrap().options().logged);
+    assert!(!db.partition("bare").unwrap().options().get_logged());
 }
 
 fn pairs_of_bytes(range: siltstone::Range) -> usize {

@@ -8,7 +8,7 @@ use siltstone::hooks::{
     CompactionFilter, CompactionFilterFactory, Decision, Entry, HookProvider, Job,
 };
 use siltstone::metahive::Statistics;
-use siltstone::raw::{RawMode, Walk};
+use siltstone::raw::RawMode;
 use siltstone::{
     Db, Durability, ErrorKind, Hooks, MetaHive, MetaHiveOptions, Partition, PartitionOptions,
     PrefixDropFilter, Result,
@@ -23,7 +23,7 @@ fn fill(partition: &Partition, keys: std::ops::Range<u32>) {
 /// How many entries the tables of a partition hold, and how many hidden ones.
 fn census(partition: &Partition) -> (u64, u64) {
     let (mut entries, mut hidden) = (0, 0);
-    for table in Walk::open(partition).unwrap().tables() {
+    for table in partition.walk().unwrap().tables() {
         let mut walk = table.walk(RawMode::default()).unwrap();
         while let Some(entry) = walk.next().unwrap() {
             *(if entry.hidden { &mut hidden } else { &mut entries }) += 1;
@@ -56,7 +56,7 @@ fn a_partition_made_with_metahive_is_found_by_name_and_still_seals() {
 
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition("p").unwrap();
-    assert_eq!(p.options().block_bytes, 512);
+    assert_eq!(p.options().get_block_bytes(), 512);
     fill(&p, 50..100);
     let other = db.partition("other").unwrap();
     let batch = db.batch().put(&p, "more", "of it").put(&other, "and", "this");
@@ -93,7 +93,7 @@ fn metahive_goes_on_over_data_and_off_and_on_again() {
     db.close().unwrap();
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition("p").unwrap();
-    assert_eq!(*p.options(), *options);
+    assert_eq!(p.options().stored(), options.stored());
     fill(&p, 0..70);
     check(&p, 71, 0);
 

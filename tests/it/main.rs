@@ -6,6 +6,7 @@ mod api;
 mod checkpoint;
 mod compat;
 mod concurrent;
+mod contract;
 mod corrupt;
 mod crash;
 mod exchange;

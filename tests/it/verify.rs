@@ -474,8 +474,8 @@ fn ingested_tables_are_sound_and_their_damage_is_found() {
     let report = db.verify(VerifyOptions::new()).unwrap();
     assert!(report.is_sound(), "{report}");
     // Versions of an ingested key have the sequence that the ingest took.
-    let versions = siltstone::raw::versions(&plain, &key(2)).unwrap();
-    let versions_taken_in = siltstone::raw::versions(&taken_in, &key(2)).unwrap();
+    let versions = plain.versions(key(2)).unwrap();
+    let versions_taken_in = taken_in.versions(key(2)).unwrap();
     assert_eq!(versions_taken_in.len(), usize::from(plain.contains(key(2)).unwrap()));
     assert!(versions_taken_in.iter().all(|version| version.seq > versions[0].seq));
     let mut new = files(&fs, FileKind::Sst);

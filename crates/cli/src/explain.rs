@@ -6,9 +6,7 @@
 use std::ffi::OsString;
 
 use serde_json::{Value, json};
-use siltstone::metahive::{
-    self, EntryFault, ExplainedMetadata, ExplainedVersion, Explanation, Sealing,
-};
+use siltstone::metahive::{EntryFault, ExplainedMetadata, ExplainedVersion, Explanation, Sealing};
 
 use crate::engine::{Existing, Target};
 use crate::output::{Bytes, Failure, Output};
@@ -32,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let key = bytes.argument(&args.key)?;
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
-    let explanation = metahive::explain(&partition, &key)?;
+    let explanation = partition.explain(&key)?;
     let mut out = Output::new(args.target.json);
     out.line(printable(&explanation), &explanation_json(&explanation, bytes))?;
     out.finish()?;

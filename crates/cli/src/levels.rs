@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use siltstone::raw::{SstMeta, Walk};
+use siltstone::raw::SstMeta;
 
 use crate::engine::{Existing, partition_names};
 use crate::output::{Bytes, Failure, Output, note};
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open(&args.database)?;
     let mut shapes = Vec::new();
     for name in partition_names(&existing.db) {
-        let walk = Walk::open(&existing.partition(&name)?)?;
+        let walk = existing.partition(&name)?.walk()?;
         let tables =
             walk.tables().map(|table| Placed { level: table.level(), meta: table.meta().clone() });
         shapes.push(Shape { tables: tables.collect(), partition: name });

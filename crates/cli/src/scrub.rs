@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use siltstone::Partition;
 use siltstone::metahive::{self, ScrubMark, ScrubOptions, ScrubReport, TableReport};
-use siltstone::raw::Walk;
 
 use crate::engine::{Existing, partition_names};
 use crate::explain::{fault_json, sealing_json};
@@ -76,7 +75,7 @@ fn partitions(
     let mut left = Vec::new();
     for name in names {
         let partition = existing.partition(&name)?;
-        let walk = Walk::open(&partition)?;
+        let walk = partition.walk()?;
         let (db, id) = (walk.db_id(), walk.partition_id());
         let is_wrong =
             |mark: ScrubMark| mark.db() != db || (only.is_some() && mark.partition() != id);
@@ -106,7 +105,7 @@ impl Run<'_> {
         partition: &Partition,
         mark: Option<ScrubMark>,
     ) -> Result<ScrubReport, Failure> {
-        let id = Walk::open(partition)?.partition_id();
+        let id = partition.walk()?.partition_id();
         let bar = parts::bar(&format!("{} ", partition.name()));
         let options = ScrubOptions::new()
             .bytes_per_second(self.part.rate)
@@ -117,7 +116,7 @@ impl Run<'_> {
                 let (tables, bytes) = (progress.tables_done, progress.bytes_done);
                 self.part.goes_on(self.tables + tables, self.bytes + bytes)
             });
-        let report = metahive::scrub(partition, options);
+        let report = partition.scrub(options);
         bar.finish_and_clear();
         let report = report?;
         self.tables += report.tables.len() as u64;

@@ -34,7 +34,7 @@ fn export(it: &Checked) -> siltstone::Result<siltstone::ExportSummary> {
 /// A node that knows nothing of MetaHive, with a partition `p`.
 fn plain_node(fs: &MemFs, seed: u64) -> (lsm_core::Db, lsm_core::Partition) {
     let db = plain(fs, seed);
-    let p = db.partition_with("p", (*tiny()).clone(), None).unwrap();
+    let p = db.partition_with("p", tiny().stored().clone(), None).unwrap();
     (db, p)
 }
 
@@ -320,7 +320,7 @@ fn a_power_cut_while_rules_are_taken_over_leaves_all_or_nothing() {
     let db = lsm_core::Db::builder(DIR).fs(Arc::new(fs.clone())).options(small_buffers());
     let db = db.background(BackgroundMode::Stepped).random(move || random.next_u64());
     let db = db.open().unwrap();
-    let p = db.partition_with("p", (*tiny()).clone(), None).unwrap();
+    let p = db.partition_with("p", tiny().stored().clone(), None).unwrap();
     p.put("key 0055", "inside their range").unwrap();
     db.flush().unwrap();
     let before = pairs(p.iter());

@@ -1,7 +1,7 @@
 //! One key explained: each of its versions with its place, its metadata and the verdict on it.
 
 use lsm_core::types::EntryKind;
-use metahive::{Explanation, Sealing, Verdict, explain};
+use metahive::{Explanation, Sealing, Verdict};
 
 use super::damage::{harmed, no_log};
 use super::faulty::Faulty;
@@ -41,7 +41,7 @@ fn every_version_is_told_with_its_place_and_its_verdict() {
     p.put("k", "four").unwrap();
     db.flush().unwrap();
     p.put("k", "fifth").unwrap();
-    let explanation = explain(&p, b"k").unwrap();
+    let explanation = p.explain(b"k").unwrap();
     let expected = [
         (5 + 1, value, None, None),
         (5, value, Some(0), valid),
@@ -69,11 +69,11 @@ fn every_version_is_told_with_its_place_and_its_verdict() {
     }
     drop((first, second));
     p.compact(..).unwrap();
-    assert_eq!(told(&explain(&p, b"k").unwrap()), [(6, value, Some(6), valid)]);
-    assert_eq!(told(&explain(&p, b"absent").unwrap()), []);
-    assert_eq!(told(&explain(&p, b"").unwrap()), []);
+    assert_eq!(told(&p.explain(b"k").unwrap()), [(6, value, Some(6), valid)]);
+    assert_eq!(told(&p.explain(b"absent").unwrap()), []);
+    assert_eq!(told(&p.explain(b"").unwrap()), []);
     // What is stored under the key of its metadata is no version of anything.
-    assert_eq!(explain(&p, b"k\x01").unwrap().versions, []);
+    assert_eq!(p.explain(b"k\x01").unwrap().versions, []);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn the_text_says_it_to_people() {
         ),
         "   Valid".to_owned(),
     ];
-    assert_eq!(explain(&p, b"k").unwrap().to_string(), lines.join("\n"));
+    assert_eq!(p.explain(b"k").unwrap().to_string(), lines.join("\n"));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn user_keys_are_told_as_users_have_them() {
     }
     db.flush().unwrap();
     for key in [&b"k"[..], b"k\0", b"k\x01", b"k\x01\0", b"\x01", b"\0"] {
-        let explanation = explain(&p, key).unwrap();
+        let explanation = p.explain(key).unwrap();
         assert_eq!(explanation.versions.len(), 1, "{explanation}");
         assert_eq!(explanation.versions[0].version.value, key);
         assert_eq!(explanation.versions[0].verdict(), Some(Verdict::Valid), "{explanation}");
@@ -127,7 +127,7 @@ fn what_has_no_metadata_is_told_with_the_reason() {
     p.put("k\x01", "a key like any other").unwrap();
     db.flush().unwrap();
     for key in [&b"k"[..], b"k\x01"] {
-        let explanation = explain(&p, key).unwrap();
+        let explanation = p.explain(key).unwrap();
         assert_eq!(
             (explanation.versions.len(), explanation.orphans.len()),
             (1, 0),
@@ -144,14 +144,14 @@ fn what_has_no_metadata_is_told_with_the_reason() {
     let statistics =
         MetaHive::new(MetaHiveOptions::new().provider(Arc::new(metahive::Statistics::default())));
     let it = filled(&MemFs::new(), &Provider::new(statistics));
-    let explanation = explain(&it.p, b"key 007").unwrap();
+    let explanation = it.p.explain(b"key 007").unwrap();
     assert_eq!(explanation.versions[0].verdict(), Some(Verdict::Valid));
     let metadata = explanation.versions[0].metadata.as_ref().unwrap();
     assert!(metadata.integrity.is_none() && metadata.payload.len() == 24);
     drop(it.p);
     it.db.close().unwrap();
     let db = builder(Arc::new(it.fs), 52).open().unwrap();
-    let explanation = explain(&db.partition("p").unwrap(), b"key 007").unwrap();
+    let explanation = db.partition("p").unwrap().explain(b"key 007").unwrap();
     assert_eq!((explanation.versions[0].verdict(), explanation.is_damaged()), (None, false));
     assert!(matches!(explanation.versions[0].sealing, Some(Sealing::Foreign(_))), "{explanation}");
 }
@@ -165,7 +165,7 @@ fn ingested_versions_have_two_sequence_numbers() {
     let other = db.partition("other").unwrap();
     other.put("k", "before").unwrap();
     other.ingest("/export").unwrap();
-    let explanation = explain(&other, b"k").unwrap();
+    let explanation = other.explain(b"k").unwrap();
     let ingested = &explanation.versions[0];
     assert_eq!(ingested.version.value, b"exported");
     assert!(ingested.version.stored_seq < ingested.version.seq, "{explanation}");
@@ -184,7 +184,7 @@ fn metadata_is_found_in_another_block_and_in_the_properties_of_the_table() {
         p.put([b"T\0", &n.to_be_bytes()[..], b"."].concat(), [0; 40]).unwrap();
     }
     db.flush().unwrap();
-    let explanation = explain(&p, b"T").unwrap();
+    let explanation = p.explain(b"T").unwrap();
     let [found] = &explanation.versions[..] else { panic!("{explanation}") };
     let at = found.metadata.as_ref().unwrap().at.unwrap();
     assert!(at.block_offset > found.version.at.block_offset, "{explanation}");
@@ -192,7 +192,7 @@ fn metadata_is_found_in_another_block_and_in_the_properties_of_the_table() {
     assert!(explanation.to_string().contains("metadata in the block at"), "{explanation}");
     // The tables of the bottom level are cut in between.
     p.compact(..).unwrap();
-    let explanation = explain(&p, b"T").unwrap();
+    let explanation = p.explain(b"T").unwrap();
     let [found] = &explanation.versions[..] else { panic!("{explanation}") };
     assert_eq!(found.metadata.as_ref().unwrap().at, None, "{explanation}");
     assert_eq!(found.verdict(), Some(Verdict::Valid));
@@ -208,7 +208,7 @@ fn metadata_is_found_in_another_block_and_in_the_properties_of_the_table() {
 fn damage_is_told_as_a_scrub_tells_it() {
     // The checksum of the block tells, and the metadata tells which entry it is.
     let (it, _log) = harmed(&[0xff, 0xff, 0xff], no_log());
-    let explanation = explain(&it.p, &key_of(137)).unwrap();
+    let explanation = it.p.explain(key_of(137)).unwrap();
     assert_eq!(explanation.versions[0].verdict(), Some(Verdict::DataCorrupt));
     assert!(explanation.is_damaged() && !explanation.versions[0].version.at.block_verified);
     assert!(explanation.to_string().contains("in a block whose checksum does not agree"));
@@ -217,13 +217,13 @@ fn damage_is_told_as_a_scrub_tells_it() {
     assert_eq!(explanation.versions[0].fault.as_ref(), faults.first());
     assert!(report.counts.suspects > 1 && report.damage().count() == 1, "{report}");
     // Its neighbour is good, in a bad block.
-    let neighbour = explain(&it.p, &key_of(136)).unwrap();
+    let neighbour = it.p.explain(key_of(136)).unwrap();
     assert_eq!(neighbour.versions[0].verdict(), Some(Verdict::Valid));
     assert!(neighbour.is_damaged());
     // What no source repairs is poison, and that is sealed as well.
     it.p.put(key_of(137).repeat(2), "inside").unwrap();
     it.p.compact(..).unwrap();
-    let explanation = explain(&it.p, &key_of(137)).unwrap();
+    let explanation = it.p.explain(key_of(137)).unwrap();
     let poison = &explanation.versions[0];
     assert_eq!((poison.version.kind, poison.verdict()), (EntryKind::Poison, Some(Verdict::Valid)));
     assert!(explanation.to_string().contains("poison: reads as corruption"), "{explanation}");
@@ -243,12 +243,12 @@ fn damage_is_told_as_a_scrub_tells_it() {
         (b"key 015", Verdict::MetadataCorrupt),
         (b"key 016", Verdict::Valid),
     ] {
-        let explanation = explain(&it.p, key).unwrap();
+        let explanation = it.p.explain(key).unwrap();
         assert_eq!(told(&explanation)[0].3, Some(verdict), "{explanation}");
         assert_eq!(explanation.is_damaged(), verdict != Verdict::Valid, "{explanation}");
     }
     // An entry whose metadata alone is left: its key is within the range of the table.
-    let explanation = explain(&it.p, b"key 016\x02").unwrap();
+    let explanation = it.p.explain(b"key 016\x02").unwrap();
     assert_eq!((explanation.versions.len(), explanation.orphans.len()), (0, 1), "{explanation}");
     assert!(explanation.is_damaged() && explanation.to_string().contains("without its entry"));
 }
@@ -263,7 +263,7 @@ fn what_cannot_be_shown_is_said() {
     db.flush().unwrap();
     let newest = damage::tables(&fs).pop().unwrap();
     fs.corrupt(&newest, 0, 0xff).unwrap();
-    let explanation = explain(&p, b"k").unwrap();
+    let explanation = p.explain(b"k").unwrap();
     assert_eq!(told(&explanation), [(1, EntryKind::Value, Some(0), Some(Verdict::Valid))]);
     let [damage] = &explanation.damage[..] else { panic!("{explanation}") };
     assert_eq!(

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 use lsm_core::codec::checksum64_seeded;
 use lsm_core::fs::CrashOutcome;
-use lsm_core::raw::{RawMode, Walk};
+use lsm_core::raw::RawMode;
 use lsm_core::sstable::SstIdentity;
-use metahive::{ScrubOptions, ScrubReport, Verdict, scrub};
+use metahive::{ScrubOptions, ScrubReport, Verdict};
 use siltstone::Compression;
 
 use super::*;
@@ -30,7 +30,7 @@ const CHECKSUM_BYTES: usize = 8;
 
 /// The data blocks of all tables.
 fn blocks(fs: &MemFs, p: &Partition) -> Vec<Block> {
-    let walk = Walk::open(p).unwrap();
+    let walk = p.walk().unwrap();
     let mut blocks = Vec::new();
     for table in walk.tables() {
         let (file, epoch, db_id) = (table.meta().file, table.meta().epoch, walk.db_id());
@@ -95,7 +95,7 @@ struct Shown {
 fn shown(p: &Partition) -> BTreeSet<Shown> {
     let mut all = BTreeSet::new();
     let mode = RawMode { tolerant: true, uncached: true, read_ahead: true, complete: false };
-    for table in Walk::open(p).unwrap().tables() {
+    for table in p.walk().unwrap().tables() {
         let mut entries = table.walk(mode).unwrap();
         while let Some(entry) = entries.next().unwrap() {
             let (key, value, hidden) = (entry.key.to_vec(), entry.value.to_vec(), entry.hidden);
@@ -196,7 +196,7 @@ fn check(it: &Checked, block: &Block, bytes: &[u8], sealed: bool, any_key: bool)
     let Checked { fs, p, .. } = it;
     let before = shown(p);
     let masks = block.put(fs, bytes, sealed);
-    let report = scrub(p, ScrubOptions::new()).unwrap();
+    let report = p.scrub(ScrubOptions::new()).unwrap();
     let after = shown(p);
     block.turn(fs, &masks);
     let gone: Vec<_> = before.difference(&after).cloned().collect();

@@ -9,7 +9,7 @@ use lsm_core::hooks::{CompactionFilter, Decision, Entry, Job};
 use lsm_core::types::EntryKind;
 use metahive::{
     MetadataProvider, ScrubMark, ScrubOptions, ScrubReport, Sealing, Statistics, TableReport,
-    Verdict, scrub,
+    Verdict,
 };
 use siltstone::Compression;
 
@@ -17,8 +17,11 @@ use super::faulty::Faulty;
 use super::*;
 use crate::verify::Ticking;
 
-pub(super) fn scrubbed(p: &impl lsm_core::raw::Walkable) -> ScrubReport {
-    let report = scrub(p, ScrubOptions::new()).unwrap();
+pub(super) fn scrubbed(p: &Partition) -> ScrubReport {
+    checked(p.scrub(ScrubOptions::new()).unwrap())
+}
+
+fn checked(report: ScrubReport) -> ScrubReport {
     // Nothing is counted twice, and nothing is left out.
     for table in &report.tables {
         let counts = table.counts;
@@ -108,7 +111,7 @@ fn after_a_full_compaction_nothing_is_unsealed_left_over_or_damaged() {
 
         // A partition of the same name is another one.
         db.drop_partition("p").unwrap();
-        let gone = scrub(&p, ScrubOptions::new()).unwrap_err();
+        let gone = p.scrub(ScrubOptions::new()).unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::PartitionNotFound);
         let p = db.partition_with("p", options.hooks(hooks)).unwrap();
         p.put("a", "1!").unwrap();
@@ -166,13 +169,13 @@ fn a_node_without_metahive_sees_what_is_sealed_and_what_it_wrote_is_not() {
     it.db.close().unwrap();
 
     let db = plain(&fs, 23);
-    let p = db.partition_with("p", (*tiny().level0_tables(100)).clone(), None).unwrap();
-    assert_sealed(&scrubbed(&p));
+    let p = db.partition_with("p", tiny().level0_tables(100).stored().clone(), None).unwrap();
+    assert_sealed(&checked(metahive::scrub(&p, ScrubOptions::new()).unwrap()));
     for n in 0..20 {
         p.put(key_of(n), "plain").unwrap();
     }
     db.flush().unwrap();
-    let report = scrubbed(&p);
+    let report = checked(metahive::scrub(&p, ScrubOptions::new()).unwrap());
     assert!(report.is_sound());
     assert_eq!((report.counts.sealed, report.counts.unsealed), (300, 20));
     drop(p);
@@ -369,10 +372,10 @@ fn a_partition_that_another_filter_seals_is_refused() {
     let hooks = Hooks::new().filter(Arc::new(faulty));
     let db = builder(Arc::new(MemFs::new()), 26).open().unwrap();
     let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
-    let refused = scrub(&p, ScrubOptions::new()).unwrap_err();
+    let refused = p.scrub(ScrubOptions::new()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("partition \"p\" is sealed by"), "{refused}");
-    assert_eq!(metahive::explain(&p, b"k").unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(p.explain(b"k").unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -395,7 +398,7 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_table_once() {
                 left -= 1;
                 left > 0
             });
-            let report = scrub(&it.p, options).unwrap();
+            let report = it.p.scrub(options).unwrap();
             extra = if report.tables.is_empty() { extra + 5 } else { 0 };
             tables.extend(report.tables);
             mark = report.mark.map(|mark| mark.to_string().parse::<ScrubMark>().unwrap());
@@ -405,10 +408,10 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_table_once() {
         }
         assert_eq!(tables, whole.tables);
     }
-    let stopped = scrub(&it.p, ScrubOptions::new().on_progress(|_| false)).unwrap().mark;
+    let stopped = it.p.scrub(ScrubOptions::new().on_progress(|_| false)).unwrap().mark;
     let other = it.db.partition("other").unwrap();
     for wrong in [stopped, format!("{:032x}-{:08x}-{:016x}", 7, 1, 1).parse().ok()] {
-        let refused = scrub(&other, ScrubOptions::new().resume_after(wrong)).unwrap_err();
+        let refused = other.scrub(ScrubOptions::new().resume_after(wrong)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     }
 }
@@ -431,7 +434,7 @@ fn a_limit_holds_by_the_clock_of_the_database() {
         told += 1;
         true
     });
-    let report = scrub(&p, options).unwrap();
+    let report = p.scrub(options).unwrap();
     let took = (clock.now() - begun).as_millis();
     assert_eq!(report, free);
     assert!((9500..14_000).contains(&took), "{took} ms instead of 10,000");
@@ -442,7 +445,7 @@ fn a_limit_holds_by_the_clock_of_the_database() {
         db.take().into_iter().for_each(|db| db.close().unwrap());
         true
     });
-    assert_eq!(scrub(&p, options).unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(p.scrub(options).unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[test]
@@ -461,7 +464,7 @@ fn tables_are_held_until_they_were_read_and_no_longer() {
         was_left.push(left() as u64 + progress.tables_done);
         true
     });
-    let report = scrub(&it.p, options).unwrap();
+    let report = it.p.scrub(options).unwrap();
     assert!(report.is_sound() && report.tables.len() > 3, "{report}");
     // The one that is being read is held as well, and at the end none is.
     let tables = report.tables.len() as u64;
@@ -495,7 +498,7 @@ fn a_sound_partition_is_never_complained_about_while_it_works() {
         }
         let mut rounds = 0;
         while rounds < 50 || written.load(Ordering::Relaxed) < 20_000 {
-            let report = scrub(&p, ScrubOptions::new());
+            let report = p.scrub(ScrubOptions::new());
             let is_sound = report.as_ref().is_ok_and(|r| r.is_sound() && r.is_sealed());
             // Before the assertion: the writers are waited for when it fails, too.
             stop.fetch_or(!is_sound, Ordering::Relaxed);

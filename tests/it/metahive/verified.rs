@@ -4,10 +4,7 @@ use std::path::PathBuf;
 
 use lsm_core::codec::checksum64_seeded;
 use lsm_core::hooks::Entry;
-use metahive::{
-    By, MetadataProvider, RepairOptions, Statistics, Verdict, Verified, verified_get,
-    verified_get_at, verified_range, verified_range_at,
-};
+use metahive::{By, MetadataProvider, RepairOptions, Statistics, Verdict, Verified};
 
 use super::*;
 use crate::shelf::Shelf;
@@ -25,19 +22,19 @@ fn verified(range: metahive::VerifiedRange) -> Content {
 /// Every verified read of a sound store, against what it must answer.
 pub(super) fn check(it: &Checked, probe: &[u8]) {
     let Checked { p, model, snapshots, .. } = it;
-    assert_eq!(&verified(verified_range(p, ..)), model);
+    assert_eq!(&verified(p.verified_range(..)), model);
     let from: Content =
         model.range(probe.to_vec()..).map(|(k, v)| (k.clone(), v.clone())).collect();
-    assert_eq!(verified(verified_range(p, probe..)), from);
+    assert_eq!(verified(p.verified_range(probe..)), from);
     for key in model.keys().map(Vec::as_slice).chain([probe]) {
-        assert_eq!(value(verified_get(p, key)).as_ref(), model.get(key), "{key:?}");
+        assert_eq!(value(p.verified_get(key)).as_ref(), model.get(key), "{key:?}");
         let plus = [key, &[SUFFIX]].concat();
-        assert_eq!(value(verified_get(p, &plus)).as_ref(), model.get(&plus));
+        assert_eq!(value(p.verified_get(&plus)).as_ref(), model.get(&plus));
     }
     for (snapshot, then) in snapshots {
-        assert_eq!(&verified(verified_range_at(snapshot, p, ..)), then);
+        assert_eq!(&verified(snapshot.verified_range(p, ..)), then);
         for key in model.keys().chain(then.keys()) {
-            assert_eq!(value(verified_get_at(snapshot, p, key)).as_ref(), then.get(key), "{key:?}");
+            assert_eq!(value(snapshot.verified_get(p, key)).as_ref(), then.get(key), "{key:?}");
         }
     }
 }
@@ -45,9 +42,9 @@ pub(super) fn check(it: &Checked, probe: &[u8]) {
 /// Who vouches for the values of a partition: by metadata, by blocks, by memory.
 fn vouchers(p: &Partition) -> [usize; 3] {
     let mut counts = [0; 3];
-    for item in verified_range(p, ..) {
+    for item in p.verified_range(..) {
         let (key, found) = item.unwrap();
-        let again = verified_get(p, &key).unwrap().unwrap();
+        let again = p.verified_get(&key).unwrap().unwrap();
         assert_eq!(again, found, "{key:?}");
         counts[found.by as usize] += 1;
     }
@@ -64,8 +61,8 @@ fn a_verified_value_says_who_vouches_for_it() {
     }
     db.flush().unwrap();
     for refused in [
-        verified_get(&p, key_of(1)).map(|_| ()).unwrap_err(),
-        verified_range(&p, ..).next().unwrap().map(|_| ()).unwrap_err(),
+        p.verified_get(key_of(1)).map(|_| ()).unwrap_err(),
+        p.verified_range(..).next().unwrap().map(|_| ()).unwrap_err(),
     ] {
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
         assert!(refused.to_string().contains("no MetaHive"), "{refused}");
@@ -90,8 +87,8 @@ fn a_verified_value_says_who_vouches_for_it() {
     plain.ingest("/export").unwrap();
     let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
     assert_eq!(vouchers(&p), [99, 1, 0]);
-    assert_eq!(value(verified_get(&p, key_of(7))), Some(b"taken in".to_vec()));
-    assert_eq!(value(verified_get_at(&before, &p, key_of(7))), Some(b"new".to_vec()));
+    assert_eq!(value(p.verified_get(key_of(7))), Some(b"taken in".to_vec()));
+    assert_eq!(value(before.verified_get(&p, key_of(7))), Some(b"new".to_vec()));
     drop(before);
     p.compact(..).unwrap();
     assert_eq!(vouchers(&p), [100, 0, 0]);
@@ -122,7 +119,7 @@ fn pairs_that_lie_apart_are_found() {
     p.compact(..).unwrap();
     assert!(provider.0.counts().split_pairs > 100);
     for (n, snapshot) in snapshots.iter().enumerate() {
-        let found = verified_get_at(snapshot, &p, "hot").unwrap().unwrap();
+        let found = snapshot.verified_get(&p, "hot").unwrap().unwrap();
         assert_eq!((&found.value[..4], found.by), (&(n as u32).to_be_bytes()[..], By::Metadata));
     }
     assert_eq!(vouchers(&p), [63, 0, 0]);
@@ -224,7 +221,7 @@ impl Small {
         };
         for (snapshot, truth) in &self.moments {
             for key in &self.keys {
-                match verified_get_at(snapshot, &self.p, key) {
+                match snapshot.verified_get(&self.p, key) {
                     Ok(found) => {
                         let found = found.map(|found| found.value.to_vec());
                         assert_eq!(found.as_ref(), truth.get(key), "{key:?}");
@@ -233,7 +230,7 @@ impl Small {
                 }
             }
             let (mut expected, mut is_whole) = (truth.iter(), true);
-            for item in verified_range_at(snapshot, &self.p, ..) {
+            for item in snapshot.verified_range(&self.p, ..) {
                 match item {
                     Ok((key, found)) => {
                         let (k, v) = expected.next().unwrap();
@@ -300,7 +297,7 @@ fn an_older_version_is_not_shown_where_the_newest_has_lost_its_key() {
         snapshots.push(db.snapshot());
     }
     p.compact(..).unwrap();
-    assert_eq!(verified_get(&p, "hot").unwrap().unwrap().value[..4], 699u32.to_be_bytes());
+    assert_eq!(p.verified_get("hot").unwrap().unwrap().value[..4], 699u32.to_be_bytes());
     let newest = [&b"ot"[..], &699u32.to_be_bytes(), &[9; 20]].concat();
     for (path, seed, blocks) in blocks(&fs) {
         let bytes = fs.read_raw(&path).unwrap();
@@ -308,9 +305,9 @@ fn an_older_version_is_not_shown_where_the_newest_has_lost_its_key() {
         flip(&fs, &path, seed, blocks[0], at as u64, 1);
         let older = p.get("hot").unwrap().unwrap();
         assert_eq!(older[..4], 698u32.to_be_bytes(), "a plain read shows it");
-        let error = verified_get(&p, "hot").unwrap_err();
+        let error = p.verified_get("hot").unwrap_err();
         assert_eq!(error.damage().unwrap().key.as_deref(), Some(&b"hnt"[..]));
-        assert!(verified_range(&p, ..).any(|item| item.is_err()));
+        assert!(p.verified_range(..).any(|item| item.is_err()));
         return;
     }
     panic!("the newest version is in no table");
@@ -338,7 +335,7 @@ fn damage_in_memory_is_mended_from_the_device() {
                 wrong += u64::from(keys.iter().filter(|key| is_wrong(key)).count() > 0);
                 flip(&fs, &path, seed, block, at, mask);
                 for key in &keys {
-                    assert_eq!(value(verified_get(&p, key)).as_ref(), truth.get(key), "{key:?}");
+                    assert_eq!(value(p.verified_get(key)).as_ref(), truth.get(key), "{key:?}");
                 }
                 assert!(!keys.iter().any(is_wrong), "what was read again is in the cache");
                 drop(p);
@@ -363,7 +360,7 @@ fn a_scan_mends_damage_in_memory_too() {
     flip(&fs, &path, seed, blocks[0], at, 1);
     assert_ne!(pairs(p.iter()), truth);
     flip(&fs, &path, seed, blocks[0], at, 1);
-    assert_eq!(verified(verified_range(&p, ..)), truth);
+    assert_eq!(verified(p.verified_range(..)), truth);
     assert_eq!(provider.0.counts().reads_mended, 1);
     assert_eq!(pairs(p.iter()), truth);
 }
@@ -400,18 +397,18 @@ fn the_partitions_own_provider_is_asked() {
     p.put("b", "never").unwrap();
     assert_eq!(vouchers(&p), [0, 0, 2]);
     db.flush().unwrap();
-    assert_eq!(verified_get(&p, "a").unwrap().unwrap().by, By::Metadata);
-    let error = verified_get(&p, "b").unwrap_err();
+    assert_eq!(p.verified_get("a").unwrap().unwrap().by, By::Metadata);
+    let error = p.verified_get("b").unwrap_err();
     assert_eq!(error.damage().unwrap().key.as_deref(), Some(&b"b"[..]));
     // Another provider's tables cannot be verified, now or when its seal was read before.
     for other in [hive(Arc::new(Statistics::default())), Provider::new(MetaHive::default())] {
         let p = db.partition_with("p", tiny().hooks(other.hooks())).unwrap();
-        let error = verified_get(&p, "a").unwrap_err();
+        let error = p.verified_get("a").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("picky"), "{error}");
-        assert!(verified_range(&p, ..).next().unwrap().is_err());
+        assert!(p.verified_range(..).next().unwrap().is_err());
         let again = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
-        assert_eq!(verified_get(&again, "a").unwrap().unwrap().by, By::Metadata);
+        assert_eq!(again.verified_get("a").unwrap().unwrap().by, By::Metadata);
     }
 }
 
@@ -429,10 +426,10 @@ fn values_in_a_store_are_verified_by_their_handles() {
     }
     db.flush().unwrap();
     for n in 0..3u8 {
-        let found = verified_get(&p, [n, b'k']).unwrap().unwrap();
+        let found = p.verified_get([n, b'k']).unwrap().unwrap();
         assert_eq!((&found.value[..], found.by), (&vec![n; 200][..], By::Metadata));
     }
-    assert_eq!(verified(verified_range(&p, ..)).len(), 3);
+    assert_eq!(verified(p.verified_range(..)).len(), 3);
     // Another handle in its place leads to another value.
     let (path, seed, blocks) = blocks(&fs).pop().unwrap();
     let bytes = fs.read_raw(&path).unwrap();
@@ -440,8 +437,8 @@ fn values_in_a_store_are_verified_by_their_handles() {
     let at = bytes.windows(8).position(|eight| eight == handle).unwrap() as u64;
     flip(&fs, &path, seed, blocks[0], at, 3);
     assert_eq!(p.get([1, b'k']).unwrap().as_deref(), Some(&vec![0; 200][..]), "and nobody sees it");
-    assert!(verified_get(&p, [1, b'k']).unwrap_err().is_corruption());
-    assert!(verified_range(&p, ..).any(|item| item.is_err_and(|error| error.is_corruption())));
+    assert!(p.verified_get([1, b'k']).unwrap_err().is_corruption());
+    assert!(p.verified_range(..).any(|item| item.is_err_and(|error| error.is_corruption())));
 }
 
 #[test]
@@ -450,11 +447,11 @@ fn a_quarantined_record_is_corruption_and_is_not_read_again() {
     let key = key_of(137);
     it.p.put(key.repeat(2), "inside").unwrap();
     it.p.compact(..).unwrap();
-    let error = verified_get(&it.p, &key).unwrap_err();
+    let error = it.p.verified_get(&key).unwrap_err();
     assert!(error.to_string().contains("known to be damaged"), "{error}");
-    let errors = verified_range(&it.p, ..).filter(|item| item.is_err()).count();
+    let errors = it.p.verified_range(..).filter(|item| item.is_err()).count();
     assert_eq!(errors, 1);
-    let behind: Vec<_> = verified_range(&it.p, key_of(138)..).map(|item| item.unwrap()).collect();
+    let behind: Vec<_> = it.p.verified_range(key_of(138)..).map(|item| item.unwrap()).collect();
     assert_eq!(behind.len(), 162);
     assert_eq!(it.provider.0.counts().reads_mended, 0);
 }

@@ -148,10 +148,10 @@ impl World {
     }
 
     fn add_part(&mut self, name: &'static str, options: PartitionOptions) {
-        self.oracle.create(name, options.logged);
+        self.oracle.create(name, options.get_logged());
         self.incarnations += 1;
         let handle = self.db().partition(name).unwrap();
-        assert_eq!(*handle.options(), *options);
+        assert_eq!(handle.options().stored(), options.stored());
         self.parts.push(Part { name, handle, options, incarnation: self.incarnations });
     }
 
@@ -233,7 +233,7 @@ impl World {
             ops.push(Op { partition, key: key.bytes(), value });
         }
         let is_logged = |world: &World, op: &Op| {
-            world.parts.iter().any(|part| part.name == op.partition && part.options.logged)
+            world.parts.iter().any(|part| part.name == op.partition && part.options.get_logged())
         };
         let logged = ops.first().is_some_and(|op| is_logged(self, op));
         if ops.iter().any(|op| is_logged(self, op) != logged) {
@@ -414,14 +414,14 @@ impl World {
             return;
         };
         let db = self.db.as_ref().unwrap();
-        if part.options.logged != options.logged {
+        if part.options.get_logged() != options.get_logged() {
             let refused = db.partition_with(name, options.clone()).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
         }
-        part.options = options.clone().logged(part.options.logged);
+        part.options = options.clone().logged(part.options.get_logged());
         let same = db.partition_with(name, part.options.clone()).unwrap();
-        assert_eq!(*same.options(), *part.options);
-        assert_eq!(*part.handle.options(), *part.options);
+        assert_eq!(same.options().stored(), part.options.stored());
+        assert_eq!(part.handle.options().stored(), part.options.stored());
     }
 
     fn drop_partition(&mut self, n: u8) {
@@ -452,7 +452,7 @@ impl World {
             (stats, &self.parts.iter().find(|part| part.name == stats.name).unwrap().options)
         }) {
             assert_eq!(part.sealed_memtable_count, 0);
-            assert!(part.levels[0].table_count < options.level0_tables.into(), "{part:?}");
+            assert!(part.levels[0].table_count < options.get_level0_tables().into(), "{part:?}");
             assert_eq!(part.compaction_debt_bytes, 0, "{part:?}");
             assert_eq!(part.pressure_permille, 0, "{part:?}");
         }
@@ -501,7 +501,7 @@ impl World {
             for key in Key::all() {
                 self.check_get(&part.handle, None, &contents, &key.bytes());
             }
-            assert_eq!(*part.handle.options(), *part.options);
+            assert_eq!(part.handle.options().stored(), part.options.stored());
         }
         for held in &self.snapshots {
             for (_, handle, contents) in &held.parts {

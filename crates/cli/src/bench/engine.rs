@@ -1,6 +1,5 @@
 //! What the workloads see of siltstone: one partition of a database.
 
-use siltstone::metahive::{verified_get, verified_range};
 use siltstone::{Db, Durability, Partition, Result};
 use testkit::bench::{Engine, Way, When};
 
@@ -43,7 +42,7 @@ impl Engine for Measured {
     #[inline]
     fn get(&self, key: &[u8]) -> Result<Option<usize>> {
         if self.is_verified {
-            return Ok(verified_get(&self.partition, key)?.map(|found| found.value.len()));
+            return Ok(self.partition.verified_get(key)?.map(|found| found.value.len()));
         }
         Ok(self.partition.get(key)?.map(|value| value.len()))
     }
@@ -63,7 +62,7 @@ impl Engine for Measured {
 
     fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         if self.is_verified && way == Way::Up {
-            for item in verified_range(&self.partition, ..) {
+            for item in self.partition.verified_range(..) {
                 let (key, found) = item?;
                 if !visit(&key, &found.value) {
                     break;

@@ -1,0 +1,95 @@
+//! [`Batch`]: operations that are committed together.
+
+use std::fmt;
+
+use lsm_core::db::Commit;
+use lsm_core::error::Result;
+use lsm_core::options::Durability;
+
+use crate::partition::Partition;
+
+/// Operations on any partitions of one database that become visible, and durable, together or not
+/// at all.
+///
+/// Operations on one key count in their order. If an operation exceeds a limit,
+/// [`commit`](Batch::commit) reports it and writes nothing.
+///
+/// # Examples
+/// ```
+/// use siltstone::{Db, Durability};
+///
+/// # fn main() -> siltstone::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary folder");
+/// # let db = Db::open(dir.path())?;
+/// let users = db.partition("users")?;
+/// let names = db.partition("names")?;
+/// db.batch().put(&users, "bob", "7").put(&names, "7", "bob").commit(Durability::Os)?;
+/// # db.close()
+/// # }
+/// ```
+#[must_use = "a batch does nothing until it is committed"]
+pub struct Batch(pub(crate) lsm_core::Batch);
+
+impl Batch {
+    /// Sets `key` to `value` in `partition`.
+    #[inline]
+    pub fn put(
+        self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Batch {
+        Batch(self.0.put(&partition.0, key, value))
+    }
+
+    /// Deletes `key` in `partition`. A key that does not exist is no error.
+    #[inline]
+    pub fn delete(self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
+        Batch(self.0.delete(&partition.0, key))
+    }
+
+    /// Returns the number of operations.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns whether there is no operation.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Commits the operations. An empty batch writes nothing and returns the newest commit.
+    ///
+    /// # Errors
+    /// A limit, a dropped partition, a partition of another database, a closed or read-only store:
+    /// nothing is written then. After an I/O error the batch is not visible and never returns,
+    /// unless the error came from the sync that [`Durability::Sync`] asks for: then the batch is
+    /// visible, and it is unknown whether it is durable.
+    ///
+    /// # Durability
+    /// As `durability` says.
+    ///
+    /// # Cost
+    /// One `write` for the whole group of batches that commit together, and with
+    /// [`Durability::Sync`] one sync for all that wait for one. The writer waits while compactions
+    /// are behind.
+    pub fn commit(self, durability: Durability) -> Result<Commit> {
+        self.0.commit(durability)
+    }
+
+    /// Commits as [`Batch::commit`] does, but returns an error where that would wait for
+    /// compactions. It still waits for the sync that [`Durability::Sync`] asks for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason: nothing was
+    /// written. All others as [`Batch::commit`].
+    pub fn try_commit(self, durability: Durability) -> Result<Commit> {
+        self.0.try_commit(durability)
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

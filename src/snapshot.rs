@@ -1,0 +1,85 @@
+//! [`Snapshot`]: the database at one moment.
+
+use std::fmt;
+
+use lsm_core::error::Result;
+use lsm_core::read::{Cursor, KeyRange, Range};
+use lsm_core::types::{SeqNo, Slice};
+use metahive::{Verified, VerifiedRange};
+
+use crate::partition::Partition;
+
+/// The database at one moment, over all partitions. Cheap to clone.
+///
+/// A snapshot pins no memory and no file, but compactions keep every version that it sees until
+/// its last clone is dropped. It can read a partition that was dropped after it was taken, through
+/// a handle from before.
+#[derive(Clone)]
+pub struct Snapshot(pub(crate) lsm_core::Snapshot);
+
+impl Snapshot {
+    /// Returns the sequence number of the newest operation that the snapshot sees.
+    pub fn seq(&self) -> SeqNo {
+        self.0.seq()
+    }
+
+    /// Returns the value that `key` had in `partition`.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`]; also
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the snapshot is of
+    /// another database.
+    ///
+    /// # Cost
+    /// As [`Partition::get`].
+    #[inline]
+    pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.0.get(&partition.0, key)
+    }
+
+    /// Returns the keys and values that were in `range` of `partition`. Double-ended; errors are
+    /// items, as for [`Partition::range`].
+    pub fn range(&self, partition: &Partition, range: impl KeyRange) -> Range {
+        self.0.range(&partition.0, range)
+    }
+
+    /// Returns all keys and values that were in `partition`. Double-ended.
+    pub fn iter(&self, partition: &Partition) -> Range {
+        self.0.iter(&partition.0)
+    }
+
+    /// Returns the keys that began with `prefix`, and their values, in `partition`. Double-ended.
+    pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Range {
+        self.0.prefix(&partition.0, prefix)
+    }
+
+    /// Returns a cursor over `partition` as it was. An error is reported by the first seek.
+    pub fn cursor(&self, partition: &Partition) -> Cursor {
+        self.0.cursor(&partition.0)
+    }
+
+    /// Returns the value that `key` had in `partition` if it agrees with its metadata, as
+    /// [`Partition::verified_get`] does.
+    ///
+    /// # Errors
+    /// Those of [`Partition::verified_get`].
+    pub fn verified_get(
+        &self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<Verified>> {
+        metahive::verified_get_at(&self.0, &partition.0, key)
+    }
+
+    /// Returns the keys and values that were in `range` of `partition`, each block after its
+    /// entries agreed with their metadata, as [`Partition::verified_range`] does.
+    pub fn verified_range(&self, partition: &Partition, range: impl KeyRange) -> VerifiedRange {
+        metahive::verified_range_at(&self.0, &partition.0, range)
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
