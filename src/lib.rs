@@ -259,3 +259,8 @@ pub mod raw {
     };
     pub use lsm_core::types::{DbId, FileNo, PartitionId};
 }
+
+/// Compiles the programs of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
