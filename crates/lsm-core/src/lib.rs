@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! 7  db                                     the only folder that knows everything
-//! 6  read  replay  flush  raw               functions of a view, of decoded records
+//! 6  read  replay  raw                      functions of a view, of decoded records
 //! 5  partition  snapshot  compaction        what a partition holds; which merge is due, what survives
 //! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
@@ -23,8 +23,8 @@
 //! [`Partition::put`] and [`Batch::commit`] encode their operations ([`batch`]) and join a commit
 //! group. Its leader numbers them, appends one frame a batch to the log ([`wal`]), inserts them
 //! into the memtables ([`memtable`]), and publishes the sequence number up to which readers see. A
-//! full memtable is sealed between two groups; background work writes it to a table ([`flush`],
-//! [`sstable`]), merges tables ([`compaction`]) and makes the result part of the database by an
+//! full memtable is sealed between two groups; background work writes it to a table ([`sstable`]),
+//! merges tables ([`compaction`]) and makes the result part of the database by an
 //! edit of the manifest ([`version`]).
 //!
 //! # A read
@@ -72,7 +72,6 @@ pub mod compaction;
 pub mod db;
 pub mod error;
 pub mod filters;
-pub mod flush;
 pub mod fs;
 pub mod hooks;
 pub mod iter;

@@ -1,8 +1,10 @@
 //! Compaction: which tables to merge, which entries survive, where an output ends.
 //!
-//! All of it but `executor.rs` is pure: no files, no cache, no clock. The database picks a [`Job`]
-//! under its lock, the executor runs it and the database installs the result. An export is a job
-//! as well, whose result is installed nowhere.
+//! `picker.rs` chooses a [`Compaction`]; `run.rs` runs it, as it runs flushes and exports, each a
+//! [`Merge`]: it opens `inputs.rs`, has `survivors.rs` write what `rules.rs` lets live and the
+//! filters of `stages.rs` let through, and `outputs.rs` makes the tables. The database picks under
+//! its lock, and installs the result. All but inputs and outputs is pure: no files, no cache, no
+//! clock.
 //!
 //! Invariants:
 //! 1. A job holds all versions, on its input levels, of every user key that it rewrites, except
@@ -12,12 +14,16 @@
 //!    above one.
 
 mod clip;
-mod executor;
+#[cfg(test)]
+pub(crate) mod drawing;
+mod inputs;
 mod leveled;
+mod outputs;
 mod picker;
 mod place;
 mod replacements;
 mod rules;
+mod run;
 mod split;
 mod stages;
 mod survivors;
@@ -28,30 +34,31 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub use clip::Clip;
-pub use executor::{JobContext, Outputs, TableFactory, extract, run};
 pub use leveled::{Shape, compaction_debt};
+pub use outputs::{Outputs, TableFactory};
 pub use picker::{Picker, RangePick};
 pub use place::ingest_level;
 pub use rules::{KeyBelow, Survival, Verdict};
+pub use run::{Merge, RunContext};
 pub use split::Split;
 pub use stages::{Inject, Patches, Stages, place_of};
-pub use survivors::{JobIter, JobOutcome, write_survivors};
+pub use survivors::{JobIter, JobOutcome};
 
 use crate::types::{FileNo, PartitionId};
 use crate::version::{SstMeta, Table, UserRange};
 
-/// What a job does with its inputs.
+/// What a compaction does with its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobKind {
+pub enum Method {
     /// Reads them and writes new tables.
     Merge,
     /// Names them on the output level; no byte is read.
     Move,
 }
 
-/// Why a job was picked.
+/// Why a compaction was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum Trigger {
     /// Level 0 has too many tables.
     Level0,
     /// A deeper level has too many bytes.
@@ -66,7 +73,7 @@ pub enum Reason {
 
 /// A compaction of one partition.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct Compaction {
     /// The partition.
     pub partition: PartitionId,
     /// The uppermost input level.
@@ -76,18 +83,18 @@ pub struct Job {
     /// The inputs by level, in the level's order: level 0 newest first, deeper ones by key.
     pub inputs: Vec<(usize, Vec<Arc<Table>>)>,
     /// Whether bytes are rewritten.
-    pub kind: JobKind,
+    pub method: Method,
     /// Nothing older lies below or beside for the whole key range of the inputs.
     pub bottom: bool,
     /// Tables of the level under the output level that overlap the inputs.
     pub grandparents: Vec<Arc<Table>>,
     /// Why it was picked.
-    pub reason: Reason,
+    pub trigger: Trigger,
     /// How overdue it is; from 1 on it should run.
     pub score: f64,
 }
 
-impl Job {
+impl Compaction {
     /// All inputs with their levels.
     pub fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
         self.inputs.iter().flat_map(|(level, tables)| tables.iter().map(|table| (*level, table)))
@@ -130,7 +137,7 @@ struct Claim {
 
 impl Busy {
     /// Takes the inputs and the output range of a picked job.
-    pub fn claim(&mut self, job: &Job) {
+    pub fn claim(&mut self, job: &Compaction) {
         let range = job.range();
         let (Some(start), Some(end), Some(id)) = (range.start, range.end, Busy::id(job)) else {
             return;
@@ -144,7 +151,7 @@ impl Busy {
     }
 
     /// Gives back what a job had taken, when it is installed or has failed.
-    pub fn release(&mut self, job: &Job) {
+    pub fn release(&mut self, job: &Compaction) {
         for (_, table) in job.tables() {
             self.files.remove(&table.meta.file);
         }
@@ -182,7 +189,7 @@ impl Busy {
     }
 
     /// No two running jobs share an input, so the smallest one names a job.
-    fn id(job: &Job) -> Option<FileNo> {
+    fn id(job: &Compaction) -> Option<FileNo> {
         job.tables().map(|(_, table)| table.meta.file).min()
     }
 }
@@ -197,7 +204,7 @@ pub struct Cursors {
 
 impl Cursors {
     /// Moves the turn of the job's level behind its inputs. Call it when a job is picked.
-    pub fn advance(&mut self, job: &Job) {
+    pub fn advance(&mut self, job: &Compaction) {
         if let Some((level, tables)) = job.inputs.first()
             && let Some(end) = hull(tables.iter()).end
         {
@@ -207,11 +214,11 @@ impl Cursors {
 
     /// Notes the outputs of a job. What an elision leaves over cannot be elided again, or it would
     /// run for ever.
-    pub fn finished(&mut self, job: &Job, outputs: impl IntoIterator<Item = FileNo>) {
+    pub fn finished(&mut self, job: &Compaction, outputs: impl IntoIterator<Item = FileNo>) {
         for (_, table) in job.tables() {
             self.settled.remove(&table.meta.file);
         }
-        if job.reason == Reason::Elision {
+        if job.trigger == Trigger::Elision {
             self.settled.extend(outputs);
         }
     }

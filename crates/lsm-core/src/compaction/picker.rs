@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use super::leveled::{LAST, Shape};
-use super::{Busy, Cursors, Job, JobKind, Reason, hull};
+use super::{Busy, Compaction, Cursors, Method, Trigger, hull};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
 
@@ -50,7 +50,7 @@ pub struct Picker<'a> {
 #[derive(Debug)]
 pub enum RangePick {
     /// This job.
-    Job(Job),
+    Due(Compaction),
     /// Running jobs are in the way; ask again when one is done.
     Blocked,
     /// The range lies in the last level, without tombstones that could go.
@@ -69,7 +69,7 @@ fn is_tombstone_laden(meta: &SstMeta) -> bool {
 
 impl Picker<'_> {
     /// The most urgent job that can run now.
-    pub fn pick(&self) -> Option<Job> {
+    pub fn pick(&self) -> Option<Compaction> {
         let shape = Shape::of(self.version);
         let mut due: Vec<_> = (0..LAST)
             .map(|level| (shape.score(self.version, level, self.busy), level))
@@ -78,12 +78,12 @@ impl Picker<'_> {
         due.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         for (score, level) in due {
             let job = if level == 0 {
-                self.level0(shape.base, UserRange::ALL, Reason::Level0)
+                self.level0(shape.base, UserRange::ALL, Trigger::Level0)
             } else {
-                self.in_turn(level).find_map(|table| self.one(level, table, Reason::Size))
+                self.in_turn(level).find_map(|table| self.one(level, table, Trigger::Size))
             };
             if let Some(job) = job {
-                return Some(Job { score, ..job });
+                return Some(Compaction { score, ..job });
             }
         }
         self.laden().or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
@@ -96,8 +96,8 @@ impl Picker<'_> {
         let wanted =
             |table: &Arc<Table>| table.meta.overlaps(range) && table.meta.oldest() <= through;
         if self.version.levels[0].tables().iter().any(wanted) {
-            match self.level0(base, range, Reason::Range) {
-                Some(job) => return RangePick::Job(job),
+            match self.level0(base, range, Trigger::Range) {
+                Some(job) => return RangePick::Due(job),
                 None => waits = true,
             }
         }
@@ -107,10 +107,10 @@ impl Picker<'_> {
             for (at, table) in tables.iter().enumerate() {
                 let run = &tables[at..at + self.run_length(&tables[at..])];
                 let job = self
-                    .step(level, run, Reason::Range)
-                    .or_else(|| self.step(level, std::slice::from_ref(table), Reason::Range));
+                    .step(level, run, Trigger::Range)
+                    .or_else(|| self.step(level, std::slice::from_ref(table), Trigger::Range));
                 if let Some(job) = job {
-                    return RangePick::Job(job);
+                    return RangePick::Due(job);
                 }
             }
         }
@@ -119,13 +119,13 @@ impl Picker<'_> {
         }
         let some = |meta: &SstMeta| meta.tombstones > 0;
         if let Some(job) = self.elision(range, some) {
-            return RangePick::Job(job);
+            return RangePick::Due(job);
         }
         for table in self.version.levels[LAST].overlapping(range) {
             if self.rewrite_before.is_some_and(|before| table.meta.file < before) {
                 let run = self.extend(LAST, std::slice::from_ref(table));
-                return match self.job((LAST, run), (LAST, &[]), Reason::Elision) {
-                    Some(job) => RangePick::Job(job),
+                return match self.job((LAST, run), (LAST, &[]), Trigger::Elision) {
+                    Some(job) => RangePick::Due(job),
                     None => RangePick::Blocked,
                 };
             }
@@ -160,23 +160,27 @@ impl Picker<'_> {
         heavy.chain(light).filter(|table| !self.busy.has(table.meta.file))
     }
 
-    fn one(&self, level: usize, table: &Arc<Table>, reason: Reason) -> Option<Job> {
-        self.step(level, std::slice::from_ref(table), reason)
+    fn one(&self, level: usize, table: &Arc<Table>, trigger: Trigger) -> Option<Compaction> {
+        self.step(level, std::slice::from_ref(table), trigger)
     }
 
     /// A table that is half tombstones moves on even where its level has room: what it deletes
     /// takes space below.
-    fn laden(&self) -> Option<Job> {
+    fn laden(&self) -> Option<Compaction> {
         (1..LAST).find_map(|level| {
             let laden = self.in_turn(level).filter(|table| is_tombstone_laden(&table.meta));
             let mut above = laden.filter(|table| !self.nothing_below(level, table.meta.range()));
-            above.find_map(|table| self.one(level, table, Reason::Tombstones))
+            above.find_map(|table| self.one(level, table, Trigger::Tombstones))
         })
     }
 
     /// A table whose tombstones all go when it is rewritten where it is: nothing lies below, and
     /// no snapshot is older than any of its entries.
-    fn elision(&self, range: UserRange<'_>, wanted: impl Fn(&SstMeta) -> bool) -> Option<Job> {
+    fn elision(
+        &self,
+        range: UserRange<'_>,
+        wanted: impl Fn(&SstMeta) -> bool,
+    ) -> Option<Compaction> {
         for level in 1..=LAST {
             for table in self.version.levels[level].overlapping(range) {
                 let meta = &table.meta;
@@ -186,7 +190,7 @@ impl Picker<'_> {
                     && self.nothing_below(level, meta.range())
                 {
                     let run = self.extend(level, std::slice::from_ref(table));
-                    let job = self.job((level, run), (level, &[]), Reason::Elision);
+                    let job = self.job((level, run), (level, &[]), Trigger::Elision);
                     if job.is_some() {
                         return job;
                     }
@@ -202,7 +206,7 @@ impl Picker<'_> {
     }
 
     /// Level 0 into the base level: from the oldest table in the range, with all that overlap.
-    fn level0(&self, base: usize, range: UserRange<'_>, reason: Reason) -> Option<Job> {
+    fn level0(&self, base: usize, range: UserRange<'_>, trigger: Trigger) -> Option<Compaction> {
         let all = self.version.levels[0].tables();
         let target = &self.version.levels[base];
         let seeds = all.iter().rev().filter(|table| table.meta.overlaps(range));
@@ -213,16 +217,16 @@ impl Picker<'_> {
                 // Whatever else of level 0 goes into these tables: rewrite them once.
                 let grown = overlapping_group(all, hull(run.iter().chain(&below)));
                 let grown_below = self.extend(base, target.overlapping(hull(grown.iter())));
-                if let Some(job) = self.job((0, grown), (base, &grown_below), reason) {
+                if let Some(job) = self.job((0, grown), (base, &grown_below), trigger) {
                     return Some(job);
                 }
             }
-            self.job((0, run), (base, &below), reason)
+            self.job((0, run), (base, &below), trigger)
         })
     }
 
     /// A run of a level into the next one.
-    fn step(&self, level: usize, run: &[Arc<Table>], reason: Reason) -> Option<Job> {
+    fn step(&self, level: usize, run: &[Arc<Table>], trigger: Trigger) -> Option<Compaction> {
         let (here, next) = (&self.version.levels[level], &self.version.levels[level + 1]);
         let run = self.extend(level, run);
         let below = self.extend(level + 1, next.overlapping(hull(run.iter())));
@@ -232,12 +236,12 @@ impl Picker<'_> {
         let bytes: u64 = grown.iter().chain(&below).map(|table| table.meta.bytes).sum();
         let most = self.version.options.table_bytes.saturating_mul(GROWN_TABLES_MAX);
         if grown.len() > run.len() && grown_below.len() == below.len() && bytes <= most {
-            let job = self.job((level, grown), (level + 1, &below), reason);
+            let job = self.job((level, grown), (level + 1, &below), trigger);
             if job.is_some() {
                 return job;
             }
         }
-        self.job((level, run), (level + 1, &below), reason)
+        self.job((level, run), (level + 1, &below), trigger)
     }
 
     /// The run and the neighbours that a filter wants in the same job.
@@ -269,8 +273,8 @@ impl Picker<'_> {
         &self,
         (level_from, run): (usize, Vec<Arc<Table>>),
         (level_to, below): (usize, &[Arc<Table>]),
-        reason: Reason,
-    ) -> Option<Job> {
+        trigger: Trigger,
+    ) -> Option<Compaction> {
         let inputs = || run.iter().chain(below);
         let range = hull(inputs());
         if inputs().any(|table| self.busy.has(table.meta.file)) || self.busy.writes(level_to, range)
@@ -291,21 +295,21 @@ impl Picker<'_> {
             && (level_from > 0 || run.len() == 1)
             && overlap <= overlap_max
             && !(bottom && run.iter().any(|table| is_tombstone_heavy(&table.meta)));
-        let kind = if moves { JobKind::Move } else { JobKind::Merge };
+        let method = if moves { Method::Move } else { Method::Merge };
         let grandparents = grandparents.to_vec();
         let mut inputs = vec![(level_from, run)];
         if !below.is_empty() {
             inputs.push((level_to, below.to_vec()));
         }
-        Some(Job {
+        Some(Compaction {
             partition: self.version.id,
             level_from,
             level_to,
             inputs,
-            kind,
+            method,
             bottom,
             grandparents,
-            reason,
+            trigger,
             score: 0.0,
         })
     }

@@ -27,7 +27,7 @@ pub fn ingest_level(version: &PartitionVersion, busy: &Busy, range: UserRange<'_
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{draw, table};
+    use super::super::drawing::{draw, table};
     use super::*;
 
     /// The level of `arriving` over the drawing, with `taken` reserved on level 6.

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::Job;
+use super::Compaction;
 use super::picker::GRANDPARENT_TABLES_MAX;
 use crate::version::Table;
 
@@ -26,7 +26,7 @@ pub struct Split {
 
 impl Split {
     /// For a job whose outputs should have `table_bytes`.
-    pub fn new(job: &Job, table_bytes: u64) -> Split {
+    pub fn new(job: &Compaction, table_bytes: u64) -> Split {
         Split { grandparents: job.grandparents.clone(), ..Split::by_size(table_bytes) }
     }
 

@@ -1,6 +1,6 @@
 //! [`Stages`]: the hooks that take part in one job.
 //!
-//! Made by who runs the job, started by `executor.rs` or `flush.rs`, called by the loop of
+//! Made by who runs the job, started by `run.rs`, called by the loop of
 //! `survivors.rs`. The order of the stages is that of `crate::hooks`.
 
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! The loop of every flush and compaction: entries in, survivors out, hooks in between.
 //!
-//! Called by `executor.rs` and by `flush.rs`, with cursors and outputs of theirs; it opens no file.
+//! Called by `run.rs`, with cursors and outputs of its; it opens no file.
 //! The order of the stages is that of `crate::hooks`.
 //!
 //! Invariants:
@@ -21,7 +21,6 @@ use crate::hooks::{
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
-use crate::memtable::MemtableIter;
 use crate::types::{EntryKind, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::SstMeta;
 
@@ -50,8 +49,6 @@ pub trait JobIter: InternalIter {
         self.key().trailer.seq()
     }
 }
-
-impl JobIter for MemtableIter {}
 
 impl<I: JobIter> JobIter for MergeIter<I> {
     fn is_hidden(&self) -> bool {
@@ -109,7 +106,7 @@ struct Writing<'a, 'o> {
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
 /// ends. The stages are started.
-pub fn write_survivors<I: JobIter>(
+pub(super) fn write_survivors<I: JobIter>(
     entries: &mut I,
     clip: Option<&Clip>,
     stages: Stages<'_>,
@@ -344,7 +341,7 @@ impl Writing<'_, '_> {
             // Only a faulty run gets here, and nothing of it is installed.
             return self.damaged(entry, "an entry is out of order");
         }
-        if self.outputs.values_only() && entry.kind != EntryKind::Value {
+        if self.outputs.is_values_only() && entry.kind != EntryKind::Value {
             return self.damaged(entry, "the record is known to be damaged");
         }
         if let Some(sealing) = &mut self.stages.sealing {

@@ -5,92 +5,21 @@ mod simulated;
 
 use std::fmt::Write;
 
+use super::drawing::{draw, empty, seq};
 use super::*;
-use crate::options::PartitionOptions;
-use crate::types::{DbId, EntryKind, Epoch, InternalKey, SeqNo, Trailer};
-use crate::version::{Bounds, Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
-
-fn seq(n: u64) -> SeqNo {
-    SeqNo::new(n).unwrap()
-}
-
-fn options() -> PartitionOptions {
-    PartitionOptions {
-        table_bytes: 100,
-        level0_tables: 2,
-        level_base_bytes: 1000,
-        level_multiplier: 10,
-        ..PartitionOptions::default()
-    }
-}
-
-/// A partition without tables.
-fn empty() -> DbVersion {
-    let created = Change::PartitionCreated {
-        id: PartitionId(0),
-        name: "default".into(),
-        options: options(),
-        hooks: Vec::new(),
-        created_at_edit: 1,
-    };
-    let edit = VersionEdit { number: 1, changes: vec![created] };
-    apply(&DbVersion::empty(DbId(1)), &edit).unwrap()
-}
-
-/// `file:first-last`, then `*bytes` (else 100) and `!tombstones` (else 0) of 100 entries.
-pub(super) fn table(text: &str) -> SstMeta {
-    let (text, tombstones) = text.split_once('!').unwrap_or((text, "0"));
-    let (text, bytes) = text.split_once('*').unwrap_or((text, "100"));
-    let (file, range) = text.split_once(':').unwrap();
-    let (first, last) = range.split_once('-').unwrap();
-    let file: u64 = file.parse().unwrap();
-    let key = |user: &str| InternalKey {
-        user: user.as_bytes().into(),
-        trailer: Trailer::new(seq(file * 10), EntryKind::Value),
-    };
-    SstMeta {
-        file: FileNo(file),
-        epoch: Epoch(1),
-        bytes: bytes.parse().unwrap(),
-        hash: 0,
-        smallest: key(first),
-        largest: key(last),
-        bounds: Bounds::INCLUSIVE,
-        min_seq: seq(file * 10),
-        max_seq: seq(file * 10),
-        entries: 100,
-        tombstones: tombstones.parse().unwrap(),
-        hidden: 0,
-        global_seq: None,
-        foreign: None,
-    }
-}
-
-pub(super) fn draw(text: &str) -> PartitionVersion {
-    let mut changes = Vec::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (level, tables) = line.split_once(':').unwrap();
-        let level = level[1..].parse().unwrap();
-        changes.extend(tables.split_whitespace().map(|text| Change::TableAdded {
-            partition: PartitionId(0),
-            level,
-            meta: table(text),
-        }));
-    }
-    let version = apply(&empty(), &VersionEdit { number: 2, changes }).unwrap();
-    (*version.partitions[&PartitionId(0)]).clone()
-}
+use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
+use crate::version::{Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
 
 fn files(tables: &[Arc<Table>]) -> String {
     tables.iter().map(|table| table.meta.file.to_string()).collect::<Vec<_>>().join(",")
 }
 
-fn print(job: &Job) -> String {
+fn print(job: &Compaction) -> String {
     let mut text = String::new();
     for (level, tables) in &job.inputs {
         write!(text, "L{level}[{}] ", files(tables)).unwrap();
     }
-    write!(text, "-> L{} {:?} {:?}", job.level_to, job.kind, job.reason).unwrap();
+    write!(text, "-> L{} {:?} {:?}", job.level_to, job.method, job.trigger).unwrap();
     if job.bottom {
         text += " bottom";
     }
@@ -248,7 +177,7 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     let range = UserRange::new(b"a", b"d");
     loop {
         match picker(&version, &busy, &cursors).pick_range(range, SeqNo::MAX) {
-            RangePick::Job(job) => {
+            RangePick::Due(job) => {
                 busy.claim(&job);
                 jobs.push(print(&job));
             }
@@ -259,7 +188,7 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     assert_eq!(jobs, ["L0[9] L5[5] -> L5 Merge Range above [1,2]"]);
     let version = draw("L0: 8:x-z\nL6: 1:a-b 2:c-d!1");
     let nobody = Busy::default();
-    let RangePick::Job(job) = picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX)
+    let RangePick::Due(job) = picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX)
     else {
         panic!("a tombstone is left")
     };
@@ -291,12 +220,12 @@ fn debt_is_zero_when_every_level_has_its_size() {
 fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     let version = draw("L5: 9:a-z\nL6: 1:b-c*400 2:d-e*400 3:f-g*400 4:h-i*10");
     let (busy, cursors) = (Busy::default(), Cursors::default());
-    let RangePick::Job(job) =
+    let RangePick::Due(job) =
         picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX)
     else {
         panic!("level 5 is not the last")
     };
-    let job = Job { grandparents: version.levels[6].tables().to_vec(), ..job };
+    let job = Compaction { grandparents: version.levels[6].tables().to_vec(), ..job };
     let mut split = Split::new(&job, 100);
     assert!(!split.ends_before(b"a", 0) && !split.ends_before(b"b", 99));
     assert!(split.ends_before(b"b", 100), "large enough");

@@ -1,8 +1,8 @@
 //! Who runs background work, and when: real threads in production, single steps in tests.
 //!
 //! A thread looks for work when it is told that there may be some, and goes on until there is
-//! none. What the work is lies in `jobs.rs` and `log.rs`; none of it needs a foreground write to
-//! make progress.
+//! none. What the work is lies in `flush.rs`, `compaction.rs` and `log.rs`; none of it needs a
+//! foreground write to make progress.
 //!
 //! Invariants:
 //! 1. Threads have names and are joined by `stop`.

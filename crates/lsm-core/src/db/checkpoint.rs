@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::DbInner;
+use super::flush::OldLog;
 use super::handle::Db;
-use super::jobs::OldLog;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Fs};
@@ -86,7 +86,7 @@ impl DbInner {
     /// that, the last sequence number in it, and its partitions with all that it refers to.
     fn version_at_one_commit(&self) -> Result<(Arc<DbVersion>, SeqNo, Vec<Pinned>)> {
         // Compactions go on: they change no content.
-        let _no_other_flush = self.jobs.flushing.lock();
+        let no_other_flush = self.jobs.flush_turn();
         let mut between = self.between_groups();
         let partitions = self.live_partitions();
         partitions.iter().for_each(|partition| self.seal(&mut between, partition));
@@ -95,7 +95,7 @@ impl DbInner {
         drop(between);
         for (partition, newest) in partitions.iter().zip(sealed) {
             if let Some(newest) = newest.filter(|_| !partition.is_dropped()) {
-                self.flush_partition(partition, newest.id, OldLog::Release)?;
+                self.flush_partition(&no_other_flush, partition, newest.id, OldLog::Release)?;
             }
         }
         self.background.wake_all();
@@ -103,6 +103,7 @@ impl DbInner {
         // replaces in the one of the database: views first, as what they keep is not less.
         let pinned = partitions.iter().map(|p| (p.clone(), p.pin())).collect();
         let version = self.catalog.edit()?.current().clone();
+        drop(no_other_flush);
         Ok((version, last_seq, pinned))
     }
 

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::DbInner;
 use super::errors::BackgroundFailure;
+use super::jobs::JobsHost;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::compaction::compaction_debt;
 use crate::types::SeqNo;

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use super::DbInner;
+use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     HookProvider, Hooks, PartitionHooks, Rules, WhenAbsent, guarded_filter, guarded_store,
@@ -140,7 +141,7 @@ impl DbInner {
         let before = self.enforce(partition, attached)?;
         let options = (*view.version.options).clone();
         let changed = Change::PartitionOptionsChanged { id: partition.id, options, hooks: records };
-        let installed = self.install_tables(partition, vec![changed], None, Vec::new());
+        let installed = self.install_job(partition, Installation::of(vec![changed]));
         if installed.is_err() {
             partition.set_hooks(before);
         }

@@ -1,22 +1,26 @@
 //! The database: the only folder that knows everything below it.
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
-//! `open.rs` makes a database, `catalog.rs` knows what is in it, `background.rs` runs `jobs.rs`, `stall.rs` slows writers down,
-//! `obsolete.rs` lets files go, `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy
-//! to and from other folders; `errors.rs` says what a failure means and `resume.rs` goes on after
-//! the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`.
+//! `open.rs` makes a database, `catalog.rs` knows what is in it; `background.rs` runs `flush.rs` and
+//! `compaction.rs`, `jobs.rs` knows what is under way, `job.rs` runs one; `stall.rs` slows writers
+//! down, `obsolete.rs` lets files go, `verify.rs` reads all of them; `checkpoint.rs` and `exchange/`
+//! copy to and from other folders; `errors.rs` says what a failure means and `resume.rs` goes on
+//! after the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`.
 
 mod background;
 mod catalog;
 mod checkpoint;
 mod close;
 mod commit;
+mod compaction;
 mod errors;
 mod events;
 mod exchange;
+mod flush;
 mod handle;
 mod health;
 mod hooked;
+mod job;
 mod jobs;
 mod log;
 mod moment;
@@ -30,7 +34,6 @@ mod stall;
 mod stats;
 mod verify;
 mod write;
-mod written;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,32 +1,19 @@
-//! Creating, finding and dropping partitions; installing what changes one.
+//! Creating, finding and dropping partitions.
 
 use std::sync::Arc;
 
 use super::DbInner;
 use super::hooked::{attached, check_complete, records_of};
+use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Hooks, catch};
+use crate::hooks::Hooks;
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
-use crate::types::MemtableId;
-use crate::version::{Change, SstMeta, Table};
+use crate::version::Change;
 
 /// Name of the partition that always exists.
 pub(super) const DEFAULT: &str = "default";
-
-/// What becomes of a partition in one edit.
-pub(super) struct Installation<'a> {
-    pub(super) changes: Vec<Change>,
-    /// Memtables through this one leave the view.
-    pub(super) flushed: Option<MemtableId>,
-    /// Tables that become obsolete.
-    pub(super) removed: Vec<Arc<Table>>,
-    /// Tables that nothing names if nothing is installed.
-    pub(super) made: &'a [SstMeta],
-    /// Handles that the value store hears of in the same edit.
-    pub(super) dropped: &'a [Vec<u8>],
-}
 
 impl DbInner {
     /// The partition `name`; made with `options` (or the defaults) if there is none. `options`
@@ -102,7 +89,7 @@ impl DbInner {
         let hooks = partition.view().version.hooks.to_vec();
         let (id, options) = (partition.id, options.clone());
         let changed = Change::PartitionOptionsChanged { id, options, hooks };
-        self.install_tables(partition, vec![changed], None, Vec::new())?;
+        self.install_job(partition, Installation::of(vec![changed]))?;
         Ok(())
     }
 
@@ -147,69 +134,5 @@ impl DbInner {
     /// The names of all partitions, in order.
     pub(super) fn partition_names(&self) -> Vec<String> {
         self.catalog.names()
-    }
-
-    /// As [`DbInner::install_job`], for changes that are no job's.
-    pub(super) fn install_tables(
-        &self,
-        partition: &PartitionState,
-        changes: Vec<Change>,
-        flushed: Option<MemtableId>,
-        removed: Vec<Arc<Table>>,
-    ) -> Result<bool> {
-        let (made, dropped) = (&[][..], &[][..]);
-        self.install_job(partition, Installation { changes, flushed, removed, made, dropped })
-    }
-
-    /// Makes changes of a partition durable and lets its view take them in. `Ok(false)` if the
-    /// partition was dropped meanwhile: nothing is installed then.
-    ///
-    /// # Errors
-    /// Those of the manifest, after which its tables must stay; those of the value store, after
-    /// which nothing was installed and its tables are let go.
-    pub(super) fn install_job(
-        &self,
-        partition: &PartitionState,
-        installation: Installation<'_>,
-    ) -> Result<bool> {
-        let Installation { mut changes, flushed, removed, made, dropped } = installation;
-        // Durability: values that the job moved, whose old handles it dropped, and values whose
-        // handles never were in a log, before a table points to them.
-        let unsynced = !dropped.is_empty() || (flushed.is_some() && !partition.logged);
-        if let Some(store) = partition.store().filter(|_| unsynced) {
-            store.sync().inspect_err(|_| self.forget(made))?;
-        }
-        let mut editing = self.catalog.edit()?;
-        if !editing.current().partitions.contains_key(&partition.id) {
-            drop(editing);
-            self.forget(made);
-            return Ok(false);
-        }
-        let number = editing.next_number();
-        let store = partition.store().filter(|_| !dropped.is_empty());
-        let section =
-            match store.map(|store| catch("a value store", || store.edit(number, dropped))) {
-                Some(Err(error)) => {
-                    drop(editing);
-                    self.forget(made);
-                    return Err(error);
-                }
-                section => section.and_then(Result::ok),
-            };
-        changes.extend(section.iter().map(|bytes| Change::StoreSection {
-            partition: partition.id,
-            number,
-            bytes: bytes.clone(),
-        }));
-        let version = editing.install(changes)?;
-        partition.install(version.partitions[&partition.id].clone(), flushed);
-        if let (Some(store), Some(bytes)) = (store, section) {
-            self.obsolete.add_values(number, partition, store, &bytes);
-        }
-        drop(editing);
-        self.obsolete.add(removed.iter());
-        self.update_pressure(partition);
-        self.tell_stores();
-        Ok(true)
     }
 }

@@ -16,9 +16,8 @@ use std::sync::Arc;
 use super::hooked::resolve;
 use super::partitions::DEFAULT;
 use crate::batch::SectionReader;
-use crate::compaction::{JobOutcome, Patches, Stages, TableFactory};
+use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::flush::flush;
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
 use crate::hooks::{HookProvider, PartitionHooks, ValueStore};
@@ -379,6 +378,7 @@ struct Tables<'a> {
 impl Tables<'_> {
     fn write(&mut self, replay: &mut Replay, factory: &TableFactory) -> Result<()> {
         let mut changes = Vec::new();
+        let tables = Arc::new(factory.context());
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
@@ -393,7 +393,9 @@ impl Tables<'_> {
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
             let patches = Patches::default();
             let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
-            match flush(&[memtable], partition, stages, factory)? {
+            let merge = Merge::flush(&[memtable], partition);
+            let context = RunContext { factory, tables: &tables, stages, should_stop: &|| false };
+            match merge.run(context)? {
                 JobOutcome::Done { tables, .. } => {
                     let added = |meta| Change::TableAdded { partition: id, level: 0, meta };
                     changes.extend(tables.into_iter().map(added));

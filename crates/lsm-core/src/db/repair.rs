@@ -1,29 +1,23 @@
-//! Running a job until it has tables: what it finds faulty is repaired outside of it, then it runs
-//! again.
+//! Repairs: a patch for each entry that a run of a job found faulty.
 //!
-//! Called for flushes, compactions and exports. What to try, and in which order, is the filter's; this file gives it the sources that only the
-//! engine has, counts the rounds, and tells listeners.
+//! Called by `job.rs` between two runs. What to try, and in which order, is up to the filter that
+//! found the fault; this file gives it the sources that only the engine has, the table read again
+//! past every cache and the log, and tells listeners what became of each entry.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::DbInner;
 use crate::batch::SectionReader;
-use crate::compaction::{JobOutcome, Patches, Stages, place_of};
+use crate::compaction::{Patches, place_of};
 use crate::error::{Damage, Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{
-    CompactionFilterFactory, Event, Fault, Origin, OwnedEntry, PartitionHooks, Patch,
-    RepairSources, catch,
+    CompactionFilterFactory, Event, Fault, Origin, OwnedEntry, Patch, RepairSources,
 };
 use crate::partition::ReadView;
-use crate::snapshot::JobSnapshots;
 use crate::types::{EntryKind, PartitionId, SeqNo};
-use crate::version::SstMeta;
 use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
-
-/// Runs of a job over its repaired entries; one that still finds new faults then is given up.
-const REPAIR_ROUNDS: usize = 8;
 
 /// Where a filter's repair may look.
 struct Sources<'a> {
@@ -57,45 +51,8 @@ fn found(fault: &Fault, sources: &mut dyn RepairSources) -> Vec<u8> {
 }
 
 impl DbInner {
-    /// Runs a job over inputs that `view` has until it has tables: faults are repaired between the
-    /// runs. Returns the tables and the handles that no entry refers to any more.
-    pub(super) fn run_to_tables(
-        &self,
-        view: &Arc<ReadView>,
-        hooks: &PartitionHooks,
-        snapshots: &JobSnapshots,
-        run: impl Fn(Stages<'_>) -> Result<JobOutcome>,
-    ) -> Result<(Vec<SstMeta>, Vec<Vec<u8>>)> {
-        let mut patches = Patches::default();
-        for round in 1.. {
-            let (respected, registered) = (&snapshots.respected, &snapshots.registered);
-            let inject = self.inject.as_deref();
-            let stages = Stages::new(hooks, respected, registered, &patches, inject);
-            match (run(stages)?, hooks.sealing()) {
-                (JobOutcome::Done { tables, dropped_handles, mended }, _) => {
-                    for (fault, source) in mended {
-                        self.tell(&Event::Corruption(self.damage_of(view, &fault)));
-                        let partition = view.version.name.to_string();
-                        self.tell(&Event::Repaired { partition, key: fault.key, source });
-                    }
-                    return Ok((tables, dropped_handles));
-                }
-                (JobOutcome::Faulty(faults), Some(filter)) => {
-                    // Outside of the job: what unwinds here has nothing under way.
-                    catch("a repair", || self.repair(view, filter, faults, &mut patches))?;
-                }
-                (JobOutcome::Faulty(_), None) => break,
-            }
-            if round > REPAIR_ROUNDS {
-                break;
-            }
-        }
-        let what = "a compaction finds new faults in every run";
-        Err(Error::corruption(&self.dir, None, what).in_partition(&view.version.name))
-    }
-
     /// Finds a patch for each fault of a job over inputs that `view` has.
-    fn repair(
+    pub(super) fn repair(
         &self,
         view: &Arc<ReadView>,
         filter: &Arc<dyn CompactionFilterFactory>,
@@ -133,7 +90,7 @@ impl DbInner {
     }
 
     /// What is told of a fault in an input that `view` has.
-    fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
+    pub(super) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
         let file = match fault.at.file {
             None => PathBuf::from("memtable"),
             Some(file) => {

@@ -18,8 +18,9 @@
 use std::sync::Arc;
 
 use super::DbInner;
+use super::flush::FlushedTables;
+use super::jobs::FlushTurn;
 use super::log::{self, Pipeline, SyncState};
-use super::written::Written;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
@@ -30,7 +31,7 @@ use crate::version::{Change, SstMeta};
 use crate::wal::{SegmentHeader, SegmentWriter};
 
 /// A partition whose memtables are in tables that are not installed yet.
-type Rewritten = (Arc<PartitionState>, Written);
+type Rewritten = (Arc<PartitionState>, FlushedTables);
 
 /// A partition, its value store, and what an edit tells that of handles that are dropped.
 type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
@@ -62,8 +63,8 @@ impl DbInner {
         latched
     }
 
-    /// Writes what is in memory to new files and takes writes again. The caller holds the lock
-    /// under which flushes run, and nothing else.
+    /// Writes what is in memory to new files and takes writes again. The caller holds
+    /// the turn to flush, and nothing else.
     ///
     /// # Errors
     /// Of the new files, or of the manifest. The store is as it was: readable, and to be tried
@@ -71,7 +72,7 @@ impl DbInner {
     ///
     /// # Cost
     /// A table for each logged partition that was written to, a segment, and an edit.
-    pub(super) fn resume(&self) -> Result<()> {
+    pub(super) fn resume(&self, turn: &FlushTurn<'_>) -> Result<()> {
         self.check_not_closed()?;
         self.wait_for_failed_sync();
         self.catalog.edit()?.ensure_writable()?;
@@ -85,7 +86,7 @@ impl DbInner {
         for partition in partitions {
             let newest = partition.view().sealed.first().map(|memtable| memtable.id);
             let Some(newest) = newest else { continue };
-            match self.write_sealed(&partition, newest) {
+            match self.write_sealed(turn, &partition, newest) {
                 Ok(written) => rewritten.push((partition, written)),
                 Err(error) => {
                     self.let_go(&rewritten);
@@ -155,7 +156,8 @@ impl DbInner {
         }));
         changes.push(Change::LastSeq(self.visible_seq()));
         let version = versions.install(changes).inspect_err(|_| {
-            let tables = rewritten.iter().flat_map(|(_, written)| written.tables.iter().cloned());
+            let tables =
+                rewritten.iter().flat_map(|(_, written)| written.made.tables.iter().cloned());
             let mut in_doubt = self.in_doubt.lock();
             in_doubt.tables.extend(tables);
             in_doubt.segments.push(number);
@@ -171,7 +173,7 @@ impl DbInner {
         self.restart_log(&mut pipeline, segment);
         *self.failure.lock() = None;
         drop(pipeline);
-        dropped.iter().for_each(|(_, written)| self.forget(&written.tables));
+        dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));
         self.tell_stores();
         Ok(condemned)
     }
@@ -254,14 +256,14 @@ impl DbInner {
     }
 
     fn let_go(&self, rewritten: &[Rewritten]) {
-        rewritten.iter().for_each(|(_, written)| self.forget(&written.tables));
+        rewritten.iter().for_each(|(_, written)| self.forget(&written.made.tables));
     }
 }
 
 fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {
     let with_store = kept.iter().filter_map(|(partition, written)| {
-        let store = partition.store().filter(|_| !written.dropped.is_empty())?;
-        let section = catch("a value store", || store.edit(edit, &written.dropped));
+        let store = partition.store().filter(|_| !written.made.dropped.is_empty())?;
+        let section = catch("a value store", || store.edit(edit, &written.made.dropped));
         Some(section.map(|section| (&**partition, store, section)))
     });
     with_store.collect()

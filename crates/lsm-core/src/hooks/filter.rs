@@ -2,7 +2,7 @@
 //!
 //! A flush or compaction calls them through `compaction/survivors.rs` (input, boundary, output) and
 //! `compaction/stages.rs` (decide, finish_table); an ingest shows entries to the sealing filter in
-//! `db/exchange/arrival.rs`; repairs are asked for by `db/repair.rs`.
+//! `db/exchange/arrival.rs`; repairs are asked for by `db/job.rs`.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -44,6 +44,23 @@ pub struct Job<'a> {
     /// `true` if entries of the inputs are left out, because they are outside of the range that an
     /// export reads.
     pub partial: bool,
+}
+
+impl<'a> Job<'a> {
+    /// A job of `kind` over nothing of the partition: what it is about is set by its fields.
+    pub fn new(partition: &'a str, kind: JobKind) -> Job<'a> {
+        Job {
+            partition,
+            kind,
+            level_from: 0,
+            level_to: 0,
+            bottom: false,
+            snapshots: &[],
+            inputs: &[],
+            repaired: &[],
+            partial: false,
+        }
+    }
 }
 
 /// An input table of a job.

@@ -20,7 +20,7 @@ struct Tree {
     snapshots: Vec<u64>,
     busy: Busy,
     cursors: Cursors,
-    running: Vec<(Job, PartitionVersion, Vec<SeqNo>)>,
+    running: Vec<(Compaction, PartitionVersion, Vec<SeqNo>)>,
 }
 
 impl Tree {
@@ -79,7 +79,7 @@ impl Tree {
             max_seq: seqs().max().unwrap(),
             entries: entries.len() as u64,
             tombstones: entries.iter().filter(|entry| !entry.2).count() as u64,
-            ..super::table("0:a-b")
+            ..crate::compaction::drawing::table("0:a-b")
         }
     }
 
@@ -102,7 +102,7 @@ impl Tree {
             None => picker.pick(),
             Some((start, end)) => {
                 match picker.pick_range(UserRange::new(&[start], &[end]), SeqNo::MAX) {
-                    RangePick::Job(job) => Some(job),
+                    RangePick::Due(job) => Some(job),
                     RangePick::Blocked | RangePick::Done => None,
                 }
             }
@@ -126,9 +126,9 @@ impl Tree {
                 file: table.meta.file,
             })
             .collect();
-        let outputs = match job.kind {
-            JobKind::Move => job.tables().map(|(_, table)| table.meta.clone()).collect(),
-            JobKind::Merge => self.merge(&job, &version, &snapshots),
+        let outputs = match job.method {
+            Method::Move => job.tables().map(|(_, table)| table.meta.clone()).collect(),
+            Method::Merge => self.merge(&job, &version, &snapshots),
         };
         self.busy.release(&job);
         self.cursors.finished(&job, outputs.iter().map(|meta| meta.file));
@@ -140,7 +140,12 @@ impl Tree {
         self.edit(changes);
     }
 
-    fn merge(&mut self, job: &Job, version: &PartitionVersion, list: &[SeqNo]) -> Vec<SstMeta> {
+    fn merge(
+        &mut self,
+        job: &Compaction,
+        version: &PartitionVersion,
+        list: &[SeqNo],
+    ) -> Vec<SstMeta> {
         let tables = job.tables().flat_map(|(_, table)| &self.content[&table.meta.file]);
         let mut entries: Vec<_> = tables.copied().collect();
         entries.sort_by_key(|(key, n, _)| (*key, std::cmp::Reverse(*n)));

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::description::Description;
 use crate::db::DbInner;
 use crate::db::checkpoint::{Placed, copy, link_or_copy};
+use crate::db::jobs::Entered;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
@@ -47,6 +48,8 @@ fn check_ingested_key(partition: &PartitionState, rules: &Rules, stored: &[u8]) 
 pub(super) struct Arrival<'a> {
     db: &'a DbInner,
     partition: &'a PartitionState,
+    /// Closing waits for what runs; there until the arrival is dropped.
+    entered: Option<Entered<'a>>,
     /// As the manifest will have them, but for the sequence.
     pub(super) tables: Vec<SstMeta>,
     /// The hooks that the partition is to have from then on, if it takes over rules.
@@ -59,12 +62,14 @@ pub(super) struct Arrival<'a> {
 impl<'a> Arrival<'a> {
     /// # Errors
     /// If the database is closed or takes no writes, or the partition was dropped.
-    pub(super) fn begin(db: &'a DbInner, partition: &'a PartitionState) -> Result<Arrival<'a>> {
-        // Closing waits for what runs.
-        db.jobs.claims.lock().entry(partition.id).or_default().running += 1;
+    pub(super) fn begin(
+        db: &'a DbInner,
+        partition: &'a Arc<PartitionState>,
+    ) -> Result<Arrival<'a>> {
         let arrival = Arrival {
             db,
             partition,
+            entered: Some(db.jobs.enter(partition)),
             tables: Vec::new(),
             hooks: None,
             rules_epoch: 0,
@@ -169,15 +174,8 @@ impl<'a> Arrival<'a> {
         // No table of ours has this number, so nothing that the filter knows is about this one.
         let (file, level) = (FileNo(0), 0);
         let mut filter = filter.start(&Job {
-            partition: &self.partition.name,
-            kind: JobKind::Compaction,
-            level_from: level,
-            level_to: level,
-            bottom: false,
-            snapshots: &[],
             inputs: &[InputTable { file, path: table.path(context), properties }],
-            repaired: &[],
-            partial: false,
+            ..Job::new(&self.partition.name, JobKind::Compaction)
         })?;
         let mut faults = Faults::default();
         let mut entries = reader.raw_iter(RawMode { read_ahead: true, ..RawMode::default() });
@@ -274,13 +272,8 @@ impl Drop for Arrival<'_> {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.db.fs.delete(path);
         }
-        let mut claims = self.db.jobs.claims.lock();
-        let claim = claims.entry(self.partition.id).or_default();
-        claim.running -= 1;
-        if claim.running == 0 && self.partition.is_dropped() {
-            claims.remove(&self.partition.id);
-        }
-        drop(claims);
+        drop(self.entered.take());
+        // Who closes the database may wait for this.
         self.db.background.wake_all();
     }
 }

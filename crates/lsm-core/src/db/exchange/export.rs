@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::description::Description;
-use crate::compaction::{Clip, JobContext, TableFactory, extract};
+use crate::compaction::{Clip, Merge, TableFactory};
 use crate::db::checkpoint::make_empty_folder;
 use crate::db::{DbInner, Partition};
 use crate::error::{Error, ErrorKind, Result};
@@ -115,13 +115,11 @@ impl DbInner {
         // Of each key the newest version inside the clip goes on.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
-        let (tables, _) = self.run_to_tables(&point.view, &hooks, &snapshots, |stages| {
-            let should_stop = &|| self.background.is_stopping();
-            let (factory, tables) = (&factory, &self.tables);
-            let context = JobContext { factory, tables, stages, should_stop };
-            extract(&memtables, &point.view.version, clip, context)
-        })?;
-        Ok(tables)
+        let merge = Merge::export(&memtables, &point.view.version, clip);
+        let should_stop = || self.background.is_stopping();
+        let made =
+            self.run_until_tables(&merge, &point.view, &hooks, &snapshots, &factory, &should_stop)?;
+        Ok(made.tables)
     }
 }
 

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use super::arrival::Arrival;
 use super::description::Description;
-use crate::compaction::ingest_level;
-use crate::db::jobs::OldLog;
+use crate::db::flush::{OldLog, newest_sealed};
+use crate::db::job::Installation;
 use crate::db::{DbInner, Partition};
 use crate::error::Result;
 use crate::iter::InternalIter;
@@ -123,15 +123,14 @@ impl DbInner {
         self.sync_log()?;
         // From here on nothing is flushed but below, so what is written meanwhile, which is newer
         // than the ingest, stays above it.
-        let no_other_flush = self.jobs.flushing.lock();
+        let no_other_flush = self.jobs.flush_turn();
         let mut between = self.between_groups();
         self.check_open()?;
         partition.check_live()?;
         if memtables_overlap(partition, &arrival.tables)? {
             self.seal(&mut between, partition);
-            let newest = partition.view().sealed.first().map(|memtable| memtable.id);
-            if let Some(newest) = newest {
-                self.flush_partition(partition, newest, OldLog::Keep)?;
+            if let Some(newest) = newest_sealed(partition) {
+                self.flush_partition(&no_other_flush, partition, newest, OldLog::Keep)?;
             }
         }
         self.sync_log()?;
@@ -143,7 +142,7 @@ impl DbInner {
         let before = attached.map(|attached| self.enforce(partition, attached)).transpose()?;
         let seq = self.take_seq(&mut between);
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
-        let levels = self.reserve_levels(partition, &arrival.tables);
+        let levels = self.jobs.reserve_levels(partition, &arrival.tables);
         let (id, tables) = (partition.id, arrival.tables.iter().cloned());
         let added = tables.zip(&levels).map(|(meta, level)| Change::TableAdded {
             partition: id,
@@ -156,7 +155,7 @@ impl DbInner {
         });
         let changes = added.chain([Change::LastSeq(seq)]).chain(rules).collect();
         arrival.keep_files();
-        let installed = self.install_tables(partition, changes, None, Vec::new());
+        let installed = self.install_job(partition, Installation::of(changes));
         if let (Err(_), Some(before)) = (&installed, before) {
             partition.set_hooks(before);
         }
@@ -165,28 +164,9 @@ impl DbInner {
         }
         drop(between);
         drop(no_other_flush);
-        self.release_levels(partition, &arrival.tables);
+        self.jobs.release_levels(partition, &arrival.tables);
         let is_live = installed?;
         assert!(is_live, "a partition is dropped under the commit path's lock");
         Ok(seq)
-    }
-
-    /// Chooses the level of each table and keeps compactions out of its range there.
-    fn reserve_levels(&self, partition: &PartitionState, tables: &[SstMeta]) -> Vec<usize> {
-        let mut claims = self.jobs.claims.lock();
-        let claim = claims.entry(partition.id).or_default();
-        let version = partition.view().version.clone();
-        let mut level_of = |meta: &SstMeta| {
-            let level = ingest_level(&version, &claim.busy, meta.range());
-            claim.busy.reserve(level, meta);
-            level
-        };
-        tables.iter().map(&mut level_of).collect()
-    }
-
-    fn release_levels(&self, partition: &PartitionState, tables: &[SstMeta]) {
-        let mut claims = self.jobs.claims.lock();
-        let claim = claims.entry(partition.id).or_default();
-        tables.iter().for_each(|meta| claim.busy.unreserve(meta.file));
     }
 }

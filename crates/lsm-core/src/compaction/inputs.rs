@@ -1,0 +1,232 @@
+//! [`MergeInput`]: what a merge reads, memtables and tables alike.
+//!
+//! Opened by `run.rs`. A partition whose filter seals is read with hidden entries, and with the
+//! place of each entry, which a repair needs; every other one by the plain readers.
+//!
+//! Invariant: inputs are never changed, and are read past the block cache: a merge reads each
+//! block once, and would drive out those that readers come back to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::replacements::Replacements;
+use super::survivors::is_plausible;
+use super::{JobIter, Stages};
+use crate::error::{Error, Result};
+use crate::hooks::{InputTable, Origin, PartitionHooks};
+use crate::iter::InternalIter;
+use crate::memtable::MemtableIter;
+use crate::sstable::{RawIter, RawMode, ReadMode};
+use crate::types::{InternalKey, KeyRef, SeqNo};
+use crate::version::{Level, LevelIter, Table, TableContext};
+
+/// A sorted input of a merge.
+pub(super) enum MergeInput {
+    /// A memtable.
+    Memtable(MemtableIter),
+    /// A table of level 0, or those of a deeper level.
+    Level(LevelIter),
+    /// A table of level 0, or those of a deeper level, with hidden entries and places, for a
+    /// filter that seals.
+    Raw(LevelIter<RawIter>, usize),
+    /// What repairs put in the place of entries, where it sorts.
+    Repaired(Replacements),
+}
+
+impl MergeInput {
+    /// The replacements of `stages` as one more input, if there are any.
+    pub(super) fn replacements<'t>(
+        stages: &Stages<'_>,
+        tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
+    ) -> Option<MergeInput> {
+        if stages.patches.is_empty() {
+            return None;
+        }
+        let global: HashMap<_, _> = tables
+            .filter_map(|(_, table)| Some((table.meta.file, table.meta.global_seq?)))
+            .collect();
+        let suffix = &stages.hooks().rules.reserved_suffix;
+        let replacements =
+            Replacements::new(stages.patches, suffix, |file| global.get(&file).copied());
+        (!replacements.is_empty()).then_some(MergeInput::Repaired(replacements))
+    }
+}
+
+macro_rules! each {
+    ($self:ident, $iter:ident => $call:expr) => {
+        match $self {
+            MergeInput::Memtable($iter) => $call,
+            MergeInput::Level($iter) => $call,
+            MergeInput::Raw($iter, _) => $call,
+            MergeInput::Repaired($iter) => $call,
+        }
+    };
+}
+
+impl InternalIter for MergeInput {
+    fn valid(&self) -> bool {
+        each!(self, iter => iter.valid())
+    }
+
+    fn key(&self) -> KeyRef<'_> {
+        let key = each!(self, iter => iter.key());
+        match self {
+            MergeInput::Raw(iter, _) => match iter.current_table().meta.global_seq {
+                Some(seq) => KeyRef::new(key.user, key.trailer.with_seq(seq)),
+                None => key,
+            },
+            _ => key,
+        }
+    }
+
+    fn value(&self) -> &[u8] {
+        each!(self, iter => iter.value())
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        each!(self, iter => iter.seek_to_first())
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        each!(self, iter => iter.seek_to_last())
+    }
+
+    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        each!(self, iter => iter.seek(target))
+    }
+
+    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        each!(self, iter => iter.seek_before(target))
+    }
+
+    fn next(&mut self) -> Result<()> {
+        each!(self, iter => iter.next())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        each!(self, iter => iter.prev())
+    }
+}
+
+impl JobIter for MergeInput {
+    fn is_hidden(&self) -> bool {
+        match self {
+            MergeInput::Raw(iter, _) => iter.on_table().hidden(),
+            MergeInput::Repaired(iter) => iter.is_hidden(),
+            _ => false,
+        }
+    }
+
+    fn is_replacement(&self) -> bool {
+        matches!(self, MergeInput::Repaired(_))
+    }
+
+    fn stored_seq(&self) -> SeqNo {
+        match self {
+            MergeInput::Level(iter) => iter.on_table().stored_seq(),
+            MergeInput::Memtable(iter) => iter.key().trailer.seq(),
+            MergeInput::Raw(iter, _) => iter.key().trailer.seq(),
+            MergeInput::Repaired(iter) => iter.stored_seq(),
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        match self {
+            MergeInput::Raw(iter, level) => {
+                let (block_offset, entry, block_verified) = iter.on_table().origin();
+                let (file, level) = (Some(iter.current_table().meta.file), *level);
+                Origin { file, level, block_offset, entry, block_verified }
+            }
+            MergeInput::Repaired(iter) => iter.origin(),
+            // Of tables only a filter that seals asks.
+            _ => Origin::MEMTABLE,
+        }
+    }
+}
+
+/// Opens the tables: one input for each level, and one for each table of level 0.
+pub(super) fn open_inputs(
+    levels: &[(usize, Vec<Arc<Table>>)],
+    context: &Arc<TableContext>,
+    hooks: &PartitionHooks,
+) -> Result<Vec<MergeInput>> {
+    let (raw, suffix) = (hooks.seals(), &hooks.rules.reserved_suffix);
+    let mode = RawMode { read_ahead: true, tolerant: true, complete: true, uncached: false };
+    let mut inputs = Vec::new();
+    for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
+        // Tables of level 0 overlap: each is a level of its own.
+        let is_ordered = |left: &Arc<Table>, right: &Arc<Table>| {
+            *level > 0 && !(raw && may_reach(left, right, suffix))
+        };
+        for part in tables.chunk_by(is_ordered) {
+            let part = Level::sorted(part.to_vec()).map_err(|(left, right)| {
+                let (left, right) = (left.meta.file, right.meta.file);
+                let what = format!("tables {left} and {right} of level {level} overlap");
+                Error::corruption(&context.dir, None, what)
+            })?;
+            let context = context.clone();
+            inputs.push(match raw {
+                true => MergeInput::Raw(LevelIter::new(part, context, mode), *level),
+                false => MergeInput::Level(LevelIter::new(part, context, ReadMode::Streaming)),
+            });
+        }
+    }
+    Ok(inputs)
+}
+
+/// Whether hidden entries at the end of a table may sort behind the first entry of the next one:
+/// those of an owner that the next one's first key continues.
+fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
+    let first = &right.meta.smallest.user;
+    (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
+}
+
+/// What filters are told of the tables.
+pub(super) fn input_tables<'t>(
+    tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
+    context: &TableContext,
+) -> Result<Vec<InputTable>> {
+    let note = |(_, table): (usize, &Arc<Table>)| {
+        let properties = table.reader(context)?.properties().user.clone();
+        Ok(InputTable { file: table.meta.file, path: table.path(context), properties })
+    };
+    tables.map(note).collect()
+}
+
+/// The same corruption with the input at fault, if one alone shows it: a merge sees that entries
+/// are out of order, but not where they came from.
+#[cold]
+pub(super) fn blame<'t>(
+    error: Error,
+    mut tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
+    context: &Arc<TableContext>,
+) -> Error {
+    if error.damage().is_none_or(|damage| damage.file != context.dir) {
+        return error;
+    }
+    let key = error.damage().and_then(|damage| damage.key.clone());
+    match tables.find_map(|(_, table)| check_table(table, context).err()) {
+        None => error,
+        Some(found) => key.into_iter().fold(found, |found, key| found.at_key(&key)),
+    }
+}
+
+/// Reads a table and checks that its entries are in order and within what the manifest says.
+fn check_table(table: &Table, context: &TableContext) -> Result<()> {
+    let mut entries = table.reader(context)?.iter(ReadMode::Streaming);
+    let mut last: Option<InternalKey> = None;
+    entries.seek_to_first()?;
+    while entries.valid() {
+        let key = entries.key();
+        let ascends = last.as_ref().is_none_or(|last| last.as_ref() < key);
+        if !ascends || !is_plausible(key, table.meta.oldest()) || !table.meta.covers(key.user) {
+            let (offset, _) = entries.place();
+            let what = format!("an entry with sequence {} is out of order", key.trailer.seq());
+            let error = Error::corruption(table.path(context), offset, what);
+            return Err(error.at_key(key.user));
+        }
+        last = Some(key.to_owned());
+        entries.next()?;
+    }
+    Ok(())
+}

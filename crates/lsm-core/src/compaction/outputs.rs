@@ -1,0 +1,187 @@
+//! [`Outputs`]: the tables that a merge writes.
+//!
+//! Made by `run.rs`, filled by the loop of `survivors.rs`. With `inputs.rs` it is all of this folder
+//! that knows files.
+//!
+//! Invariants:
+//! 1. When [`Outputs::finish`] returns, the bytes of its tables and their names are durable.
+//! 2. What is not finished is removed when it is dropped, or left to the next open if even that
+//!    fails.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{AppendMode, Fs};
+use crate::hooks::Properties;
+use crate::options::{Compression, PartitionOptions};
+use crate::sstable::{SstIdentity, SstOptions, SstWriter};
+use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
+use crate::version::{FileNumbers, SstMeta, TableContext};
+
+/// Where new tables go.
+pub struct TableFactory {
+    /// Where the files lie.
+    pub fs: Arc<dyn Fs>,
+    /// Their folder.
+    pub dir: PathBuf,
+    /// The database that they name.
+    pub db_id: DbId,
+    /// The term of this writer.
+    pub epoch: Epoch,
+    /// Where their numbers come from.
+    pub numbers: Arc<FileNumbers>,
+}
+
+impl TableFactory {
+    /// How tables in that folder are opened, past every cache.
+    pub fn context(&self) -> TableContext {
+        TableContext { fs: self.fs.clone(), dir: self.dir.clone(), db_id: self.db_id, cache: None }
+    }
+}
+
+/// The tables that one merge writes.
+pub struct Outputs<'a> {
+    factory: &'a TableFactory,
+    options: SstOptions,
+    base_seq: SeqNo,
+    hidden_suffix: Vec<u8>,
+    values_only: bool,
+    /// What errors name that no file can be named for.
+    folder: PathBuf,
+    cut_allowed: bool,
+    writer: Option<SstWriter>,
+    finished: Vec<SstMeta>,
+    /// Every file made so far, finished or not.
+    made: Vec<PathBuf>,
+}
+
+impl<'a> Outputs<'a> {
+    /// Tables for `level` of a partition, of entries with sequence numbers from `base_seq` on.
+    /// Keys of hidden entries end in `hidden_suffix`.
+    pub fn new(
+        factory: &'a TableFactory,
+        options: &PartitionOptions,
+        level: usize,
+        base_seq: SeqNo,
+        hidden_suffix: &[u8],
+    ) -> Outputs<'a> {
+        // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.
+        let compression = if level < 2 { Compression::None } else { options.compression };
+        Outputs {
+            factory,
+            options: SstOptions::of(options, compression),
+            base_seq,
+            hidden_suffix: hidden_suffix.to_vec(),
+            values_only: false,
+            folder: factory.dir.clone(),
+            cut_allowed: true,
+            writer: None,
+            finished: Vec::new(),
+            made: Vec::new(),
+        }
+    }
+
+    fn writer(&mut self) -> Result<&mut SstWriter> {
+        if self.writer.is_none() {
+            let TableFactory { fs, dir, db_id, epoch, numbers } = self.factory;
+            let (file, db_id, epoch) = (numbers.allocate(), *db_id, *epoch);
+            let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
+            let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
+            self.made.push(path.clone());
+            let identity = SstIdentity { db_id, file, epoch };
+            let mut writer = SstWriter::new(handle, path, identity, self.base_seq, self.options);
+            if !self.hidden_suffix.is_empty() {
+                writer.set_hidden_suffix(&self.hidden_suffix);
+            }
+            writer.allow_cut(self.cut_allowed);
+            self.writer = Some(writer);
+        }
+        Ok(self.writer.as_mut().expect("it was just made"))
+    }
+
+    /// Appends an entry; keys ascend.
+    pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
+        self.writer()?.add(key, value)
+    }
+
+    /// Appends a hidden entry behind the one that it belongs to.
+    pub(super) fn add_hidden(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
+        self.writer()?.add_hidden(key, payload)
+    }
+
+    /// Refuses everything but values from now on; errors that no file can be named for name
+    /// `folder`, since these tables become no part of the database.
+    pub(super) fn values_only(&mut self, folder: &Path) {
+        self.values_only = true;
+        self.folder = folder.to_owned();
+    }
+
+    /// Whether values alone may be added.
+    pub(super) fn is_values_only(&self) -> bool {
+        self.values_only
+    }
+
+    /// Says whether a block may end before the next entry.
+    pub(super) fn allow_cut(&mut self, allowed: bool) {
+        self.cut_allowed = allowed;
+        if let Some(writer) = &mut self.writer {
+            writer.allow_cut(allowed);
+        }
+    }
+
+    /// How many blocks of the table under way were cut although they must not.
+    pub(super) fn forced_cuts(&self) -> u64 {
+        self.writer.as_ref().map_or(0, SstWriter::forced_cuts)
+    }
+
+    /// The user key added last to the table under way.
+    pub(super) fn last_user_key(&self) -> Option<&[u8]> {
+        self.writer.as_ref().and_then(SstWriter::last_user_key)
+    }
+
+    /// No entry is older than this.
+    pub(super) fn base_seq(&self) -> SeqNo {
+        self.base_seq
+    }
+
+    /// The folder, for errors that no file can be named for.
+    pub(super) fn dir(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Length of the table under way, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.writer.as_ref().map_or(0, SstWriter::estimated_bytes)
+    }
+
+    /// Ends the table under way, if there is one, with what filters noted in it.
+    pub(super) fn end_table(&mut self, properties: Properties) -> Result<()> {
+        if let Some(mut writer) = self.writer.take() {
+            writer.set_user_properties(properties)?;
+            self.finished.push(SstMeta::of(writer.finish()?));
+        }
+        Ok(())
+    }
+
+    /// Makes all names durable. No table is under way.
+    pub(super) fn finish(mut self) -> Result<Vec<SstMeta>> {
+        assert!(self.writer.is_none(), "the last table was ended");
+        if !self.finished.is_empty() {
+            self.factory.fs.sync_dir(&self.factory.dir)?;
+        }
+        self.made.clear();
+        Ok(std::mem::take(&mut self.finished))
+    }
+}
+
+impl Drop for Outputs<'_> {
+    fn drop(&mut self) {
+        for path in &self.made {
+            // A file that cannot be removed is an orphan until the next open.
+            let _ = self.factory.fs.delete(path);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! [`Merge`]: one flush, compaction or export, from its inputs to finished tables.
+//!
+//! Made and run by `db/job.rs` and its callers, and by recovery for what it replayed. The three
+//! differ in what they read and where what survives ends up, and in nothing else, so there is one
+//! `run`: inputs are opened, the filters start, the loop of `survivors.rs` writes.
+//!
+//! Invariants:
+//! 1. When [`Merge::run`] returns tables, their bytes and names are durable. It installs nothing.
+//! 2. When it fails, the inputs are untouched and what it wrote is removed, or left to the next
+//!    open if even that fails.
+//! 3. It may run again over the same inputs: a merge does not change.
+
+use std::sync::Arc;
+
+use super::inputs::{MergeInput, blame, input_tables, open_inputs};
+use super::survivors::write_survivors;
+use super::{Clip, Compaction, JobOutcome, KeyBelow, Outputs, Split, Stages, TableFactory};
+use crate::error::Result;
+use crate::hooks::{Job, JobKind};
+use crate::iter::MergeIter;
+use crate::limits::LEVEL_COUNT;
+use crate::memtable::Memtable;
+use crate::types::SeqNo;
+use crate::version::{PartitionVersion, Table, TableContext};
+
+/// See the module.
+pub struct Merge<'a> {
+    kind: JobKind,
+    version: &'a PartitionVersion,
+    memtables: Vec<Arc<Memtable>>,
+    /// Input tables by level, in the level's order.
+    tables: Vec<(usize, Vec<Arc<Table>>)>,
+    level_from: usize,
+    level_to: usize,
+    /// Whether nothing older lies below the whole key range of the inputs.
+    bottom: bool,
+    /// Sequence numbers are stored relative to this; no entry of the inputs is older.
+    base_seq: SeqNo,
+    /// Which entries are read, if not all.
+    clip: Option<&'a Clip>,
+    /// The compaction whose neighbours say where an output ends.
+    compaction: Option<&'a Compaction>,
+}
+
+/// What a run needs beside its merge.
+pub struct RunContext<'a> {
+    /// Where outputs go.
+    pub factory: &'a TableFactory,
+    /// How inputs are opened.
+    pub tables: &'a Arc<TableContext>,
+    /// The partition's filters, its store, and what they have to know.
+    pub stages: Stages<'a>,
+    /// Whether to give up.
+    pub should_stop: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Merge<'a> {
+    /// Memtables of a partition into at most one table of level 0. `version` holds the partition's
+    /// older tables.
+    pub fn flush(memtables: &[Arc<Memtable>], version: &'a PartitionVersion) -> Merge<'a> {
+        Merge {
+            kind: JobKind::Flush,
+            version,
+            memtables: memtables.to_vec(),
+            tables: Vec::new(),
+            level_from: 0,
+            level_to: 0,
+            bottom: version.tables().next().is_none(),
+            // Everything flushed so far lies below it.
+            base_seq: version.flushed_through,
+            clip: None,
+            compaction: None,
+        }
+    }
+
+    /// The inputs of a compaction that was picked from `version`, into its output level.
+    pub fn compaction(compaction: &'a Compaction, version: &'a PartitionVersion) -> Merge<'a> {
+        let oldest = compaction.tables().map(|(_, table)| table.meta.oldest()).min();
+        Merge {
+            kind: JobKind::Compaction,
+            version,
+            memtables: Vec::new(),
+            tables: compaction.inputs.clone(),
+            level_from: compaction.level_from,
+            level_to: compaction.level_to,
+            bottom: compaction.bottom,
+            base_seq: oldest.expect("a compaction has inputs"),
+            clip: None,
+            compaction: Some(compaction),
+        }
+    }
+
+    /// What a reader sees of `memtables` and `version` within `clip`, one version of each key, as
+    /// values: an export. Filters and outputs are the caller's choice: the filter that seals takes
+    /// part, those that would decide need not.
+    ///
+    /// It is a [`JobKind::Compaction`] for the filters, but a partial one.
+    pub fn export(
+        memtables: &[Arc<Memtable>],
+        version: &'a PartitionVersion,
+        clip: &'a Clip,
+    ) -> Merge<'a> {
+        let mut tables = Vec::new();
+        for (level, all) in version.levels.iter().enumerate() {
+            let in_range = all.tables().iter().filter(|table| table.meta.overlaps(clip.range()));
+            tables.push((level, in_range.cloned().collect()));
+        }
+        Merge {
+            kind: JobKind::Compaction,
+            version,
+            memtables: memtables.to_vec(),
+            tables,
+            level_from: 0,
+            level_to: LEVEL_COUNT - 1,
+            bottom: true,
+            base_seq: SeqNo::ZERO,
+            clip: Some(clip),
+            compaction: None,
+        }
+    }
+
+    /// Merges the inputs into tables.
+    ///
+    /// # Errors
+    /// Those of the files and of the filters; corruption that names file and offset if an input is
+    /// damaged, and the key of a record that is known to be damaged if this is an export;
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) if `should_stop` says so.
+    ///
+    /// # Cost
+    /// Reads every input once, past the block cache, and writes what survives.
+    pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
+        let RunContext { factory, tables, mut stages, should_stop } = context;
+        let mut inputs: Vec<MergeInput> =
+            self.memtables.iter().map(|memtable| MergeInput::Memtable(memtable.iter())).collect();
+        inputs.extend(open_inputs(&self.tables, tables, stages.hooks())?);
+        inputs.extend(MergeInput::replacements(&stages, self.input_tables()));
+        self.start(&mut stages, tables)?;
+        let mut outputs = self.outputs(factory, &stages);
+        if self.clip.is_some() {
+            outputs.values_only(&tables.dir);
+        }
+        let mut entries = MergeIter::new(inputs);
+        let (below, split) = (self.below(), self.split());
+        write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
+            .map_err(|error| blame(error, self.input_tables(), tables))
+    }
+
+    fn input_tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
+        self.tables
+            .iter()
+            .flat_map(|(level, tables)| tables.iter().map(move |table| (*level, table)))
+    }
+
+    /// Starts the filters.
+    fn start(&self, stages: &mut Stages<'_>, context: &TableContext) -> Result<()> {
+        let inputs = input_tables(self.input_tables(), context)?;
+        let repaired = stages.repaired();
+        stages.start(&Job {
+            level_from: self.level_from,
+            level_to: self.level_to,
+            bottom: self.bottom,
+            snapshots: stages.registered(),
+            inputs: &inputs,
+            repaired: &repaired,
+            partial: self.clip.is_some(),
+            ..Job::new(&self.version.name, self.kind)
+        })
+    }
+
+    fn outputs<'f>(&self, factory: &'f TableFactory, stages: &Stages<'_>) -> Outputs<'f> {
+        let suffix = &stages.hooks().rules.reserved_suffix;
+        Outputs::new(factory, &self.version.options, self.level_to, self.base_seq, suffix)
+    }
+
+    /// The tables in which something older may lie than what this merge reads.
+    fn below(&self) -> KeyBelow {
+        match self.kind {
+            JobKind::Flush => KeyBelow::for_flush(self.version),
+            JobKind::Compaction => KeyBelow::new(self.version, self.level_to),
+        }
+    }
+
+    /// Where outputs end. A flush makes one table whatever its size: level 0 receives tables in the
+    /// order of their sequences, and each of them costs every reader a look.
+    fn split(&self) -> Option<Split> {
+        let table_bytes = self.version.options.table_bytes;
+        match (self.kind, self.compaction) {
+            (JobKind::Flush, _) => None,
+            (JobKind::Compaction, Some(compaction)) => Some(Split::new(compaction, table_bytes)),
+            (JobKind::Compaction, None) => Some(Split::by_size(table_bytes)),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Compactions: picking, running, installing. Called by the compaction threads, and by
+//! `Partition::compact`, which waits for the result.
+//!
+//! `crate::compaction` says which tables to merge and what survives; [`Jobs`](super::jobs::Jobs)
+//! keeps two compactions from touching the same tables; `job.rs` runs one until it has tables and
+//! installs them. This file is what lies between.
+//!
+//! Invariant: a failed compaction changes nothing but which tables are left alone: its inputs stay
+//! in the version, and its outputs are removed.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::DbInner;
+use super::job::{Installation, JobTables};
+use super::jobs::{Claimed, FlushTurn, JobsHost, RangeGoal, RangeStep};
+use crate::compaction::{Compaction, Merge, Method};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::Event;
+use crate::partition::PartitionState;
+use crate::read::Bounds;
+use crate::types::{PartitionId, SeqNo};
+use crate::version::{Change, SstMeta, Table, UserRange};
+
+impl JobsHost for DbInner {
+    fn partitions(&self) -> Vec<Arc<PartitionState>> {
+        self.live_partitions()
+    }
+
+    fn oldest_snapshot(&self) -> SeqNo {
+        self.snapshots.for_job(|| self.visible_seq()).respected[0]
+    }
+}
+
+/// What installing a compaction changes: its inputs leave, its outputs come.
+fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta]) -> Vec<Change> {
+    let removed = compaction.tables().map(|(level, table)| Change::TableRemoved {
+        partition,
+        level: level as u8,
+        file: table.meta.file,
+    });
+    let added = outputs.iter().map(|meta| Change::TableAdded {
+        partition,
+        level: compaction.level_to as u8,
+        meta: meta.clone(),
+    });
+    removed.chain(added).collect()
+}
+
+impl DbInner {
+    /// Picks, for any partition, and runs one compaction; `false` if none is due.
+    pub(super) fn compact_one(&self) -> Result<bool> {
+        let Some(claimed) = self.jobs.pick(self)? else { return Ok(false) };
+        match self.run_claimed(&claimed) {
+            Ok(()) => {
+                self.background.wake_all();
+                Ok(true)
+            }
+            // The damaged inputs stay claimed; other work goes on.
+            Err(error) if error.is_corruption() => Ok(true),
+            // It gave up because nobody wants its result.
+            Err(_) if claimed.partition.is_dropped() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs a claimed compaction and installs its result; gives the claim back unless an input is
+    /// damaged. If the partition was dropped meanwhile, that is the error.
+    fn run_claimed(&self, claimed: &Claimed) -> Result<()> {
+        let partition = &claimed.partition;
+        let result = self.run_compaction(claimed).map_err(|error| {
+            partition.check_live().err().unwrap_or(error.in_partition(&partition.name))
+        });
+        if let Err(error) = &result
+            && let Some(damage) = error.damage()
+        {
+            self.tell(&Event::Corruption(damage.clone()));
+        }
+        self.jobs.finish(claimed, result.as_ref().map(Vec::as_slice));
+        result.map(drop)
+    }
+
+    /// Runs a compaction and installs its result; the tables that it made or moved.
+    fn run_compaction(&self, claimed: &Claimed) -> Result<Vec<SstMeta>> {
+        let Claimed { partition, compaction, version } = claimed;
+        // Before the work, because without a manifest its result could not be installed.
+        self.catalog.edit()?.ensure_writable()?;
+        let started = self.background.now();
+        let _span = tracing::debug_span!(
+            "compaction",
+            partition = &*partition.name,
+            from = compaction.level_from,
+            to = compaction.level_to
+        )
+        .entered();
+        if compaction.method == Method::Move {
+            let moved: Vec<SstMeta> =
+                compaction.tables().map(|(_, table)| table.meta.clone()).collect();
+            let changes = changes(partition.id, compaction, &moved);
+            if self.install_job(partition, Installation::of(changes))? {
+                self.counters.trivial_moves.add(1);
+                self.count_compaction(claimed, 0, started);
+            }
+            return Ok(moved);
+        }
+        let hooks = partition.hooks();
+        // Lives until the result is installed: what snapshots kept until then they must keep on.
+        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
+        let merge = Merge::compaction(compaction, version);
+        let JobTables { tables, dropped } = self.run_until_tables(
+            &merge,
+            &partition.pin(),
+            &hooks,
+            &snapshots,
+            &self.factory(),
+            &|| self.background.is_stopping() || partition.is_dropped(),
+        )?;
+        let inputs: Vec<Arc<Table>> = compaction.tables().map(|(_, table)| table.clone()).collect();
+        let installed = self.install_job(
+            partition,
+            Installation {
+                changes: changes(partition.id, compaction, &tables),
+                flushed: None,
+                removed: inputs,
+                made: &tables,
+                dropped: &dropped,
+            },
+        )?;
+        if installed {
+            let written: u64 = tables.iter().map(|meta| meta.bytes).sum();
+            self.counters.compaction_read_bytes.add(compaction.bytes());
+            self.counters.compaction_written_bytes.add(written);
+            self.count_compaction(claimed, written, started);
+        }
+        Ok(tables)
+    }
+
+    /// Counts and tells a compaction that is installed.
+    fn count_compaction(&self, claimed: &Claimed, written_bytes: u64, started: Duration) {
+        let compaction = &claimed.compaction;
+        self.counters.compactions.add(1);
+        self.tell(&Event::Compacted {
+            partition: claimed.partition.name.to_string(),
+            level_from: compaction.level_from,
+            level_to: compaction.level_to,
+            read_bytes: compaction.bytes(),
+            written_bytes,
+            took: self.background.now().saturating_sub(started),
+        });
+    }
+
+    /// Compacts a range of a partition to the bottom, on the calling thread.
+    pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
+        self.check_not_closed()?;
+        partition.check_live()?;
+        let mut between = self.between_groups();
+        self.seal(&mut between, partition);
+        drop(between);
+        self.finish_flushes(std::slice::from_ref(partition))?;
+        let range = UserRange { start: end_of(&bounds.0), end: end_of(&bounds.1) };
+        if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
+            return Ok(());
+        }
+        // A filter is to see every table that there is now.
+        let has_filters = !partition.hooks().filters.is_empty();
+        let goal = RangeGoal {
+            range,
+            through: self.visible_seq(),
+            rewrite_before: has_filters.then(|| self.numbers.allocate()),
+        };
+        loop {
+            self.check_open()?;
+            partition.check_live()?;
+            match self.jobs.pick_range(self, partition, goal)? {
+                RangeStep::Done => return Ok(()),
+                RangeStep::Run(claimed) => {
+                    self.run_claimed(&claimed)?;
+                    self.background.wake_all();
+                }
+                RangeStep::Wait => self.wait_for_background(),
+                RangeStep::Stuck(Some(damage)) => return Err(damage),
+                RangeStep::Stuck(None) => {
+                    return Err(Error::new(ErrorKind::Io, "the range cannot be compacted"));
+                }
+            }
+        }
+    }
+
+    /// Whether there is something to flush, to compact or to remove.
+    pub(super) fn has_work(&self) -> bool {
+        self.is_log_failed() || self.jobs.has_work(self)
+    }
+
+    /// Waits until no compaction runs; no flush runs either while the result lives.
+    pub(super) fn wait_for_jobs(&self) -> FlushTurn<'_> {
+        while self.jobs.is_running() {
+            self.wait_for_background();
+        }
+        self.jobs.flush_turn()
+    }
+
+    /// The first damage that a compaction met since the open.
+    pub(super) fn compaction_damage(&self) -> Option<Error> {
+        self.jobs.damage()
+    }
+}
+
+/// The key at which a range ends; compactions take the tables around it whole, so that it does not
+/// matter whether the key itself belongs to it.
+fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
+    }
+}

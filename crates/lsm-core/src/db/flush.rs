@@ -1,0 +1,234 @@
+//! Flushes: from sealed memtables to tables of level 0.
+//!
+//! Called by the flush thread, which flushes the partition with the most sealed memory until none
+//! has any, and by the calls that wait for a flush: `Db::flush`, compactions of a range, checkpoints,
+//! ingests, closing. A flush is a job as a compaction is: `job.rs` runs it until it has tables and
+//! installs them. After a failed sync of the log `resume.rs` flushes all partitions in one edit.
+//!
+//! Invariants:
+//! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences. Whoever
+//!    flushes, or wants nothing flushed meanwhile, holds the [`FlushTurn`].
+//! 2. No flush that covers a sequence enters the manifest before the log is durable through it;
+//!    else a crash could keep half of a batch over two partitions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::DbInner;
+use super::job::{Installation, JobTables};
+use super::jobs::FlushTurn;
+use crate::compaction::Merge;
+use crate::error::Result;
+use crate::hooks::Event;
+use crate::memtable::Memtable;
+use crate::partition::{PartitionState, ReadView};
+use crate::snapshot::DecidingJob;
+use crate::types::{MemtableId, PartitionId, SeqNo};
+use crate::version::Change;
+
+/// What a flush does with log segments that nothing needs any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OldLog {
+    /// Lets them go. Takes the commit path's lock.
+    Release,
+    /// Leaves them to the next flush.
+    Keep,
+}
+
+/// Sealed memtables that are in tables which are not installed yet.
+pub(super) struct FlushedTables {
+    pub(super) made: JobTables,
+    /// The memtables through this one,
+    pub(super) through: MemtableId,
+    /// and the operations through this one.
+    last_seq: SeqNo,
+    took: Duration,
+    /// Until it is installed new snapshots keep the partition's view.
+    _deciding: Option<DecidingJob>,
+}
+
+impl FlushedTables {
+    /// What installing them changes.
+    pub(super) fn changes(&self, partition: PartitionId) -> Vec<Change> {
+        let tables = self.made.tables.iter().cloned();
+        let added = tables.map(|meta| Change::TableAdded { partition, level: 0, meta });
+        let flushed = Change::FlushedThrough {
+            partition,
+            seq: self.last_seq,
+            memtables_through: self.through,
+        };
+        added.chain([flushed]).collect()
+    }
+}
+
+/// The sealed memtables of a view through `through`, which is one of them, newest first.
+fn sealed_through(view: &ReadView, through: MemtableId) -> &[Arc<Memtable>] {
+    let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
+    let sealed = &view.sealed[newer..];
+    assert!(!sealed.is_empty(), "memtable {through:?} is sealed: only flushes take them away");
+    sealed
+}
+
+/// The id of the memtable that was sealed last and is not flushed.
+pub(super) fn newest_sealed(partition: &PartitionState) -> Option<MemtableId> {
+    partition.view().sealed.first().map(|memtable| memtable.id)
+}
+
+impl DbInner {
+    /// Flushes the partition with the most sealed memory; `false` if there is none.
+    pub(super) fn flush_one(&self) -> Result<bool> {
+        self.flush_largest(self.live_partitions())
+    }
+
+    /// Flushes that one of the candidates which has the most sealed memory; `false` if none has
+    /// any. After a failed sync of the log it resumes instead.
+    fn flush_largest(&self, mut candidates: Vec<Arc<PartitionState>>) -> Result<bool> {
+        let mut turn = self.jobs.flush_turn();
+        candidates.retain(|partition| newest_sealed(partition).is_some());
+        if self.is_log_failed() {
+            let resumed = self.resume(&turn);
+            // No log keeps the others from being flushed.
+            candidates.retain(|partition| !partition.logged);
+            if resumed.is_ok() || candidates.is_empty() {
+                return resumed.map(|()| true);
+            }
+        }
+        let Some(partition) = turn.largest(candidates) else { return Ok(false) };
+        let newest = newest_sealed(&partition);
+        let newest = newest.expect("it was picked for its sealed memtables, and only flushes take");
+        let flushed = self.flush_partition(&turn, &partition, newest, OldLog::Release);
+        turn.note(&partition, flushed.is_ok());
+        flushed?;
+        self.background.flush_worked();
+        self.background.wake_all();
+        Ok(true)
+    }
+
+    /// Flushes the sealed memtables of a partition through `through`, which is one of them.
+    pub(super) fn flush_partition(
+        &self,
+        turn: &FlushTurn<'_>,
+        partition: &Arc<PartitionState>,
+        through: MemtableId,
+        old_log: OldLog,
+    ) -> Result<()> {
+        // Before the work, because without a manifest its result could not be installed.
+        self.catalog.edit()?.ensure_writable()?;
+        let view = partition.pin();
+        let last_seq = sealed_through(&view, through)[0].last_seq();
+        // Durability: the log first, see invariant 2.
+        if partition.logged {
+            self.sync_through_seq(last_seq)?;
+        }
+        let written = self.write_sealed(turn, partition, through)?;
+        let mut changes = written.changes(partition.id);
+        let segments = match old_log {
+            OldLog::Release => {
+                self.obsolete_segments(self.log_low_water(Some((partition.id, through))))?
+            }
+            OldLog::Keep => Vec::new(),
+        };
+        changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
+        changes.push(Change::LastSeq(self.visible_seq()));
+        let installed = self.install_job(
+            partition,
+            Installation {
+                changes,
+                flushed: Some(through),
+                removed: Vec::new(),
+                made: &written.made.tables,
+                dropped: &written.made.dropped,
+            },
+        )?;
+        if !installed {
+            return Ok(());
+        }
+        self.count_flush(partition, &written);
+        self.segments_removed(&segments)
+    }
+
+    /// Writes the sealed memtables of a partition through `through`, which is one of them, to
+    /// tables, and installs nothing.
+    pub(super) fn write_sealed(
+        &self,
+        _turn: &FlushTurn<'_>,
+        partition: &Arc<PartitionState>,
+        through: MemtableId,
+    ) -> Result<FlushedTables> {
+        let started = self.background.now();
+        let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
+        let view = partition.pin();
+        let sealed = sealed_through(&view, through);
+        let hooks = partition.hooks();
+        let (snapshots, deciding) = self.snapshots_for(partition, &hooks);
+        let merge = Merge::flush(sealed, &view.version);
+        // Nobody stops a flush: closing waits for it, so that it need not be done again.
+        let made =
+            self.run_until_tables(&merge, &view, &hooks, &snapshots, &self.factory(), &|| false)?;
+        Ok(FlushedTables {
+            made,
+            through,
+            last_seq: sealed[0].last_seq(),
+            took: self.background.now().saturating_sub(started),
+            _deciding: deciding,
+        })
+    }
+
+    /// Counts and tells a flush that is installed.
+    pub(super) fn count_flush(&self, partition: &PartitionState, written: &FlushedTables) {
+        let bytes = written.made.bytes();
+        self.counters.flush_bytes.add(bytes);
+        self.counters.flushes.add(1);
+        self.tell(&Event::Flushed {
+            partition: partition.name.to_string(),
+            bytes,
+            took: written.took,
+        });
+    }
+
+    /// Flushes everything that was written before the call.
+    pub(super) fn flush_all(&self) -> Result<()> {
+        self.check_not_closed()?;
+        let mut between = self.between_groups();
+        let partitions = self.live_partitions();
+        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
+        drop(between);
+        self.finish_flushes(&partitions)
+    }
+
+    /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
+    /// closed meanwhile.
+    pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
+        self.flush_sealed(partitions, || self.check_not_closed())
+    }
+
+    /// Flushes what is sealed in these partitions, on the calling thread, as long as `go_on` lets
+    /// it.
+    pub(super) fn flush_sealed(
+        &self,
+        partitions: &[Arc<PartitionState>],
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let goals: Vec<(&Arc<PartitionState>, MemtableId)> = partitions
+            .iter()
+            .filter_map(|partition| Some((partition, newest_sealed(partition)?)))
+            .collect();
+        loop {
+            let waiting: Vec<Arc<PartitionState>> = goals
+                .iter()
+                .filter(|(partition, goal)| is_unflushed(partition, *goal))
+                .map(|(partition, _)| Arc::clone(partition))
+                .collect();
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            go_on()?;
+            self.flush_largest(waiting)?;
+        }
+    }
+}
+
+/// Whether a living partition has a memtable that is not flushed, `through` or an older one.
+fn is_unflushed(partition: &PartitionState, through: MemtableId) -> bool {
+    !partition.is_dropped() && partition.view().sealed.iter().any(|memtable| memtable.id <= through)
+}
