@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::edit::{Change, VersionEdit};
+use super::change::Change;
+use super::edit::VersionEdit;
 use super::level::Level;
 use super::table::{SstMeta, Table};
 use super::{DbVersion, HookRecord, PartitionVersion};
@@ -21,7 +22,7 @@ use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::types::{DbId, FileNo, MemtableId, PartitionId, SeqNo};
 
-/// Why an edit does not fit a version. The caller knows the file and the offset.
+/// The reason why an edit does not fit a version. The caller knows the file and the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
@@ -339,6 +340,7 @@ impl Draft {
 
     fn remove(&mut self, level: usize, file: FileNo) -> Result<(), Refused> {
         let draft = self.level(level)?;
+        // Over many edits a table may come and go before any level is rebuilt: it leaves no trace.
         if draft.added.remove(&file).is_some() {
             self.fresh.remove(&file);
         } else if !draft.removed.insert(file) {
@@ -347,6 +349,9 @@ impl Draft {
         Ok(())
     }
 
+    /// Rebuilds the levels that changed. In two passes, because a table that moves is removed from
+    /// one level and added to another: the second pass gives the new place the very table of the
+    /// old one, with its open file, which only the first one knows.
     fn finish(mut self) -> Result<PartitionVersion, Refused> {
         let mut gone = HashMap::new();
         let mut kept: [Option<Vec<Arc<Table>>>; LEVEL_COUNT] = Default::default();
@@ -380,8 +385,8 @@ impl Draft {
                 Level::newest_first(tables)
             } else {
                 Level::sorted(tables).map_err(|(left, right)| {
-                    let (left, right) = (left.meta.file, right.meta.file);
-                    Refused(format!("tables {left} and {right} overlap on level {number}"))
+                    let files = format!("tables {} and {}", left.meta.file, right.meta.file);
+                    Refused(format!("{files} overlap on level {number}"))
                 })?
             };
         }

@@ -1,4 +1,4 @@
-//! [`describe`] and [`check_generation`]: what stands in one manifest file, damage included.
+//! [`describe`] and [`check_generation`]: the content of one manifest file, damage included.
 //!
 //! For `dump` and for verification. Unlike recovery both go on behind a bad frame, so what they
 //! find there is never applied to anything.
@@ -6,17 +6,18 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::edit::{Change, EditFault, VersionEdit};
-use super::manifest::{FRAME_BYTES, HEADER_BYTES, HEADER_FIELDS, Place, read_header};
+use super::change::Change;
+use super::edit::{EditFault, VersionEdit};
+use super::manifest::{FRAME_BYTES, FrameSeal, HEADER_BYTES, read_header};
 use super::recover::read_all;
 use crate::codec::describe_fields;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::FileName;
 use crate::fs::{File, Fs};
 
-/// What each byte of the manifest in `file` means: ranges in the file with a text for people, in
-/// the order of the file; what is inside of another range comes behind it. `changes` asks for
-/// those of each edit, too.
+/// Returns the meaning of each byte of the manifest in `file`: ranges in the file with a text for
+/// people, in the order of the file; what is inside of another range comes behind it. `changes`
+/// asks for those of each edit, too.
 ///
 /// # Errors
 /// `Corruption` where the header is damaged: frames cannot be told from anything then;
@@ -26,13 +27,15 @@ use crate::fs::{File, Fs};
 /// Keeps the whole file in memory.
 pub fn describe(file: &dyn File, path: &Path, changes: bool) -> Result<Vec<(Range<u64>, String)>> {
     let bytes = read_all(file)?;
-    let (place, epoch) =
-        read_header(&bytes, None, path).map(|header| (header.place, header.epoch))?;
-    let text = format!("manifest header: generation {}, epoch {epoch}", place.generation);
+    let header = read_header(&bytes, None, path)?;
+    let text =
+        format!("manifest header: generation {}, epoch {}", header.seal.generation, header.epoch);
     let mut lines = vec![(0..HEADER_BYTES as u64, text)];
-    lines.extend(describe_fields(&bytes, 0, "header", HEADER_FIELDS));
+    let fields = header.fields().map(|(name, bytes)| (bytes.len(), name));
+    let fields = fields.into_iter().chain([(8, "header checksum")]);
+    lines.extend(describe_fields(&bytes, 0, "header", fields));
     let mut is_first = true;
-    frames(&bytes, place, &mut |range, frame| {
+    frames(&bytes, header.seal, &mut |range, frame| {
         let Some((number, payload)) = frame else {
             lines.push((range, "damaged: no edit that verifies".to_owned()));
             return;
@@ -81,16 +84,17 @@ fn describe_change(change: &Change) -> String {
 type Visit<'a> = dyn FnMut(Range<u64>, Option<(u64, &[u8])>) + 'a;
 
 /// Shows each frame, or each stretch that is none.
-fn frames(bytes: &[u8], place: Place, visit: &mut Visit<'_>) {
+fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
-        if let Some((number, payload, end)) = place.frame_at(bytes, at) {
+        if let Some((number, payload, end)) = seal.frame_at(bytes, at) {
             visit(at as u64..end as u64, Some((number, payload)));
             at = end;
             continue;
         }
-        let is_frame = |probe: &usize| place.frame_at(bytes, *probe).is_some();
-        let end = (at + 1..bytes.len()).find(is_frame).unwrap_or(bytes.len());
+        let end = (at + 1..bytes.len())
+            .find(|probe| seal.frame_at(bytes, *probe).is_some())
+            .unwrap_or(bytes.len());
         visit(at as u64..end as u64, None);
         at = end;
     }
@@ -115,8 +119,8 @@ pub fn check_generation(
         let what = format!("the manifest has {len} bytes, {expected} were written");
         found.push(Error::corruption(&path, len.min(expected), what));
     }
-    let place = match read_header(&bytes, Some(name), &path) {
-        Ok(header) => header.place,
+    let seal = match read_header(&bytes, Some(name), &path) {
+        Ok(header) => header.seal,
         Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
         Err(error) => {
             found.push(error);
@@ -124,7 +128,7 @@ pub fn check_generation(
         }
     };
     let mut last = None;
-    frames(&bytes, place, &mut |range, frame| {
+    frames(&bytes, seal, &mut |range, frame| {
         let Some((number, payload)) = frame else {
             last = None;
             if expected.is_some() || range.end < len {

@@ -21,7 +21,7 @@ use crate::types::prefix8;
 pub struct Level {
     tables: Arc<[Arc<Table>]>,
     fences: Arc<[u64]>,
-    /// How many bytes the largest user keys share.
+    /// The number of bytes that the largest user keys share.
     shared: usize,
     bytes: u64,
 }
@@ -55,7 +55,8 @@ impl Level {
     pub fn sorted(mut tables: Vec<Arc<Table>>) -> Result<Level, (Arc<Table>, Arc<Table>)> {
         tables.sort_by(|a, b| a.meta.smallest.cmp(&b.meta.smallest));
         for pair in tables.windows(2) {
-            let (left, right) = (&pair[0].meta, &pair[1].meta);
+            let left = &pair[0].meta;
+            let right = &pair[1].meta;
             if !left.ends_before(&right.smallest.user) && !right.starts_after(&left.largest.user) {
                 return Err((pair[0].clone(), pair[1].clone()));
             }

@@ -10,12 +10,12 @@ use crate::iter::InternalIter;
 use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice};
 
-/// What looks at each block that a cursor enters.
+/// The check that looks at each block that a cursor enters.
 type Check = Option<Arc<dyn BlockCheck>>;
 
 /// A cursor over one table.
 pub trait TableCursor: InternalIter {
-    /// How it reads.
+    /// The way in which it reads.
     type Mode: Copy;
 
     /// A cursor over the table of `reader`, whose blocks `check` looks at if the cursor has that.

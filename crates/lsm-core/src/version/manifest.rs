@@ -41,8 +41,9 @@ use std::sync::Arc;
 
 use super::DbVersion;
 use super::apply::snapshot_edit;
-use super::edit::{Change, VersionEdit};
-use crate::codec::{Reader, checksum64, checksum64_seeded, put_u32, put_u64, put_u128};
+use super::change::Change;
+use super::edit::VersionEdit;
+use crate::codec::{Malformed, Reader, checksum64, checksum64_seeded, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs};
@@ -62,27 +63,31 @@ pub struct Manifest {
     file: Arc<dyn File>,
     path: PathBuf,
     name: FileName,
-    place: Place,
+    seal: FrameSeal,
     bytes: u64,
     last_number: u64,
-    state: State,
+    state: Writing,
 }
 
+/// The answer to a further append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Writing {
+    /// It is taken.
     Open,
+    /// It would be a mistake of the caller: the manifest goes on in another generation.
     Superseded,
+    /// It is refused: an append or a sync failed.
     Failed,
 }
 
-/// What a frame's checksum is seeded with, besides its offset.
+/// The seed of a frame's checksum, besides its offset: it verifies in this generation alone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct FrameSeal {
     pub(super) db_id: DbId,
     pub(super) generation: FileNo,
 }
 
-impl Place {
+impl FrameSeal {
     fn seed(self, offset: u64) -> u64 {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.db_id.0.to_le_bytes());
@@ -120,75 +125,97 @@ impl Place {
     }
 }
 
-fn put_header(out: &mut Vec<u8>, place: Place, epoch: Epoch) {
-    out.extend_from_slice(&MAGIC);
-    put_u32(out, FORMAT_VERSION);
-    put_u32(out, CHECKSUM_XXH3_64);
-    (0..3).for_each(|_| put_u64(out, 0));
-    put_u128(out, place.db_id.0);
-    put_u64(out, place.generation.0);
-    put_u32(out, epoch.0);
-    put_u32(out, 0);
-    let checksum = checksum64(out);
-    put_u64(out, checksum);
-    debug_assert_eq!(out.len(), HEADER_BYTES);
-}
-
-/// The fields of the header in order, for descriptions: length in bytes and name.
-pub(super) const HEADER_FIELDS: [(usize, &str); 11] = [
-    (8, "magic"),
-    (4, "format version"),
-    (4, "checksum kind"),
-    (8, "compatible features"),
-    (8, "read-compatible features"),
-    (8, "incompatible features"),
-    (16, "database id"),
-    (8, "generation"),
-    (4, "epoch"),
-    (4, "zero"),
-    (8, "header checksum"),
-];
-
-/// What the header of a generation says.
+/// The header of a generation.
 pub(super) struct Header {
-    pub(super) place: Place,
+    pub(super) seal: FrameSeal,
     pub(super) epoch: Epoch,
     /// `true` if this code may write to a database that has it.
     pub(super) writable: bool,
 }
 
+impl Header {
+    /// Names and bytes of the fields that stand before the checksum, in order: the one list that
+    /// encoding and descriptions go by.
+    pub(super) fn fields(&self) -> [(&'static str, Vec<u8>); 10] {
+        [
+            ("magic", MAGIC.to_vec()),
+            ("format version", FORMAT_VERSION.to_le_bytes().to_vec()),
+            ("checksum kind", CHECKSUM_XXH3_64.to_le_bytes().to_vec()),
+            ("compatible features", vec![0; 8]),
+            ("read-compatible features", vec![0; 8]),
+            ("incompatible features", vec![0; 8]),
+            ("database id", self.seal.db_id.0.to_le_bytes().to_vec()),
+            ("generation", self.seal.generation.0.to_le_bytes().to_vec()),
+            ("epoch", self.epoch.0.to_le_bytes().to_vec()),
+            ("zero", vec![0; 4]),
+        ]
+    }
+
+    /// Puts the header into the empty `out`.
+    fn put(&self, out: &mut Vec<u8>) {
+        for (_, bytes) in self.fields() {
+            out.extend_from_slice(&bytes);
+        }
+        let checksum = checksum64(out);
+        put_u64(out, checksum);
+        debug_assert_eq!(out.len(), HEADER_BYTES);
+    }
+
+    /// Decodes the fields behind the magic. Whether they may be believed is the caller's to find
+    /// out: the checksum comes back beside them.
+    fn decode(bytes: &[u8]) -> Result<(Header, Needs, u64), Malformed> {
+        let mut r = Reader::new(bytes);
+        r.take(MAGIC.len())?;
+        let version = r.u32()?;
+        let checksum_kind = r.u32()?;
+        let _compatible = r.u64()?;
+        let read_compatible = r.u64()?;
+        let incompatible = r.u64()?;
+        let db_id = DbId(r.u128()?);
+        let generation = FileNo(r.u64()?);
+        let epoch = Epoch(r.u32()?);
+        let _zero = r.u32()?;
+        let seal = FrameSeal { db_id, generation };
+        let header = Header { seal, epoch, writable: read_compatible == 0 };
+        Ok((header, Needs { version, checksum_kind, incompatible }, r.u64()?))
+    }
+}
+
+/// The things that a reader of a header must know.
+struct Needs {
+    version: u32,
+    checksum_kind: u32,
+    incompatible: u64,
+}
+
 /// Reads the header of the generation `name`, if that is known.
 pub(super) fn read_header(bytes: &[u8], name: Option<FileName>, path: &Path) -> Result<Header> {
-    let bad = |offset: u64, what: &str| Error::corruption(path, offset, what);
-    let short = |_| bad(0, "a manifest is shorter than its header");
-    let mut r = Reader::new(bytes);
-    let head = r.clone().take(HEADER_BYTES - 8).map_err(short)?;
-    if r.take(8).map_err(short)? != &MAGIC[..] {
-        return Err(bad(0, "the file is no manifest"));
+    let Ok((header, needs, checksum)) = Header::decode(bytes) else {
+        return Err(Error::corruption(path, 0, "a manifest is shorter than its header"));
+    };
+    if !bytes.starts_with(&MAGIC) {
+        return Err(Error::corruption(path, 0, "the file is no manifest"));
     }
-    let (version, checksum_id) = (r.u32().map_err(short)?, r.u32().map_err(short)?);
-    r.u64().map_err(short)?;
-    let (read_compatible, incompatible) = (r.u64().map_err(short)?, r.u64().map_err(short)?);
-    let db_id = DbId(r.u128().map_err(short)?);
-    let generation = FileNo(r.u64().map_err(short)?);
-    let epoch = Epoch(r.u32().map_err(short)?);
-    r.u32().map_err(short)?;
-    if r.u64().map_err(short)? != checksum64(head) {
-        return Err(bad(0, "the manifest's header does not match its checksum"));
+    if checksum != checksum64(&bytes[..HEADER_BYTES - 8]) {
+        let what = "the manifest's header does not match its checksum";
+        return Err(Error::corruption(path, 0, what));
     }
-    if version > FORMAT_VERSION || checksum_id != CHECKSUM_XXH3_64 || incompatible != 0 {
+    // Only a version whose bytes verify is believed; a flipped bit must not ask for newer code.
+    let Needs { version, checksum_kind, incompatible } = needs;
+    if version > FORMAT_VERSION || checksum_kind != CHECKSUM_XXH3_64 || incompatible != 0 {
         let path = path.display();
         let what = format!(
             "{path} needs newer code: format version {version}, checksum \
-             {checksum_id}, features {incompatible:#x}"
+             {checksum_kind}, features {incompatible:#x}"
         );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    if name.is_some_and(|name| generation != name.number || epoch != name.epoch) {
-        return Err(bad(56, "the manifest is another generation than its name says"));
+    let FrameSeal { generation, .. } = header.seal;
+    if name.is_some_and(|name| generation != name.number || header.epoch != name.epoch) {
+        let what = "the manifest is another generation than its name says";
+        return Err(Error::corruption(path, 56, what));
     }
-    let place = Place { db_id, generation };
-    Ok(Header { place, epoch, writable: read_compatible == 0 })
+    Ok(header)
 }
 
 impl fmt::Debug for Manifest {
@@ -214,16 +241,16 @@ impl Manifest {
         version: &DbVersion,
     ) -> Result<Manifest> {
         assert!(name.kind == FileKind::Manifest, "{name} is no name of a manifest");
-        let place = Place { db_id: version.db_id, generation: name.number };
+        let seal = FrameSeal { db_id: version.db_id, generation: name.number };
         let mut bytes = Vec::new();
-        put_header(&mut bytes, place, name.epoch);
-        place.put_frame(&mut bytes, 0, &snapshot_edit(version))?;
+        Header { seal, epoch: name.epoch, writable: true }.put(&mut bytes);
+        seal.put_frame(&mut bytes, 0, &snapshot_edit(version))?;
         let path = name.path(dir);
         if !fs.put_if_absent(&path, &bytes)? {
             let what = format!("the name {} is taken", path.display());
             return Err(Error::new(ErrorKind::InvalidArgument, what));
         }
-        Manifest::open_at(fs, path, name, place, version.edit_number, Some(bytes.len() as u64))
+        Manifest::open_at(fs, path, name, seal, version.edit_number, Some(bytes.len() as u64))
     }
 
     /// Opens a generation that was recovered, for nothing but [`Manifest::supersede`]: a new
@@ -234,15 +261,15 @@ impl Manifest {
         name: FileName,
         version: &DbVersion,
     ) -> Result<Manifest> {
-        let place = Place { db_id: version.db_id, generation: name.number };
-        Manifest::open_at(fs, name.path(dir), name, place, version.edit_number, None)
+        let seal = FrameSeal { db_id: version.db_id, generation: name.number };
+        Manifest::open_at(fs, name.path(dir), name, seal, version.edit_number, None)
     }
 
     fn open_at(
         fs: &dyn Fs,
         path: PathBuf,
         name: FileName,
-        place: Place,
+        seal: FrameSeal,
         last_number: u64,
         expected: Option<u64>,
     ) -> Result<Manifest> {
@@ -251,7 +278,7 @@ impl Manifest {
         if expected.is_some_and(|expected| expected != bytes) {
             return Err(Error::corruption(path, bytes, "a published manifest changed its length"));
         }
-        Ok(Manifest { file, path, name, place, bytes, last_number, state: State::Open })
+        Ok(Manifest { file, path, name, seal, bytes, last_number, state: Writing::Open })
     }
 
     /// The generation's name.
@@ -266,7 +293,7 @@ impl Manifest {
 
     /// Returns `true` if an append or a sync failed: only a new generation can take further edits.
     pub fn is_failed(&self) -> bool {
-        self.state == State::Failed
+        self.state == Writing::Failed
     }
 
     /// Appends an edit and syncs it.
@@ -301,22 +328,22 @@ impl Manifest {
         assert!(new.number > self.name.number, "{new} is no successor of {}", self.name);
         let change = Change::Superseded { by: new.number, epoch: new.epoch };
         self.write(&VersionEdit { number: self.last_number, changes: vec![change] })?;
-        self.state = State::Superseded;
+        self.state = Writing::Superseded;
         Ok(())
     }
 
     /// The one path that makes an edit durable.
     fn write(&mut self, edit: &VersionEdit) -> Result<()> {
-        assert!(self.state != State::Superseded, "{} is superseded", self.name);
-        if self.state == State::Failed {
+        assert!(self.state != Writing::Superseded, "{} is superseded", self.name);
+        if self.state == Writing::Failed {
             let what = format!("{} had a failed write", self.path.display());
             return Err(Error::new(ErrorKind::ReadOnly, what));
         }
         let mut frame = Vec::new();
-        self.place.put_frame(&mut frame, self.bytes, edit)?;
+        self.seal.put_frame(&mut frame, self.bytes, edit)?;
         let written = self.file.append(&frame).and_then(|()| self.file.sync());
         if let Err(e) = written {
-            self.state = State::Failed;
+            self.state = Writing::Failed;
             return Err(e);
         }
         self.bytes += frame.len() as u64;

@@ -9,6 +9,7 @@
 //! 3. File numbers and partition ids only grow.
 
 mod apply;
+mod change;
 mod describe;
 mod edit;
 mod level;
@@ -25,8 +26,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use apply::{Builder, Refused, apply, snapshot_edit};
+pub use change::Change;
 pub use describe::{check_generation, describe};
-pub use edit::{Change, EditFault, VersionEdit};
+pub use edit::{EditFault, VersionEdit};
 pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{MAGIC, Manifest, retire};
@@ -41,7 +43,7 @@ use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 
-/// What a hook is. The numbers are on disk.
+/// The kind of a hook. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HookKind {
@@ -65,13 +67,13 @@ impl HookKind {
 /// A hook of a partition, in the order in which they run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookRecord {
-    /// What it is.
+    /// Its kind.
     pub kind: HookKind,
     /// Its name.
     pub name: String,
     /// Its parameters, in its own encoding.
     pub params: Vec<u8>,
-    /// What the engine enforces for it.
+    /// The rules that the engine enforces for it.
     pub rules: Rules,
 }
 
@@ -92,7 +94,7 @@ pub struct PartitionVersion {
     pub created_at_edit: u64,
     /// The hooks that it was made with.
     pub hooks: Arc<[HookRecord]>,
-    /// What its value store has to know, with the numbers of the edits, ascending.
+    /// The sections that its value store has to know, with the numbers of the edits, ascending.
     pub store_sections: Vec<(u64, Arc<[u8]>)>,
 }
 
@@ -137,10 +139,10 @@ pub struct DbVersion {
     pub partitions: BTreeMap<PartitionId, Arc<PartitionVersion>>,
     /// Every live log segment, reserves included, with the epoch in its name.
     pub log_segments: BTreeMap<FileNo, Epoch>,
-    /// Where the log of the epochs before the present one ends: replay never reads past it. Absent
+    /// The end of the log of the epochs before the present one: replay never reads past it. Absent
     /// in the first epoch.
     pub log_cut: Option<LogCut>,
-    /// Where the present epoch's log ends, if it was closed cleanly.
+    /// The end of the present epoch's log, if it was closed cleanly.
     pub log_closed: Option<LogCut>,
     /// The largest sequence known when the last edit was made.
     pub last_seq: SeqNo,

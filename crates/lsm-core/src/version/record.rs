@@ -1,7 +1,7 @@
 //! The records inside a change: tables, options, hooks, places in the log.
 //!
-//! Called by `edit.rs`, whose table describes the bytes, and by exports, which hold the same records.
-//! It knows no change.
+//! Called by `edit.rs`, whose table describes the bytes, and by exports, which hold the same
+//! records. It knows no change.
 //!
 //! Invariants:
 //! 1. What is read here may be trusted by type: sequences fit 56 bits, options are in range.
@@ -42,8 +42,10 @@ pub(super) fn put_cut(out: &mut Vec<u8>, cut: &LogCut) {
 }
 
 pub(super) fn read_cut(r: &mut Reader<'_>) -> Result<LogCut, Malformed> {
-    let (segment, offset) = (FileNo(r.varint()?), r.varint()?);
-    Ok(LogCut { segment, offset, last_seq: read_seq(r)? })
+    let segment = FileNo(r.varint()?);
+    let offset = r.varint()?;
+    let last_seq = read_seq(r)?;
+    Ok(LogCut { segment, offset, last_seq })
 }
 
 /// Appends hooks as `edit.rs` describes them.
@@ -72,7 +74,8 @@ pub fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malformed> {
     let mut hooks = Vec::new();
     for _ in 0..count {
         let kind = HookKind::from_u8(r.u8()?).ok_or(r.malformed("unknown kind of hook"))?;
-        let (name, params) = (read_text(r)?, r.bytes()?.to_vec());
+        let name = read_text(r)?;
+        let params = r.bytes()?.to_vec();
         let reserved_suffix = r.bytes()?.to_vec();
         let any_key = match r.u8()? {
             0 => false,
@@ -97,7 +100,9 @@ fn put_key(out: &mut Vec<u8>, key: &InternalKey) {
 }
 
 fn read_key(r: &mut Reader<'_>) -> Result<InternalKey, EditFault> {
-    let (user, seq, kind) = (r.bytes()?, read_seq(r)?, r.u8()?);
+    let user = r.bytes()?;
+    let seq = read_seq(r)?;
+    let kind = r.u8()?;
     let Some(kind) = EntryKind::from_u8(kind) else {
         return Err(EditFault::Unsupported(format!("entry kind {kind}")));
     };
@@ -124,14 +129,21 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
 
 /// Reads what [`put_meta`] wrote, to the end of `r`.
 pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
-    let (file, epoch, bytes) = (FileNo(r.varint()?), Epoch(r.varint_u32()?), r.varint()?);
+    let file = FileNo(r.varint()?);
+    let epoch = Epoch(r.varint_u32()?);
+    let bytes = r.varint()?;
     let hash = r.u128()?;
-    let (smallest, largest, bounds) = (read_key(r)?, read_key(r)?, r.u8()?);
+    let smallest = read_key(r)?;
+    let largest = read_key(r)?;
+    let bounds = r.u8()?;
     let Some(bounds) = Bounds::from_u8(bounds) else {
         return Err(EditFault::Unsupported(format!("bounds {bounds:#x}")));
     };
-    let (min_seq, max_seq) = (read_seq(r)?, read_seq(r)?);
-    let (entries, tombstones, hidden) = (r.varint()?, r.varint()?, r.varint()?);
+    let min_seq = read_seq(r)?;
+    let max_seq = read_seq(r)?;
+    let entries = r.varint()?;
+    let tombstones = r.varint()?;
+    let hidden = r.varint()?;
     let mut global_seq = None;
     let mut foreign = [None; 4];
     read_fields(r, "table", |tag, n| {

@@ -21,14 +21,15 @@ use std::path::Path;
 
 use super::DbVersion;
 use super::apply::{Builder, Refused};
-use super::edit::{Change, EditFault, VersionEdit};
-use super::manifest::{FRAME_BYTES, HEADER_BYTES, Header, Place, read_header};
+use super::change::Change;
+use super::edit::{EditFault, VersionEdit};
+use super::manifest::{FRAME_BYTES, FrameSeal, HEADER_BYTES, read_header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs};
 use crate::types::FileNo;
 
-/// What the manifests of a folder say.
+/// The state that the manifests of a folder say.
 #[derive(Debug)]
 pub struct Recovered {
     /// The state after the last edit. Its next file number is above every name in the folder.
@@ -81,7 +82,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         }
         let successor = read_generation(fs, dir, next)?;
         let path = next.path(dir);
-        if successor.place.db_id != last.place.db_id {
+        if successor.seal.db_id != last.seal.db_id {
             return Err(Error::corruption(path, 40, "the manifest is of another database"));
         }
         if successor.snapshot_number < number {
@@ -93,15 +94,19 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         }
         older.push(name);
         writable &= successor.writable;
-        (name, last) = (next, successor);
+        name = next;
+        last = successor;
     }
     let Some(builder) = last.builder else {
         let what = "the manifest's snapshot is damaged";
         return Err(Error::corruption(name.path(dir), HEADER_BYTES as u64, what));
     };
-    let refused = |fault: Refused| Error::corruption(name.path(dir), last.end, fault.0);
-    let mut version = builder.finish().map_err(refused)?;
-    check_files(&version).map_err(refused)?;
+    let mut version = builder
+        .finish()
+        .and_then(|version| check_files(&version).map(|()| version))
+        .map_err(|fault| Error::corruption(name.path(dir), last.end, fault.0))?;
+    // A writer that died may have made files that no edit names. Their numbers must not be given
+    // out again: a leftover would be taken for the new file.
     for used in names {
         let next = FileNo(used.number.0.saturating_add(1));
         version.next_file = version.next_file.max(next);
@@ -135,15 +140,15 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
 fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
-    let Ok(Header { place, .. }) = read_header(&bytes, Some(name), &path) else {
+    let Ok(header) = read_header(&bytes, Some(name), &path) else {
         return Ok(false);
     };
-    let snapshot = place.frame_at(&bytes, HEADER_BYTES);
-    Ok(snapshot.is_some_and(|(_, _, end)| place.frame_at(&bytes, end).is_some()))
+    let snapshot = header.seal.frame_at(&bytes, HEADER_BYTES);
+    Ok(snapshot.is_some_and(|(_, _, end)| header.seal.frame_at(&bytes, end).is_some()))
 }
 
 struct Generation {
-    place: Place,
+    seal: FrameSeal,
     writable: bool,
     /// Absent if the snapshot is damaged and a successor is named all the same.
     builder: Option<Builder>,
@@ -157,10 +162,11 @@ struct Generation {
 fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
-    let Header { place, writable, .. } = read_header(&bytes, Some(name), &path)?;
+    let header = read_header(&bytes, Some(name), &path)?;
+    let seal = header.seal;
     let mut generation = Generation {
-        place,
-        writable,
+        seal,
+        writable: header.writable,
         builder: None,
         snapshot_number: 0,
         end: HEADER_BYTES as u64,
@@ -169,7 +175,7 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
     };
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
-        let Some((number, payload, end)) = place.frame_at(&bytes, at) else {
+        let Some((number, payload, end)) = seal.frame_at(&bytes, at) else {
             generation.damaged(&bytes, at, &path)?;
             break;
         };
@@ -178,14 +184,14 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
             generation.supersede(new, number, end, &bytes, &path)?;
             break;
         }
-        let refused = |fault: Refused| Error::corruption(&path, at as u64, fault.0);
-        match &mut generation.builder {
-            Some(builder) => builder.apply(&edit).map_err(refused)?,
-            empty => {
-                *empty = Some(Builder::from_snapshot(place.db_id, &edit).map_err(refused)?);
+        let applied = match &mut generation.builder {
+            Some(builder) => builder.apply(&edit),
+            empty => Builder::from_snapshot(seal.db_id, &edit).map(|builder| {
+                *empty = Some(builder);
                 generation.snapshot_number = number;
-            }
-        }
+            }),
+        };
+        applied.map_err(|fault| Error::corruption(&path, at as u64, fault.0))?;
         at = end;
         generation.end = end as u64;
     }
@@ -203,7 +209,7 @@ impl Generation {
         let mut probe = at + 1;
         let mut follows = false;
         while probe + FRAME_BYTES <= bytes.len() {
-            let Some((number, payload, end)) = self.place.frame_at(bytes, probe) else {
+            let Some((number, payload, end)) = self.seal.frame_at(bytes, probe) else {
                 probe += 1;
                 continue;
             };
@@ -235,8 +241,8 @@ impl Generation {
             let what = "a manifest is superseded before its last edit";
             return Err(Error::corruption(path, end as u64, what));
         }
-        let place = self.place;
-        if (end..bytes.len()).any(|at| place.frame_at(bytes, at).is_some()) {
+        let seal = self.seal;
+        if (end..bytes.len()).any(|at| seal.frame_at(bytes, at).is_some()) {
             return Err(Error::corruption(path, end as u64, "edits follow the end of a manifest"));
         }
         self.superseded = Some((new, number));

@@ -1,4 +1,4 @@
-//! [`SstMeta`], what the manifest says of a table, and [`Table`], a live table of a Version.
+//! [`SstMeta`], the manifest's description of a table, and [`Table`], a live table of a Version.
 //!
 //! Made by flush and compaction, carried by edits, held by levels. It opens its file when it is
 //! first read, and writes none.
@@ -20,7 +20,8 @@ use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::sstable::{BlockCache, SstIdentity, SstReader, SstSummary};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
-/// `true` if the bounds of a table belong to it. One byte on disk: bit 0 smallest, bit 1 largest.
+/// The bounds that do not belong to the table they bound. One byte on disk: bit 0 smallest, bit 1
+/// largest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Bounds {
     /// No entry has the user key of `smallest`.
@@ -45,7 +46,7 @@ impl Bounds {
     }
 }
 
-/// What the manifest says of a table.
+/// The manifest's description of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstMeta {
     /// Its file number.
@@ -60,7 +61,7 @@ pub struct SstMeta {
     pub smallest: InternalKey,
     /// Last internal key.
     pub largest: InternalKey,
-    /// `true` if the two keys above belong to the table.
+    /// Tells which of the two keys above do not belong to the table.
     pub bounds: Bounds,
     /// Smallest stored sequence.
     pub min_seq: SeqNo,
@@ -74,7 +75,7 @@ pub struct SstMeta {
     pub hidden: u64,
     /// The sequence that all entries have instead of their stored ones, for an ingested file.
     pub global_seq: Option<SeqNo>,
-    /// What the file says it is, for an ingested file: its blocks verify against this.
+    /// The identity in the file itself, for an ingested file: its blocks verify against this.
     pub foreign: Option<SstIdentity>,
 }
 
@@ -146,12 +147,12 @@ impl SstMeta {
         UserRange { start: Some(&self.smallest.user), end: Some(&self.largest.user) }
     }
 
-    /// What makes the description impossible, if anything does.
+    /// Returns the reason why the description is impossible, if there is one.
     pub(super) fn fault(&self) -> Option<&'static str> {
-        let long = |key: &InternalKey| key.user.len() > INTERNAL_KEY_BYTES_MAX;
+        let longest_key = self.smallest.user.len().max(self.largest.user.len());
         if self.smallest.user > self.largest.user || self.smallest > self.largest {
             Some("its smallest key is after its largest")
-        } else if long(&self.smallest) || long(&self.largest) {
+        } else if longest_key > INTERNAL_KEY_BYTES_MAX {
             Some("a bound is longer than any key")
         } else if self.min_seq > self.max_seq {
             Some("its smallest sequence is after its largest")
@@ -183,29 +184,32 @@ impl<'a> UserRange<'a> {
 
     /// Returns `true` if the two ranges have a key in common.
     pub fn overlaps(self, other: UserRange<'_>) -> bool {
-        let apart = |end: Option<&[u8]>, start: Option<&[u8]>| match (end, start) {
+        !self.ends_before(other) && !other.ends_before(self)
+    }
+
+    fn ends_before(self, other: UserRange<'_>) -> bool {
+        match (self.end, other.start) {
             (Some(end), Some(start)) => end < start,
             _ => false,
-        };
-        !apart(self.end, other.start) && !apart(other.end, self.start)
+        }
     }
 }
 
-/// How tables are opened.
+/// The means to open tables.
 pub struct TableContext {
-    /// Where the files lie.
+    /// The file system of the files.
     pub fs: Arc<dyn Fs>,
     /// Their folder.
     pub dir: PathBuf,
     /// The database that each file must name.
     pub db_id: DbId,
-    /// Where their blocks are kept; `None` keeps none.
+    /// The cache of their blocks; `None` keeps none.
     pub cache: Option<Arc<dyn BlockCache>>,
 }
 
 /// A live table. Opened by its first reader, and then held open for as long as it lives.
 pub struct Table {
-    /// What the manifest says of it.
+    /// The manifest's description of it.
     pub meta: SstMeta,
     reader: OnceLock<Arc<SstReader>>,
 }

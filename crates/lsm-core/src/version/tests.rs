@@ -92,8 +92,10 @@ impl File for Open {
     }
     fn sync(&self) -> Result<()> {
         let fails = *self.0.fail_sync.lock();
-        let error = || Error::io("sync", &self.1, std::io::Error::other("EIO"));
-        if fails { Err(error()) } else { Ok(()) }
+        if fails {
+            return Err(Error::io("sync", &self.1, std::io::Error::other("EIO")));
+        }
+        Ok(())
     }
     fn len(&self) -> Result<u64> {
         Ok(self.0.files.lock()[&self.1].len() as u64)
@@ -118,18 +120,19 @@ fn seq(n: u64) -> SeqNo {
     SeqNo::new(n).unwrap()
 }
 
+fn internal_key(user: &str, n: u64) -> InternalKey {
+    let trailer = Trailer::new(seq(n), EntryKind::Value);
+    InternalKey { user: user.as_bytes().into(), trailer }
+}
+
 fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
-    let key = |user: &str, n| InternalKey {
-        user: user.as_bytes().into(),
-        trailer: Trailer::new(seq(n), EntryKind::Value),
-    };
     SstMeta {
         file: FileNo(file),
         epoch: Epoch(1),
         bytes: 1000 + file,
         hash: u128::from(file) << 64 | 7,
-        smallest: key(smallest, file * 10 + 9),
-        largest: key(largest, file * 10),
+        smallest: internal_key(smallest, file * 10 + 9),
+        largest: internal_key(largest, file * 10),
         bounds: Bounds::INCLUSIVE,
         min_seq: seq(file * 10),
         max_seq: seq(file * 10 + 9),
@@ -147,6 +150,14 @@ fn added(level: u8, meta: SstMeta) -> Change {
 
 fn removed(level: u8, file: u64) -> Change {
     Change::TableRemoved { partition: PartitionId(0), level, file: FileNo(file) }
+}
+
+fn flushed_through(n: u64) -> Change {
+    Change::FlushedThrough {
+        partition: PartitionId(0),
+        seq: seq(n),
+        memtables_through: MemtableId(1),
+    }
 }
 
 fn created(id: u32, name: &str, edit: u64) -> Change {
@@ -203,12 +214,8 @@ fn an_edit_that_breaks_a_rule_is_refused_with_the_rule() {
         refusal(vec![Change::PartitionDropped { id }]),
         "partition 5 is dropped but unknown"
     );
-    let through = |n| Change::FlushedThrough {
-        partition: PartitionId(0),
-        seq: seq(n),
-        memtables_through: MemtableId(1),
-    };
-    assert_eq!(refusal(vec![through(9), through(8)]), "partition 0 is flushed back to 8");
+    let back = vec![flushed_through(9), flushed_through(8)];
+    assert_eq!(refusal(back), "partition 0 is flushed back to 8");
     let mut edit = next(&base(), Vec::new());
     edit.number += 1;
     assert_eq!(apply(&base(), &edit).unwrap_err().0, "edit 3 does not follow edit 1");
@@ -226,10 +233,11 @@ fn a_dropped_partition_frees_its_name_but_not_its_id() {
 fn an_edit_shares_what_it_does_not_touch() {
     let before = with(&base(), vec![created(1, "other", 2)]);
     let after = with(&before, vec![removed(1, 3), added(2, meta(3, "a", "c"))]);
-    let (one, zero) = (PartitionId(1), PartitionId(0));
-    assert!(Arc::ptr_eq(&before.partitions[&one], &after.partitions[&one]));
-    let table = |v: &DbVersion, level: usize| v.partitions[&zero].levels[level].tables()[0].clone();
-    assert!(Arc::ptr_eq(&table(&before, 1), &table(&after, 2)), "a moved table stays open");
+    let other = PartitionId(1);
+    assert!(Arc::ptr_eq(&before.partitions[&other], &after.partitions[&other]));
+    let left = &before.partitions[&PartitionId(0)].levels[1].tables()[0];
+    let right = &after.partitions[&PartitionId(0)].levels[2].tables()[0];
+    assert!(Arc::ptr_eq(left, right), "a moved table stays open");
 }
 
 #[test]
@@ -330,7 +338,8 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
         4 => {
             let partition = partition?;
             let (from, table) = partition.tables().nth(pick as usize)?;
-            let (id, meta) = (partition.id, table.meta.clone());
+            let id = partition.id;
+            let meta = table.meta.clone();
             vec![
                 Change::TableRemoved { partition: id, level: from as u8, file: meta.file },
                 Change::TableAdded { partition: id, level, meta },
@@ -388,13 +397,13 @@ fn bytes_of_an_edit_are_these() {
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let expected = [
         "0c04 01 ac02 02",
         "0824 00 02 05 01 ed07 01000000000000000000000000000000 01613b01 01623201 00 32 3b 0a 01 02",
         "0422 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
     ];
-    assert_eq!(hex(&bytes), expected.concat().replace(' ', ""));
+    assert_eq!(hex, expected.concat().replace(' ', ""));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 
-/// What a recovery at some moment may find: an edit number from `acked` to `tried`.
+/// The bounds of what a recovery at some moment may find: an edit number from `acked` to `tried`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Promise {
     acked: Option<u64>,
@@ -98,17 +98,18 @@ fn a_power_cut_before_any_operation_loses_no_edit_that_was_acknowledged() {
         versions: Vec::new(),
     };
     let images: Arc<Mutex<Vec<Image>>> = Arc::default();
-    let (mem, promise, list) = (life.mem.clone(), life.promise.clone(), images.clone());
+    let mem = life.mem.clone();
+    let promise = life.promise.clone();
+    let list = images.clone();
     let seed = Mutex::new(1_u64);
     life.fs.set_observer(Arc::new(move |op| {
         let rounds = if op.mutates() { 4 } else { 0 };
         for outcome in CrashOutcome::ALL.into_iter().cycle().take(7 * rounds) {
-            let mut random = || {
+            let image = mem.crash_clone(outcome, &mut || {
                 let mut seed = seed.lock();
                 *seed = seed.wrapping_add(1);
                 crate::codec::checksum64(&seed.to_le_bytes())
-            };
-            let image = mem.crash_clone(outcome, &mut random);
+            });
             list.lock().push((outcome, image, *promise.lock()));
         }
     }));

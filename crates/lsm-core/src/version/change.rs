@@ -1,0 +1,300 @@
+//! [`Change`]: one change of the set of live files, its tag and its body.
+//!
+//! Called by `edit.rs`, whose table describes the bytes. A tag is one case of [`Tag`]: its number, the
+//! bytes that it writes and the bytes that it reads stand in this file and nowhere else, and the
+//! compiler asks for all three when a change is added.
+//!
+//! Invariants:
+//! 1. Numbers of tags are on disk: never renumbered, never reused.
+//! 2. [`Change::read`] takes what [`Change::put`] wrote, and refuses everything else.
+
+use super::edit::EditFault;
+use super::record::{
+    put_all, put_cut, put_hooks, put_meta, put_options, read_cut, read_hooks, read_level,
+    read_meta, read_options, read_partition, read_seq, read_text,
+};
+use super::table::SstMeta;
+use super::{HookRecord, LogCut};
+use crate::codec::{Reader, put_bytes, put_varint};
+use crate::options::PartitionOptions;
+use crate::types::{Epoch, FileNo, MemtableId, PartitionId, SeqNo};
+
+/// One change of the set of live files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A partition exists from now on.
+    PartitionCreated {
+        /// Its id, never given before.
+        id: PartitionId,
+        /// Its name, borne by no other living partition.
+        name: String,
+        /// Its options.
+        options: PartitionOptions,
+        /// Its hooks.
+        hooks: Vec<HookRecord>,
+        /// The number of the edit that created it: this one's, except in a snapshot.
+        created_at_edit: u64,
+    },
+    /// A partition has other options and hooks from now on.
+    PartitionOptionsChanged {
+        /// The partition.
+        id: PartitionId,
+        /// All of its options.
+        options: PartitionOptions,
+        /// All of its hooks.
+        hooks: Vec<HookRecord>,
+    },
+    /// A partition and its tables are gone.
+    PartitionDropped {
+        /// The partition.
+        id: PartitionId,
+    },
+    /// A table is live. One that moves is removed first and added behind that, in one edit.
+    TableAdded {
+        /// The partition.
+        partition: PartitionId,
+        /// The level.
+        level: u8,
+        /// The table.
+        meta: SstMeta,
+    },
+    /// A table is obsolete, at least on this level.
+    TableRemoved {
+        /// The partition.
+        partition: PartitionId,
+        /// The level.
+        level: u8,
+        /// The table.
+        file: FileNo,
+    },
+    /// The partition's log up to `seq` is in tables.
+    FlushedThrough {
+        /// The partition.
+        partition: PartitionId,
+        /// The sequence.
+        seq: SeqNo,
+        /// The last memtable that is covered, for followers of the same epoch; 0 in a snapshot.
+        memtables_through: MemtableId,
+    },
+    /// A log segment is live, perhaps as a reserve.
+    SegmentAdded {
+        /// The segment.
+        file: FileNo,
+        /// The epoch in its name.
+        epoch: Epoch,
+    },
+    /// A log segment is obsolete.
+    SegmentRemoved {
+        /// The segment.
+        file: FileNo,
+    },
+    /// A writer began its term.
+    EpochBegan {
+        /// Its epoch.
+        epoch: Epoch,
+        /// The end of the log of the terms before.
+        cut: Option<LogCut>,
+    },
+    /// The log was closed cleanly.
+    LogClosed(LogCut),
+    /// The manifest goes on in another generation. Alone in its edit, last in its file.
+    Superseded {
+        /// The generation's file number.
+        by: FileNo,
+        /// The epoch in its name.
+        epoch: Epoch,
+    },
+    /// File numbers below this one may have been used.
+    NextFile(FileNo),
+    /// Sequences up to this one were used.
+    LastSeq(SeqNo),
+    /// Partition ids below this one were used.
+    NextPartition(PartitionId),
+    /// A section that the partition's value store has to know of an edit.
+    StoreSection {
+        /// The partition.
+        partition: PartitionId,
+        /// The edit: this one's number, except in a snapshot.
+        number: u64,
+        /// In the store's own encoding.
+        bytes: Vec<u8>,
+    },
+}
+
+/// The kind of a change on disk. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Tag {
+    PartitionCreated = 1,
+    PartitionOptionsChanged = 2,
+    PartitionDropped = 3,
+    TableAdded = 4,
+    TableRemoved = 5,
+    FlushedThrough = 6,
+    SegmentAdded = 7,
+    SegmentRemoved = 8,
+    EpochBegan = 9,
+    LogClosed = 10,
+    Superseded = 11,
+    NextFile = 12,
+    LastSeq = 13,
+    NextPartition = 14,
+    StoreSection = 15,
+}
+
+impl Tag {
+    const ALL: [Tag; 15] = [
+        Tag::PartitionCreated,
+        Tag::PartitionOptionsChanged,
+        Tag::PartitionDropped,
+        Tag::TableAdded,
+        Tag::TableRemoved,
+        Tag::FlushedThrough,
+        Tag::SegmentAdded,
+        Tag::SegmentRemoved,
+        Tag::EpochBegan,
+        Tag::LogClosed,
+        Tag::Superseded,
+        Tag::NextFile,
+        Tag::LastSeq,
+        Tag::NextPartition,
+        Tag::StoreSection,
+    ];
+
+    /// The tag with the on-disk number `n`, if this version knows it.
+    pub(super) fn from_number(n: u64) -> Option<Tag> {
+        Tag::ALL.into_iter().find(|tag| tag.number() == n)
+    }
+
+    pub(super) fn number(self) -> u64 {
+        self as u64
+    }
+}
+
+impl Change {
+    /// Returns the tag that the change has on disk.
+    pub(super) fn tag(&self) -> Tag {
+        match self {
+            Change::PartitionCreated { .. } => Tag::PartitionCreated,
+            Change::PartitionOptionsChanged { .. } => Tag::PartitionOptionsChanged,
+            Change::PartitionDropped { .. } => Tag::PartitionDropped,
+            Change::TableAdded { .. } => Tag::TableAdded,
+            Change::TableRemoved { .. } => Tag::TableRemoved,
+            Change::FlushedThrough { .. } => Tag::FlushedThrough,
+            Change::SegmentAdded { .. } => Tag::SegmentAdded,
+            Change::SegmentRemoved { .. } => Tag::SegmentRemoved,
+            Change::EpochBegan { .. } => Tag::EpochBegan,
+            Change::LogClosed(_) => Tag::LogClosed,
+            Change::Superseded { .. } => Tag::Superseded,
+            Change::NextFile(_) => Tag::NextFile,
+            Change::LastSeq(_) => Tag::LastSeq,
+            Change::NextPartition(_) => Tag::NextPartition,
+            Change::StoreSection { .. } => Tag::StoreSection,
+        }
+    }
+
+    /// Appends the body.
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Change::PartitionCreated { id, name, options, hooks, created_at_edit } => {
+                put_varint(out, id.0.into());
+                put_bytes(out, name.as_bytes());
+                put_varint(out, *created_at_edit);
+                put_hooks(out, hooks);
+                put_options(out, options);
+            }
+            Change::PartitionOptionsChanged { id, options, hooks } => {
+                put_varint(out, id.0.into());
+                put_hooks(out, hooks);
+                put_options(out, options);
+            }
+            Change::PartitionDropped { id } => put_varint(out, id.0.into()),
+            Change::TableAdded { partition, level, meta } => {
+                put_all(out, &[partition.0.into(), (*level).into()]);
+                put_meta(out, meta);
+            }
+            Change::TableRemoved { partition, level, file } => {
+                put_all(out, &[partition.0.into(), (*level).into(), file.0]);
+            }
+            Change::FlushedThrough { partition, seq, memtables_through } => {
+                put_all(out, &[partition.0.into(), seq.get(), memtables_through.0]);
+            }
+            Change::SegmentAdded { file, epoch } => put_all(out, &[file.0, epoch.0.into()]),
+            Change::SegmentRemoved { file } => put_varint(out, file.0),
+            Change::EpochBegan { epoch, cut } => {
+                put_varint(out, epoch.0.into());
+                // The cut is absent in the first epoch; the end of the body says so.
+                if let Some(cut) = cut {
+                    put_cut(out, cut);
+                }
+            }
+            Change::LogClosed(end) => put_cut(out, end),
+            Change::Superseded { by, epoch } => put_all(out, &[by.0, epoch.0.into()]),
+            Change::NextFile(file) => put_varint(out, file.0),
+            Change::LastSeq(seq) => put_varint(out, seq.get()),
+            Change::NextPartition(id) => put_varint(out, id.0.into()),
+            Change::StoreSection { partition, number, bytes } => {
+                put_all(out, &[partition.0.into(), *number]);
+                put_bytes(out, bytes);
+            }
+        }
+    }
+
+    /// Reads the body of a change with this tag.
+    pub(super) fn read(tag: Tag, r: &mut Reader<'_>) -> Result<Change, EditFault> {
+        // Fields are read in the order in which they are written here: a struct literal evaluates
+        // its fields as they stand.
+        Ok(match tag {
+            Tag::PartitionCreated => {
+                let id = read_partition(r)?;
+                let name = read_text(r)?;
+                let created_at_edit = r.varint()?;
+                let hooks = read_hooks(r)?;
+                let options = read_options(r)?;
+                Change::PartitionCreated { id, name, options, hooks, created_at_edit }
+            }
+            Tag::PartitionOptionsChanged => Change::PartitionOptionsChanged {
+                id: read_partition(r)?,
+                hooks: read_hooks(r)?,
+                options: read_options(r)?,
+            },
+            Tag::PartitionDropped => Change::PartitionDropped { id: read_partition(r)? },
+            Tag::TableAdded => Change::TableAdded {
+                partition: read_partition(r)?,
+                level: read_level(r)?,
+                meta: read_meta(r)?,
+            },
+            Tag::TableRemoved => Change::TableRemoved {
+                partition: read_partition(r)?,
+                level: read_level(r)?,
+                file: FileNo(r.varint()?),
+            },
+            Tag::FlushedThrough => Change::FlushedThrough {
+                partition: read_partition(r)?,
+                seq: read_seq(r)?,
+                memtables_through: MemtableId(r.varint()?),
+            },
+            Tag::SegmentAdded => {
+                Change::SegmentAdded { file: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) }
+            }
+            Tag::SegmentRemoved => Change::SegmentRemoved { file: FileNo(r.varint()?) },
+            Tag::EpochBegan => {
+                let epoch = Epoch(r.varint_u32()?);
+                let cut = if r.is_empty() { None } else { Some(read_cut(r)?) };
+                Change::EpochBegan { epoch, cut }
+            }
+            Tag::LogClosed => Change::LogClosed(read_cut(r)?),
+            Tag::Superseded => {
+                Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) }
+            }
+            Tag::NextFile => Change::NextFile(FileNo(r.varint()?)),
+            Tag::LastSeq => Change::LastSeq(read_seq(r)?),
+            Tag::NextPartition => Change::NextPartition(read_partition(r)?),
+            Tag::StoreSection => Change::StoreSection {
+                partition: read_partition(r)?,
+                number: r.varint()?,
+                bytes: r.bytes()?.to_vec(),
+            },
+        })
+    }
+}
