@@ -23,7 +23,7 @@ use lsm_core::raw::{RawMode, Walk};
 use lsm_core::types::{EntryKind, FileNo, SeqNo};
 use metahive::payload::{PAYLOAD_BYTES, SUFFIX, entry_key};
 use metahive::{ScrubOptions, scrub};
-use siltstone::{MetaHive, Options, PartitionOptions, Result};
+use siltstone::{Durability, MetaHive, Options, PartitionOptions, Result};
 use testkit::Rng;
 
 /// How large the cluster's life is.
@@ -263,7 +263,7 @@ impl Cluster {
         for pair in source.data.prefix(prefix(at)) {
             batch = batch.delete(&source.data, pair?.0);
         }
-        batch.commit(Default::default())?;
+        batch.commit(Durability::default())?;
         Ok(())
     }
 }

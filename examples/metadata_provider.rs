@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use siltstone::hooks::{CompactionFilterFactory, HookProvider};
-use siltstone::metahive::Statistics;
+use siltstone::metahive::{ScrubOptions, Statistics};
 use siltstone::{Db, MetaHive, MetaHiveOptions, PartitionOptions, Result};
 
 fn options() -> MetaHiveOptions {
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     assert_eq!(far, [b"page 042"]);
     // Readers do not see them, and an entry that disagrees with them is damage.
     assert_eq!(pages.keys().count(), 100);
-    assert!(pages.scrub(Default::default())?.is_sound());
+    assert!(pages.scrub(ScrubOptions::default())?.is_sound());
     db.close()?;
     std::fs::remove_dir_all(&dir).expect("nobody else uses the folder");
     Ok(())

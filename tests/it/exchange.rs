@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lsm_core::fs::{Fs, MemFs};
 use proptest::prelude::*;
 use siltstone::{
-    BackgroundMode, Db, ErrorKind, ExportSummary, Options, Partition, PartitionOptions, Slice,
-    Snapshot,
+    BackgroundMode, Db, Durability, ErrorKind, ExportSummary, Options, Partition, PartitionOptions,
+    Slice, Snapshot,
 };
 use testkit::Rng;
 
@@ -117,7 +117,7 @@ fn a_checkpoint_is_the_state_at_the_call_and_goes_its_own_way() {
     for n in 0..400_u32 {
         db.batch()
             .put(&logged, (n % 90).to_be_bytes(), n.to_string())
-            .commit(Default::default())
+            .commit(Durability::default())
             .unwrap();
         unlogged.put((n % 70).to_be_bytes(), vec![n as u8; 30]).unwrap();
         if n % 5 == 0 {
@@ -199,7 +199,7 @@ fn a_checkpoint_beside_writers_is_a_prefix_with_all_that_was_acknowledged() {
                 let batch =
                     db.batch().put(&left, key, n.to_string()).put(&right, key, vec![7; 200]);
                 let batch = batch.put(&left, "n", n.to_string()).put(&right, "n", n.to_string());
-                batch.commit(Default::default()).unwrap();
+                batch.commit(Durability::default()).unwrap();
                 acknowledged.store(n, Ordering::Release);
             }
         });

@@ -26,7 +26,7 @@ use lsm_core::types::SeqNo;
 use lsm_core::version::{TableContext, recover};
 use metahive::payload::{Payload, SUFFIX, entry_key};
 use metahive::table_seal::TableSeal;
-use metahive::{MetaHive, MetaHiveOptions, checksum};
+use metahive::{MetaHive, MetaHiveOptions, ScrubOptions, checksum};
 use proptest::prelude::*;
 use siltstone::{
     BackgroundMode, Builder, Db, ErrorKind, Options, Partition, PartitionOptions, Snapshot,
@@ -400,5 +400,5 @@ fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
     for key in keys {
         assert_eq!(every.verified_get(key).unwrap().unwrap().value[..], *key);
     }
-    assert!(every.scrub(Default::default()).unwrap().is_sound());
+    assert!(every.scrub(ScrubOptions::default()).unwrap().is_sound());
 }

@@ -243,7 +243,7 @@ impl fmt::Display for ExplainedVersion {
                 f.write_str("no metadata: the next compaction of the table makes it")?;
             }
             (None, Some(Sealing::Sealed)) => {
-                f.write_str("no metadata, in a table that is sealed")?
+                f.write_str("no metadata, in a table that is sealed")?;
             }
             (None, Some(Sealing::Foreign(what))) => write!(f, "no metadata of ours: {what}")?,
         }
@@ -266,7 +266,7 @@ impl ExplainedVersion {
                 write!(f, "metadata in the same block, entry {}: ", at.entry)?;
             }
             Some(at) => {
-                write!(f, "metadata in the block at {}, entry {}: ", at.block_offset, at.entry)?
+                write!(f, "metadata in the block at {}, entry {}: ", at.block_offset, at.entry)?;
             }
         }
         match metadata.integrity {

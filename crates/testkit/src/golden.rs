@@ -3,6 +3,7 @@
 //! Tests call [`assert_golden`]; `BLESS=1 cargo test` rewrites the files, and the diff is then
 //! reviewed like code. A missing file fails: a golden that nobody blessed checks nothing.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 const CONTEXT_LINES: usize = 3;
@@ -49,7 +50,7 @@ fn diff(expected: &str, actual: &str) -> String {
     let mut text = format!("@@ line {} @@\n", first + 1);
     let mut add = |mark: char, lines: &[&str]| {
         for line in lines {
-            text.push_str(&format!("{mark} {line}\n"));
+            writeln!(text, "{mark} {line}").expect("a string takes everything");
         }
     };
     add(' ', &old[first..same_head]);

@@ -170,6 +170,7 @@ impl Model {
     }
 
     /// The model as it was after the first `steps` lines of the log.
+    #[must_use]
     pub fn after(&self, steps: usize) -> Model {
         let mut model = Model::new();
         self.log[..steps].iter().for_each(|step| model.step(step.clone()));

@@ -49,6 +49,7 @@ impl Rng {
     }
 
     /// An independent generator, for instance for a thread; both go on without the other.
+    #[must_use]
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next_u64())
     }

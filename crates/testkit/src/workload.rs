@@ -138,6 +138,7 @@ impl Values {
     }
 
     /// The same bytes from another place on, for instance for another thread.
+    #[must_use]
     pub fn fork(&self, seed: u64) -> Values {
         Values { pool: self.pool.clone(), at: Rng::new(seed).index(self.pool.len()) }
     }

@@ -230,7 +230,7 @@ fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
         check_quarantine(&it, &key);
     }
     it.p.put(&key, "overwritten").unwrap();
-    it.model.insert(key.to_vec(), b"overwritten".to_vec());
+    it.model.insert(key.clone(), b"overwritten".to_vec());
     it.p.compact(..).unwrap();
     it.check(&key);
     census(&it.fs).assert_all_sealed();

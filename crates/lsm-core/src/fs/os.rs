@@ -320,7 +320,8 @@ fn read_full(
     let mut filled = 0;
     while filled < buf.len() {
         // The kernel refuses offsets beyond i64 with EINVAL: past any end, there is nothing.
-        let Some(at) = offset.checked_add(filled as u64).filter(|at| *at <= i64::MAX as u64) else {
+        let Some(at) = offset.checked_add(filled as u64).filter(|at| i64::try_from(*at).is_ok())
+        else {
             break;
         };
         match read(&mut buf[filled..], at) {

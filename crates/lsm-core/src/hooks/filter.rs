@@ -1,7 +1,7 @@
 //! Compaction filters: what they are told, what they may answer, how they report damage.
 //!
 //! A flush or compaction calls them through `compaction/survivors.rs` (input, boundary, output) and
-//! `compaction/stages.rs` (decide, finish_table); an ingest shows entries to the sealing filter in
+//! `compaction/stages.rs` (decide, `finish_table`); an ingest shows entries to the sealing filter in
 //! `db/exchange/arrival.rs`; repairs are asked for by `db/job.rs`.
 
 use std::any::Any;

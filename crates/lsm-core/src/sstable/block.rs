@@ -215,7 +215,7 @@ impl Block {
             copy.copy_from_slice(&payload[first_key..first_key + copy.len()]);
         }
         let first_key = first_key as u32;
-        Ok(Block { words, offsets, hidden, base_seq, common, first_key, common_copy, bytes })
+        Ok(Block { bytes, words, offsets, hidden, base_seq, common, first_key, common_copy })
     }
 
     /// Number of visible entries; 0 only in a block of hidden ones alone.

@@ -139,10 +139,13 @@ impl Bloom {
     }
 
     /// Returns `true` if the key with this hash may be in the table.
+    #[expect(
+        clippy::needless_bitwise_bool,
+        reason = "an early end is a branch; a mispredicted one costs more than it saves"
+    )]
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         let line = &self.lines[line_of(hash, self.lines.len())];
-        // No early end: a mispredicted branch costs more than the bits that it saves.
         bits(hash, self.probes).fold(true, |all, (word, mask)| all & (line.0[word] & mask != 0))
     }
 

@@ -31,7 +31,7 @@ const PARTITION_FRACTION: usize = 32;
 pub(super) fn put_separator(out: &mut Vec<u8>, last: &[u8], next: &[u8]) {
     let common = common_len(last, next);
     // One byte more of `next` is behind `last`; it is before `next` if it is not all of it.
-    let cut = if common + 1 < next.len() { &next[..common + 1] } else { last };
+    let cut = if common + 1 < next.len() { &next[..=common] } else { last };
     out.extend_from_slice(if cut.len() < last.len() { cut } else { last });
 }
 

@@ -127,7 +127,7 @@ impl RawIter {
         let body = read_suspect(&self.reader, Access::Uncached, extent, self.mode.complete)?;
         let mut suspect = match body {
             Body::Suspect(suspect) => suspect,
-            sound => return Ok(sound),
+            Body::Sound(_) => return Ok(body),
         };
         let (before, end) = self.index.bounds(&self.reader);
         suspect.keep_ordered(before.as_ref(), &end);

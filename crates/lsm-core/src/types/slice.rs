@@ -46,7 +46,7 @@ impl Slice {
         if wasteful && len < buffer.len() {
             return Slice::copy_from(&buffer[start..start + len]);
         }
-        assert!(start + len <= buffer.len() && buffer.len() <= u32::MAX as usize);
+        assert!(start + len <= buffer.len() && u32::try_from(buffer.len()).is_ok());
         Slice(Repr::Shared { buffer: buffer.clone(), start: start as u32, len: len as u32 })
     }
 }

@@ -33,6 +33,7 @@ impl Usage {
     }
 
     /// Between `earlier` and this.
+    #[must_use]
     pub fn since(&self, earlier: &Usage) -> Usage {
         let written = self.written_bytes.zip(earlier.written_bytes);
         Usage {

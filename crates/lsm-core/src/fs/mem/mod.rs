@@ -59,8 +59,8 @@ impl Default for MemFs {
 }
 
 impl MemFs {
-    /// An empty file system without a capacity limit. The folders `/` and `` (for bare names)
-    /// exist.
+    /// An empty file system without a capacity limit. The folder `/` and
+    /// the one of bare names exist.
     pub fn new() -> MemFs {
         let dirs = ["/", ""].map(|root| (PathBuf::from(root), Dir::default()));
         MemFs::with(State { dirs: dirs.into(), next_seq: 0, next_id: 0, capacity: None })
