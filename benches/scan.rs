@@ -76,8 +76,8 @@ fn raw(c: &mut Criterion) {
         let options = Options::new().cache_bytes(cache_bytes);
         let store = Store::compacted_of(RAW_RECORDS, options, PartitionOptions::new());
         let partition = &store.partition;
-        let plain = RawMode::default();
-        let read_ahead = RawMode { read_ahead: true, ..plain };
+        let plain = RawMode::Cached;
+        let read_ahead = RawMode::Streaming;
         assert_eq!([walk(partition), walk_raw(partition, plain)], [bytes; 2]);
         group.bench_function(format!("{name}/cursor"), |b| b.iter(|| walk(partition)));
         group.bench_function(format!("{name}/forward"), |b| b.iter(|| sum(partition.iter())));

@@ -280,7 +280,7 @@ fn write(data: &lsm_core::Partition, key: &[u8], value: Option<&[u8]>) -> Result
 fn hidden_entries(node: &Node) -> Result<u64> {
     let mut hidden = 0;
     for table in Walk::open(&node.data)?.tables() {
-        let mut entries = table.walk(RawMode { read_ahead: true, ..RawMode::default() })?;
+        let mut entries = table.walk(RawMode::Streaming)?;
         while let Some(entry) = entries.next()? {
             hidden += u64::from(entry.hidden);
         }

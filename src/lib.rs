@@ -253,8 +253,8 @@ pub mod metahive {
 /// ```
 pub mod raw {
     pub use lsm_core::raw::{
-        Description, EntryKind, FileKind, Hidden, MemtableWalk, Origin, OwnedEntry, Properties,
-        RawDamage, RawEntry, RawMode, RawTable, RawVersion, SstMeta, TableWalk, Walk, describe,
+        Description, EntryKind, FileKind, Hidden, MemtableWalk, Origin, OwnedEntry, RawDamage,
+        RawEntry, RawMode, RawTable, RawVersion, SstMeta, SstProperties, TableWalk, Walk, describe,
         describe_path,
     };
     pub use lsm_core::types::{DbId, FileNo, PartitionId};

@@ -324,7 +324,7 @@ impl Run<'_> {
 }
 
 /// From the device, many blocks at once, entry by entry where a block is damaged.
-const MODE: RawMode = RawMode { read_ahead: true, tolerant: true, uncached: true, complete: false };
+const MODE: RawMode = RawMode::Scrub;
 
 #[cfg(test)]
 mod tests {

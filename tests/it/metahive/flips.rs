@@ -94,7 +94,7 @@ struct Shown {
 
 fn shown(p: &Partition) -> BTreeSet<Shown> {
     let mut all = BTreeSet::new();
-    let mode = RawMode { tolerant: true, uncached: true, read_ahead: true, complete: false };
+    let mode = RawMode::Scrub;
     for table in p.walk().unwrap().tables() {
         let mut entries = table.walk(mode).unwrap();
         while let Some(entry) = entries.next().unwrap() {

@@ -151,7 +151,7 @@ pub(super) fn open_inputs(
     hooks: &PartitionHooks,
 ) -> Result<Vec<MergeInput>> {
     let (raw, suffix) = (hooks.seals(), &hooks.rules.reserved_suffix);
-    let mode = RawMode { read_ahead: true, tolerant: true, complete: true, uncached: false };
+    let mode = RawMode::Rewrite;
     let mut inputs = Vec::new();
     for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
         // Tables of level 0 overlap: each is a level of its own.

@@ -1,4 +1,4 @@
-//! [`describe`]: what each byte of a file of a database means, whatever kind it is.
+//! [`describe`]: the meaning of each byte of a file of a database, whatever kind it is.
 //!
 //! For `dump`. It needs one file and nothing else: neither a database nor a manifest. What a kind
 //! means is told by the format itself; only the operations in a section of the log are decoded
@@ -15,10 +15,10 @@ use crate::fs::{File, Fs, OsFs};
 use crate::types::EntryKind;
 use crate::{sstable, version, wal};
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its length in bytes.
     pub bytes: u64,
@@ -35,8 +35,8 @@ pub fn describe_path(path: &Path, inside: bool) -> Result<Description> {
     describe(OsFs.open_read(path)?, path, inside)
 }
 
-/// What each byte of the file means. With `inside` down to single entries, operations and
-/// changes. Damaged parts are described as that, and the description goes on behind them.
+/// Returns the meaning of each byte of the file. With `inside` down to single entries, operations
+/// and changes. Damaged parts are described as that, and the description goes on behind them.
 ///
 /// # Errors
 /// `Corruption` for a file of no kind that is known, and where header or footer are damaged, from
@@ -56,26 +56,27 @@ pub fn describe(file: Arc<dyn File>, path: &Path, inside: bool) -> Result<Descri
     Ok(Description { kind, bytes, lines })
 }
 
-/// What the file is by its magic; where that is damaged, by its name.
+/// The kind of the file by its magic; where that is damaged, by its name.
 fn kind_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileKind> {
-    let magic = |offset: u64| -> Result<[u8; 8]> {
-        let mut magic = [0; 8];
-        file.read_at(offset, &mut magic)?;
-        Ok(magic)
-    };
-    let front = magic(0)?;
+    let front = magic_at(file, 0)?;
     if front == wal::MAGIC {
         return Ok(FileKind::Wal);
     }
     if front == version::MAGIC {
         return Ok(FileKind::Manifest);
     }
-    if bytes >= 16 && magic(bytes - 16)? == sstable::MAGIC.to_le_bytes() {
+    if bytes >= 16 && magic_at(file, bytes - 16)? == sstable::MAGIC.to_le_bytes() {
         return Ok(FileKind::Sst);
     }
     let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
     let what = "neither a table nor a log segment nor a manifest, by magic and name";
     name.map(|name| name.kind).ok_or_else(|| Error::corruption(path, None, what))
+}
+
+fn magic_at(file: &dyn File, offset: u64) -> Result<[u8; 8]> {
+    let mut magic = [0; 8];
+    file.read_at(offset, &mut magic)?;
+    Ok(magic)
 }
 
 /// Describes the operations in a section, as far as they decode.

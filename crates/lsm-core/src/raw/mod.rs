@@ -44,13 +44,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use describe::{Description, describe, describe_path};
-pub use reading::{Found, Moment, Place, Readable, Witness, read};
+pub use reading::{Found, Moment, Readable, TablePlace, Witness, read};
 pub use versions::{RawVersion, reread, versions};
 
 pub use crate::fs::names::FileKind;
 pub use crate::hooks::{Origin, OwnedEntry};
 pub use crate::sstable::{
-    BlockCheck, EntryAt, Hidden, Properties, RawDamage, RawMode, SstReader, TableBlock,
+    BlockCheck, EntryAt, Hidden, RawDamage, RawMode, SstProperties, SstReader, TableBlock,
 };
 pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
@@ -65,7 +65,7 @@ use crate::sstable::RawIter;
 use crate::types::{DbId, KeyRef, PartitionId, SeqNo};
 use crate::version::{Table, TableContext};
 
-/// What has entries to walk: a partition of an open database.
+/// A thing with entries to walk: a partition of an open database.
 pub trait Walkable {
     /// Its present state.
     ///
@@ -81,13 +81,13 @@ pub struct Pin {
     pub partition: Arc<str>,
     /// Its memtables and tables.
     pub view: Arc<ReadView>,
-    /// How its tables are opened.
+    /// The means to open its tables.
     pub context: Arc<TableContext>,
     /// Its hooks whose code is at hand, and the rules of all of them.
     pub hooks: Arc<PartitionHooks>,
     /// The clock of the database.
     pub clock: Arc<dyn Clock>,
-    /// What must live as long as this: the open database.
+    /// A thing that must live as long as this: the open database.
     pub keep: Arc<dyn Any + Send + Sync>,
 }
 
@@ -100,19 +100,20 @@ pub struct RawEntry<'a> {
     pub seq: SeqNo,
     /// The sequence number in the file: another one in a file that was ingested.
     pub stored_seq: SeqNo,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Its value, payload or handle.
     pub value: &'a [u8],
     /// `true` if a compaction filter added it.
     pub hidden: bool,
-    /// Where it lies.
+    /// Its place.
     pub at: Origin,
 }
 
 impl fmt::Debug for RawEntry<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, value) = (self.key.escape_ascii(), self.value.escape_ascii());
+        let key = self.key.escape_ascii();
+        let value = self.value.escape_ascii();
         let hidden = if self.hidden { " hidden" } else { "" };
         write!(f, "\"{key}\"{:?}/{:?}{hidden} = \"{value}\" {:?}", self.seq, self.kind, self.at)
     }
@@ -261,7 +262,7 @@ impl RawTable {
         self.level
     }
 
-    /// What the manifest says of it.
+    /// The manifest's description of it.
     pub fn meta(&self) -> &SstMeta {
         &self.table.meta
     }
@@ -271,24 +272,24 @@ impl RawTable {
         self.table.path(&self.context)
     }
 
-    /// What it says of itself.
+    /// The table's account of itself.
     ///
     /// # Errors
-    /// Where it cannot be opened.
-    pub fn properties(&self) -> Result<Properties> {
+    /// Those of opening it.
+    pub fn properties(&self) -> Result<SstProperties> {
         Ok(self.reader()?.properties().clone())
     }
 
     /// Its entries, before the first.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// Those of opening it.
     ///
     /// # Cost
     /// Walking them is no dearer than a cursor over the partition: the bench `scan` has both.
     pub fn walk(&self, mode: RawMode) -> Result<TableWalk> {
-        let state = State::Before;
-        Ok(TableWalk { table: self.clone(), iter: self.reader()?.raw_iter(mode), state })
+        let position = WalkPosition::Before;
+        Ok(TableWalk { table: self.clone(), iter: self.reader()?.raw_iter(mode), position })
     }
 
     fn reader(&self) -> Result<&Arc<SstReader>> {
@@ -306,9 +307,9 @@ impl fmt::Debug for RawTable {
     }
 }
 
-/// Where a [`TableWalk`] is.
+/// The position of a [`TableWalk`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WalkPosition {
     Before,
     /// A seek found the entry that comes next.
     Found,
@@ -320,7 +321,7 @@ enum State {
 pub struct TableWalk {
     table: RawTable,
     iter: RawIter,
-    state: State,
+    position: WalkPosition,
 }
 
 impl TableWalk {
@@ -334,7 +335,7 @@ impl TableWalk {
     /// # Errors
     /// As [`TableWalk::next`].
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.state = State::Found;
+        self.position = WalkPosition::Found;
         let sought = self.iter.seek(KeyRef::seek(key, SeqNo::MAX));
         sought.map_err(|error| error.in_partition(&self.table.partition))
     }
@@ -342,15 +343,15 @@ impl TableWalk {
     /// The next entry; `None` behind the last.
     ///
     /// # Errors
-    /// Corruption that names partition, file and offset; with [`RawMode::tolerant`] only that of
+    /// Corruption that names partition, file and offset; in a tolerant [`RawMode`] only that of
     /// the index: suspect entries of damaged blocks are handed over, see
     /// [`Origin::block_verified`].
     #[expect(clippy::should_implement_trait, reason = "it lends what it returns")]
     pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
-        let moved = match std::mem::replace(&mut self.state, State::On) {
-            State::Before => self.iter.seek_to_first(),
-            State::On if self.iter.valid() => self.iter.next(),
-            State::On | State::Found => Ok(()),
+        let moved = match std::mem::replace(&mut self.position, WalkPosition::On) {
+            WalkPosition::Before => self.iter.seek_to_first(),
+            WalkPosition::On if self.iter.valid() => self.iter.next(),
+            WalkPosition::On | WalkPosition::Found => Ok(()),
         };
         moved.map_err(|error| error.in_partition(&self.table.partition))?;
         if !self.iter.valid() {
@@ -358,10 +359,15 @@ impl TableWalk {
         }
         let (block_offset, entry, block_verified) = self.iter.origin();
         let meta = &self.table.table.meta;
-        let (file, level) = (Some(meta.file), self.table.level);
-        let at = Origin { file, level, block_offset, entry, block_verified };
-        let (key, value) = (self.iter.key(), self.iter.value());
-        Ok(Some(entry_of(key, value, meta.global_seq, self.iter.hidden(), at)))
+        let at = Origin {
+            file: Some(meta.file),
+            level: self.table.level,
+            block_offset,
+            entry,
+            block_verified,
+        };
+        let hidden = self.iter.hidden();
+        Ok(Some(entry_of(self.iter.key(), self.iter.value(), meta.global_seq, hidden, at)))
     }
 
     /// The damaged blocks that a tolerant walk met so far.

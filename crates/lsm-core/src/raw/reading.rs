@@ -20,7 +20,7 @@ use crate::sstable::{EntryAt, TableBlock, bloom_hash};
 use crate::types::{EntryKind, SeqNo, Slice};
 use crate::version::Table;
 
-/// What is read at one moment: a partition as it is now, or as a snapshot sees it.
+/// A thing to read at one moment: a partition as it is now, or as a snapshot sees it.
 pub trait Readable {
     /// Calls `look` with what a point read of `key` needs, and the key as it is stored.
     ///
@@ -32,7 +32,7 @@ pub trait Readable {
         look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
     ) -> Result<T>;
 
-    /// What a scan needs, and the hooks.
+    /// Returns what a scan needs, and the hooks.
     ///
     /// # Errors
     /// If it is closed or dropped.
@@ -65,17 +65,17 @@ pub struct Found<'a> {
     pub seq: SeqNo,
     /// The sequence number in the file: another one in a file that was ingested.
     pub stored_seq: SeqNo,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Its value, payload or handle: the very bytes that are handed out.
     pub value: &'a [u8],
-    /// Where it lies; `None` for a memtable.
-    pub place: Option<Place<'a>>,
+    /// Its place in a table; `None` for a memtable.
+    pub place: Option<TablePlace<'a>>,
 }
 
-/// Where an entry of a table lies.
+/// The place of an entry of a table.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct TablePlace<'a> {
     /// The level of the table.
     pub level: usize,
     /// The table.
@@ -89,10 +89,16 @@ pub struct Place<'a> {
 impl Found<'_> {
     /// Its place in the words of a walk.
     pub fn origin(&self) -> Origin {
-        let Some(Place { level, table, block, at }) = self.place else { return Origin::MEMTABLE };
-        let (file, block_offset) = (Some(table.meta.file), block.offset());
-        let entry = block.place(at);
-        Origin { file, level, block_offset, entry, block_verified: true }
+        let Some(TablePlace { level, table, block, at }) = self.place else {
+            return Origin::MEMTABLE;
+        };
+        Origin {
+            file: Some(table.meta.file),
+            level,
+            block_offset: block.offset(),
+            entry: block.place(at),
+            block_verified: true,
+        }
     }
 }
 
@@ -118,8 +124,8 @@ pub fn read(
     is_fresh: bool,
     witness: &mut impl Witness,
 ) -> Result<Option<Slice>> {
-    let (context, hash) = (&moment.context, bloom_hash(key));
-    let mut looks = Looks { context, key, hash, is_fresh, witness };
+    let context = &moment.context;
+    let mut looks = Looks { context, key, hash: bloom_hash(key), is_fresh, witness };
     let found = read::search(context.view, key, &mut looks)?;
     Ok(found.flatten())
 }
@@ -134,7 +140,7 @@ struct Looks<'l, W> {
 }
 
 impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
-    /// What the entry that was found gives the key.
+    /// The value that the entry that was found gives the key.
     type Found = Option<Slice>;
 
     #[inline(always)]
@@ -142,7 +148,8 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
         let Some((trailer, value)) = memtable.get(self.key, self.hash, self.context.seq) else {
             return Ok(None);
         };
-        let (seq, kind) = (trailer.seq(), trailer.kind().unwrap_or(EntryKind::Poison));
+        let seq = trailer.seq();
+        let kind = trailer.kind().unwrap_or(EntryKind::Poison);
         self.witness.found(&Found { seq, stored_seq: seq, kind, value: &value, place: None })?;
         read::resolve(self.context, Some(kind), value, None, self.key).map(Some)
     }
@@ -166,7 +173,7 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
             stored_seq,
             kind,
             value: &entry.value,
-            place: Some(Place { level, table, block: &looked.block, at: entry.at }),
+            place: Some(TablePlace { level, table, block: &looked.block, at: entry.at }),
         })?;
         read::resolve(self.context, Some(kind), entry.value, Some(table), self.key).map(Some)
     }

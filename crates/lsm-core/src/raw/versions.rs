@@ -1,11 +1,13 @@
-//! [`versions`]: everything that is stored of one key, and [`reread`]: one entry once more.
+//! [`versions`]: all stored versions of one key, and [`reread`]: one entry once more.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{EntryKind, Origin, OwnedEntry, RawEntry, RawMode, RawTable, Walk, Walkable, entry_of};
-use crate::error::{Error, Result};
+use super::{
+    EntryKind, Origin, OwnedEntry, RawEntry, RawMode, RawTable, TableWalk, Walk, Walkable, entry_of,
+};
+use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::memtable::Memtable;
 use crate::types::{KeyRef, SeqNo};
@@ -17,13 +19,13 @@ pub struct RawVersion {
     pub seq: SeqNo,
     /// The sequence number in the file: another one in a file that was ingested.
     pub stored_seq: SeqNo,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Its value, payload or handle.
     pub value: Vec<u8>,
     /// `true` if a compaction filter added it.
     pub hidden: bool,
-    /// Where it lies. One whose block did not verify is suspect.
+    /// Its place. A version whose block did not verify is suspect.
     pub at: Origin,
     /// The file; `None` in memory.
     pub path: Option<PathBuf>,
@@ -78,15 +80,25 @@ impl RawTable {
     /// # Cost
     /// Reads the index, and the blocks that hold the key.
     pub fn versions(&self, key: &[u8], found: &mut Vec<RawVersion>) -> Result<()> {
-        let blame = |error: Error| error.in_partition(&self.partition).at_key(key);
-        let mut entries = self.walk(RawMode { tolerant: true, ..RawMode::default() })?;
-        entries.seek(key).map_err(blame)?;
-        while let Some(entry) = entries.next().map_err(blame)?.filter(|entry| entry.key == key) {
+        let mut entries = self.walk(RawMode::Suspects)?;
+        self.collect(&mut entries, key, found)
+            .map_err(|error| error.in_partition(&self.partition).at_key(key))
+    }
+
+    fn collect(
+        &self,
+        entries: &mut TableWalk,
+        key: &[u8],
+        found: &mut Vec<RawVersion>,
+    ) -> Result<()> {
+        entries.seek(key)?;
+        while let Some(entry) = entries.next()?.filter(|entry| entry.key == key) {
             found.push(RawVersion::new(&entry, Some(self.path()), false));
         }
+        // An entry that was left out might be a version of the key.
         match entries.damage().iter().find(|damage| damage.is_lossy) {
             None => Ok(()),
-            Some(damage) => Err(blame(damage.error.clone())),
+            Some(damage) => Err(damage.error.clone()),
         }
     }
 }

@@ -75,7 +75,7 @@ pub struct Block {
     base_seq: u64,
     /// Length of the common prefix.
     common: u32,
-    /// Where the first visible key begins; 0 without one.
+    /// Offset of the first visible key; 0 without one.
     first_key: u32,
     /// The common prefix, if it is not longer: it is compared in every search, and here it costs
     /// no further line of memory.
@@ -94,7 +94,7 @@ pub(super) struct Head {
     pub value_len: usize,
     /// Sequence number less the base.
     pub delta: u64,
-    /// Where the suffix begins in the payload.
+    /// Offset of the suffix in the payload.
     pub suffix: usize,
 }
 
@@ -106,7 +106,6 @@ impl Head {
         if word & 0x8080_8000 != 0 {
             return Head::decode_long(bytes, at);
         }
-        let byte = |i: u32| (word >> (8 * i)) as u8 as usize;
         let (delta, delta_len) = match word >> 32 & 0x8080_8080 {
             // The sequence passes the word.
             0x8080_8080 => varint_at(bytes, at + 4)?,
@@ -125,9 +124,9 @@ impl Head {
         };
         Some(Head {
             header: word as u8,
-            shared: byte(1),
-            suffix_len: byte(2),
-            value_len: byte(3),
+            shared: usize::from((word >> 8) as u8),
+            suffix_len: usize::from((word >> 16) as u8),
+            value_len: usize::from((word >> 24) as u8),
             delta,
             suffix: at + 4 + delta_len,
         })
@@ -136,27 +135,32 @@ impl Head {
     #[cold]
     fn decode_long(bytes: &[u8], at: usize) -> Option<Head> {
         let header = *bytes.get(at)?;
-        let mut at = at + 1;
-        let mut varint = || {
-            let (n, len) = varint_at(bytes, at)?;
-            at += len;
-            Some(n)
-        };
-        let shared = usize::try_from(varint()?).ok()?;
-        let suffix_len = usize::try_from(varint()?).ok()?;
-        let value_len = usize::try_from(varint()?).ok()?;
-        let delta = varint()?;
-        Some(Head { header, shared, suffix_len, value_len, delta, suffix: at })
+        let shared_at = at + 1;
+        let (shared, len) = varint_at(bytes, shared_at)?;
+        let suffix_len_at = shared_at + len;
+        let (suffix_len, len) = varint_at(bytes, suffix_len_at)?;
+        let value_len_at = suffix_len_at + len;
+        let (value_len, len) = varint_at(bytes, value_len_at)?;
+        let delta_at = value_len_at + len;
+        let (delta, len) = varint_at(bytes, delta_at)?;
+        Some(Head {
+            header,
+            shared: usize::try_from(shared).ok()?,
+            suffix_len: usize::try_from(suffix_len).ok()?,
+            value_len: usize::try_from(value_len).ok()?,
+            delta,
+            suffix: delta_at + len,
+        })
     }
 }
 
-/// What a look-up found: an entry without its user key, which is the one that was asked for.
+/// The finding of a look-up: an entry without its user key, which is the one that was asked for.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     /// Which visible entry it is.
     pub at: usize,
     pub trailer: Trailer,
-    /// Where the value begins in the payload.
+    /// Offset of the value in the payload.
     pub value: usize,
     pub value_len: usize,
 }
@@ -172,7 +176,7 @@ impl Block {
     /// Checks a payload completely. Hidden entries are accepted with the table's `hidden_suffix`.
     ///
     /// # Errors
-    /// What is wrong, and at which byte.
+    /// The defect, and the byte at which it is.
     pub(super) fn parse(
         payload: Payload,
         hidden_suffix: Option<&[u8]>,
@@ -181,7 +185,9 @@ impl Block {
         let payload = &bytes[..len];
         let tail = len.checked_sub(TAIL_BYTES).ok_or(bad("block has no tail", len))?;
         let mut reader = Reader::new(&payload[tail..]);
-        let (base_seq, common, count) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        let base_seq = reader.u64()?;
+        let common = reader.u32()?;
+        let count = reader.u32()?;
         let restart_bytes = 4 * u64::from(count.div_ceil(RESTART_ENTRIES));
         let end = usize::try_from(restart_bytes).ok().and_then(|bytes| tail.checked_sub(bytes));
         let end = end.ok_or(bad("restarts pass the front of the block", tail))?;
@@ -205,7 +211,8 @@ impl Block {
         };
         check.entries(count)?;
         let hidden = (!check.hidden.is_empty()).then(|| check.hidden.into());
-        let (words, offsets): (_, Box<[u32]>) = (check.words.into(), check.offsets.into());
+        let words = check.words.into();
+        let offsets: Box<[u32]> = check.offsets.into();
         let first_key = match offsets.first() {
             Some(at) => Head::decode(payload, *at as usize).ok_or(bad("bad entry", 0))?.suffix,
             None => 0,
@@ -276,7 +283,8 @@ impl Block {
 
     /// Number of hidden entries before the first that is not before `target`.
     fn lower_bound_hidden(&self, target: KeyRef<'_>, suffix: &[u8]) -> usize {
-        let (mut low, mut high) = (0, self.hidden().len());
+        let mut low = 0;
+        let mut high = self.hidden().len();
         let mut key = Vec::new();
         while low < high {
             let middle = low + (high - low) / 2;
@@ -312,7 +320,7 @@ impl Block {
         (KeyRef::new(&found, trailer) == target).then(|| self.hidden_head(offset))
     }
 
-    /// How many entries lie before visible entry `i`, hidden ones counted.
+    /// Returns the number of entries before visible entry `i`, hidden ones counted.
     pub(super) fn entries_before(&self, i: usize) -> usize {
         let offset = self.offsets[i];
         i + self.hidden().partition_point(|hidden| *hidden < offset)
@@ -320,31 +328,36 @@ impl Block {
 
     /// The first and the last key of all entries.
     pub(super) fn edges(&self, suffix: &[u8]) -> (InternalKey, InternalKey) {
-        let visible = |i: usize| {
-            let entry = self.key(i);
-            let user = [entry.key.shared, entry.key.suffix].concat();
-            InternalKey { user: user.into(), trailer: entry.trailer }
+        let visible = &*self.offsets;
+        let hidden = self.hidden();
+        let first = match (visible.first(), hidden.first()) {
+            (Some(a), b) if b.is_none_or(|b| a < b) => self.whole_key(0),
+            _ => self.whole_hidden_key(0, suffix),
         };
-        let hidden = |h: usize| {
-            let mut user = Vec::new();
-            let trailer = self.hidden_key(h, suffix, &mut user);
-            InternalKey { user: user.into(), trailer }
-        };
-        let (offsets, others) = (&*self.offsets, self.hidden());
-        let first = match (offsets.first(), others.first()) {
-            (Some(a), b) if b.is_none_or(|b| a < b) => visible(0),
-            _ => hidden(0),
-        };
-        let last = match (offsets.last(), others.last()) {
-            (Some(a), b) if b.is_none_or(|b| a > b) => visible(offsets.len() - 1),
-            _ => hidden(others.len() - 1),
+        let last = match (visible.last(), hidden.last()) {
+            (Some(a), b) if b.is_none_or(|b| a > b) => self.whole_key(visible.len() - 1),
+            _ => self.whole_hidden_key(hidden.len() - 1, suffix),
         };
         (first, last)
     }
 
-    /// How many visible and how many hidden entries lie before entry `i` of all.
+    /// The key of visible entry `i`, in one piece.
+    pub(super) fn whole_key(&self, i: usize) -> InternalKey {
+        let entry = self.key(i);
+        let user = [entry.key.shared, entry.key.suffix].concat();
+        InternalKey { user: user.into(), trailer: entry.trailer }
+    }
+
+    fn whole_hidden_key(&self, h: usize, suffix: &[u8]) -> InternalKey {
+        let mut user = Vec::new();
+        let trailer = self.hidden_key(h, suffix, &mut user);
+        InternalKey { user: user.into(), trailer }
+    }
+
+    /// Returns the numbers of visible and of hidden entries before entry `i` of all.
     pub(super) fn counts_before(&self, i: usize) -> (usize, usize) {
-        let (mut visible, mut hidden) = (0, 0);
+        let mut visible = 0;
+        let mut hidden = 0;
         while visible + hidden < i {
             let next = self.hidden().get(hidden);
             if next.is_some_and(|at| self.offsets.get(visible).is_none_or(|other| other > at)) {
@@ -362,8 +375,8 @@ impl Block {
         SeqNo::new(self.base_seq + delta).expect("checked by parse")
     }
 
-    /// Returns `true` if the last entry is a hidden one with this user key: then the next block may hold
-    /// visible entries of it.
+    /// Returns `true` if the last entry is a hidden one with this user key: then the next block may
+    /// hold visible entries of it.
     pub(super) fn ends_hidden_with(&self, user_key: &[u8], hidden_suffix: &[u8]) -> bool {
         let Some(last) = self.hidden().last() else { return false };
         if self.offsets.last().is_some_and(|visible| visible > last) {
@@ -397,7 +410,7 @@ impl Block {
         head.expect("entries were decoded when the block was parsed")
     }
 
-    /// Where the restart key of entry `i` lies in the payload.
+    /// Returns the range of the payload that holds the restart key of entry `i`.
     #[inline]
     pub(super) fn restart_range(&self, i: usize) -> Range<usize> {
         let head = self.head(i - i % RESTART_ENTRIES as usize);
@@ -420,7 +433,8 @@ impl Block {
         EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
     }
 
-    /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before it.
+    /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before
+    /// it.
     pub(super) fn is_version(&self, i: usize) -> bool {
         let [before, here] = [self.key(i - 1).key, self.key(i).key];
         before.shared.iter().chain(before.suffix).eq(here.shared.iter().chain(here.suffix))
@@ -431,7 +445,7 @@ impl Block {
         &self.bytes[self.value_range(i)]
     }
 
-    /// Where the value of entry `i` lies in the payload; the entry ends with it.
+    /// Returns the range of the payload that holds the value of entry `i`; the entry ends with it.
     pub(super) fn value_range(&self, i: usize) -> Range<usize> {
         let head = self.head(i);
         let start = head.suffix + head.suffix_len;

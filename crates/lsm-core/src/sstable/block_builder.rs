@@ -4,6 +4,8 @@
 //! Invariant: keys, hidden ones included, arrive in strictly ascending internal order; the caller
 //! has checked it.
 
+use std::cmp::Ordering;
+
 use crate::codec::{put_u32, put_u64, put_varint};
 use crate::types::{KeyRef, SeqNo, Trailer};
 
@@ -17,19 +19,19 @@ pub(super) struct BlockBuilder {
     payload: Vec<u8>,
     /// Offset of each restart entry.
     restarts: Vec<u32>,
-    /// Where the present restart key lies in the payload.
+    /// Range of the present restart key in the payload.
     restart_key: std::ops::Range<usize>,
-    /// Where the first key lies in the payload.
+    /// Range of the first key in the payload.
     first_key: std::ops::Range<usize>,
     /// Visible entries.
     count: u32,
-    /// Where the key of each visible entry lies; empty where there will be no hidden ones.
-    owners: Vec<Place>,
+    /// The key of each visible entry; empty where there will be no hidden ones.
+    owners: Vec<PlacedKey>,
     has_hidden: bool,
 }
 
-/// Where a key lies in the payload of a block under construction.
-struct Place {
+/// A key in the payload of a block under construction.
+struct PlacedKey {
     restart: usize,
     shared: usize,
     suffix: usize,
@@ -84,25 +86,29 @@ impl BlockBuilder {
         put_hidden(&mut self.payload, key.user, seq, self.base_seq, back, payload);
     }
 
-    /// How many visible entries before the end the entry of `user` and `seq` lies, if it is here.
+    /// Returns by how many visible entries before the end the entry of `user` and `seq` lies, if it
+    /// is here.
     fn back_to(&self, user: &[u8], seq: SeqNo) -> Option<usize> {
-        let order = |place: &Place| {
-            let shared = &self.payload[place.restart..place.restart + place.shared];
-            let suffix = &self.payload[place.suffix..place.suffix + place.suffix_len];
-            compare_tails(shared, suffix, user).then_with(|| seq.cmp(&place.trailer.seq()))
-        };
-        let count = self.owners.len();
+        let last = self.owners.last()?;
         // Most often it is the last.
-        let is_owner = |place: &Place| {
-            let shared = &self.payload[place.restart..place.restart + place.shared];
-            let suffix = &self.payload[place.suffix..place.suffix + place.suffix_len];
-            place.trailer.seq() == seq && JoinedKey { shared, suffix }.is(user)
-        };
-        if self.owners.last().is_some_and(is_owner) {
+        if last.trailer.seq() == seq && self.joined(last).is(user) {
             return Some(1);
         }
-        let at = self.owners.partition_point(|place| order(place).is_lt());
-        self.owners.get(at).filter(|place| order(place).is_eq()).map(|_| count - at)
+        let at = self.owners.partition_point(|owner| self.order(owner, user, seq).is_lt());
+        let found = self.owners.get(at)?;
+        self.order(found, user, seq).is_eq().then(|| self.owners.len() - at)
+    }
+
+    fn joined(&self, placed: &PlacedKey) -> JoinedKey<'_> {
+        let shared = &self.payload[placed.restart..placed.restart + placed.shared];
+        let suffix = &self.payload[placed.suffix..placed.suffix + placed.suffix_len];
+        JoinedKey { shared, suffix }
+    }
+
+    /// Internal order of an entry against the entry of `user` and `seq`.
+    fn order(&self, placed: &PlacedKey, user: &[u8], seq: SeqNo) -> Ordering {
+        let key = self.joined(placed);
+        compare_tails(key.shared, key.suffix, user).then_with(|| seq.cmp(&placed.trailer.seq()))
     }
 
     /// Appends an entry whose value is the pieces of `value` one after the other.
@@ -133,7 +139,7 @@ impl BlockBuilder {
             }
         }
         if self.has_hidden {
-            self.owners.push(Place {
+            self.owners.push(PlacedKey {
                 restart: self.restart_key.start,
                 shared,
                 suffix: start,

@@ -15,7 +15,7 @@ use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
 /// The one pass over a block's entries that makes them trusted.
 pub(super) struct Check<'a> {
     pub payload: &'a [u8],
-    /// Where the entries end.
+    /// End of the entries.
     pub end: usize,
     pub common: usize,
     pub base_seq: u64,
@@ -44,7 +44,7 @@ impl<'a> Check<'a> {
     /// Takes in `count` visible entries and the hidden ones among them.
     ///
     /// # Errors
-    /// What is wrong, and at which byte.
+    /// The defect, and the byte at which it is.
     pub(super) fn entries(&mut self, count: usize) -> Result<(), Malformed> {
         let mut at = 0;
         let mut restart: &[u8] = &[];

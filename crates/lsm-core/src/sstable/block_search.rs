@@ -38,7 +38,8 @@ pub(super) fn common_len(a: &[u8], b: &[u8]) -> usize {
     let mut words_a = a.chunks_exact(8);
     let mut words_b = b.chunks_exact(8);
     for (a, b) in words_a.by_ref().zip(words_b.by_ref()) {
-        let (a, b) = (prefix8(a), prefix8(b));
+        let a = prefix8(a);
+        let b = prefix8(b);
         if a != b {
             return len + ((a ^ b).leading_zeros() / 8) as usize;
         }
@@ -95,6 +96,8 @@ impl Block {
             _ if target.user < common => return 0,
             _ => return self.len(),
         };
+        // Over the words first: 8 bytes an entry, one after the other in memory, so that a search
+        // touches a few cache lines. Bisecting the keys themselves would rebuild one at each step.
         let word = prefix8(rest);
         let words = &*self.words;
         let low = words.partition_point(|w| *w < word);
@@ -106,7 +109,10 @@ impl Block {
             return low + usize::from(self.is_before(low, target));
         }
         let ties = words[low..].partition_point(|w| *w == word);
-        let (mut low, mut high) = (low, low + ties);
+        // Ties: keys that share 8 bytes behind the common prefix, or versions of one key. Their
+        // words say nothing more, so whole keys are compared, each rebuilt from two pieces.
+        let mut low = low;
+        let mut high = low + ties;
         while low < high {
             let middle = low + (high - low) / 2;
             if self.is_before(middle, target) {

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! offset  size  name       meaning
-//! 0       1     extractor  what of a key is hashed: 1 the whole user key
+//! 0       1     extractor  part of a key that is hashed: 1 the whole user key
 //! 1       1     probes     bits that a key sets in its line
 //! 2       6     reserved   0
 //! 8       64*n  lines      of 8 words of 64 bits each
@@ -116,7 +116,8 @@ impl Bloom {
     /// know, so that it cannot be asked.
     pub(super) fn parse(payload: &[u8]) -> Result<Option<Bloom>, Malformed> {
         let mut reader = Reader::new(payload);
-        let (extractor, probes) = (reader.u8()?, reader.u8()?);
+        let extractor = reader.u8()?;
+        let probes = reader.u8()?;
         reader.take(HEAD_BYTES - 2)?;
         if extractor != WHOLE_KEY {
             return Ok(None);
@@ -159,6 +160,10 @@ impl Bloom {
 mod tests {
     use super::*;
 
+    fn may_contain_number(bloom: &Bloom, n: u64) -> bool {
+        bloom.may_contain(bloom_hash(&n.to_le_bytes()))
+    }
+
     #[test]
     fn every_key_is_found_and_false_positives_are_near_theory() {
         for (bits_per_key, most) in [(4, 0.17), (8, 0.032), (10, 0.014), (16, 0.0025), (20, 0.001)]
@@ -168,9 +173,8 @@ mod tests {
             let payload = builder.finish().unwrap();
             assert_eq!(payload.len() as u64, builder.payload_bytes());
             let bloom = Bloom::parse(&payload).unwrap().unwrap();
-            let has = |n: u64| bloom.may_contain(bloom_hash(&n.to_le_bytes()));
-            assert!((0..100_000).all(has));
-            let wrong = (100_000..300_000).filter(|n| has(*n)).count();
+            assert!((0..100_000).all(|n| may_contain_number(&bloom, n)));
+            let wrong = (100_000..300_000).filter(|n| may_contain_number(&bloom, *n)).count();
             let rate = wrong as f64 / 200_000.0;
             assert!(rate < most, "{bits_per_key} bits a key: {rate}");
         }

@@ -1,4 +1,4 @@
-//! [`describe`]: what each byte of a table file means, for `dump`.
+//! [`describe`]: the meaning of each byte of a table file, for `dump`.
 //!
 //! It needs no manifest: the file's identity is taken from its own footer. Damaged blocks are
 //! described as such, and the description goes on behind them.
@@ -14,13 +14,13 @@ use crate::options::Compression;
 
 use super::block::{Block, RESTART_ENTRIES, TAIL_BYTES};
 use super::footer::{FOOTER_FIELDS, Footer};
-use super::index::{Index, extent_at, separator};
-use super::properties::Properties;
+use super::index::{Index, extent_at};
+use super::properties::SstProperties;
 use super::stored::{Access, Extent, Source, TRAILER_BYTES};
 
-/// What each byte of the table in `file` means: ranges in the file with a text for people, in the
-/// order of the file. With `entries`, those of data blocks too, behind their block and inside its
-/// range; where the block is compressed they have the range of the block.
+/// Returns the meaning of each byte of the table in `file`: ranges in the file with a text for
+/// people, in the order of the file. With `entries`, those of data blocks too, behind their block
+/// and inside its range; where the block is compressed they have the range of the block.
 ///
 /// # Errors
 /// `Corruption` or `Unsupported` where the footer cannot be read: nothing is known then. `Io`.
@@ -95,7 +95,7 @@ impl Description {
         let source = self.source.clone();
         let mut suffix = Vec::new();
         self.whole_block(extent, |payload| {
-            match Properties::decode(&source, extent.offset, payload) {
+            match SstProperties::decode(&source, extent.offset, payload) {
                 Ok(properties) => {
                     suffix.clone_from(&properties.hidden_suffix);
                     format!("properties: {properties:?}")
@@ -134,7 +134,7 @@ impl Description {
         });
         let text = match &block {
             Ok(block) => {
-                let last = separator(block, block.len() - 1);
+                let last = block.whole_key(block.len() - 1);
                 format!("{name}: {} entries up to {:?}", block.len(), last.as_ref())
             }
             Err(error) => format!("damaged {name}: {error}"),
@@ -157,9 +157,10 @@ impl Description {
         match read {
             Ok((block, len)) => {
                 let (first, last) = block.edges(&suffix);
-                let (visible, hidden) = (block.len(), block.hidden().len());
                 let text = format!(
-                    "data block {i}: {visible} entries, {hidden} hidden, {len} bytes, {:?} to {:?}",
+                    "data block {i}: {} entries, {} hidden, {len} bytes, {:?} to {:?}",
+                    block.len(),
+                    block.hidden().len(),
                     first.as_ref(),
                     last.as_ref(),
                 );
@@ -187,11 +188,9 @@ impl Description {
         let mut starts: Vec<u32> = block.offsets.iter().chain(block.hidden()).copied().collect();
         starts.sort_unstable();
         let ends = starts.iter().skip(1).map(|at| *at as usize).chain([tail - restarts]);
-        let place = |start: usize, end: usize| match is_plain {
-            true => range.start + start as u64..range.start + end as u64,
-            false => range.clone(),
-        };
-        let (mut visible, mut hidden, mut key) = (0, 0, Vec::new());
+        let mut visible = 0;
+        let mut hidden = 0;
+        let mut key = Vec::new();
         for (start, end) in starts.iter().zip(ends) {
             let text = if block.hidden().get(hidden) == Some(start) {
                 let trailer = block.hidden_key(hidden, suffix, &mut key);
@@ -200,16 +199,17 @@ impl Description {
                 let key = crate::types::KeyRef::new(&key, trailer);
                 format!("hidden entry {key:?}, payload of {payload} bytes")
             } else {
-                let entry = separator(block, visible);
+                let entry = block.whole_key(visible);
                 let value = block.value(visible).len();
                 visible += 1;
                 format!("entry {:?}, value of {value} bytes", entry.as_ref())
             };
-            self.line(place(*start as usize, end), text);
+            let at = if is_plain { part_of(&range, *start as usize, end) } else { range.clone() };
+            self.line(at, text);
         }
         if is_plain {
-            self.line(place(tail - restarts, tail), "restarts");
-            self.line(place(tail, len), "base sequence, common prefix, count");
+            self.line(part_of(&range, tail - restarts, tail), "restarts");
+            self.line(part_of(&range, tail, len), "base sequence, common prefix, count");
         }
     }
 
@@ -222,7 +222,12 @@ impl Description {
     }
 }
 
-/// Where the payload of a stored block lies.
+/// The bytes of the file from `start` to `end` of `payload`, which is stored as it is.
+fn part_of(payload: &Range<u64>, start: usize, end: usize) -> Range<u64> {
+    payload.start + start as u64..payload.start + end as u64
+}
+
+/// The range of the payload of a stored block.
 fn payload_range(extent: Extent) -> Range<u64> {
     extent.offset..extent.end().saturating_sub(TRAILER_BYTES as u64).max(extent.offset)
 }

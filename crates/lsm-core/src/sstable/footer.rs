@@ -117,73 +117,76 @@ impl Footer {
         let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
         let mut buf = [0; FOOTER_BYTES_MAX];
         let buf = &mut buf[..reach as usize];
-        source.read_exact(access, source.file_bytes - reach, buf)?;
-        let bad = |what: &str| source.corruption(source.file_bytes - reach, what);
+        let buf_at = source.file_bytes - reach;
+        source.read_exact(access, buf_at, buf)?;
         let Some((_, ending)) = buf.split_last_chunk::<ENDING_BYTES>() else {
-            return Err(bad("file is too short for a table"));
+            return Err(source.corruption(buf_at, "file is too short for a table"));
         };
-        let malformed = |_: Malformed| bad("footer ends too soon");
-        let mut reader = Reader::new(ending);
-        let len = reader.u32().map_err(malformed)?;
-        let version = reader.u32().map_err(malformed)?;
-        let magic = reader.u64().map_err(malformed)?;
-        let checksum = reader.u64().map_err(malformed)?;
-        if magic != MAGIC {
-            return Err(bad("file does not end like a table"));
+        let Ok(ending) = Ending::decode(ending) else {
+            return Err(source.corruption(buf_at, "footer ends too soon"));
+        };
+        if ending.magic != MAGIC {
+            return Err(source.corruption(buf_at, "file does not end like a table"));
         }
-        let Some(start) = buf.len().checked_sub(len as usize) else {
-            return Err(bad("footer length does not fit the file"));
+        let Some(start) = buf.len().checked_sub(ending.footer_len as usize) else {
+            return Err(source.corruption(buf_at, "footer length does not fit the file"));
         };
         let footer = &buf[start..];
         let covered = footer.len().saturating_sub(8);
-        if checksum64_seeded(&footer[..covered], source.file_bytes) != checksum {
-            return Err(bad("footer checksum does not match"));
+        // Seeded with the length, so that a table that was cut or grew does not verify.
+        if checksum64_seeded(&footer[..covered], source.file_bytes) != ending.checksum {
+            return Err(source.corruption(buf_at, "footer checksum does not match"));
         }
-        if version != VERSION {
-            let what = format!("table format version {version} in {}", source.path.display());
-            return Err(Error::new(ErrorKind::Unsupported, what));
+        let at = source.file_bytes - u64::from(ending.footer_len);
+        let decoded = if ending.version == VERSION {
+            Footer::decode(footer, at)
+        } else {
+            Ok(Err(format!("table format version {}", ending.version)))
+        };
+        match decoded {
+            Ok(Ok(footer)) => Ok((footer, at)),
+            Ok(Err(needed)) => {
+                let what = format!("{needed} in {}", source.path.display());
+                Err(Error::new(ErrorKind::Unsupported, what))
+            }
+            Err(bad) => Err(source.corruption(at + bad.at as u64, bad.what)),
         }
-        let decoded = Footer::decode(source, footer)?;
-        Ok((decoded, source.file_bytes - u64::from(len)))
     }
 
-    fn decode(source: &Source, bytes: &[u8]) -> Result<Footer> {
-        let at = source.file_bytes - bytes.len() as u64;
-        let malformed = |e: Malformed| source.corruption(at + e.at as u64, e.what);
+    /// Decodes the bytes of a footer that begins at `at` of its file. The inner error says what in
+    /// it needs newer code.
+    fn decode(bytes: &[u8], at: u64) -> Result<Result<Footer, String>, Malformed> {
         let mut reader = Reader::new(bytes);
-        let unsupported = |what: String| {
-            let place = source.path.display();
-            Err(Error::new(ErrorKind::Unsupported, format!("{what} in {place}")))
-        };
-        reader.take(16).map_err(malformed)?;
-        let incompatible = reader.u64().map_err(malformed)?;
+        // Compatible and read-compatible features: neither keeps this code from reading.
+        reader.take(16)?;
+        let incompatible = reader.u64()?;
         let unknown = incompatible & !INCOMPATIBLE_KNOWN;
         if unknown != 0 {
-            return unsupported(format!("unknown incompatible table features {unknown:#x}"));
+            return Ok(Err(format!("unknown incompatible table features {unknown:#x}")));
         }
-        let checksum = reader.u8().map_err(malformed)?;
-        let trailer = reader.u8().map_err(malformed)?;
+        let checksum = reader.u8()?;
+        let trailer = reader.u8()?;
         if checksum != CHECKSUM_XXH3_64 || usize::from(trailer) != super::stored::TRAILER_BYTES {
-            return unsupported(format!("block checksum {checksum} of {trailer} bytes"));
+            return Ok(Err(format!("block checksum {checksum} of {trailer} bytes")));
         }
-        let index_levels = reader.u8().map_err(malformed)?;
-        reader.take(5).map_err(malformed)?;
-        let db_id = DbId(reader.u128().map_err(malformed)?);
-        let unique_id = reader.u128().map_err(malformed)?;
+        let index_levels = reader.u8()?;
+        if !(1..=2).contains(&index_levels) {
+            return Err(reader.malformed("index has neither one level nor two"));
+        }
+        reader.take(5)?;
+        let db_id = DbId(reader.u128()?);
+        let unique_id = reader.u128()?;
         let mut extents = [Extent { offset: 0, len: 0 }; 3];
         for extent in &mut extents {
-            extent.offset = reader.u64().map_err(malformed)?;
-            extent.len = reader.u64().map_err(malformed)?;
+            extent.offset = reader.u64()?;
+            extent.len = reader.u64()?;
             if extent.end() > at {
-                return Err(malformed(reader.malformed("block lies beyond the footer")));
+                return Err(reader.malformed("block lies beyond the footer"));
             }
         }
         let [bloom, index, properties] = extents;
-        let file_hash = reader.u128().map_err(malformed)?;
-        if !(1..=2).contains(&index_levels) {
-            return Err(source.corruption(at, "index has neither one level nor two"));
-        }
-        Ok(Footer {
+        let file_hash = reader.u128()?;
+        Ok(Ok(Footer {
             incompatible,
             index_levels,
             db_id,
@@ -192,6 +195,26 @@ impl Footer {
             index,
             properties,
             file_hash,
+        }))
+    }
+}
+
+/// The last fields of a footer, which lie at the same distance from the end in every version.
+struct Ending {
+    footer_len: u32,
+    version: u32,
+    magic: u64,
+    checksum: u64,
+}
+
+impl Ending {
+    fn decode(bytes: &[u8; ENDING_BYTES]) -> Result<Ending, Malformed> {
+        let mut reader = Reader::new(bytes);
+        Ok(Ending {
+            footer_len: reader.u32()?,
+            version: reader.u32()?,
+            magic: reader.u64()?,
+            checksum: reader.u64()?,
         })
     }
 }

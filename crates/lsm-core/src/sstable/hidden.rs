@@ -1,4 +1,4 @@
-//! Hidden entries: how a compaction filter's entries lie in a data block.
+//! Hidden entries: the form of a compaction filter's entries in a data block.
 //!
 //! A hidden entry belongs to a visible one, its owner: its key is the owner's user key with the
 //! table's hidden suffix, its trailer the owner's sequence number and the kind tombstone. It lies
@@ -53,7 +53,7 @@ pub(super) const HIDDEN_HEAD_BYTES_MAX: usize = 1 + 15 + 8;
 /// Bytes of a sequence number at the front of a payload.
 const SEQ_BYTES: usize = 8;
 
-/// Where the key of a hidden entry is.
+/// The place of a hidden entry's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// It is that of the visible entry this many before, with the suffix.
@@ -68,7 +68,7 @@ pub(super) struct HiddenHead {
     pub owner: Owner,
     /// `true` if the payload lacks the sequence number in front.
     lacks_seq: bool,
-    /// Where the payload lies; not yet held against the end of the entries.
+    /// Range of the payload; not yet held against the end of the entries.
     pub payload: Range<usize>,
 }
 
@@ -102,7 +102,7 @@ impl HiddenHead {
         }
     }
 
-    /// Where the hidden entry at `at` ends, if it belongs to the entry before and is short.
+    /// Returns the end of the hidden entry at `at`, if it belongs to the entry before and is short.
     #[inline]
     pub(super) fn usual_end(bytes: &[u8], at: usize) -> Option<usize> {
         let [header, len, ..] = *bytes.get(at..)? else { return None };
@@ -184,6 +184,11 @@ pub(super) struct PiecedKey<'a> {
 }
 
 impl PiecedKey<'_> {
+    /// Returns `true` if the key sorts behind `last`; all do where there is none.
+    pub(super) fn is_behind(&self, last: Option<&PiecedKey<'_>>) -> bool {
+        last.is_none_or(|last| last.order(self).is_lt())
+    }
+
     /// Internal order.
     pub(super) fn order(&self, other: &PiecedKey<'_>) -> Ordering {
         let words = match (self.word, other.word) {
@@ -198,7 +203,8 @@ impl PiecedKey<'_> {
 
 /// Order of two strings in three pieces each.
 fn compare_pieces(mut a: [&[u8]; 3], mut b: [&[u8]; 3]) -> Ordering {
-    let (mut i, mut j) = (0, 0);
+    let mut i = 0;
+    let mut j = 0;
     loop {
         while i < 3 && a[i].is_empty() {
             i += 1;

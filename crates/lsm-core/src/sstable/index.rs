@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use crate::codec::{put_varint, varint_at};
+use crate::codec::{VARINT_BYTES_MAX, put_varint, varint_at};
 use crate::error::Result;
 use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 
@@ -36,7 +36,7 @@ pub(super) fn put_separator(out: &mut Vec<u8>, last: &[u8], next: &[u8]) {
 }
 
 struct Fence {
-    /// Where its separator ends in the pool of keys; it begins where the one before ends.
+    /// End of its separator in the pool of keys; it begins where the one before ends.
     key_end: usize,
     trailer: Trailer,
     extent: Extent,
@@ -86,37 +86,42 @@ impl IndexBuilder {
         &self,
         mut write: impl FnMut(&[u8]) -> Result<Extent>,
     ) -> Result<(u8, Extent)> {
-        let fences = || {
-            let starts = std::iter::once(0).chain(self.fences.iter().map(|fence| fence.key_end));
-            self.fences.iter().zip(starts).map(|(fence, start)| {
-                (KeyRef::new(&self.keys[start..fence.key_end], fence.trailer), fence.extent)
-            })
-        };
         let mut block = BlockBuilder::new(SeqNo::ZERO);
-        let mut value = Vec::new();
-        let mut add = |block: &mut BlockBuilder, key, extent: Extent| {
-            value.clear();
-            put_varint(&mut value, extent.offset);
-            put_varint(&mut value, extent.len);
-            block.add(key, &value);
-        };
-        let last = fences().last().expect("a table has a block").0;
+        let last = self.fences().last().expect("a table has a block").0;
         if self.payload_bytes() <= self.bytes_max {
-            fences().for_each(|(key, extent)| add(&mut block, key, extent));
+            for (key, extent) in self.fences() {
+                add_extent(&mut block, key, extent);
+            }
             return Ok((1, write(block.finish(last.user))?));
         }
         let mut top = BlockBuilder::new(SeqNo::ZERO);
         let partition_bytes = (self.bytes_max / PARTITION_FRACTION).max(64);
-        for (key, extent) in fences() {
-            add(&mut block, key, extent);
+        for (key, extent) in self.fences() {
+            add_extent(&mut block, key, extent);
             if block.payload_bytes() >= partition_bytes || key == last {
                 let extent = write(block.finish(key.user))?;
                 block.clear();
-                add(&mut top, key, extent);
+                add_extent(&mut top, key, extent);
             }
         }
         Ok((2, write(top.finish(last.user))?))
     }
+
+    /// The fences with their separators, in order.
+    fn fences(&self) -> impl Iterator<Item = (KeyRef<'_>, Extent)> {
+        let starts = std::iter::once(0).chain(self.fences.iter().map(|fence| fence.key_end));
+        self.fences.iter().zip(starts).map(|(fence, start)| {
+            (KeyRef::new(&self.keys[start..fence.key_end], fence.trailer), fence.extent)
+        })
+    }
+}
+
+/// Adds an entry that names the block at `extent`.
+fn add_extent(block: &mut BlockBuilder, key: KeyRef<'_>, extent: Extent) {
+    let mut value = Vec::with_capacity(2 * VARINT_BYTES_MAX);
+    put_varint(&mut value, extent.offset);
+    put_varint(&mut value, extent.len);
+    block.add(key, &value);
 }
 
 /// The extent that entry `i` of an index block names.
@@ -127,17 +132,10 @@ pub(super) fn extent_at(block: &Block, i: usize) -> Option<Extent> {
     (offset_len + len_len == value.len()).then_some(Extent { offset, len })
 }
 
-/// The key of entry `i` of an index block.
-pub(super) fn separator(block: &Block, i: usize) -> InternalKey {
-    let entry = block.key(i);
-    let user = [entry.key.shared, entry.key.suffix].concat();
-    InternalKey { user: user.into(), trailer: entry.trailer }
-}
-
 /// The index of an open table, or its upper level.
 pub(super) struct Index {
     block: Arc<Block>,
-    /// Where the block of each entry begins; one more, where the last ends. They lie one behind
+    /// Offset of the block of each entry, and one more: the end of the last. They lie one behind
     /// the other.
     starts: Box<[u64]>,
     levels: u8,
@@ -213,7 +211,8 @@ impl IndexCursor {
             return Err(reader.split_lies());
         }
         self.leaf = leaf;
-        (self.top_at, self.is_loaded) = (top_at, true);
+        self.top_at = top_at;
+        self.is_loaded = true;
         Ok(())
     }
 
@@ -222,11 +221,11 @@ impl IndexCursor {
     pub(super) fn bounds(&self, reader: &SstReader) -> (Option<InternalKey>, InternalKey) {
         let top = reader.index().block();
         let before = match self.at.checked_sub(1) {
-            Some(at) => Some(separator(&self.leaf, at)),
+            Some(at) => Some(self.leaf.whole_key(at)),
             None if reader.index().levels() == 1 => None,
-            None => self.top_at.checked_sub(1).map(|top_at| separator(top, top_at)),
+            None => self.top_at.checked_sub(1).map(|top_at| top.whole_key(top_at)),
         };
-        (before, separator(&self.leaf, self.at))
+        (before, self.leaf.whole_key(self.at))
     }
 
     /// The data block here.

@@ -32,11 +32,13 @@ mod iter;
 mod present;
 mod properties;
 mod raw;
+mod read_ahead;
 mod reader;
 mod stored;
 mod suspect;
 mod table_block;
 mod verify;
+mod walk;
 mod writer;
 
 #[cfg(test)]
@@ -51,8 +53,8 @@ pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
 pub use iter::{ReadMode, SstIter};
-pub use properties::Properties;
-pub use raw::RawIter;
+pub use properties::SstProperties;
+pub use raw::{RawIter, RawMode};
 pub use reader::SstReader;
 pub use table_block::{BlockCheck, EntryAt, Hidden, LookUp, LookedUp, TableBlock};
 pub use verify::{Expected, TableDamage};
@@ -63,7 +65,7 @@ use crate::error::Error;
 use crate::options::{Compression, PartitionOptions};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
-/// How a table is written.
+/// The options by which a table is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SstOptions {
     /// A data block is closed before it passes this many bytes; a larger entry has a block of its
@@ -76,7 +78,8 @@ pub struct SstOptions {
 }
 
 impl SstOptions {
-    /// What the options of a partition say about its tables, with `compression` chosen by level.
+    /// Returns what the options of a partition say about its tables, with `compression` chosen by
+    /// level.
     pub fn of(partition: &PartitionOptions, compression: Compression) -> SstOptions {
         SstOptions {
             block_bytes: partition.block_bytes,
@@ -86,7 +89,7 @@ impl SstOptions {
     }
 }
 
-/// What makes a table this table and no other.
+/// The identity of a table, which no other table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SstIdentity {
     /// The database.
@@ -108,7 +111,7 @@ impl SstIdentity {
     }
 }
 
-/// What a finished table holds, for the manifest.
+/// A finished table's account of itself, for the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstSummary {
     /// Which file it is.
@@ -136,30 +139,14 @@ pub struct SstSummary {
     pub raw_bytes: u64,
 }
 
-/// How a raw cursor reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RawMode {
-    /// Many blocks at once, forward, without looking into the block cache or filling it.
-    pub read_ahead: bool,
-    /// A block that does not verify is read once more past every cache; if it still does not, its
-    /// entries are handed over as suspect, as far as they decode.
-    pub tolerant: bool,
-    /// For whoever replaces what it reads. Of a damaged block a single flipped bit is turned back
-    /// by its checksum, and its entries are called suspect all the same; a block of which not
-    /// every entry decodes is an error.
-    pub complete: bool,
-    /// From the device: past the block cache and, where the system allows it, its own.
-    pub uncached: bool,
-}
-
 /// A damaged block that a tolerant cursor met.
 #[derive(Clone, Debug)]
 pub struct RawDamage {
     /// Offset of the block in the file.
     pub block_offset: u64,
-    /// What is wrong.
+    /// The defect.
     pub error: Error,
-    /// How many of its entries were handed over as suspect.
+    /// The number of its entries that were handed over as suspect.
     pub suspects: u32,
     /// `true` if entries of it did not decode, or not in order, and were left out.
     pub is_lossy: bool,
@@ -168,7 +155,7 @@ pub struct RawDamage {
     pub keys: (Option<Vec<u8>>, Vec<u8>),
 }
 
-/// Where parsed blocks are kept between reads. Implemented by [`crate::cache`].
+/// A place to keep parsed blocks between reads. Implemented by [`crate::cache`].
 pub trait BlockCache: Send + Sync + 'static {
     /// The block of `file` at `offset`, if it is kept.
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>>;

@@ -39,7 +39,7 @@ pub(super) struct Present {
     /// The visible entry that `key` is the key of.
     key_of: usize,
     pub(super) trailer: Trailer,
-    /// Where the value lies in the block, unless it is in `expanded`.
+    /// Range of the value in the block, unless it is in `expanded`.
     value: Range<usize>,
     is_expanded: bool,
     expanded: Vec<u8>,
@@ -67,13 +67,15 @@ impl Present {
 
     /// Another block is the present one from now on.
     pub(super) fn leave_block(&mut self) {
-        (self.key_of, self.restart_of) = (NONE, NONE);
+        self.key_of = NONE;
+        self.restart_of = NONE;
     }
 
     /// Takes in the entry that has `visible` and `hidden` entries of `body` before it.
     #[inline]
     pub(super) fn enter(&mut self, body: &Body, suffix: &[u8], visible: usize, hidden: usize) {
-        (self.visible, self.hidden) = (visible, hidden);
+        self.visible = visible;
+        self.hidden = hidden;
         let block = match body {
             Body::Sound(block) => block,
             Body::Suspect(suspect) => return self.enter_suspect(suspect),
@@ -106,7 +108,8 @@ impl Present {
         self.key_of = self.visible;
         self.trailer = block.trailer(head);
         self.value = suffix.end..suffix.end + head.value_len;
-        (self.is_hidden, self.is_expanded) = (false, false);
+        self.is_hidden = false;
+        self.is_expanded = false;
     }
 
     #[inline]
@@ -122,7 +125,8 @@ impl Present {
         }
         self.key_of = NONE;
         head.expand(&block.bytes, self.trailer.seq(), &mut self.expanded);
-        (self.is_hidden, self.is_expanded) = (true, true);
+        self.is_hidden = true;
+        self.is_expanded = true;
     }
 
     #[cold]
@@ -130,7 +134,8 @@ impl Present {
         let entry = &suspect.entries[self.visible];
         suspect.expand(entry, &mut self.key, &mut self.expanded);
         self.trailer = entry.trailer;
-        (self.is_hidden, self.is_expanded) = (entry.is_hidden(), true);
+        self.is_hidden = entry.is_hidden();
+        self.is_expanded = true;
     }
 
     pub(super) fn value<'a>(&'a self, body: &'a Body) -> &'a [u8] {

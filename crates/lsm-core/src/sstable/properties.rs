@@ -36,10 +36,10 @@ const USER_NAME_BYTES_MAX: usize = 255;
 /// Most bytes of all user properties of a table together, names included.
 const USER_BYTES_MAX: usize = 1 << 20;
 
-/// What a table holds and how it was made.
+/// A table's account of its content and of how it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Properties {
+pub struct SstProperties {
     /// Entries that are values.
     pub values: u64,
     /// Entries that are tombstones.
@@ -76,13 +76,14 @@ pub struct Properties {
     pub data_bytes: u64,
     /// Bytes of the largest block, not compressed.
     pub block_bytes_max: u64,
-    /// What the key of a hidden entry has beyond its owner's; empty in a table without any.
+    /// The bytes that the key of a hidden entry has beyond its owner's; empty in a table without
+    /// any.
     pub hidden_suffix: Vec<u8>,
-    /// What compaction filters noted.
+    /// The notes of compaction filters.
     pub user: hooks::Properties,
 }
 
-impl Properties {
+impl SstProperties {
     /// Entries of all kinds, hidden ones apart.
     pub fn entries(&self) -> u64 {
         [self.values, self.tombstones, self.handles, self.poisons].iter().sum()
@@ -91,7 +92,8 @@ impl Properties {
     /// Counts an entry.
     pub(super) fn count(&mut self, kind: EntryKind, seq: SeqNo, key_len: usize, value_len: usize) {
         if self.entries() == 0 {
-            (self.min_seq, self.max_seq) = (seq, seq);
+            self.min_seq = seq;
+            self.max_seq = seq;
         }
         match kind {
             EntryKind::Value => self.values += 1,
@@ -134,26 +136,36 @@ impl Properties {
     }
 
     /// Decodes the payload of the block that lies at `offset` of `source`.
-    pub(super) fn decode(source: &Source, offset: u64, payload: &[u8]) -> Result<Properties> {
-        let mut properties = Properties::default();
-        let mut reader = Reader::new(payload);
-        let malformed = |e: Malformed| source.corruption(offset, format!("properties: {e}"));
-        let mut last = 0;
-        while !reader.is_empty() {
-            let tag = reader.varint().map_err(malformed)?;
-            let field = reader.bytes().map_err(malformed)?;
-            if tag <= last {
-                return Err(malformed(reader.malformed("tags do not ascend")));
-            }
-            last = tag;
-            let known = properties.field(tag, field).map_err(malformed)?;
-            if !known && tag % 2 == 1 {
+    pub(super) fn decode(source: &Source, offset: u64, payload: &[u8]) -> Result<SstProperties> {
+        let mut properties = SstProperties::default();
+        match properties.fields(payload) {
+            Ok(None) => Ok(properties),
+            Ok(Some(tag)) => {
                 let place = source.path.display();
                 let what = format!("table property {tag} that must be understood in {place}");
-                return Err(Error::new(ErrorKind::Unsupported, what));
+                Err(Error::new(ErrorKind::Unsupported, what))
+            }
+            Err(bad) => Err(source.corruption(offset, format!("properties: {bad}"))),
+        }
+    }
+
+    /// Takes in all fields; stops at the first unknown one that must be understood and returns it.
+    fn fields(&mut self, payload: &[u8]) -> Result<Option<u64>, Malformed> {
+        let mut reader = Reader::new(payload);
+        let mut last = 0;
+        while !reader.is_empty() {
+            let tag = reader.varint()?;
+            let field = reader.bytes()?;
+            if tag <= last {
+                return Err(reader.malformed("tags do not ascend"));
+            }
+            last = tag;
+            let is_known = self.field(tag, field)?;
+            if !is_known && tag % 2 == 1 {
+                return Ok(Some(tag));
             }
         }
-        Ok(properties)
+        Ok(None)
     }
 
     /// Takes in a field; false if the tag is not known.
@@ -168,17 +180,26 @@ impl Properties {
                 self.poisons = count(r)?;
                 self.hidden = count(r)?;
             }
-            4 => (self.raw_key_bytes, self.raw_value_bytes) = (r.varint()?, r.varint()?),
+            4 => {
+                self.raw_key_bytes = r.varint()?;
+                self.raw_value_bytes = r.varint()?;
+            }
             6 => self.smallest = key(r)?,
             8 => self.largest = key(r)?,
-            10 => (self.min_seq, self.max_seq) = (seq(r)?, seq(r)?),
+            10 => {
+                self.min_seq = seq(r)?;
+                self.max_seq = seq(r)?;
+            }
             12 => {
                 let id = r.varint()?;
                 self.compression =
                     u8::try_from(id).map_err(|_| r.malformed("compression out of range"))?;
                 self.bloom_bits_per_key = r.varint_u32()?;
             }
-            14 => (self.file, self.epoch) = (FileNo(r.varint()?), Epoch(r.varint_u32()?)),
+            14 => {
+                self.file = FileNo(r.varint()?);
+                self.epoch = Epoch(r.varint_u32()?);
+            }
             16 => {
                 self.data_blocks = r.varint()?;
                 self.data_bytes = r.varint()?;
@@ -238,7 +259,8 @@ pub(super) fn check_user_properties(user: &hooks::Properties) -> Result<()> {
 
 fn user_properties(reader: &mut Reader<'_>) -> Result<hooks::Properties, Malformed> {
     let mut user = hooks::Properties::default();
-    let (count, mut total) = (reader.varint()?, 0);
+    let count = reader.varint()?;
+    let mut total = 0;
     for _ in 0..count {
         let name = reader.bytes()?;
         let value = reader.bytes()?;

@@ -5,77 +5,119 @@
 //! sequence number and their whole payload. Each entry has a place that names it for as long as
 //! the file lives.
 //!
+//! Blocks, seeks and errors are those of every cursor (`walk.rs`); here is which entries it shows, and
+//! what it makes of a damaged block.
+//!
 //! Invariants:
-//! 1. Entries come in strictly ascending internal order, in the tolerant mode too.
+//! 1. Entries come in strictly ascending internal order, in the tolerant modes too.
 //! 2. What is not handed over is an error or in [`RawIter::damage`].
 
 use std::sync::Arc;
 
+use super::RawDamage;
 use super::block::Block;
 use super::index::IndexCursor;
-use super::iter::{READ_AHEAD_BYTES, ReadAhead};
 use super::present::{Body, Present};
+use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::suspect::Suspect;
-use super::{RawDamage, RawMode};
+use super::walk::{Entries, Walk};
 use crate::error::{Error, Result};
 use crate::hooks::OwnedEntry;
 use crate::iter::InternalIter;
 use crate::types::KeyRef;
 
+/// The way in which a raw cursor reads, and its treatment of damaged blocks.
+///
+/// In the tolerant modes a block that does not verify is read once more past every cache. If it
+/// still does not, its entries are handed over as suspect, as far as they decode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RawMode {
+    /// One block after the other, through the block cache. A damaged block is an error.
+    #[default]
+    Cached,
+    /// As [`RawMode::Cached`], and tolerant: for looking at a few keys, damaged ones too.
+    Suspects,
+    /// Many blocks at once, forward, without looking into the block cache or filling it. A damaged
+    /// block is an error.
+    Streaming,
+    /// As [`RawMode::Streaming`], and tolerant, for whoever replaces what it reads. Of a damaged
+    /// block a single flipped bit is turned back by its checksum, and its entries are called
+    /// suspect all the same; a block of which not every entry decodes is an error.
+    Rewrite,
+    /// As [`RawMode::Streaming`], and tolerant, from the device: past every cache where the system
+    /// allows it.
+    Scrub,
+}
+
 impl RawMode {
     fn access(self) -> Access {
-        if self.uncached { Access::Uncached } else { Access::Plain }
+        match self {
+            RawMode::Scrub => Access::Uncached,
+            _ => Access::Plain,
+        }
+    }
+
+    fn reads_ahead(self) -> bool {
+        matches!(self, RawMode::Streaming | RawMode::Rewrite | RawMode::Scrub)
+    }
+
+    fn is_tolerant(self) -> bool {
+        matches!(self, RawMode::Suspects | RawMode::Rewrite | RawMode::Scrub)
+    }
+
+    /// Returns `true` if suspect entries are of use only when none of their block is missing.
+    fn needs_all(self) -> bool {
+        self == RawMode::Rewrite
     }
 }
 
 /// A cursor over all entries of a table. It keeps the table open.
 pub struct RawIter {
-    reader: Arc<SstReader>,
+    walk: Walk<AllEntries>,
+}
+
+/// All entries of sound blocks, and those of damaged ones that still decode.
+struct AllEntries {
     mode: RawMode,
     ahead: ReadAhead,
-    index: IndexCursor,
-    block: Option<(Extent, Body)>,
     present: Present,
-    is_valid: bool,
     damage: Vec<RawDamage>,
 }
 
 impl RawIter {
     pub(super) fn new(reader: Arc<SstReader>, mode: RawMode) -> RawIter {
-        RawIter {
+        let entries = AllEntries {
             mode,
             ahead: ReadAhead::new(mode.access(), READ_AHEAD_BYTES),
-            index: IndexCursor::new(&reader),
-            block: None,
             present: Present::new(),
-            is_valid: false,
             damage: Vec::new(),
-            reader,
-        }
+        };
+        RawIter { walk: Walk::new(reader, entries) }
     }
 
     /// Returns `true` if a compaction filter added the entry. Only while [`InternalIter::valid`].
     #[inline]
     pub fn hidden(&self) -> bool {
-        debug_assert!(self.is_valid, "the cursor is on an entry");
-        self.present.is_hidden
+        debug_assert!(self.walk.valid(), "the cursor is on an entry");
+        self.walk.entries().present.is_hidden
     }
 
-    /// Where the entry lies: offset of its block in the file, which entry of the block it is with
-    /// hidden ones counted, and whether the block verified. Only while [`InternalIter::valid`].
+    /// Returns the entry's place: offset of its block in the file, its index in the block with
+    /// hidden ones counted, and `true` if the block verified. Only while [`InternalIter::valid`].
     #[inline]
     pub fn origin(&self) -> (u64, u32, bool) {
-        let (extent, body) = self.loaded();
+        let (extent, body) = self.walk.block();
+        let present = &self.walk.entries().present;
         match body {
             Body::Sound(_) => {
                 // A block has fewer entries than bytes, and those are counted in 32 bits.
-                let entry = self.present.visible + self.present.hidden;
+                let entry = present.visible + present.hidden;
                 (extent.offset, entry as u32, true)
             }
             Body::Suspect(suspect) => {
-                (extent.offset, suspect.entries[self.present.visible].index, false)
+                (extent.offset, suspect.entries[present.visible].index, false)
             }
         }
     }
@@ -83,55 +125,81 @@ impl RawIter {
     /// The damaged blocks that this tolerant cursor met so far, each once, in the order in which
     /// it met them.
     pub fn damage(&self) -> &[RawDamage] {
-        &self.damage
+        &self.walk.entries().damage
+    }
+}
+
+impl InternalIter for RawIter {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.walk.valid()
     }
 
     #[inline]
-    fn loaded(&self) -> &(Extent, Body) {
-        debug_assert!(self.is_valid, "the cursor is on an entry");
-        self.block.as_ref().expect("a valid cursor has a block")
+    fn key(&self) -> KeyRef<'_> {
+        debug_assert!(self.walk.valid(), "the cursor is on an entry");
+        let present = &self.walk.entries().present;
+        KeyRef::new(&present.key, present.trailer)
     }
 
-    /// Makes the block at `extent`, which the index cursor is on, the present one.
-    fn load(&mut self, extent: Extent) -> Result<&Body> {
-        if self.block.as_ref().is_none_or(|(present, _)| *present != extent) {
-            self.block = None;
-            self.present.leave_block();
-            let body = match self.read(extent) {
-                Ok(block) => Body::Sound(block),
-                Err(error) if self.mode.tolerant && error.is_corruption() => {
-                    self.read_again(extent, error)?
-                }
-                Err(error) => return Err(error),
-            };
-            self.block = Some((extent, body));
-        }
-        Ok(&self.block.as_ref().expect("it was just loaded").1)
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.walk.entries().present.value(&self.walk.block().1)
     }
 
-    fn read(&mut self, extent: Extent) -> Result<Arc<Block>> {
-        if self.mode.read_ahead {
-            let stored = self.ahead.stored(&self.reader, extent)?;
-            return self.reader.open_block(extent, stored);
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.walk.seek_to_first()
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.walk.seek_to_last()
+    }
+
+    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.walk.seek(target)
+    }
+
+    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.walk.seek_before(target)
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        self.walk.next()
+    }
+
+    #[inline]
+    fn prev(&mut self) -> Result<()> {
+        self.walk.prev()
+    }
+}
+
+impl AllEntries {
+    fn read_sound(&mut self, reader: &SstReader, extent: Extent) -> Result<Arc<Block>> {
+        if self.mode.reads_ahead() {
+            let stored = self.ahead.stored(reader, extent)?;
+            return reader.open_block(extent, stored);
         }
-        if self.mode.uncached {
-            let payload = self.reader.source().read_by(Access::Uncached, extent)?;
-            return self.reader.parse(extent, payload).map(Arc::new);
-        }
-        self.reader.block(extent)
+        reader.block(extent)
     }
 
     /// Reads a block that did not verify past every cache, and takes what it can get.
     #[cold]
-    fn read_again(&mut self, extent: Extent, error: Error) -> Result<Body> {
-        let body = read_suspect(&self.reader, Access::Uncached, extent, self.mode.complete)?;
+    fn read_again(
+        &mut self,
+        reader: &SstReader,
+        index: &IndexCursor,
+        extent: Extent,
+        error: Error,
+    ) -> Result<Body> {
+        let body = read_suspect(reader, Access::Uncached, extent, self.mode.needs_all())?;
         let mut suspect = match body {
             Body::Suspect(suspect) => suspect,
             Body::Sound(_) => return Ok(body),
         };
-        let (before, end) = self.index.bounds(&self.reader);
+        let (before, end) = index.bounds(reader);
         suspect.keep_ordered(before.as_ref(), &end);
-        if self.mode.complete && !suspect.is_complete {
+        if self.mode.needs_all() && !suspect.is_complete {
             return Err(error);
         }
         if self.damage.iter().all(|known| known.block_offset != extent.offset) {
@@ -146,45 +214,24 @@ impl RawIter {
         Ok(Body::Suspect(suspect))
     }
 
+    /// Moves to the entry that has `visible` and `hidden` entries of the block before it.
     #[inline]
-    fn enter(&mut self, visible: usize, hidden: usize) {
-        let (_, body) = self.block.as_ref().expect("a block is loaded");
-        let suffix = &self.reader.properties().hidden_suffix;
-        self.present.enter(body, suffix, visible, hidden);
-        self.is_valid = true;
+    fn enter(&mut self, reader: &SstReader, body: &Body, visible: usize, hidden: usize) {
+        self.present.enter(body, &reader.properties().hidden_suffix, visible, hidden);
     }
 
-    /// Moves to the first entry of the block, or of a later one if nothing of this decodes.
-    fn enter_first(&mut self, mut extent: Option<Extent>) -> Result<()> {
-        self.is_valid = false;
-        while let Some(present) = extent {
-            if self.load(present)?.counts() != (0, 0) {
-                self.enter(0, 0);
-                break;
-            }
-            extent = self.index.next(&self.reader)?;
+    /// Moves to the entry before the one that has `visible` and `hidden` entries before it; returns
+    /// `false` if that is the first.
+    fn enter_before(
+        &mut self,
+        reader: &SstReader,
+        body: &Body,
+        visible: usize,
+        hidden: usize,
+    ) -> bool {
+        if (visible, hidden) == (0, 0) {
+            return false;
         }
-        Ok(())
-    }
-
-    /// Moves to the last entry of the block, or of an earlier one if nothing of this decodes.
-    fn enter_last(&mut self, mut extent: Option<Extent>) -> Result<()> {
-        self.is_valid = false;
-        while let Some(present) = extent {
-            let (visible, hidden) = self.load(present)?.counts();
-            if (visible, hidden) != (0, 0) {
-                self.enter_before(visible, hidden);
-                break;
-            }
-            extent = self.index.prev(&self.reader)?;
-        }
-        Ok(())
-    }
-
-    /// Moves to the entry before the one that has `visible` and `hidden` entries before it; there
-    /// is one in the block.
-    fn enter_before(&mut self, visible: usize, hidden: usize) {
-        let (_, body) = self.block.as_ref().expect("a block is loaded");
         let is_hidden = match body {
             Body::Suspect(_) => false,
             Body::Sound(block) => match (visible.checked_sub(1), hidden.checked_sub(1)) {
@@ -193,94 +240,68 @@ impl RawIter {
             },
         };
         if is_hidden {
-            self.enter(visible, hidden - 1);
+            self.enter(reader, body, visible, hidden - 1);
         } else {
-            self.enter(visible - 1, hidden);
+            self.enter(reader, body, visible - 1, hidden);
         }
-    }
-
-    #[cold]
-    fn next_block(&mut self) -> Result<()> {
-        self.is_valid = false;
-        let extent = self.index.next(&self.reader)?;
-        self.enter_first(extent)
-    }
-
-    #[cold]
-    fn prev_block(&mut self) -> Result<()> {
-        self.is_valid = false;
-        let extent = self.index.prev(&self.reader)?;
-        self.enter_last(extent)
-    }
-
-    /// Entries of the block before the first that is not before `target`.
-    fn lower_bound(&mut self, extent: Extent, target: KeyRef<'_>) -> Result<(usize, usize)> {
-        let reader = self.reader.clone();
-        Ok(match self.load(extent)? {
-            Body::Sound(block) => block.lower_bound_all(target, &reader.properties().hidden_suffix),
-            Body::Suspect(suspect) => (suspect.lower_bound(target), 0),
-        })
+        true
     }
 }
 
-impl InternalIter for RawIter {
-    fn valid(&self) -> bool {
-        self.is_valid
+/// Numbers of visible and hidden entries of the block before the first that is not before `target`.
+fn lower_bound(reader: &SstReader, body: &Body, target: KeyRef<'_>) -> (usize, usize) {
+    match body {
+        Body::Sound(block) => block.lower_bound_all(target, &reader.properties().hidden_suffix),
+        Body::Suspect(suspect) => (suspect.lower_bound(target), 0),
     }
+}
 
-    #[inline]
-    fn key(&self) -> KeyRef<'_> {
-        debug_assert!(self.is_valid, "the cursor is on an entry");
-        KeyRef::new(&self.present.key, self.present.trailer)
-    }
+impl Entries for AllEntries {
+    type Body = Body;
 
-    #[inline]
-    fn value(&self) -> &[u8] {
-        self.present.value(&self.loaded().1)
-    }
-
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.is_valid = false;
-        let extent = self.index.first(&self.reader)?;
-        self.enter_first(Some(extent))
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        self.is_valid = false;
-        let extent = self.index.last(&self.reader)?;
-        self.enter_last(Some(extent))
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
-        let Some(extent) = self.index.seek(&self.reader, target)? else {
-            return Ok(());
-        };
-        let (visible, hidden) = self.lower_bound(extent, target)?;
-        if (visible, hidden) == self.load(extent)?.counts() {
-            return self.next_block();
+    fn read(&mut self, reader: &SstReader, index: &IndexCursor, extent: Extent) -> Result<Body> {
+        self.present.leave_block();
+        match self.read_sound(reader, extent) {
+            Ok(block) => Ok(Body::Sound(block)),
+            Err(error) if self.mode.is_tolerant() && error.is_corruption() => {
+                self.read_again(reader, index, extent, error)
+            }
+            Err(error) => Err(error),
         }
-        self.enter(visible, hidden);
-        Ok(())
     }
 
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
-        let Some(extent) = self.index.seek(&self.reader, target)? else {
-            return self.seek_to_last();
-        };
-        let (visible, hidden) = self.lower_bound(extent, target)?;
-        if (visible, hidden) == (0, 0) {
-            return self.prev_block();
+    fn first(&mut self, reader: &SstReader, body: &Body) -> bool {
+        if body.counts() == (0, 0) {
+            return false;
         }
-        self.enter_before(visible, hidden);
-        Ok(())
+        self.enter(reader, body, 0, 0);
+        true
+    }
+
+    fn last(&mut self, reader: &SstReader, body: &Body) -> bool {
+        let (visible, hidden) = body.counts();
+        self.enter_before(reader, body, visible, hidden)
+    }
+
+    fn seek(&mut self, reader: &SstReader, body: &Body, target: KeyRef<'_>) -> bool {
+        let (visible, hidden) = lower_bound(reader, body, target);
+        if (visible, hidden) == body.counts() {
+            return false;
+        }
+        self.enter(reader, body, visible, hidden);
+        true
+    }
+
+    fn seek_before(&mut self, reader: &SstReader, body: &Body, target: KeyRef<'_>) -> bool {
+        let (visible, hidden) = lower_bound(reader, body, target);
+        self.enter_before(reader, body, visible, hidden)
     }
 
     #[inline]
-    fn next(&mut self) -> Result<()> {
-        let counts = self.loaded().1.counts();
-        let (mut visible, mut hidden) = (self.present.visible, self.present.hidden);
+    fn next(&mut self, reader: &SstReader, body: &Body) -> bool {
+        let counts = body.counts();
+        let mut visible = self.present.visible;
+        let mut hidden = self.present.hidden;
         // Suspect entries are counted as visible ones.
         if self.present.is_hidden && counts.1 > 0 {
             hidden += 1;
@@ -288,21 +309,15 @@ impl InternalIter for RawIter {
             visible += 1;
         }
         if (visible, hidden) == counts {
-            return self.next_block();
+            return false;
         }
-        self.enter(visible, hidden);
-        Ok(())
+        self.enter(reader, body, visible, hidden);
+        true
     }
 
     #[inline]
-    fn prev(&mut self) -> Result<()> {
-        assert!(self.is_valid, "prev needs an entry");
-        let (visible, hidden) = (self.present.visible, self.present.hidden);
-        if (visible, hidden) == (0, 0) {
-            return self.prev_block();
-        }
-        self.enter_before(visible, hidden);
-        Ok(())
+    fn prev(&mut self, reader: &SstReader, body: &Body) -> bool {
+        self.enter_before(reader, body, self.present.visible, self.present.hidden)
     }
 }
 
@@ -340,7 +355,7 @@ pub(super) fn entry_at(
             None => return Ok(None),
         }
     }
-    let access = RawMode { uncached, ..RawMode::default() }.access();
+    let access = if uncached { Access::Uncached } else { Access::Plain };
     let body = read_suspect(reader, access, extent, true)?;
     let mut present = Present::new();
     let suffix = &reader.properties().hidden_suffix;

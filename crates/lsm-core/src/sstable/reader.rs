@@ -26,15 +26,15 @@ use super::footer::{Footer, HAS_HIDDEN};
 use super::hidden::hidden_trailer;
 use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
-use super::properties::Properties;
+use super::properties::SstProperties;
 use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, Payload, Source};
 use super::{BlockCache, SstIdentity};
 
-/// How a search has blocks read: through the cache or past it.
+/// The way in which a search has blocks read: through the cache or past it.
 type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
 
-/// Where a search for a key ended.
+/// The end of a search for a key.
 pub(super) struct Ended {
     pub extent: Extent,
     pub block: Arc<Block>,
@@ -64,7 +64,7 @@ pub struct SstReader {
     index: Index,
     footer: Footer,
     footer_at: u64,
-    properties: Properties,
+    properties: SstProperties,
     /// See [`SstReader::note`].
     note: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -103,7 +103,7 @@ impl SstReader {
         let index = load_index(&source, &footer)?;
         let payload = source.read(footer.properties)?;
         let payload = &payload.bytes[..payload.len];
-        let properties = Properties::decode(&source, footer.properties.offset, payload)?;
+        let properties = SstProperties::decode(&source, footer.properties.offset, payload)?;
         let says_hidden = footer.incompatible & HAS_HIDDEN != 0;
         if says_hidden == properties.hidden_suffix.is_empty() {
             let what = "footer and properties differ about hidden entries";
@@ -131,7 +131,8 @@ impl SstReader {
         SstReader { file, global_seq, ..self }
     }
 
-    /// Returns `true` if the table may hold the user key with this [`bloom_hash`](super::bloom_hash).
+    /// Returns `true` if the table may hold the user key with this
+    /// [`bloom_hash`](super::bloom_hash).
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         self.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(hash))
@@ -166,7 +167,7 @@ impl SstReader {
         Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
 
-    /// Where a search by stored sequences ends; `None` behind all blocks.
+    /// Searches by stored sequences; `None` behind all blocks.
     #[inline(always)]
     pub(super) fn find(&self, user_key: &[u8], seq: SeqNo, load: Load) -> Result<Option<Ended>> {
         let target = KeyRef::seek(user_key, seq);
@@ -280,12 +281,12 @@ impl SstReader {
         })
     }
 
-    /// What the table says about itself.
-    pub fn properties(&self) -> &Properties {
+    /// The table's account of itself.
+    pub fn properties(&self) -> &SstProperties {
         &self.properties
     }
 
-    /// What a hook made of the table at its first call, kept as long as the table is open.
+    /// The note that a hook made of the table at its first call, kept as long as the table is open.
     /// `None` if another hook keeps something else here: a table has one note.
     #[inline]
     pub fn note<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
@@ -313,8 +314,8 @@ impl SstReader {
         bloom + self.index.memory_bytes() + size_of::<SstReader>() as u64
     }
 
-    /// How many bytes of data blocks lie before `user_key`, about. Where the index cannot be read
-    /// it answers as for a key behind all.
+    /// Returns the number of bytes of data blocks before `user_key`, about. Where the index cannot
+    /// be read it answers as for a key behind all.
     pub fn approximate_offset(&self, user_key: &[u8]) -> u64 {
         match self.locate(KeyRef::seek(user_key, SeqNo::MAX), SstReader::block) {
             Ok(Some(extent)) => extent.offset,

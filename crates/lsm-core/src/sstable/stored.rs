@@ -31,7 +31,7 @@ const ONE_BIT_BYTES_MAX: usize = 32 << 10;
 /// LZ4 cannot expand further than this, so a larger claim is a lie.
 const LZ4_RATIO_MAX: u64 = 255;
 
-/// Where a stored block lies in its file, trailer included.
+/// The place of a stored block in its file, trailer included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub offset: u64,
@@ -115,7 +115,7 @@ fn zeroed(len: usize) -> Arc<[u8]> {
     std::iter::repeat_n(0, len).collect()
 }
 
-/// How bytes are read from the file.
+/// The way in which bytes are read from the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// As the system does it.
@@ -204,21 +204,22 @@ impl Source {
         if stored.len() > ONE_BIT_BYTES_MAX {
             return None;
         }
-        let (mut body, seed) = (stored.to_vec(), seed(self.unique_id, offset));
-        let body_len = body.len().checked_sub(8)?;
-        let (body, checksum) = body.split_at_mut(body_len);
-        let stored_checksum = u64::from_le_bytes(*checksum.first_chunk()?);
-        let is_mended = |body: &mut [u8], bit: usize| {
-            body[bit / 8] ^= 1 << (bit % 8);
-            let agrees = checksum64_seeded(body, seed) == stored_checksum;
-            if !agrees {
-                body[bit / 8] ^= 1 << (bit % 8);
+        let seed = seed(self.unique_id, offset);
+        let (body, checksum) = stored.split_last_chunk::<8>()?;
+        let stored_checksum = u64::from_le_bytes(*checksum);
+        // A bit of the checksum itself: the payload is as it was written.
+        if (checksum64_seeded(body, seed) ^ stored_checksum).count_ones() == 1 {
+            return Some(stored.to_vec());
+        }
+        let mut turned = stored.to_vec();
+        for bit in 0..8 * body.len() {
+            turned[bit / 8] ^= 1 << (bit % 8);
+            if checksum64_seeded(&turned[..body.len()], seed) == stored_checksum {
+                return Some(turned);
             }
-            agrees
-        };
-        let in_checksum = (checksum64_seeded(body, seed) ^ stored_checksum).count_ones() == 1;
-        let found = in_checksum || (0..8 * body_len).any(|bit| is_mended(body, bit));
-        found.then(|| [&*body, &*checksum].concat())
+            turned[bit / 8] ^= 1 << (bit % 8);
+        }
+        None
     }
 
     /// Reads the block at `extent` as it is stored.
@@ -254,18 +255,20 @@ impl Source {
     }
 
     fn decompress(&self, offset: u64, packed: &[u8]) -> Result<Payload> {
-        let bad = || self.corruption(offset, "LZ4 block does not decode");
-        let (plain, head) = varint_at(packed, 0).ok_or_else(bad)?;
+        let Some((plain, head)) = varint_at(packed, 0) else {
+            return Err(self.corruption(offset, "LZ4 block does not decode"));
+        };
         let reach = (packed.len() as u64).saturating_mul(LZ4_RATIO_MAX);
         if plain > BLOCK_BYTES_MAX || plain > reach {
             return Err(self.corruption(offset, "LZ4 block claims too many bytes"));
         }
-        let len = usize::try_from(plain).map_err(|_| bad())?;
+        let len = usize::try_from(plain)
+            .map_err(|_| self.corruption(offset, "LZ4 block does not fit into memory"))?;
         let mut bytes = zeroed(len);
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
         match decompress_into(&packed[head..], buf) {
             Ok(got) if got == len => Ok(Payload { bytes, len }),
-            _ => Err(bad()),
+            _ => Err(self.corruption(offset, "LZ4 block does not decode")),
         }
     }
 }

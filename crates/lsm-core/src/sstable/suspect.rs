@@ -1,4 +1,4 @@
-//! [`Suspect`]: what still decodes of a data block that does not verify.
+//! [`Suspect`]: the entries that still decode of a data block that does not verify.
 //!
 //! Made by the raw walk in its tolerant mode, for repairs: nothing here is right just because it
 //! is here. Entries are decoded from the front as far as they make sense, and none is believed
@@ -58,7 +58,8 @@ impl Suspect {
         let Some(tail) = suspect.payload.len().checked_sub(TAIL_BYTES) else { return suspect };
         let Ok(base_seq) = Reader::new(&suspect.payload[tail..]).u64() else { return suspect };
         suspect.base_seq = base_seq;
-        let (mut at, mut restart) = (0, 0..0);
+        let mut at = 0;
+        let mut restart = 0..0;
         let mut visible: Vec<usize> = Vec::new();
         // Where the restarts begin follows from the entries alone; the count may be the damage.
         while at < tail && !suspect.is_complete {
@@ -129,10 +130,17 @@ impl Suspect {
         if !(1..=INTERNAL_KEY_BYTES_MAX).contains(&(shared.len() + rest.len() + suffix_len)) {
             return None;
         }
-        let index = u32::try_from(self.entries.len()).ok()?;
-        let (trailer, value) = (hidden_trailer(seq), head.payload.clone());
-        let (end, hidden) = (value.end, Some(head));
-        Some((SuspectEntry { index, trailer, shared, rest, has_suffix, value, hidden }, end))
+        let end = head.payload.end;
+        let entry = SuspectEntry {
+            index: u32::try_from(self.entries.len()).ok()?,
+            trailer: hidden_trailer(seq),
+            shared,
+            rest,
+            has_suffix,
+            value: head.payload.clone(),
+            hidden: Some(head),
+        };
+        Some((entry, end))
     }
 
     fn seq(&self, delta: u64) -> Option<SeqNo> {
@@ -148,13 +156,12 @@ impl Suspect {
         let end = whole(end);
         for (i, entry) in all.iter().enumerate() {
             let last = kept.last().map(|last| self.pieced(last)).or_else(|| before.map(whole));
-            let is_behind = |entry| last.is_none_or(|last| last.order(&entry).is_lt());
             let here = self.pieced(entry);
             let is_outlier = all
                 .get(i + 1)
                 .map(|next| self.pieced(next))
-                .is_some_and(|next| here.order(&next).is_ge() && is_behind(next));
-            if is_behind(here) && here.order(&end).is_le() && !is_outlier {
+                .is_some_and(|next| here.order(&next).is_ge() && next.is_behind(last.as_ref()));
+            if here.is_behind(last.as_ref()) && here.order(&end).is_le() && !is_outlier {
                 kept.push(entry.clone());
             }
         }
@@ -164,8 +171,9 @@ impl Suspect {
 
     fn pieced(&self, entry: &SuspectEntry) -> PiecedKey<'_> {
         let suffix: &[u8] = if entry.has_suffix { &self.suffix } else { &[] };
-        let (shared, rest) = (entry.shared.clone(), entry.rest.clone());
-        let pieces = [&self.payload[shared], &self.payload[rest], suffix];
+        let shared = &self.payload[entry.shared.clone()];
+        let rest = &self.payload[entry.rest.clone()];
+        let pieces = [shared, rest, suffix];
         PiecedKey { pieces, trailer: entry.trailer, word: None }
     }
 

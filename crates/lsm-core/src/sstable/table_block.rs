@@ -41,8 +41,8 @@ impl Hidden<'_> {
         matches!(self.bytes, Cow::Borrowed(_))
     }
 
-    /// What it has behind its first 8 bytes, if it is so long. Those are most often the owner's
-    /// stored sequence number, and this is all that is stored: it costs no copy.
+    /// Returns what it has behind its first 8 bytes, if it is so long. Those are most often the
+    /// owner's stored sequence number, and this is all that is stored: it costs no copy.
     #[inline]
     pub fn behind_seq(&self) -> Option<&[u8]> {
         self.head.behind_seq(&self.bytes)
@@ -60,12 +60,12 @@ impl Hidden<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryAt {
     index: usize,
-    /// Where it ends in the block's payload.
+    /// Its end in the block's payload.
     end: usize,
 }
 
 impl EntryAt {
-    /// Which one.
+    /// Its index among the visible entries.
     #[inline]
     pub fn index(self) -> usize {
         self.index
@@ -102,7 +102,7 @@ impl<'a> TableBlock<'a> {
         self.reader
     }
 
-    /// Where it begins in the file, in bytes.
+    /// Its offset in the file, in bytes.
     pub fn offset(&self) -> u64 {
         self.extent.offset
     }
@@ -129,21 +129,22 @@ impl<'a> TableBlock<'a> {
         (at, KeyRef::new(key, entry.trailer), &self.block.bytes[value])
     }
 
-    /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before it.
+    /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before
+    /// it.
     #[inline]
     pub fn is_version(&self, i: usize) -> bool {
         let words = &self.block.words;
         words[i - 1] == words[i] && self.block.is_version(i)
     }
 
-    /// Returns `true` if a version of `key` that a reader at `seq` sees is among the entries: by looking at
-    /// each of them, not by what a search goes by.
+    /// Returns `true` if a version of `key` that a reader at `seq` sees is among the entries: by
+    /// looking at each of them, not by what a search goes by.
     pub fn holds(&self, key: &[u8], seq: SeqNo) -> bool {
         // Whoever sees an ingested table sees all of it.
-        let sees = |stored: SeqNo| self.reader.global_seq().is_some() || stored <= seq;
+        let sees_all = self.reader.global_seq().is_some();
         (0..self.len())
             .map(|i| self.block.key(i))
-            .any(|it| it.key.is(key) && sees(it.trailer.seq()))
+            .any(|entry| entry.key.is(key) && (sees_all || entry.trailer.seq() <= seq))
     }
 
     /// Which entry of the block it is with hidden ones counted, as in
@@ -207,7 +208,7 @@ impl fmt::Debug for TableBlock<'_> {
     }
 }
 
-/// What a point read in raw form found in a table.
+/// The finding of a point read in raw form in a table.
 pub struct LookUp<'a> {
     /// The block that holds the key if any of the table does.
     pub block: TableBlock<'a>,

@@ -16,16 +16,16 @@ use crate::types::{EntryKind, InternalKey, SeqNo};
 use super::block::Block;
 use super::bloom::{Bloom, bloom_hash};
 use super::footer::Footer;
-use super::index::{Index, extent_at, separator};
-use super::iter::ReadAhead;
-use super::properties::Properties;
+use super::index::{Index, extent_at};
+use super::properties::SstProperties;
+use super::read_ahead::ReadAhead;
 use super::reader::SstReader;
 use super::stored::{Access, Extent, Payload, Source};
 
 /// Bytes that are read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What the manifest says about a table.
+/// The manifest's account of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// First visible key.
@@ -54,7 +54,7 @@ pub struct TableDamage {
     pub first_key: Option<Vec<u8>>,
     /// See `first_key`.
     pub last_key: Option<Vec<u8>>,
-    /// What is wrong, or why it could not be read.
+    /// The defect, or the reason why it could not be read.
     pub error: Error,
 }
 
@@ -99,10 +99,10 @@ struct Named {
     separator: InternalKey,
 }
 
-/// What the data blocks hold, by their own account.
+/// The content of the data blocks, by their own account.
 #[derive(Default)]
 struct Seen {
-    properties: Properties,
+    properties: SstProperties,
     smallest: Option<InternalKey>,
     /// The last visible entry, and the last entry of all.
     largest: Option<InternalKey>,
@@ -121,7 +121,7 @@ struct Verify<'a> {
     blocks: Vec<(Extent, Option<[u8; 8]>)>,
     is_index_whole: bool,
     is_data_whole: bool,
-    /// Where the last data block ends that the index names.
+    /// End of the last data block that the index names.
     data_end: u64,
     seen: Seen,
 }
@@ -158,9 +158,12 @@ impl Verify<'_> {
         first: Option<&InternalKey>,
         last: Option<&InternalKey>,
     ) {
-        let user = |key: &InternalKey| key.user.to_vec();
-        let (first_key, last_key) = (first.map(user), last.map(user));
-        self.damage.push(TableDamage { offset, first_key, last_key, error });
+        self.damage.push(TableDamage {
+            offset,
+            first_key: first.map(|key| key.user.to_vec()),
+            last_key: last.map(|key| key.user.to_vec()),
+            error,
+        });
     }
 
     /// Reads the block at `extent` past the caches; its damage is an error.
@@ -198,12 +201,12 @@ impl Verify<'_> {
         Ok((*known, known_at))
     }
 
-    fn properties(&mut self, footer: &Footer) -> Result<Properties> {
+    fn properties(&mut self, footer: &Footer) -> Result<SstProperties> {
         let extent = footer.properties;
         let payload = self.read(extent);
         (self.progress)(extent.len)?;
         let read = payload.and_then(|payload| {
-            Properties::decode(self.source, extent.offset, &payload.bytes[..payload.len])
+            SstProperties::decode(self.source, extent.offset, &payload.bytes[..payload.len])
         });
         match read {
             Ok(properties) => Ok(properties),
@@ -250,7 +253,7 @@ impl Verify<'_> {
         let mut named = Vec::new();
         for i in 0..top.block().len() {
             let Some(extent) = top.extent(i) else { continue };
-            let fence = separator(top.block(), i);
+            let fence = top.block().whole_key(i);
             if top.levels() == 1 {
                 named.push(Named { extent, separator: fence });
                 continue;
@@ -261,7 +264,7 @@ impl Verify<'_> {
             };
             for j in 0..leaf.len() {
                 match extent_at(&leaf, j) {
-                    Some(extent) => named.push(Named { extent, separator: separator(&leaf, j) }),
+                    Some(extent) => named.push(Named { extent, separator: leaf.whole_key(j) }),
                     None => {
                         self.is_index_whole = false;
                         self.report(extent.offset, "index entry does not name a block");
@@ -389,13 +392,16 @@ impl Verify<'_> {
     }
 
     /// Holds what the data blocks hold against properties and manifest.
-    fn account(&mut self, properties: &Properties, footer: &Footer, expected: Option<&Expected>) {
-        let user =
-            |key: &Option<InternalKey>| key.as_ref().map_or(Vec::new(), |key| key.user.to_vec());
+    fn account(
+        &mut self,
+        properties: &SstProperties,
+        footer: &Footer,
+        expected: Option<&Expected>,
+    ) {
         let identity = self.reader.identity();
-        let seen = Properties {
-            smallest: user(&self.seen.smallest),
-            largest: user(&self.seen.largest),
+        let seen = SstProperties {
+            smallest: user_key(self.seen.smallest.as_ref()),
+            largest: user_key(self.seen.largest.as_ref()),
             compression: properties.compression,
             bloom_bits_per_key: properties.bloom_bits_per_key,
             file: identity.file,
@@ -438,8 +444,13 @@ impl Verify<'_> {
     }
 }
 
+/// The user key, or nothing in a table without visible entries.
+fn user_key(key: Option<&InternalKey>) -> Vec<u8> {
+    key.map_or(Vec::new(), |key| key.user.to_vec())
+}
+
 /// The numbers that two accounts of a table must agree in.
-fn numbers(said: &Properties, is: &Properties) -> [(&'static str, u64, u64); 14] {
+fn numbers(said: &SstProperties, is: &SstProperties) -> [(&'static str, u64, u64); 14] {
     [
         ("values", said.values, is.values),
         ("tombstones", said.tombstones, is.tombstones),

@@ -26,7 +26,7 @@ use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
 use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN};
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
-use super::properties::{HIDDEN_SUFFIX_BYTES_MAX, Properties, check_user_properties};
+use super::properties::{HIDDEN_SUFFIX_BYTES_MAX, SstProperties, check_user_properties};
 use super::stored::{Extent, Sealer};
 use super::{SstIdentity, SstOptions, SstSummary};
 
@@ -57,7 +57,7 @@ pub struct SstWriter {
     out: Output,
     bloom: BloomBuilder,
     index: IndexBuilder,
-    properties: Properties,
+    properties: SstProperties,
     smallest: Option<InternalKey>,
 }
 
@@ -82,12 +82,12 @@ impl SstWriter {
         options: SstOptions,
         index_bytes_max: usize,
     ) -> SstWriter {
-        let properties = Properties {
+        let properties = SstProperties {
             compression: options.compression as u8,
             bloom_bits_per_key: options.bloom_bits_per_key,
             file: identity.file,
             epoch: identity.epoch,
-            ..Properties::default()
+            ..SstProperties::default()
         };
         SstWriter {
             path,
@@ -185,8 +185,8 @@ impl SstWriter {
         Ok(())
     }
 
-    /// What the key of every hidden entry has beyond its owner's. To be called before the first
-    /// entry by whoever adds hidden ones.
+    /// Sets the bytes that the key of every hidden entry has beyond its owner's. To be called
+    /// before the first entry by whoever adds hidden ones.
     ///
     /// # Panics
     /// After an entry; if the suffix is empty or longer than 16 bytes.
@@ -197,18 +197,18 @@ impl SstWriter {
         self.block.expect_hidden();
     }
 
-    /// Returns `true` if a block may end before the next entries. Where it may not, it ends all the same
+    /// Says whether a block may end before the next entries. Where it may not, it ends all the same
     /// before it passes 1 MiB more than its usual size, and [`SstWriter::forced_cuts`] counts it.
     pub fn allow_cut(&mut self, allow: bool) {
         self.is_cut_allowed = allow;
     }
 
-    /// How often a block was ended where that was forbidden.
+    /// Returns the number of times that a block was ended where that was forbidden.
     pub fn forced_cuts(&self) -> u64 {
         self.forced_cuts
     }
 
-    /// What compaction filters note in the table, in the place of what was set before.
+    /// Sets the notes of compaction filters in the table, in the place of what was set before.
     ///
     /// # Errors
     /// `LimitExceeded` for names of more than 255 bytes, or more than 1 MiB in all.
@@ -287,7 +287,7 @@ impl SstWriter {
         self.properties.entries()
     }
 
-    /// Where the table is written.
+    /// The path at which the table is written.
     pub fn path(&self) -> &std::path::Path {
         &self.path
     }
@@ -403,7 +403,7 @@ struct Output {
 }
 
 impl Output {
-    /// Where the next block will lie.
+    /// The offset of the next block.
     fn offset(&self) -> u64 {
         self.written + self.pending.len() as u64
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use lsm_core::error::{Error, Result};
 use lsm_core::hooks::Entry;
-use lsm_core::raw::{EntryAt, Found, Place, SstReader, TableBlock};
+use lsm_core::raw::{EntryAt, Found, SstReader, TableBlock, TablePlace};
 use lsm_core::types::{EntryKind, SeqNo};
 
 use super::By;
@@ -92,11 +92,11 @@ impl<'a> Check<'a> {
     #[inline]
     pub(super) fn entry(
         &self,
-        place: &Place<'_>,
+        place: &TablePlace<'_>,
         found: &Found<'_>,
         key: &[u8],
     ) -> Result<By, Doubt> {
-        let Place { block, at, .. } = place;
+        let TablePlace { block, at, .. } = place;
         let Some(seal) = self.seal(block.table())? else { return Ok(By::Block) };
         let entry = stored(key, found.stored_seq, found.kind, found.value);
         let is_beside = self.pair(&seal, block, *at, &entry)?;

@@ -178,7 +178,7 @@ impl<'a> Arrival<'a> {
             ..Job::new(&self.partition.name, JobKind::Compaction)
         })?;
         let mut faults = Faults::default();
-        let mut entries = reader.raw_iter(RawMode { read_ahead: true, ..RawMode::default() });
+        let mut entries = reader.raw_iter(RawMode::Streaming);
         entries.seek_to_first()?;
         while entries.valid() {
             let (key, (block_offset, entry, block_verified)) = (entries.key(), entries.origin());

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{Entries, IDENTITY, entry, open, options, write};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
@@ -14,7 +14,7 @@ use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::bloom::Bloom;
 use crate::sstable::footer::FOOTER_BYTES;
 use crate::sstable::index::Index;
-use crate::sstable::properties::Properties;
+use crate::sstable::properties::SstProperties;
 use crate::sstable::stored::{Extent, Payload, Sealer, Source};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
@@ -153,29 +153,37 @@ fn a_cursor_ends_at_damage_and_goes_on_behind_it_after_a_seek() {
     }
 }
 
+/// Opens the table with another byte in its footer, which begins at `start`; the checksum agrees.
+fn open_with(bytes: &[u8], start: usize, at: usize, byte: u8) -> Option<Error> {
+    let mut bytes = bytes.to_vec();
+    bytes[start + at] = byte;
+    let end = bytes.len() - 8;
+    let seed = bytes.len() as u64;
+    let checksum = crate::codec::checksum64_seeded(&bytes[start..end], seed);
+    bytes[end..].copy_from_slice(&checksum.to_le_bytes());
+    open(&bytes, None).err()
+}
+
 #[test]
 fn footers_of_other_versions_and_features_are_unsupported() {
     let all = small_table();
     let (bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
     let start = bytes.len() - 152;
-    let with = |at: usize, byte: u8| {
-        let mut bytes = bytes.clone();
-        bytes[start + at] = byte;
-        let end = bytes.len() - 8;
-        let seed = bytes.len() as u64;
-        let checksum = crate::codec::checksum64_seeded(&bytes[start..end], seed);
-        bytes[end..].copy_from_slice(&checksum.to_le_bytes());
-        open(&bytes, None).err()
-    };
-    assert!(with(0, 1).is_none() && with(8, 1).is_none(), "compatible features are ignored");
-    let error = with(17, 2).unwrap();
+    for at in [0, 8] {
+        assert!(open_with(&bytes, start, at, 1).is_none(), "compatible features are ignored");
+    }
+    let error = open_with(&bytes, start, 17, 2).unwrap();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("0x200"), "{error}");
     for (at, byte) in [(24, 2), (25, 5), (132, 2)] {
-        assert_eq!(with(at, byte).unwrap().kind(), ErrorKind::Unsupported);
+        assert_eq!(open_with(&bytes, start, at, byte).unwrap().kind(), ErrorKind::Unsupported);
     }
     for (at, byte) in [(26, 0), (26, 3), (48, 1), (87, 9), (128, 151), (136, 0)] {
-        assert_eq!(with(at, byte).unwrap().kind(), ErrorKind::Corruption, "{at}");
+        assert_eq!(
+            open_with(&bytes, start, at, byte).unwrap().kind(),
+            ErrorKind::Corruption,
+            "{at}"
+        );
     }
 }
 
@@ -235,7 +243,7 @@ proptest! {
         }
         let file = TestFile::holding(&[]);
         let source = Source { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
-        let _ = Properties::decode(&source, 0, &payload);
+        let _ = SstProperties::decode(&source, 0, &payload);
     }
 
     #[test]
@@ -265,26 +273,26 @@ proptest! {
         let checksum = crate::codec::checksum64_seeded(&bytes[footer..len - 8], len as u64);
         bytes[len - 8..].copy_from_slice(&checksum.to_le_bytes());
         // Reserved bytes mean nothing, and a file without a bloom reads as well as one with it.
-        let changed = (footer..len - 8).filter(|at| bytes[*at] != before[*at]);
-        let matters = |at: usize| !(27..32).contains(&at) && !(64..80).contains(&at);
-        let is_sound = changed.map(|at| at - footer).filter(|at| matters(*at)).count() == 0;
+        let is_sound = (footer..len - 8).all(|at| {
+            let within = at - footer;
+            bytes[at] == before[at] || (27..32).contains(&within) || (64..80).contains(&within)
+        });
         let read = read_all(&bytes, &all);
         prop_assert!(read.is_err() || is_sound);
     }
 }
 
+/// The defect of a block with these bytes as its entries and this count in its tail.
+fn block(entry: &[u8], count: u32) -> Option<&'static str> {
+    let mut payload = entry.to_vec();
+    payload.resize(entry.len() + 4 * count.div_ceil(16).min(16) as usize + 12, 0);
+    payload.extend_from_slice(&count.to_le_bytes());
+    let bytes = [&payload[..], &[0xee; 9]].concat().into();
+    Block::parse(Payload { bytes, len: payload.len() }, None).err().map(|e| e.what)
+}
+
 #[test]
 fn numbers_have_one_form_and_counts_are_held_against_the_bytes() {
-    let tail = |count: u32| {
-        let mut tail = vec![0; 4 * count.div_ceil(16).min(16) as usize + 12];
-        tail.extend_from_slice(&count.to_le_bytes());
-        tail
-    };
-    let what = |payload: Vec<u8>| {
-        let bytes = [&payload[..], &[0xee; 9]].concat().into();
-        Block::parse(Payload { bytes, len: payload.len() }, None).err().map(|e| e.what)
-    };
-    let block = |entry: &[u8], count| what([entry, &tail(count)].concat());
     assert_eq!(block(&[1, 0, 1, 0, 0, b'k'], 1), None);
     assert_eq!(block(&[1, 0, 1, 0, 0x85, 0x01, b'k'], 1), None);
     // 5 in two bytes, 5 in five, a shared length of 0 in two.
@@ -301,14 +309,15 @@ fn numbers_have_one_form_and_counts_are_held_against_the_bytes() {
     assert!(block(&[1, 0, 1, 0, 0, b'k'], u32::MAX).is_some());
 }
 
+fn index(values: [&[u8]; 2]) -> Option<Index> {
+    let mut builder = BlockBuilder::new(SeqNo::ZERO);
+    builder.add(KeyRef::new(b"a", Trailer::LAST), values[0]);
+    builder.add(KeyRef::new(b"b", Trailer::LAST), values[1]);
+    Index::new(parse(builder.finish(b"b")).unwrap(), 1)
+}
+
 #[test]
 fn an_index_whose_blocks_leave_a_gap_is_refused() {
-    let index = |values: [&[u8]; 2]| {
-        let mut builder = BlockBuilder::new(SeqNo::ZERO);
-        builder.add(KeyRef::new(b"a", Trailer::LAST), values[0]);
-        builder.add(KeyRef::new(b"b", Trailer::LAST), values[1]);
-        Index::new(parse(builder.finish(b"b")).unwrap(), 1)
-    };
     let index_of_two = index([&[0, 30], &[30, 40]]).unwrap();
     assert_eq!(index_of_two.extent(1), Some(Extent { offset: 30, len: 40 }));
     assert_eq!(index_of_two.extent(2), None);
@@ -323,7 +332,13 @@ fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
     let file = TestFile::holding(&[]);
     let path: Arc<std::path::Path> = std::path::Path::new("t").into();
     let source = Source { file, path, unique_id: 1, file_bytes: 0 };
-    let stored = |payload: &[u8]| {
+    // 1 GiB in six bytes.
+    let claim = [0x80, 0x80, 0x80, 0x80, 0x04, 0];
+    for (payload, expected) in [
+        (&claim[..], "LZ4 block claims too many bytes"),
+        (&[3, 0x10, 7], "LZ4 block does not decode"),
+        (&[], "LZ4 block does not decode"),
+    ] {
         let mut block = Vec::new();
         Sealer::new(1).seal(&mut block, 0, payload, Compression::None);
         // Now it says that it is LZ4, and its checksum agrees.
@@ -332,13 +347,9 @@ fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
         let seed = 1;
         let checksum = crate::codec::checksum64_seeded(&block[..end], seed);
         block[end..].copy_from_slice(&checksum.to_le_bytes());
-        source.open(0, &block).err().map(|e| e.damage().unwrap().what.clone())
-    };
-    // 1 GiB in six bytes.
-    let claim = [0x80, 0x80, 0x80, 0x80, 0x04, 0];
-    assert_eq!(stored(&claim).as_deref(), Some("LZ4 block claims too many bytes"));
-    assert_eq!(stored(&[3, 0x10, 7]).as_deref(), Some("LZ4 block does not decode"));
-    assert_eq!(stored(&[]).as_deref(), Some("LZ4 block does not decode"));
+        let error = source.open(0, &block).err().unwrap();
+        assert_eq!(error.damage().unwrap().what, expected);
+    }
 }
 
 #[test]
@@ -346,13 +357,15 @@ fn properties_that_must_be_understood_are_refused_and_others_ignored() {
     let file = TestFile::holding(&[]);
     let path: Arc<std::path::Path> = std::path::Path::new("t").into();
     let source = Source { file, path, unique_id: 0, file_bytes: 0 };
-    let mut payload = Properties { values: 5, ..Properties::default() };
-    (payload.smallest, payload.largest) = (b"a".to_vec(), b"b".to_vec());
+    let mut payload = SstProperties { values: 5, ..SstProperties::default() };
+    payload.smallest = b"a".to_vec();
+    payload.largest = b"b".to_vec();
     let known = payload.encode();
-    let decoded = Properties::decode(&source, 0, &known).unwrap();
+    let decoded = SstProperties::decode(&source, 0, &known).unwrap();
     assert_eq!(decoded, payload);
-    let with = |tag: u8| Properties::decode(&source, 0, &[&known[..], &[tag, 1, 7]].concat());
-    assert_eq!(with(100).unwrap(), payload);
-    assert_eq!(with(101).unwrap_err().kind(), ErrorKind::Unsupported);
-    assert!(with(16).unwrap_err().is_corruption(), "a tag comes once");
+    let [ignored, refused, repeated] = [100, 101, 16]
+        .map(|tag| SstProperties::decode(&source, 0, &[&known[..], &[tag, 1, 7]].concat()));
+    assert_eq!(ignored.unwrap(), payload);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(repeated.unwrap_err().is_corruption(), "a tag comes once");
 }

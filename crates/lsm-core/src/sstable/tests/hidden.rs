@@ -25,13 +25,8 @@ use crate::sstable::{
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 /// Every way to read that returns all entries of a sound table.
-pub(super) const MODES: [RawMode; 5] = [
-    RawMode { read_ahead: false, tolerant: false, uncached: false, complete: false },
-    RawMode { read_ahead: true, tolerant: false, uncached: false, complete: false },
-    RawMode { read_ahead: false, tolerant: false, uncached: true, complete: false },
-    RawMode { read_ahead: true, tolerant: true, uncached: true, complete: false },
-    RawMode { read_ahead: false, tolerant: true, uncached: false, complete: false },
-];
+pub(super) const MODES: [RawMode; 5] =
+    [RawMode::Cached, RawMode::Suspects, RawMode::Streaming, RawMode::Rewrite, RawMode::Scrub];
 
 /// All entries of a table in internal order, and which of them are hidden.
 #[derive(Clone, Debug, Default)]
@@ -128,7 +123,7 @@ fn check_raw(reader: &Arc<SstReader>, table: &Table, targets: &[(Vec<u8>, u64)])
         assert!(origins.windows(2).all(|two| two[0] < two[1]));
         for (i, (offset, entry, verified)) in origins.iter().enumerate().step_by(7) {
             let (key, value) = &all[i];
-            let found = reader.entry_at(*offset, *entry, mode.uncached).unwrap().unwrap();
+            let found = reader.entry_at(*offset, *entry, mode == RawMode::Scrub).unwrap().unwrap();
             assert!(*verified && found.verified);
             assert_eq!((&*found.key, &found.value), (&*key.user, value));
             assert_eq!(Trailer::new(found.seq, found.kind), key.trailer);
@@ -169,7 +164,8 @@ fn check_look_ups(reader: &Arc<SstReader>, table: &Table, suffix: &[u8]) {
     let mut buffer = Vec::new();
     let mut last: Option<&[u8]> = None;
     for (i, (key, value)) in table.all.iter().enumerate() {
-        let (user, seq) = (&*key.user, key.trailer.seq());
+        let user = &*key.user;
+        let seq = key.trailer.seq();
         if table.hidden[i] {
             continue;
         }
@@ -179,7 +175,8 @@ fn check_look_ups(reader: &Arc<SstReader>, table: &Table, suffix: &[u8]) {
         let mut blocks = Vec::new();
         for is_fresh in [false, true] {
             let looked = reader.look_up(user, bloom_hash(user), seq, is_fresh).unwrap().unwrap();
-            let (found, block) = (looked.entry.unwrap(), looked.block);
+            let found = looked.entry.unwrap();
+            let block = looked.block;
             if is_first_of_seq {
                 assert_eq!((found.stored, &*found.value), (key.trailer, &value[..]));
                 let (at, again, bytes) = block.entry(found.at.index(), &mut buffer);
@@ -219,7 +216,11 @@ fn check_hidden_of(
     assert_eq!(hidden.is_beside(), places[its].0 == block.offset());
 }
 
-/// What hidden entries carry: none, the sequence number and more, or anything.
+fn seq(n: u64) -> SeqNo {
+    SeqNo::new(n).unwrap()
+}
+
+/// The payload of a hidden entry: none, the sequence number and more, or anything.
 fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
     let seq = seq.get().to_le_bytes();
     match choice % 6 {
@@ -296,10 +297,8 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
     let table = Table::new(visible, &[1], |i, seq| {
         (i > 0).then(|| [&seq.get().to_le_bytes()[..], &[7; 16]].concat())
     });
-    let write = |cut: fn(usize) -> bool| {
-        table.write(&[1], options(4096, Compression::None), INDEX_BYTES_MAX, cut)
-    };
-    let (bytes, summary, forced) = write(|i| i == 0);
+    let plain = options(4096, Compression::None);
+    let (bytes, summary, forced) = table.write(&[1], plain, INDEX_BYTES_MAX, |i| i == 0);
     let reader = open(&bytes, None).unwrap();
     assert!(forced >= 2);
     assert_eq!(reader.blocks().count() as u64, forced + 1);
@@ -307,7 +306,7 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
     assert!(most <= (1 << 20) + 4096, "{most}");
     assert_eq!((summary.entries, summary.hidden), (count + 2, count + 1));
     let mut visible = reader.iter(crate::sstable::ReadMode::Cached);
-    let mut raw = reader.raw_iter(RawMode { read_ahead: true, ..RawMode::default() });
+    let mut raw = reader.raw_iter(RawMode::Streaming);
     raw.seek_to_first().unwrap();
     visible.seek_to_first().unwrap();
     let mut hollow = 0;
@@ -342,7 +341,7 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
     }
     assert!(apart > 0, "a cut parts a version from its hidden entry");
     // Where cuts are allowed, only hidden entries stay with what is before them.
-    let (bytes, _, forced) = write(|_| true);
+    let (bytes, _, forced) = table.write(&[1], plain, INDEX_BYTES_MAX, |_| true);
     let reader = open(&bytes, None).unwrap();
     assert!(forced > 0 && reader.blocks().count() > 90);
 }
@@ -370,43 +369,51 @@ fn block_of(entries: &[(&[u8], bool, &[u8])]) -> Block {
     try_block_of(&entries).unwrap()
 }
 
+/// Checks that a block of these keys, sequence numbers and hidden marks is accepted, or refused.
+fn check_order(entries: &[(&[u8], u64, bool)], is_in_order: bool) {
+    let all: Vec<_> = entries.iter().map(|(key, seq, h)| (*key, *seq, *h, &b"v"[..])).collect();
+    assert_eq!(try_block_of(&all).is_ok(), is_in_order, "{entries:?}");
+}
+
 #[test]
 fn a_block_is_refused_unless_hidden_entries_are_in_their_order_too() {
-    let check = |entries: &[(&[u8], u64, bool)], is_in_order: bool| {
-        let all: Vec<_> = entries.iter().map(|(key, seq, h)| (*key, *seq, *h, &b"v"[..])).collect();
-        assert_eq!(try_block_of(&all).is_ok(), is_in_order, "{entries:?}");
-    };
     for stem in [&b""[..], b"long enough for more than a word"] {
-        let key = |tail: &[u8]| [stem, b"k", tail].concat();
-        let (k, plus, zero, zero_plus) = (key(b""), key(b"\x01"), key(b"\0a"), key(b"\0a\x01"));
+        let k = [stem, b"k"].concat();
+        let plus = [stem, b"k\x01"].concat();
+        let zero = [stem, b"k\0a"].concat();
+        let zero_plus = [stem, b"k\0a\x01"].concat();
         for (behind, is_in_order) in [
-            (key(b"\0a"), false),
-            (key(b"\0"), false),
-            (key(b"\x01a"), true),
-            (key(b"\x02"), true),
+            ([stem, b"k\0a"].concat(), false),
+            ([stem, b"k\0"].concat(), false),
+            ([stem, b"k\x01a"].concat(), true),
+            ([stem, b"k\x02"].concat(), true),
             ([stem, b"l"].concat(), true),
         ] {
-            check(&[(&k, 5, false), (&plus, 5, true), (&behind, 9, false)], is_in_order);
+            check_order(&[(&k, 5, false), (&plus, 5, true), (&behind, 9, false)], is_in_order);
         }
         // Versions of one key, and their hidden entries behind all of them.
-        check(&[(&k, 5, false), (&plus, 5, true), (&k, 4, false)], false);
+        check_order(&[(&k, 5, false), (&plus, 5, true), (&k, 4, false)], false);
         let versions = [(&k[..], 5, false), (&k, 4, false)];
-        check(&[&versions[..], &[(&plus, 5, true), (&plus, 4, true)]].concat(), true);
-        check(&[&versions[..], &[(&plus, 4, true), (&plus, 5, true)]].concat(), false);
-        check(&[&versions[..], &[(&plus, 4, true), (&plus, 4, true)]].concat(), false);
-        check(&[(&k, 5, false), (&plus, 5, true), (&plus, 5, true)], false);
+        check_order(&[&versions[..], &[(&plus, 5, true), (&plus, 4, true)]].concat(), true);
+        check_order(&[&versions[..], &[(&plus, 4, true), (&plus, 5, true)]].concat(), false);
+        check_order(&[&versions[..], &[(&plus, 4, true), (&plus, 4, true)]].concat(), false);
+        check_order(&[(&k, 5, false), (&plus, 5, true), (&plus, 5, true)], false);
         // A pair between a key and its hidden entry.
         let pair = [(&zero[..], 6, false), (&zero_plus, 6, true)];
-        check(&[&[(&k[..], 5, false)], &pair[..], &[(&plus, 5, true)]].concat(), true);
-        check(&[&[(&k[..], 5, false), (&plus, 5, true)], &pair[..]].concat(), false);
-        check(&[(&k, 5, false), (&zero, 6, false), (&plus, 5, true), (&zero_plus, 6, true)], false);
+        check_order(&[&[(&k[..], 5, false)], &pair[..], &[(&plus, 5, true)]].concat(), true);
+        check_order(&[&[(&k[..], 5, false), (&plus, 5, true)], &pair[..]].concat(), false);
+        check_order(
+            &[(&k, 5, false), (&zero, 6, false), (&plus, 5, true), (&zero_plus, 6, true)],
+            false,
+        );
     }
 }
 
 #[test]
 fn hidden_entries_that_do_not_fit_are_refused() {
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b"), (b"c", false, b"v")]);
-    let (at, len) = (block.hidden()[0] as usize, block.bytes.len());
+    let at = block.hidden()[0] as usize;
+    let len = block.bytes.len();
     for wrong in [5, 0x7f, 0x80, 0xff] {
         let mut bytes = block.bytes.to_vec();
         bytes[at + 1] = wrong;
@@ -415,8 +422,7 @@ fn hidden_entries_that_do_not_fit_are_refused() {
     let key = vec![b'k'; INTERNAL_KEY_BYTES_MAX];
     let longer = [&key[..], &[1]].concat();
     assert!(try_block_of(&[(&key, 5, false, b"v"), (&longer, 5, true, b"v")]).is_err());
-    let (key, longer) = (&key[1..], &longer[1..]);
-    assert!(try_block_of(&[(key, 5, false, b"v"), (longer, 5, true, b"v")]).is_ok());
+    assert!(try_block_of(&[(&key[1..], 5, false, b"v"), (&longer[1..], 5, true, b"v")]).is_ok());
 }
 
 #[test]
@@ -462,7 +468,6 @@ fn a_block_holds_a_key_whatever_its_search_says() {
     let reader = open(&bytes, None).unwrap();
     let (offset, len) = reader.blocks().next().unwrap().unwrap();
     let extent = Extent { offset, len };
-    let seq = |n| SeqNo::new(n).unwrap();
     let mut block = reader.parse(extent, reader.source().read(extent).unwrap()).unwrap();
     assert!(block.find(&[20, 20], seq(30)).is_some());
     block.words[19] ^= 1 << 40;
@@ -472,9 +477,9 @@ fn a_block_holds_a_key_whatever_its_search_says() {
     assert!(!block.holds(&[20, 20], seq(19)) && !block.holds(&[20], seq(30)));
     let ingested = SstReader::open(TestFile::holding(&bytes), "t.sst".into(), IDENTITY, None, None);
     let ingested = ingested.unwrap().placed(IDENTITY.file, Some(seq(100)));
-    let block = |at| ingested.look_up(&[20, 20], bloom_hash(&[20, 20]), at, false).unwrap();
-    assert!(block(seq(99)).is_none());
-    let looked = block(seq(100)).unwrap();
+    let hash = bloom_hash(&[20, 20]);
+    assert!(ingested.look_up(&[20, 20], hash, seq(99), false).unwrap().is_none());
+    let looked = ingested.look_up(&[20, 20], hash, seq(100), false).unwrap().unwrap();
     assert_eq!(looked.entry.unwrap().stored.seq(), seq(20));
     assert!(looked.block.holds(&[20, 20], SeqNo::ZERO));
 }

@@ -138,13 +138,13 @@ proptest! {
         prop_assert_eq!(summary.file_bytes, bytes.len() as u64);
         prop_assert_eq!(&summary.smallest, &all[0].0);
         prop_assert_eq!(&summary.largest, &all.last().unwrap().0);
-        let seqs = || all.iter().map(|(key, _)| key.trailer.seq());
-        prop_assert_eq!(Some(summary.min_seq), seqs().min());
-        prop_assert_eq!(Some(summary.max_seq), seqs().max());
+        let seqs: Vec<SeqNo> = all.iter().map(|(key, _)| key.trailer.seq()).collect();
+        prop_assert_eq!(Some(&summary.min_seq), seqs.iter().min());
+        prop_assert_eq!(Some(&summary.max_seq), seqs.iter().max());
         prop_assert_eq!(summary.entries, all.len() as u64);
-        let tombstone = |key: &InternalKey| key.trailer.kind() == Some(EntryKind::Tombstone);
-        let tombstones = all.iter().filter(|(key, _)| tombstone(key)).count();
-        prop_assert_eq!(summary.tombstones, tombstones as u64);
+        let tombstones =
+            all.iter().filter(|(key, _)| key.trailer.kind() == Some(EntryKind::Tombstone));
+        prop_assert_eq!(summary.tombstones, tombstones.count() as u64);
         let raw: usize = all.iter().map(|(key, value)| key.user.len() + value.len()).sum();
         prop_assert_eq!(summary.raw_bytes, raw as u64);
     }

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::hidden::{MODES, Table};
+use super::hidden::Table;
 use super::{Entries, IDENTITY, entry, open, options};
 use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIter;
@@ -60,7 +60,7 @@ fn verify(reader: &SstReader, expected: Option<&Expected>) -> Vec<TableDamage> {
     reader.verify(expected, &mut |_| Ok(())).unwrap()
 }
 
-/// What verify says of a file that opens.
+/// Returns what verify says of a file that opens.
 fn found(bytes: &[u8]) -> String {
     let damage = verify(&open(bytes, None).unwrap(), None);
     damage.iter().map(|damage| format!("{}\n", damage.error)).collect()
@@ -78,8 +78,7 @@ fn verify_reads_the_whole_file_and_finds_nothing_wrong_in_a_sound_one() {
         });
         assert!(damage.unwrap().is_empty());
         assert_eq!(total, bytes.len() as u64);
-        let stop = || Error::new(ErrorKind::Closed, "stop");
-        let ended = reader.verify(None, &mut |_| Err(stop()));
+        let ended = reader.verify(None, &mut |_| Err(Error::new(ErrorKind::Closed, "stop")));
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
     }
 }
@@ -208,7 +207,7 @@ fn verify_finds_lies_that_verify() {
 /// Walks all of it in every way; what is returned must be right.
 fn read_all(bytes: &[u8], table: &Table) -> Result<()> {
     let reader = open(bytes, None)?;
-    for mode in MODES.into_iter().filter(|mode| !mode.tolerant) {
+    for mode in [RawMode::Cached, RawMode::Streaming] {
         let mut iter = reader.raw_iter(mode);
         iter.seek_to_first()?;
         for ((key, value), hidden) in table.all.iter().zip(&table.hidden) {
@@ -267,12 +266,7 @@ fn a_tolerant_walk_names_the_damaged_block_and_hands_over_the_rest() {
             bad[bit / 8] ^= 1 << (bit % 8) | 1 << ((bit + 3) % 8);
             let at = blocks.iter().rfind(|(offset, _)| *offset <= (bit / 8) as u64).unwrap().0;
             let reader = open(&bad, None).unwrap();
-            let mode = RawMode {
-                tolerant: true,
-                read_ahead: bit % 2 == 0,
-                uncached: false,
-                complete: false,
-            };
+            let mode = if bit % 2 == 0 { RawMode::Scrub } else { RawMode::Suspects };
             let mut iter = reader.raw_iter(mode);
             iter.seek_to_first().unwrap();
             let mut sound = Vec::new();
@@ -327,10 +321,10 @@ fn a_tolerant_walk_turns_a_single_bit_back_and_still_calls_the_block_suspect() {
             let mut bad = bytes.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             let reader = open(&bad, None).unwrap();
-            let mode = RawMode { tolerant: true, complete: true, ..RawMode::default() };
-            let mut iter = reader.raw_iter(mode);
+            let mut iter = reader.raw_iter(RawMode::Rewrite);
             iter.seek_to_first().unwrap();
-            let (mut suspects, mut all) = (0, Vec::new());
+            let mut suspects = 0;
+            let mut all = Vec::new();
             while iter.valid() {
                 all.push((iter.key().to_owned(), iter.value().to_vec()));
                 suspects += u32::from(!iter.origin().2);
@@ -387,7 +381,7 @@ fn what_was_only_damaged_in_memory_is_read_again() {
     let reader = Arc::new(reader);
     let mut strict = reader.raw_iter(RawMode::default());
     assert!(strict.seek_to_first().is_err() && !strict.valid());
-    let mut iter = reader.raw_iter(RawMode { tolerant: true, ..RawMode::default() });
+    let mut iter = reader.raw_iter(RawMode::Suspects);
     iter.seek_to_first().unwrap();
     assert_eq!(iter.key(), table.all[0].0.as_ref());
     assert!(iter.origin().2 && iter.damage().is_empty());
@@ -499,7 +493,8 @@ proptest! {
             use_block(&block, &[1]);
         }
         let mut suspect = Suspect::decode(&payload_of(&payload), Some(&[1]));
-        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut key = Vec::new();
+        let mut value = Vec::new();
         suspect.entries.iter().for_each(|entry| suspect.expand(entry, &mut key, &mut value));
         suspect.keep_ordered(None, &entry(&[0xff; 9], 0, EntryKind::Value, b"").0);
     }

@@ -1,0 +1,59 @@
+//! [`ReadAhead`]: pieces of a table's file, read in one go and handed out block by block.
+//!
+//! Used by the streaming cursors and by verification, which read forward and look into no cache.
+
+use super::reader::SstReader;
+use super::stored::{Access, Extent};
+use crate::error::Result;
+
+/// Bytes that a streaming cursor reads at once.
+pub(super) const READ_AHEAD_BYTES: u64 = 256 << 10;
+
+/// A piece of the file that was read in one go.
+pub(super) struct ReadAhead {
+    access: Access,
+    /// Bytes to read at once, at least.
+    most: u64,
+    bytes: Vec<u8>,
+    /// Offset of the piece in the file.
+    offset: u64,
+}
+
+impl ReadAhead {
+    /// Nothing read yet.
+    pub(super) fn new(access: Access, most: u64) -> ReadAhead {
+        ReadAhead { access, most, bytes: Vec::new(), offset: 0 }
+    }
+
+    /// The stored block at `extent`, read together with what follows it if it is not here.
+    pub(super) fn stored(&mut self, reader: &SstReader, extent: Extent) -> Result<&[u8]> {
+        let source = reader.source();
+        let len = source.checked_len(extent)?;
+        let have = extent.offset.checked_sub(self.offset);
+        let start = match have.and_then(|start| usize::try_from(start).ok()) {
+            Some(start) if start.checked_add(len).is_some_and(|end| end <= self.bytes.len()) => {
+                start
+            }
+            _ => {
+                self.fill(reader, extent)?;
+                0
+            }
+        };
+        Ok(&self.bytes[start..start + len])
+    }
+
+    /// Reads a piece that begins with the block at `extent`.
+    fn fill(&mut self, reader: &SstReader, extent: Extent) -> Result<()> {
+        let source = reader.source();
+        let data_end = reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
+        let most = self.most.max(extent.len).min(data_end - extent.offset);
+        // What is here is void from now on, also if the read fails.
+        let mut bytes = std::mem::take(&mut self.bytes);
+        self.offset = extent.offset;
+        bytes.clear();
+        bytes.resize(usize::try_from(most).expect("at most a block or the read-ahead"), 0);
+        source.read_exact(self.access, extent.offset, &mut bytes)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! [`Walk`]: the machinery that every cursor over a table shares: which block is next, when it is
+//! read, where a seek goes on, and what is left after an error.
+//!
+//! [`SstIter`](super::SstIter) and [`RawIter`](super::RawIter) are this over their own [`Entries`]:
+//! the visible ones of sound blocks, or all of them and of damaged blocks too. The type parameter
+//! costs nothing in a step: a call over a `dyn` would be the dearest part of it.
+//!
+//! Invariants:
+//! 1. While the walk is valid a block is loaded, the index cursor is on it, and the entries are on
+//!    one of it.
+//! 2. A move that fails leaves the walk invalid until the next seek.
+//! 3. A block is read once as long as the walk stays in it, seeks included.
+
+use std::sync::Arc;
+
+use super::index::IndexCursor;
+use super::reader::SstReader;
+use super::stored::Extent;
+use crate::error::Result;
+use crate::types::KeyRef;
+
+/// The entries of one block at a time: how the block is read, and a position in it.
+///
+/// The calls that place the cursor return `false` where the block has no such entry; the walk goes
+/// on in a neighbour then. Some blocks have no entry at all for a kind of cursor.
+pub(super) trait Entries {
+    /// A block in memory.
+    type Body;
+
+    /// Reads the block at `extent`, which `index` is on. The position in another block is void
+    /// from now on.
+    fn read(
+        &mut self,
+        reader: &SstReader,
+        index: &IndexCursor,
+        extent: Extent,
+    ) -> Result<Self::Body>;
+
+    /// Moves to the first entry of the block.
+    fn first(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+
+    /// Moves to the last entry of the block.
+    fn last(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+
+    /// Moves to the first entry of the block that is not before `target`, by stored order.
+    fn seek(&mut self, reader: &SstReader, body: &Self::Body, target: KeyRef<'_>) -> bool;
+
+    /// Moves to the last entry of the block that is before `target`, by stored order.
+    fn seek_before(&mut self, reader: &SstReader, body: &Self::Body, target: KeyRef<'_>) -> bool;
+
+    /// Moves one entry forward.
+    fn next(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+
+    /// Moves one entry back.
+    fn prev(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+}
+
+/// A walk over the blocks of a table. It keeps the table open.
+pub(super) struct Walk<E: Entries> {
+    reader: Arc<SstReader>,
+    index: IndexCursor,
+    /// The block of the present entry, and where it lies.
+    block: Option<(Extent, E::Body)>,
+    entries: E,
+    is_valid: bool,
+}
+
+impl<E: Entries> Walk<E> {
+    pub(super) fn new(reader: Arc<SstReader>, entries: E) -> Walk<E> {
+        let index = IndexCursor::new(&reader);
+        Walk { reader, index, block: None, entries, is_valid: false }
+    }
+
+    pub(super) fn reader(&self) -> &Arc<SstReader> {
+        &self.reader
+    }
+
+    pub(super) fn entries(&self) -> &E {
+        &self.entries
+    }
+
+    pub(super) fn entries_mut(&mut self) -> &mut E {
+        &mut self.entries
+    }
+
+    #[inline]
+    pub(super) fn valid(&self) -> bool {
+        self.is_valid
+    }
+
+    /// The block of the present entry, and where it lies. Only while valid.
+    #[inline]
+    pub(super) fn block(&self) -> &(Extent, E::Body) {
+        debug_assert!(self.is_valid, "the cursor is on an entry");
+        self.block.as_ref().expect("a valid cursor has a block")
+    }
+
+    pub(super) fn seek_to_first(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.first(&self.reader)?;
+        self.enter_first(Some(extent))
+    }
+
+    pub(super) fn seek_to_last(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.last(&self.reader)?;
+        self.enter_last(Some(extent))
+    }
+
+    pub(super) fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return Ok(());
+        };
+        self.load(extent)?;
+        let (_, body) = self.block.as_ref().expect("it was just loaded");
+        self.is_valid = self.entries.seek(&self.reader, body, target);
+        // The target lies between the last key of this block and its separator.
+        if self.is_valid { Ok(()) } else { self.next_block() }
+    }
+
+    pub(super) fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let Some(extent) = self.index.seek(&self.reader, target)? else {
+            return self.seek_to_last();
+        };
+        self.load(extent)?;
+        let (_, body) = self.block.as_ref().expect("it was just loaded");
+        self.is_valid = self.entries.seek_before(&self.reader, body, target);
+        if self.is_valid { Ok(()) } else { self.prev_block() }
+    }
+
+    #[inline]
+    pub(super) fn next(&mut self) -> Result<()> {
+        assert!(self.is_valid, "next needs an entry");
+        let (_, body) = self.block.as_ref().expect("a valid cursor has a block");
+        if self.entries.next(&self.reader, body) {
+            return Ok(());
+        }
+        self.next_block()
+    }
+
+    #[inline]
+    pub(super) fn prev(&mut self) -> Result<()> {
+        assert!(self.is_valid, "prev needs an entry");
+        let (_, body) = self.block.as_ref().expect("a valid cursor has a block");
+        if self.entries.prev(&self.reader, body) {
+            return Ok(());
+        }
+        self.prev_block()
+    }
+
+    /// Makes the block at `extent`, which the index cursor is on, the present one.
+    fn load(&mut self, extent: Extent) -> Result<()> {
+        if self.block.as_ref().is_some_and(|(present, _)| *present == extent) {
+            return Ok(());
+        }
+        // Dropped first, so that a failure leaves no block that the entries are not on.
+        self.block = None;
+        let body = self.entries.read(&self.reader, &self.index, extent)?;
+        self.block = Some((extent, body));
+        Ok(())
+    }
+
+    /// Moves to the first entry of the block, or of a later one if this has none to show.
+    fn enter_first(&mut self, mut extent: Option<Extent>) -> Result<()> {
+        self.is_valid = false;
+        while let Some(here) = extent {
+            self.load(here)?;
+            let (_, body) = self.block.as_ref().expect("it was just loaded");
+            if self.entries.first(&self.reader, body) {
+                self.is_valid = true;
+                break;
+            }
+            extent = self.index.next(&self.reader)?;
+        }
+        Ok(())
+    }
+
+    /// Moves to the last entry of the block, or of an earlier one if this has none to show.
+    fn enter_last(&mut self, mut extent: Option<Extent>) -> Result<()> {
+        self.is_valid = false;
+        while let Some(here) = extent {
+            self.load(here)?;
+            let (_, body) = self.block.as_ref().expect("it was just loaded");
+            if self.entries.last(&self.reader, body) {
+                self.is_valid = true;
+                break;
+            }
+            extent = self.index.prev(&self.reader)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn next_block(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.next(&self.reader)?;
+        self.enter_first(extent)
+    }
+
+    #[cold]
+    fn prev_block(&mut self) -> Result<()> {
+        self.is_valid = false;
+        let extent = self.index.prev(&self.reader)?;
+        self.enter_last(extent)
+    }
+}
