@@ -42,7 +42,7 @@ impl SectionBuilder {
         self.operation_count += 1;
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn operation_count(&self) -> u32 {
         self.operation_count
     }

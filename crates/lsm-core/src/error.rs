@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in the words that a caller branches on.
+/// The kind of a failure, in the words that a caller branches on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -44,13 +44,13 @@ pub enum ErrorKind {
     /// The database was closed.
     Closed,
     /// A compaction filter or a value store panicked; the message names partition, hook and call.
-    /// What it took part in failed as a whole. Calls of the same kind go on being made.
+    /// The work that it took part in failed as a whole. Calls of the same kind go on being made.
     HookPanicked,
     /// The files need a newer version of the code, or a feature that it does not know.
     Unsupported,
 }
 
-/// Where damaged bytes lie, as precisely as it is known.
+/// The place of damaged bytes, as precisely as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Name of the partition, where the file belongs to one.
@@ -65,13 +65,13 @@ pub struct Damage {
     pub keys: Option<(Vec<u8>, Vec<u8>)>,
     /// Level of the damaged table, where it is known.
     pub level: Option<usize>,
-    /// What is wrong, in one phrase.
+    /// The defect, in one phrase.
     pub what: String,
 }
 
 impl Damage {
-    /// What `error` says of `file`: its own account if it is corruption, or why the file cannot be
-    /// read.
+    /// Returns what `error` says of `file`: its own account if it is corruption, or why the file
+    /// cannot be read.
     pub fn of(error: &Error, file: &Path) -> Damage {
         match error.damage() {
             Some(damage) => damage.clone(),
@@ -112,8 +112,7 @@ impl fmt::Display for Damage {
             write!(f, ", key \"{}\"", key.escape_ascii())?;
         }
         if let Some((first, last)) = &self.keys {
-            let (first, last) = (first.escape_ascii(), last.escape_ascii());
-            write!(f, ", keys \"{first}\" to \"{last}\"")?;
+            write!(f, ", keys \"{}\" to \"{}\"", first.escape_ascii(), last.escape_ascii())?;
         }
         Ok(())
     }
@@ -187,13 +186,11 @@ impl Error {
     fn map_damage(self, edit: impl FnOnce(&mut Damage)) -> Self {
         let Some(mut damage) = self.0.damage.clone() else { return self };
         edit(&mut damage);
-        match &self.0.source {
-            None => Self::build(self.0.kind, self.0.message.clone(), Some(damage), None),
-            Some(_) => {
-                let (kind, message) = (self.0.kind, self.0.message.clone());
-                Self::build(kind, message, Some(damage), Some(Source::Own(self)))
-            }
-        }
+        let kind = self.0.kind;
+        let message = self.0.message.clone();
+        // A source cannot be cloned out of the shared error, so the old error becomes the source.
+        let source = self.0.source.is_some().then_some(Source::Own(self.clone()));
+        Self::build(kind, message, Some(damage), source)
     }
 
     /// Adds the partition to a corruption that does not name one yet.
@@ -212,7 +209,7 @@ impl Error {
         })
     }
 
-    /// What went wrong.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -227,7 +224,7 @@ impl Error {
         matches!(self.0.kind, ErrorKind::NoSpace | ErrorKind::Locked | ErrorKind::WouldStall)
     }
 
-    /// Where the damage lies, for corruption.
+    /// Returns the place of the damage, for corruption.
     pub fn damage(&self) -> Option<&Damage> {
         self.0.damage.as_ref()
     }

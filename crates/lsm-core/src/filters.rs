@@ -13,7 +13,7 @@ type Now = dyn Fn() -> u64 + Send + Sync;
 
 /// Deletes entries whose time has come, in compactions and flushes.
 ///
-/// When an entry expires is the application's to say, from key and value; the clock is its own
+/// The application says, from key and value, when an entry expires; the clock is its own
 /// too, in the same unit.
 #[derive(Clone)]
 pub struct TtlFilter {

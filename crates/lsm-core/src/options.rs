@@ -17,7 +17,7 @@ pub enum Durability {
     Sync,
 }
 
-/// How blocks are compressed. The numbers are on disk.
+/// The compression of blocks. The numbers are on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Compression {

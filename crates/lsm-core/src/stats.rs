@@ -1,4 +1,4 @@
-//! What the engine counts, and a copy of it for whoever asks.
+//! The counters of the engine, and a copy of them for whoever asks.
 //!
 //! Counters are relaxed atomics that background work and the commit path add to; nothing decides
 //! by them. Readers of point gets touch none.
@@ -77,9 +77,9 @@ pub struct PartitionStats {
     pub levels: Vec<LevelStats>,
     /// Bytes that compactions have to move before every level is within its target.
     pub compaction_debt_bytes: u64,
-    /// How far writes to it are held back, in thousandths: 0 not at all, 1000 stopped.
+    /// The pressure on writes to it, in thousandths: 0 not held back, 1000 stopped.
     pub pressure_permille: u32,
-    /// What holds them back most, if anything does.
+    /// The cause that holds them back most, if there is one.
     pub pressure_reason: Option<&'static str>,
 }
 
@@ -125,14 +125,14 @@ pub struct Stats {
     pub open_table_bytes: u64,
     /// Memory of all memtables, in bytes.
     pub memtable_bytes: u64,
-    /// What memtables, block cache and open tables may take together, in bytes: four times the
+    /// The bytes that memtables, block cache and open tables may take together: four times the
     /// write buffers, the cache's capacity, and what the open tables' indexes and filters take. It
     /// is exceeded by at most the batches that are being written while memory runs full, and the
     /// memtables' filters: 4 KiB each, and at most about 11 bytes a key.
     pub memory_budget_bytes: u64,
-    /// What they take now, in bytes.
+    /// The bytes that they take now.
     pub memory_used_bytes: u64,
-    /// Why the store takes no writes, if it does not. It resumes by itself.
+    /// The reason why the store takes no writes, if it does not. It resumes by itself.
     pub read_only_because: Option<String>,
     /// The newest failure of background work that was not followed by a success.
     pub background_error: Option<String>,

@@ -19,9 +19,9 @@ use crate::types::FileNo;
 pub use stats::CacheStats;
 use stats::Counters;
 
-/// What a block weighs in memory, about, for the number of places that the cache prepares.
+/// The weight of a block in memory, about, for the number of places that the cache prepares.
 const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
-/// What the cache itself needs for a block.
+/// The bytes that the cache itself needs for a block.
 const PLACE_BYTES: u64 = 64;
 const SHARDS_MAX: u64 = 64;
 /// A shard is not smaller than this: it keeps no block that is larger than itself.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How the cache does.
+/// The counts of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Blocks that were found.
@@ -12,7 +12,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Memory that the kept blocks take, in bytes.
     pub bytes: u64,
-    /// What it may take, in bytes.
+    /// The memory that it may take, in bytes.
     pub capacity: u64,
     /// Number of kept blocks.
     pub blocks: u64,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// How far reading may run ahead of the limit.
+/// The time by which reading may run ahead of the limit.
 const BURST: Duration = Duration::from_millis(50);
 /// The longest wait at once: whoever waits looks up this often.
 const PARK_MAX: Duration = Duration::from_millis(20);

@@ -12,7 +12,8 @@ pub fn describe_fields(
     fields: impl IntoIterator<Item = (usize, &'static str)>,
 ) -> Vec<(Range<u64>, String)> {
     let mut lines = Vec::new();
-    let (mut rest, mut at) = (bytes, at);
+    let mut rest = bytes;
+    let mut at = at;
     for (size, name) in fields {
         let Some((field, behind)) = rest.split_at_checked(size) else { break };
         let value = match name {
@@ -21,7 +22,8 @@ pub fn describe_fields(
         };
         let end = at + size as u64;
         lines.push((at..end, format!("{what}: {name} {value}")));
-        (rest, at) = (behind, end);
+        rest = behind;
+        at = end;
     }
     lines
 }

@@ -5,9 +5,9 @@ use std::fmt;
 /// Bytes that do not decode: what was wrong, and how far into the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// What was wrong, in one phrase.
+    /// The defect, in one phrase.
     pub what: &'static str,
-    /// Where in the input, in bytes.
+    /// Its offset in the input, in bytes.
     pub at: usize,
 }
 
@@ -30,12 +30,12 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0 }
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read so far.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }

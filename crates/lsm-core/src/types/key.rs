@@ -56,7 +56,7 @@ impl fmt::Display for SeqNo {
     }
 }
 
-/// What an entry is. The numbers are on disk.
+/// The kind of an entry. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
@@ -218,7 +218,8 @@ pub fn prefix8(bytes: &[u8]) -> u64 {
     // Two loads that overlap: copying a few bytes into a word and loading it stalls the CPU.
     let len = bytes.len();
     if let (Some(head), Some(tail)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        let (head, tail) = (u32::from_be_bytes(*head), u32::from_be_bytes(*tail));
+        let head = u32::from_be_bytes(*head);
+        let tail = u32::from_be_bytes(*tail);
         return u64::from(head) << 32 | u64::from(tail) << (64 - 8 * len);
     }
     bytes.iter().zip([56, 48, 40]).fold(0, |word, (byte, shift)| word | u64::from(*byte) << shift)
@@ -229,10 +230,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn at(n: u64) -> Trailer {
+        Trailer::new(SeqNo(n), EntryKind::Value)
+    }
+
     #[test]
     fn newest_version_comes_first_and_seek_finds_it() {
-        let at = |n| Trailer::new(SeqNo(n), EntryKind::Value);
-        let (old, new) = (KeyRef::new(b"k", at(3)), KeyRef::new(b"k", at(9)));
+        let old = KeyRef::new(b"k", at(3));
+        let new = KeyRef::new(b"k", at(9));
         assert!(new < old);
         let seek = KeyRef::seek(b"k", SeqNo(5));
         assert!(new < seek && seek < old);

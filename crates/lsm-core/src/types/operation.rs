@@ -1,4 +1,4 @@
-//! [`Operation`]: where one operation lies in the section that it came in.
+//! [`Operation`]: the place of one operation in the section that it came in.
 //!
 //! Made by `batch`, which checks the bytes, and taken by the memtable, which keeps the section and
 //! refers to it. It stands here because both are formats, and none imports another.
@@ -9,13 +9,13 @@ use std::ops::Range;
 
 use super::EntryKind;
 
-/// One operation: where its key and value lie in the section.
+/// One operation: the ranges of its key and value in the section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What it does.
+    /// Its kind: a put, a deletion, ...
     pub kind: EntryKind,
-    /// Place of the key.
+    /// Range of the key.
     pub key: Range<usize>,
-    /// Place of the value.
+    /// Range of the value.
     pub value: Range<usize>,
 }
