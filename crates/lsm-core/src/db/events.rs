@@ -1,10 +1,11 @@
-//! What listeners are told, and when.
+//! [`Events`]: what listeners are told, and when.
 //!
 //! Things happen under locks: a flush ends under the one that keeps flushes apart, a pressure
-//! changes under the one that writers park on. So [`DbInner::tell`] only queues, and
-//! [`DbInner::deliver`] calls the listeners from places that hold nothing: between two pieces of
-//! background work, and at the end of calls that do such work themselves. The same events go to
-//! `tracing`.
+//! changes under the one that writers park on. So [`Events::tell`] only queues, and
+//! [`Events::deliver`] calls the listeners from places that hold nothing: between two pieces of
+//! background work, and at the end of calls that do such work themselves. Calling a listener where
+//! the event happens would be simpler, and would make every call that a listener makes of the
+//! database a possible deadlock. The same events go to `tracing`.
 //!
 //! Invariants:
 //! 1. No listener is called under a lock, so it may call the database.
@@ -18,13 +19,13 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tracing::Level;
 
-use super::DbInner;
 use crate::error::Error;
-use crate::hooks::{Event, catch};
+use crate::hooks::{Event, EventListener, catch};
 
 thread_local! {
     static IN_LISTENER: Cell<bool> = const { Cell::new(false) };
@@ -35,20 +36,14 @@ pub(super) fn in_listener() -> bool {
     IN_LISTENER.get()
 }
 
-/// Events that nobody was told yet.
+/// The listeners, and the events that nobody was told yet.
 #[derive(Default)]
 pub(super) struct Events {
+    listeners: Vec<Arc<dyn EventListener>>,
     /// A leaf: nothing else is locked while it is held.
     waiting: Mutex<VecDeque<Event>>,
     /// The last panic of a listener; a leaf as well.
     panic: Mutex<Option<Error>>,
-}
-
-impl Events {
-    /// The last panic of a listener since the open.
-    pub(super) fn panic(&self) -> Option<Error> {
-        self.panic.lock().clone()
-    }
 }
 
 /// A listener runs; dropped, also by its panic, it does no longer.
@@ -67,11 +62,21 @@ impl Drop for Telling {
     }
 }
 
-impl DbInner {
+impl Events {
+    /// Events for these listeners, and for `tracing`.
+    pub(super) fn new(listeners: Vec<Arc<dyn EventListener>>) -> Events {
+        Events { listeners, ..Events::default() }
+    }
+
+    /// The last panic of a listener since the open.
+    pub(super) fn panic(&self) -> Option<Error> {
+        self.panic.lock().clone()
+    }
+
     /// Has every listener told, soon. Allowed under any lock.
     pub(super) fn tell(&self, event: &Event) {
         if !self.listeners.is_empty() || tracing::enabled!(Level::INFO) {
-            self.events.waiting.lock().push_back(event.clone());
+            self.waiting.lock().push_back(event.clone());
         }
     }
 
@@ -80,7 +85,7 @@ impl DbInner {
     pub(super) fn deliver(&self) {
         while !in_listener() {
             // Not in the condition: its guard would live through the body.
-            let next = self.events.waiting.lock().pop_front();
+            let next = self.waiting.lock().pop_front();
             let Some(event) = next else { return };
             let _telling = Telling::begin();
             trace(&event);
@@ -93,7 +98,7 @@ impl DbInner {
     }
 
     fn note_panic(&self, event: &Event, error: Error) {
-        *self.events.panic.lock() = Some(error.clone());
+        *self.panic.lock() = Some(error.clone());
         // One that panics at every event must not make a new one of each.
         if matches!(event, Event::BackgroundError(_)) {
             trace(&Event::BackgroundError(error));
@@ -123,5 +128,63 @@ fn trace(event: &Event) {
         Event::Quarantined { damage, .. } => tracing::error!(%damage, "an entry is beyond repair"),
         Event::BackgroundError(error) => tracing::error!(%error, "background work failed"),
         Event::Resumed => tracing::info!("writes are taken again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// Notes what it is told; panics when it is told of a resume.
+    #[derive(Default)]
+    struct Notes(Mutex<Vec<String>>);
+
+    impl EventListener for Notes {
+        fn on_event(&self, event: &Event) {
+            assert!(in_listener());
+            self.0.lock().push(match event {
+                Event::BackgroundError(error) => error.to_string(),
+                other => format!("{other:?}"),
+            });
+            assert!(!matches!(event, Event::Resumed), "not this one");
+        }
+    }
+
+    fn failed(message: &str) -> Event {
+        Event::BackgroundError(Error::new(ErrorKind::Io, message))
+    }
+
+    #[test]
+    fn events_wait_until_they_are_delivered_and_keep_their_order() {
+        let notes = Arc::new(Notes::default());
+        let events = Events::new(vec![notes.clone()]);
+        events.tell(&failed("first"));
+        events.tell(&failed("second"));
+        assert!(notes.0.lock().is_empty());
+        events.deliver();
+        assert_eq!(*notes.0.lock(), ["first", "second"]);
+        assert!(!in_listener());
+    }
+
+    #[test]
+    fn a_listener_that_panics_ends_nothing_but_its_call() {
+        let notes = Arc::new(Notes::default());
+        let after = Arc::new(Notes::default());
+        let events = Events::new(vec![notes.clone(), after.clone()]);
+        events.tell(&Event::Resumed);
+        events.tell(&failed("later"));
+        events.deliver();
+        let told = after.0.lock().clone();
+        assert_eq!(told[..2], ["Resumed", "later"]);
+        assert!(told[2].contains("not this one"), "all are told of the panic: {told:?}");
+        assert!(events.panic().is_some() && !in_listener());
+    }
+
+    #[test]
+    fn with_nobody_to_tell_nothing_is_kept() {
+        let events = Events::new(Vec::new());
+        events.tell(&failed("unheard"));
+        assert!(events.waiting.lock().is_empty());
     }
 }

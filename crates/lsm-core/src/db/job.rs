@@ -193,7 +193,7 @@ impl DbInner {
         drop(editing);
         self.obsolete.add(removed.iter());
         self.update_pressure(partition);
-        self.tell_stores();
+        self.obsolete.tell_stores();
         Ok(true)
     }
 }

@@ -45,7 +45,7 @@ use crate::cache::Blocks;
 use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
-use crate::hooks::{EventListener, HookProvider};
+use crate::hooks::{Event, HookProvider};
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
@@ -66,6 +66,7 @@ pub use write::Batch;
 use background::Background;
 use catalog::Catalog;
 use commit::CommitPath;
+use events::Events;
 use jobs::Jobs;
 use obsolete::ObsoleteFiles;
 use stall::Stall;
@@ -85,7 +86,6 @@ pub(crate) struct DbInner {
     counters: Counters,
     random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
     hook_provider: Option<Arc<dyn HookProvider>>,
-    listeners: Vec<Arc<dyn EventListener>>,
     /// Changes entries between reading and writing: for tests alone.
     inject: Option<Box<Inject>>,
 
@@ -96,7 +96,7 @@ pub(crate) struct DbInner {
     jobs: Jobs,
     stall: Stall,
     obsolete: ObsoleteFiles,
-    events: events::Events,
+    events: Arc<Events>,
     in_doubt: Mutex<resume::InDoubt>,
     snapshot_times: health::SnapshotTimes,
 
@@ -137,6 +137,16 @@ impl DbInner {
     /// All partitions that exist.
     pub(super) fn live_partitions(&self) -> Vec<Arc<PartitionState>> {
         self.catalog.partitions()
+    }
+
+    /// [`Events::tell`].
+    pub(super) fn tell(&self, event: &Event) {
+        self.events.tell(event);
+    }
+
+    /// [`Events::deliver`].
+    pub(super) fn deliver(&self) {
+        self.events.deliver();
     }
 
     /// A random number, from the source that the opener named.

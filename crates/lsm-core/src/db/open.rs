@@ -12,7 +12,9 @@ use super::DbInner;
 use super::background::{Background, BackgroundMode};
 use super::catalog::Catalog;
 use super::commit::CommitPath;
+use super::events::Events;
 use super::handle::Db;
+use super::obsolete::ObsoleteFiles;
 use super::recovery::Opening;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -154,6 +156,7 @@ impl Builder {
             let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
             catalog.add(Arc::new(PartitionState::new(partition.clone(), hooks)));
         }
+        let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
         let inner = Arc::new(DbInner {
             tables: Arc::new(TableContext {
                 fs: fs.clone(),
@@ -172,15 +175,14 @@ impl Builder {
             counters: Counters::default(),
             random: Mutex::new(random),
             hook_provider,
-            listeners,
             inject,
             catalog,
             commit: CommitPath::new(version.last_seq),
             background: Background::new(mode, clock),
             jobs: super::jobs::Jobs::default(),
             stall: super::stall::Stall::default(),
-            obsolete: super::obsolete::ObsoleteFiles::default(),
-            events: super::events::Events::default(),
+            obsolete,
+            events: Arc::new(Events::new(listeners)),
             in_doubt: Mutex::default(),
             snapshot_times: Default::default(),
             failure: Mutex::new(None),

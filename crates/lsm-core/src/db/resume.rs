@@ -174,7 +174,7 @@ impl DbInner {
         *self.failure.lock() = None;
         drop(pipeline);
         dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));
-        self.tell_stores();
+        self.obsolete.tell_stores();
         Ok(condemned)
     }
 
