@@ -1,5 +1,5 @@
-//! Embeddable key-value storage: partitions over one write-ahead log, snapshots, atomic batches,
-//! and every stored byte under a checksum.
+//! An embeddable key-value store: a log-structured merge-tree with partitions (column families),
+//! atomic batches, snapshots, and a checksum on every stored byte.
 //!
 //! ```
 //! use siltstone::{Db, Durability};
@@ -20,16 +20,19 @@
 //! # }
 //! ```
 //!
-//! Keys and values are byte strings; keys sort bytewise. Handles ([`Db`], [`Partition`],
-//! [`Snapshot`]) are `Clone + Send + Sync + 'static`, and so are the iterators that they give. All
-//! calls block.
+//! Keys and values are byte strings. Keys are ordered bytewise. The handles [`Db`], [`Partition`] and
+//! [`Snapshot`] are `Clone + Send + Sync + 'static`. Iterators own what they need, so they may outlive
+//! the handle.
+//!
+//! Every call blocks. In async code, run a unit of work on a thread that may block, for example with
+//! `tokio::task::spawn_blocking`.
 //!
 //! # Durability
 //!
-//! A write is in the kernel when it returns ([`Durability::Os`]), or on the device
-//! ([`Durability::Sync`]). After any crash the database is what it was after some first part of the
-//! commits. [`Db::wait_durable`] waits for a commit that did not wait
-//! itself:
+//! When a write returns, the kernel has its data ([`Durability::Os`]) or the device has it
+//! ([`Durability::Sync`]). Recovery restores a prefix of the commit history: every batch is present
+//! whole or not at all, and no commit is present without every earlier one. [`Db::wait_durable`] waits
+//! for a commit that did not sync by itself:
 //!
 //! ```
 //! # use siltstone::Db;
@@ -45,8 +48,8 @@
 //!
 //! # Snapshots and cursors
 //!
-//! A [`Snapshot`] is the whole database at one moment. A [`Cursor`] lends keys and values instead
-//! of copying them; [`Range`] wraps two of them as an iterator.
+//! A [`Snapshot`] shows the whole database at one moment. A [`Cursor`] lends keys and values and copies
+//! nothing. A [`Range`] is an iterator over two cursors, one for each end.
 //!
 //! ```
 //! # use siltstone::Db;
@@ -68,10 +71,9 @@
 //!
 //! # Errors
 //!
-//! One type, [`Error`], with a [`kind`](Error::kind) to branch on. Damaged bytes are never taken
-//! for data and never a panic: they are [`ErrorKind::Corruption`], and [`Error::damage`] says
-//! which file, where and, if it is known, which key. A limit ([`limits`], [`Options`]) refuses
-//! before anything is written:
+//! There is one error type, [`Error`], with a [`kind`](Error::kind) to branch on. Damaged bytes lead to
+//! [`ErrorKind::Corruption`], never to a panic. [`Error::damage`] names the file, the offset and, if
+//! known, the key. A call beyond a limit ([`limits`], [`Options`]) returns an error and writes nothing:
 //!
 //! ```
 //! # use siltstone::{Db, ErrorKind};
@@ -86,8 +88,8 @@
 //!
 //! # Options
 //!
-//! Those of the database are for one open ([`Db::builder`], [`Options`]); those of a partition are
-//! stored with it ([`Db::partition_with`], [`PartitionOptions`]).
+//! Options of the database hold for one open ([`Db::builder`], [`Options`]). Options of a partition are
+//! stored with the partition ([`Db::partition_with`], [`PartitionOptions`]).
 //!
 //! ```
 //! # use siltstone::{Compression, Db, PartitionOptions};
@@ -103,12 +105,11 @@
 //!
 //! # MetaHive
 //!
-//! A partition that is made with [`PartitionOptions::metahive`], or given it later, keeps a
-//! checksum beside every entry, made when the entry goes to its first table. Every compaction
-//! verifies what it reads against it, before it writes a new table, and repairs what it can; what
-//! no source repairs reads as corruption from then on, never as an older value. It finds faults
-//! that the checksums of blocks cannot: those of memory, between reading and writing. What it
-//! catches and what it costs is on the page of [`metahive`].
+//! A partition with [`PartitionOptions::metahive`] stores a checksum beside every entry. The flush that
+//! writes an entry to its first table creates the checksum. Every compaction verifies what it reads
+//! before it writes a new table, and repairs damaged entries if a source allows it. So it detects
+//! faults of memory between reading and writing, which block checksums cannot detect. The page of
+//! [`metahive`] lists the faults that it detects and the costs.
 //!
 //! ```
 //! # use siltstone::{Db, MetaHiveOptions, PartitionOptions};
@@ -119,7 +120,7 @@
 //! db.partition_with("ledger", options)?.put("alice", "12")?;
 //! db.close()?;
 //!
-//! // It is stored with the partition: asking by name is enough.
+//! // The setting is stored with the partition, so the name is enough.
 //! let ledger = Db::open(dir.path())?.partition("ledger")?;
 //! assert_eq!(ledger.get("alice")?.as_deref(), Some(&b"12"[..]));
 //! # Ok(())
@@ -128,9 +129,10 @@
 //!
 //! # Hooks
 //!
-//! MetaHive is one hook; an application may write others, that decide what compactions keep
-//! ([`PartitionOptions::filter`], [`hooks`]). Partitions store the names of their hooks, and every
-//! open finds the code of those that come with this crate; [`Builder::hooks`] supplies the rest.
+//! MetaHive is one hook. An application can write others, for example a compaction filter that decides
+//! which entries to keep ([`PartitionOptions::filter`], [`hooks`]). A partition stores the names of its
+//! hooks. Every open finds the hooks of this crate by name; [`Builder::hooks`] supplies those of an
+//! application.
 
 mod batch;
 mod builder;

@@ -1,11 +1,11 @@
 //! The engine underneath siltstone: a log-structured merge tree of partitions over one WAL.
 //!
-//! Applications use the crate `siltstone`, which re-exports what they need; this page is for those
-//! who read or change the engine.
+//! Applications use the crate `siltstone`, which exports everything that they need. This page is for
+//! people who read or change the engine.
 //!
 //! # Floors
 //!
-//! Modules stand on floors, and imports only go down:
+//! Every module stands on a floor and imports only from its own floor and from lower ones:
 //!
 //! ```text
 //! 7  db                                     the only folder that knows everything
@@ -21,22 +21,22 @@
 //! # A write
 //!
 //! [`Partition::put`] and [`Batch::commit`] encode their operations ([`batch`]) and join a commit
-//! group. Its leader numbers them, appends one frame a batch to the log ([`wal`]), inserts them
-//! into the memtables ([`memtable`]), and publishes the sequence number up to which readers see. A
-//! full memtable is sealed between two groups; background work writes it to a table ([`sstable`]),
-//! merges tables ([`compaction`]) and makes the result part of the database by an
-//! edit of the manifest ([`version`]).
+//! group. The leader of the group gives out sequence numbers, appends one frame per batch to the log
+//! ([`wal`]), inserts the operations into the memtables ([`memtable`]), and publishes the sequence
+//! number up to which readers see. A full memtable is sealed between two groups. Background work writes
+//! it to a table ([`sstable`]) and merges tables ([`compaction`]). An edit of the manifest
+//! ([`version`]) installs each result.
 //!
 //! # A read
 //!
-//! A reader loads the partition's view ([`partition::ReadView`]: memtables and version), then the
-//! visible sequence number, and looks through both with [`read::get`] or a [`read::Cursor`]. Blocks
-//! of tables are verified and parsed once, when they enter the [`cache`].
+//! A reader loads the view of the partition ([`partition::ReadView`]: memtables and version), then the
+//! visible sequence number. It searches the view at that number with [`read::get`] or a
+//! [`read::Cursor`]. A block of a table is verified and parsed once, when it enters the [`cache`].
 //!
 //! # A deterministic store
 //!
-//! File system, clock, randomness and background work are arguments, so a whole store can run in
-//! memory, one step at a time, and lose power:
+//! The file system, the clock, random numbers and background work are arguments. So a whole store can
+//! run in memory, one step at a time, and lose power:
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,16 +1,16 @@
 //! Metadata for every entry of a partition, hidden beside the entry itself: MetaHive.
 //!
-//! Each entry K of a partition is followed by a metadata entry K+ in the same block of the same
-//! table: an ordinary tombstone under the key K with the byte `0x01` behind it, whose payload V+
-//! holds a checksum of the entry and a checksum of that checksum ([`payload`]). Readers do not
-//! see it, and neither do nodes that know nothing of it: to them it deletes a key that nobody can
-//! have. It is made when a memtable is flushed, never on the way of a write, verified whenever
-//! the entry is compacted, and made for entries that come from nodes without it.
+//! A metadata entry K+ follows each entry K of a partition, in the same block of the same table. K+ is
+//! an ordinary tombstone. Its key is K with the byte `0x01` appended. Its payload V+ holds a checksum of
+//! the entry and a checksum of that checksum ([`payload`]). Readers do not see K+. A node without
+//! MetaHive takes it for a tombstone of a key that nobody can have. The flush creates K+, so a write
+//! does no extra work. Each compaction of the entry verifies it, and creates it for entries that come
+//! from nodes without MetaHive.
 //!
-//! The design is that of Heidari, Ahmadi, Zhi and Zhang, "MetaHive: A Cache-Optimized Metadata
-//! Management for Heterogeneous Key-Value Stores" (VLDB 2024 workshops). The authors name a US
-//! patent application on the mechanism, serial number 18/769665; whoever uses this crate should
-//! judge for themselves what that means for them.
+//! The design follows Heidari, Ahmadi, Zhi and Zhang, "MetaHive: A Cache-Optimized Metadata Management
+//! for Heterogeneous Key-Value Stores" (VLDB 2024 workshops). The authors mention a US patent
+//! application on the mechanism, serial number 18/769665. Users of this crate should judge for
+//! themselves what that means for them.
 //!
 //! # What is caught
 //!
@@ -34,20 +34,20 @@
 //!
 //! # What it costs
 //!
-//! Nothing on the way of a write. For each entry of 20 + 100 bytes a flush pays some 40 ns, of
-//! which 8 are for its checksum, and a compaction, which verifies as well, some 70 ns. A verified
-//! get takes some 50 ns more than a plain one.
-//! A table grows by 18 bytes an entry: see `docs/metahive.md`. A job holds 16 bytes for each version of the keys whose
-//! metadata it has not met yet, which is nearly always one key.
+//! A write costs nothing more. For each entry of 20 + 100 bytes, a flush needs about 40 ns more (8 of
+//! them for the checksum), and a compaction, which also verifies, about 70 ns. A verified get takes
+//! about 50 ns more than a plain get. A table grows by 18 bytes per entry; see `docs/metahive.md`. A job
+//! holds 16 bytes in memory for each version of a key whose metadata it has not reached yet, which is
+//! nearly always one key.
 //!
-//! A scrub reads as fast as the device gives: 450 MiB/s where it was measured, 310 ns for each entry
-//! of 20 + 100 bytes, as long as the engine's verify takes for the same bytes.
+//! A scrub reads as fast as the device allows: 450 MiB/s in the measurement, 310 ns per entry of 20 +
+//! 100 bytes. The engine's verify takes as long for the same bytes.
 //!
 //! # Parts
 //!
-//! [`MetaHiveOptions`] are what an application gives to a partition; [`MetaHive`] is the factory
-//! that they make and that the partition names. [`verified_get`] and [`verified_range`] compare what
-//! they hand out with its metadata at each read:
+//! An application gives [`MetaHiveOptions`] to a partition. They make a [`MetaHive`], the factory whose
+//! name the partition stores. [`verified_get`] and [`verified_range`] compare each entry with its
+//! metadata before they return it:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -70,10 +70,10 @@
 //! # }
 //! ```
 //!
-//! [`scrub()`] verifies a whole partition as it lies on the device, [`explain()`] tells all that is
-//! known of one key, [`group`] verifies what is in memory already. [`MetadataProvider`] lets an
-//! application keep metadata of its own in the place of checksums. [`RepairOptions`], [`Replica`]
-//! and [`ErrorHandler`] say what happens to an entry that is found damaged.
+//! [`scrub()`] verifies a whole partition on the device. [`explain()`] reports everything that is stored
+//! of one key. [`group`] verifies entries that are in memory already. With a [`MetadataProvider`] an
+//! application stores metadata of its own instead of checksums. [`RepairOptions`], [`Replica`] and
+//! [`ErrorHandler`] control the repair of damaged entries.
 
 mod bits;
 pub mod checksum;
