@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsm_core::codec::{checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_varint};
-use lsm_core::fs::names::{FileKind, FileName};
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::{
     BackgroundMode, Builder, Compression, Db, Durability, ErrorKind, Options, PartitionOptions,
 };

@@ -12,9 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsm_core::fs::names::{FileKind, FileName};
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
-use lsm_core::version::recover;
+use lsm_core::internals::names::{FileKind, FileName};
+use lsm_core::internals::version::recover;
 use siltstone::{
     BackgroundMode, Compression, Db, Error, ErrorKind, Options, Partition, PartitionOptions,
 };

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 use lsm_core::clock::Clock;
-use lsm_core::db::rule;
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Job};
+use lsm_core::internals::rule;
 use siltstone::{
     BackgroundMode, Class, Db, Durability, ErrorKind, Event, EventListener, Hooks, Options,
     Partition, PartitionOptions, PrefixDropFilter, Reason, Resume, Severity,

@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use lsm_core::codec::{checksum64, checksum64_seeded};
-use lsm_core::fs::names::{FileKind, FileName};
 use lsm_core::fs::{CrashOutcome, MemFs};
+use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::{BackgroundMode, Compression, Db, Options, PartitionOptions};
 use testkit::Rng;
 

@@ -15,15 +15,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::names::FileName;
 use lsm_core::fs::{Fs, MemFs};
 use lsm_core::hooks::{
     CompactionFilterFactory, Event, EventListener, HookProvider, Hooks, OwnedEntry,
 };
-use lsm_core::iter::InternalIter;
-use lsm_core::sstable::RawMode;
+use lsm_core::internals::iter::InternalIter;
+use lsm_core::internals::names::FileName;
+use lsm_core::internals::sstable::RawMode;
+use lsm_core::internals::version::{TableContext, recover};
 use lsm_core::types::SeqNo;
-use lsm_core::version::{TableContext, recover};
 use metahive::payload::{Payload, SUFFIX, entry_key};
 use metahive::table_seal::TableSeal;
 use metahive::{MetaHive, MetaHiveOptions, ScrubOptions, checksum};

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lsm_core::clock::Clock;
-use lsm_core::fs::names::{FileKind, FileName};
 use lsm_core::fs::{AppendMode, Caps, CrashOutcome, DirEntry, File, Fs, LockGuard, MemFs};
+use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::{
     BackgroundMode, Compression, Damage, Db, ErrorKind, Options, PartitionOptions, Result,
     VerifyMark, VerifyOptions,

@@ -20,18 +20,18 @@
 //!
 //! # A write
 //!
-//! [`Partition::put`] and [`Batch::commit`] encode their operations ([`batch`]) and join a commit
+//! [`Partition::put`] and [`Batch::commit`] encode their operations (`batch`) and join a commit
 //! group. The leader of the group gives out sequence numbers, appends one frame per batch to the log
-//! ([`wal`]), inserts the operations into the memtables ([`memtable`]), and publishes the sequence
+//! (`wal`), inserts the operations into the memtables (`memtable`), and publishes the sequence
 //! number up to which readers see. A full memtable is sealed between two groups. Background work writes
-//! it to a table ([`sstable`]) and merges tables ([`compaction`]). An edit of the manifest
-//! ([`version`]) installs each result.
+//! it to a table (`sstable`) and merges tables (`compaction`). An edit of the manifest
+//! (`version`) installs each result.
 //!
 //! # A read
 //!
-//! A reader loads the view of the partition ([`partition::ReadView`]: memtables and version), then the
-//! visible sequence number. It searches the view at that number with [`read::get`] or a
-//! [`read::Cursor`]. A block of a table is verified and parsed once, when it enters the [`cache`].
+//! A reader loads the view of the partition (`ReadView`: memtables and version), then the
+//! visible sequence number. It searches the view at that number with `read::get` or a
+//! [`read::Cursor`]. A block of a table is verified and parsed once, when it enters the `cache`.
 //!
 //! # A deterministic store
 //!
@@ -64,30 +64,75 @@
 //! # }
 //! ```
 
-pub mod batch;
-pub mod cache;
+mod batch;
+mod cache;
 pub mod clock;
 pub mod codec;
-pub mod compaction;
+mod compaction;
 pub mod db;
 pub mod error;
 pub mod filters;
 pub mod fs;
 pub mod hooks;
-pub mod iter;
+mod iter;
 pub mod limits;
-pub mod memtable;
+mod memtable;
 pub mod options;
-pub mod partition;
+mod partition;
 pub mod raw;
 pub mod read;
-pub mod replay;
-pub mod snapshot;
-pub mod sstable;
+mod replay;
+mod snapshot;
+mod sstable;
 pub mod stats;
 pub mod types;
-pub mod version;
-pub mod wal;
+mod version;
+mod wal;
 
 pub use db::{BackgroundMode, Batch, Builder, Commit, Db, Partition, Snapshot};
 pub use error::{Damage, Error, ErrorKind, Result};
+
+/// The door for this repository's own tests and measurements. No stable interface: anything here
+/// may change with any release.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::db::errors::{Rule, rule};
+
+    pub mod batch {
+        pub use crate::batch::*;
+    }
+    pub mod cache {
+        pub use crate::cache::*;
+    }
+    pub mod compaction {
+        pub use crate::compaction::*;
+    }
+    pub mod iter {
+        pub use crate::iter::*;
+    }
+    pub mod memtable {
+        pub use crate::memtable::*;
+    }
+    pub mod names {
+        pub use crate::fs::names::*;
+    }
+    pub mod partition {
+        pub use crate::partition::*;
+    }
+    pub mod replay {
+        pub use crate::replay::*;
+    }
+    pub mod snapshot {
+        pub use crate::snapshot::*;
+    }
+    pub mod sstable {
+        pub use crate::sstable::*;
+    }
+    pub mod version {
+        pub use crate::version::*;
+    }
+    pub mod wal {
+        pub use crate::wal::*;
+    }
+}

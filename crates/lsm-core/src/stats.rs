@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A counter.
 #[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     /// Adds `n`.
@@ -24,7 +24,7 @@ impl Counter {
 
 /// Everything that is counted since the open.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Bytes of keys and values that were written by the application.
     pub user_bytes: Counter,
     /// Batches committed.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{PartitionHooks, as_any};
 use lsm_core::raw::{self, BlockCheck, Found, Moment, Readable, TableBlock, Witness};
-use lsm_core::read::{Cursor, KeyRange, ReadPoint};
+use lsm_core::read::{Cursor, KeyRange};
 use lsm_core::types::{SeqNo, Slice};
 use lsm_core::{Partition, Snapshot};
 
@@ -145,7 +145,7 @@ fn answer(
     key: &[u8],
     is_fresh: bool,
 ) -> Result<Option<Verified>, Doubt> {
-    let (seq, by) = (moment.context.seq, By::Memory);
+    let (seq, by) = (moment.seq(), By::Memory);
     let mut judge = Judge { check, key, seq, by, is_damage: false };
     match raw::read(moment, key, is_fresh, &mut judge) {
         Ok(value) => Ok(value.map(|value| Verified { value, by: judge.by })),
@@ -262,14 +262,14 @@ enum State {
 impl VerifiedRange {
     fn new(of: &impl Readable, range: impl KeyRange) -> VerifiedRange {
         let point = of.read_point().and_then(|(point, hooks)| {
-            hive_of(&hooks, &point.partition)?;
+            hive_of(&hooks, point.partition())?;
             Ok((point, hooks))
         });
         let (point, hooks, partition) = match point {
             Ok((point, hooks)) => {
-                let partition = point.partition.clone();
+                let partition = point.partition().clone();
                 let blocks = Blocks { hooks: hooks.clone(), partition: partition.clone() };
-                let point = ReadPoint { check: Some(Arc::new(blocks)), ..point };
+                let point = point.checked_by(Arc::new(blocks));
                 (Ok(point), hooks, partition)
             }
             Err(error) => (Err(error), Arc::default(), "".into()),

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use lsm_core::fs::names::FileKind;
 use lsm_core::hooks::Origin;
+use lsm_core::internals::names::FileKind;
 use lsm_core::types::EntryKind;
 use metahive::RepairOptions;
 

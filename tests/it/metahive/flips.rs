@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use lsm_core::codec::checksum64_seeded;
 use lsm_core::fs::CrashOutcome;
+use lsm_core::internals::sstable::SstIdentity;
 use lsm_core::raw::RawMode;
-use lsm_core::sstable::SstIdentity;
 use metahive::{ScrubOptions, ScrubReport, Verdict};
 use siltstone::Compression;
 

@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::fs::names::{FileKind, FileName, LOCK};
 use lsm_core::fs::{Fs, MemFs};
-use lsm_core::version::recover;
+use lsm_core::internals::names::{FileKind, FileName, LOCK};
+use lsm_core::internals::version::recover;
 use siltstone::{Db, Durability};
 use testkit::model::{Contents, Model, State, Step};
 

@@ -16,7 +16,7 @@ fn table(file: FileNo, cache: &Arc<Blocks>) -> SstReader {
     let options =
         SstOptions { block_bytes: 64, compression: Compression::None, bloom_bits_per_key: 0 };
     let path = PathBuf::from("t.sst");
-    let mut writer = SstWriter::new(stored.clone(), path.clone(), identity, SeqNo::ZERO, options);
+    let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
     for n in 0..100_u8 {
         let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);
         writer.add(KeyRef::new(&[n], trailer), &[file.0 as u8; 900]).unwrap();

@@ -8,7 +8,11 @@ mod fields;
 mod reader;
 mod writer;
 
-pub use checksum::{checksum64, checksum64_seeded, checksum128};
-pub use fields::describe_fields;
-pub use reader::{Malformed, Reader, varint_at};
-pub use writer::{VARINT_BYTES_MAX, put_bytes, put_u32, put_u64, put_u128, put_varint, varint_len};
+pub use checksum::{checksum64, checksum64_seeded};
+pub use reader::{Malformed, Reader};
+pub use writer::{put_bytes, put_u32, put_u64, put_varint};
+
+pub(crate) use checksum::checksum128;
+pub(crate) use fields::describe_fields;
+pub(crate) use reader::varint_at;
+pub(crate) use writer::{VARINT_BYTES_MAX, put_u128, varint_len};

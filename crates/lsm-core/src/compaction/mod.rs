@@ -44,7 +44,7 @@ pub use split::Split;
 pub use stages::{Inject, Patches, Stages, place_of};
 pub use survivors::{JobIter, JobOutcome};
 
-use crate::types::{FileNo, PartitionId};
+use crate::types::FileNo;
 use crate::version::{SstMeta, Table, UserRange};
 
 /// What a compaction does with its inputs.
@@ -74,8 +74,6 @@ pub enum Trigger {
 /// A compaction of one partition.
 #[derive(Clone, Debug)]
 pub struct Compaction {
-    /// The partition.
-    pub partition: PartitionId,
     /// The uppermost input level.
     pub level_from: usize,
     /// The output level; the same for an elision.
@@ -177,7 +175,8 @@ impl Busy {
     }
 
     /// Whether no job runs.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.outputs.is_empty()
     }
 

@@ -89,9 +89,9 @@ impl<'a> Outputs<'a> {
             let (file, db_id, epoch) = (numbers.allocate(), *db_id, *epoch);
             let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
             let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
-            self.made.push(path.clone());
+            self.made.push(path);
             let identity = SstIdentity { db_id, file, epoch };
-            let mut writer = SstWriter::new(handle, path, identity, self.base_seq, self.options);
+            let mut writer = SstWriter::new(handle, identity, self.base_seq, self.options);
             if !self.hidden_suffix.is_empty() {
                 writer.set_hidden_suffix(&self.hidden_suffix);
             }

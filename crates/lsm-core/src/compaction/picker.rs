@@ -302,7 +302,6 @@ impl Picker<'_> {
             inputs.push((level_to, below.to_vec()));
         }
         Some(Compaction {
-            partition: self.version.id,
             level_from,
             level_to,
             inputs,

@@ -13,7 +13,7 @@ mod checkpoint;
 mod close;
 mod commit;
 mod compaction;
-mod errors;
+pub(crate) mod errors;
 mod events;
 mod exchange;
 mod flush;
@@ -55,7 +55,7 @@ use crate::version::{Change, FileNumbers, TableContext};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
-pub use errors::{BackgroundFailure, Class, Reason, Resume, Rule, Severity, rule};
+pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};
 pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth, StallHealth};

@@ -10,9 +10,10 @@
 //! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
 //!    it holds beyond the last successful sync is never trusted.
 
+#[cfg(any(test, feature = "internals"))]
 mod fault;
 mod mem;
-pub mod names;
+pub(crate) mod names;
 mod os;
 #[cfg(test)]
 mod tests;
@@ -23,10 +24,13 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
+#[cfg(any(test, feature = "internals"))]
+#[doc(hidden)]
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub use os::OsFs;
-pub use uncached::Uncached;
+
+pub(crate) use uncached::Uncached;
 
 /// The treatment of the name by [`Fs::open_append`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

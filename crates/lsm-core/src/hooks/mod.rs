@@ -31,8 +31,10 @@ pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
     Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
 };
-pub use guarded::{as_any, catch, guarded_filter, guarded_store};
+pub use guarded::as_any;
 pub use store::{PendingHandle, ValueStore};
+
+pub(crate) use guarded::{catch, guarded_filter, guarded_store};
 
 use crate::types::{EntryKind, FileNo, SeqNo};
 

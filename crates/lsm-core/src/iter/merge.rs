@@ -49,11 +49,6 @@ impl<I: InternalIter> MergeIter<I> {
         &self.sources[self.heap[0]]
     }
 
-    /// The position of [`MergeIter::current`] among the sources. Only while valid.
-    pub fn current_index(&self) -> usize {
-        self.heap[0]
-    }
-
     fn precedes(&self, a: usize, b: usize) -> bool {
         // The prefixes decide nearly always, and comparing them touches no block. Equal prefixes
         // say nothing, since keys may share their first 8 bytes.

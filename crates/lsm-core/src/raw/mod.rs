@@ -50,7 +50,7 @@ pub use versions::{RawVersion, reread, versions};
 pub use crate::fs::names::FileKind;
 pub use crate::hooks::{Origin, OwnedEntry};
 pub use crate::sstable::{
-    BlockCheck, EntryAt, Hidden, RawDamage, RawMode, SstProperties, SstReader, TableBlock,
+    BlockCheck, EntryAt, Hidden, OpenTable, RawDamage, RawMode, SstProperties, TableBlock,
 };
 pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
@@ -61,7 +61,7 @@ use crate::hooks::PartitionHooks;
 use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
-use crate::sstable::RawIter;
+use crate::sstable::{RawIter, SstReader};
 use crate::types::{DbId, KeyRef, PartitionId, SeqNo};
 use crate::version::{Table, TableContext};
 
@@ -78,17 +78,17 @@ pub trait Walkable {
 #[derive(Clone)]
 pub struct Pin {
     /// Its name.
-    pub partition: Arc<str>,
+    pub(crate) partition: Arc<str>,
     /// Its memtables and tables.
-    pub view: Arc<ReadView>,
+    pub(crate) view: Arc<ReadView>,
     /// The means to open its tables.
-    pub context: Arc<TableContext>,
+    pub(crate) context: Arc<TableContext>,
     /// Its hooks whose code is at hand, and the rules of all of them.
-    pub hooks: Arc<PartitionHooks>,
+    pub(crate) hooks: Arc<PartitionHooks>,
     /// The clock of the database.
-    pub clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// A thing that must live as long as this: the open database.
-    pub keep: Arc<dyn Any + Send + Sync>,
+    pub(crate) keep: Arc<dyn Any + Send + Sync>,
 }
 
 /// An entry where it lies. It is lent by the walk and gone when that moves on.

@@ -42,11 +42,19 @@ pub trait Readable {
 /// A partition at one moment, for the length of a call.
 pub struct Moment<'a> {
     /// Memtables, tables, value store and sequence number.
-    pub context: GetContext<'a>,
+    pub(crate) context: GetContext<'a>,
     /// Its hooks.
     pub hooks: &'a PartitionHooks,
     /// Its name.
     pub partition: &'a str,
+}
+
+impl Moment<'_> {
+    /// The operations up to this one are seen.
+    #[inline]
+    pub fn seq(&self) -> SeqNo {
+        self.context.seq
+    }
 }
 
 /// Sees what a point read comes to. An error ends the read.
@@ -77,9 +85,9 @@ pub struct Found<'a> {
 #[derive(Clone, Copy)]
 pub struct TablePlace<'a> {
     /// The level of the table.
-    pub level: usize,
+    pub(crate) level: usize,
     /// The table.
-    pub table: &'a Table,
+    pub(crate) table: &'a Table,
     /// The block, which also finds the hidden entry: [`TableBlock::hidden_of`].
     pub block: &'a TableBlock<'a>,
     /// Which entry of the block.

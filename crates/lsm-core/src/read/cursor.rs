@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::hooks::ValueStore;
 use crate::iter::{MergeIter, VisibleIter};
 use crate::partition::ReadView;
-use crate::sstable::{BlockCheck, SstReader};
+use crate::sstable::{BlockCheck, OpenTable};
 use crate::types::{EntryKind, SeqNo, Slice};
 use crate::version::TableContext;
 
@@ -21,24 +21,36 @@ use crate::version::TableContext;
 #[derive(Clone)]
 pub struct ReadPoint {
     /// Memtables and tables.
-    pub view: Arc<ReadView>,
+    pub(crate) view: Arc<ReadView>,
     /// Operations up to this one are seen.
-    pub seq: SeqNo,
+    pub(crate) seq: SeqNo,
     /// The means to open tables.
-    pub context: Arc<TableContext>,
+    pub(crate) context: Arc<TableContext>,
     /// Names the partition in errors.
-    pub partition: Arc<str>,
+    pub(crate) partition: Arc<str>,
     /// Stored keys have a zero byte behind them.
-    pub any_key: bool,
+    pub(crate) any_key: bool,
     /// The store of large values.
-    pub store: Option<Arc<dyn ValueStore>>,
+    pub(crate) store: Option<Arc<dyn ValueStore>>,
     /// Sees each block of a table before anything of it is handed out.
-    pub check: Option<Arc<dyn BlockCheck>>,
+    pub(crate) check: Option<Arc<dyn BlockCheck>>,
     /// A thing that must live as long as the scan.
-    pub keep: Arc<dyn Any + Send + Sync>,
+    pub(crate) keep: Arc<dyn Any + Send + Sync>,
 }
 
 impl ReadPoint {
+    /// Returns the name of the partition.
+    pub fn partition(&self) -> &Arc<str> {
+        &self.partition
+    }
+
+    /// Returns the same point, of which `check` sees each block of a table before anything of the
+    /// block is handed out.
+    #[must_use]
+    pub fn checked_by(self, check: Arc<dyn BlockCheck>) -> ReadPoint {
+        ReadPoint { check: Some(check), ..self }
+    }
+
     /// The value of `key`, a stored key, as its handle says.
     pub(super) fn read_handle(&self, key: &[u8], handle: &[u8]) -> Result<Vec<u8>> {
         let Some(store) = &self.store else {
@@ -122,8 +134,8 @@ impl Cursor {
 
     /// The table that the present entry lies in; `None` for a memtable, and after a move
     /// backwards. Only while valid.
-    pub fn table(&self) -> Option<&SstReader> {
-        self.entries.on_current()?.current().table()
+    pub fn table(&self) -> Option<OpenTable<'_>> {
+        self.entries.on_current()?.current().table().map(OpenTable::new)
     }
 
     /// The key in the form in which it is stored. Only while valid.

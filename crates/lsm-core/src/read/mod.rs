@@ -1,4 +1,4 @@
-//! The read path: functions of a [`ReadView`](crate::partition::ReadView) and a sequence number,
+//! The read path: functions of a `ReadView` and a sequence number,
 //! so that `Db`, snapshots and secondaries share them.
 
 mod cursor;
@@ -6,7 +6,10 @@ mod get;
 mod range;
 mod source;
 
-pub use cursor::{Cursor, ReadPoint, stored_bounds};
-pub use get::{GetContext, Search, get, read_handle, resolve, search};
-pub use range::{Bounds, KeyRange, Keys, Range, prefix_bounds};
-pub use source::Source;
+pub use cursor::{Cursor, ReadPoint};
+pub use range::{Bounds, KeyRange, Keys, Range};
+
+pub(crate) use cursor::stored_bounds;
+pub(crate) use get::{GetContext, Search, get, read_handle, resolve, search};
+pub(crate) use range::prefix_bounds;
+pub(crate) use source::Source;

@@ -56,7 +56,7 @@ pub use iter::{ReadMode, SstIter};
 pub use properties::SstProperties;
 pub use raw::{RawIter, RawMode};
 pub use reader::SstReader;
-pub use table_block::{BlockCheck, EntryAt, Hidden, LookUp, LookedUp, TableBlock};
+pub use table_block::{BlockCheck, EntryAt, Hidden, OpenTable, TableBlock};
 pub use verify::{Expected, TableDamage};
 pub use writer::SstWriter;
 

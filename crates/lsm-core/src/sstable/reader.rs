@@ -132,14 +132,14 @@ impl SstReader {
     }
 
     /// Returns `true` if the table may hold the user key with this
-    /// [`bloom_hash`](super::bloom_hash).
+    /// `bloom_hash`.
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         self.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(hash))
     }
 
     /// The newest entry of `user_key` that is not newer than `seq`, of whatever kind. `hash` is
-    /// the key's [`bloom_hash`](super::bloom_hash).
+    /// the key's `bloom_hash`.
     ///
     /// # Errors
     /// `Corruption` or `Io` where a block cannot be read; damage names the key.
@@ -248,7 +248,7 @@ impl SstReader {
         RawIter::new(self.clone(), mode)
     }
 
-    /// The entry at a place that [`RawIter::origin`] named, read again from the file, past every
+    /// The entry at a place that `RawIter::origin` named, read again from the file, past every
     /// cache if `uncached`. `None` if there is no such block, or it does not decode so far.
     ///
     /// # Errors
@@ -267,6 +267,7 @@ impl SstReader {
     }
 
     /// Offset and stored length of each data block, in order. Ends behind the first error.
+    #[cfg(any(test, feature = "internals"))]
     pub fn blocks(&self) -> impl Iterator<Item = Result<(u64, u64)>> {
         let mut cursor = Some(IndexCursor::new(self));
         let mut is_first = true;
@@ -303,11 +304,6 @@ impl SstReader {
         self.global_seq
     }
 
-    /// XXH3-128 over the checksums of all blocks.
-    pub fn file_hash(&self) -> u128 {
-        self.footer.file_hash
-    }
-
     /// Memory that the open table holds outside the cache, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let bloom = self.bloom.as_ref().map_or(0, Bloom::memory_bytes);
@@ -316,7 +312,8 @@ impl SstReader {
 
     /// Returns the number of bytes of data blocks before `user_key`, about. Where the index cannot
     /// be read it answers as for a key behind all.
-    pub fn approximate_offset(&self, user_key: &[u8]) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn approximate_offset(&self, user_key: &[u8]) -> u64 {
         match self.locate(KeyRef::seek(user_key, SeqNo::MAX), SstReader::block) {
             Ok(Some(extent)) => extent.offset,
             _ => self.properties.data_bytes,

@@ -8,12 +8,14 @@
 //! 1. Entries are looked at where they lie in memory: what was checked once may have changed since.
 //! 2. A block that was read again takes the place of the one in the cache.
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use super::block::Block;
 use super::hidden::HiddenHead;
+use super::properties::SstProperties;
 use super::reader::{Ended, SstReader};
 use super::stored::{Access, Extent};
 use crate::error::{Error, Result};
@@ -53,6 +55,29 @@ impl Hidden<'_> {
         let mut whole = Vec::with_capacity(self.head.payload_len());
         self.head.expand(&self.bytes, self.seq, &mut whole);
         whole
+    }
+}
+
+/// An open table, as the code of a hook sees it.
+#[derive(Clone, Copy)]
+pub struct OpenTable<'a>(&'a SstReader);
+
+impl<'a> OpenTable<'a> {
+    pub(crate) fn new(reader: &'a SstReader) -> OpenTable<'a> {
+        OpenTable(reader)
+    }
+
+    /// The properties that the table carries.
+    #[inline]
+    pub fn properties(self) -> &'a SstProperties {
+        self.0.properties()
+    }
+
+    /// The note that a hook made of the table at its first call, kept as long as the table is
+    /// open. `None` if another hook keeps something else here: a table has one note.
+    #[inline]
+    pub fn note<T: Any + Send + Sync>(self, make: impl FnOnce() -> T) -> Option<&'a T> {
+        self.0.note(make)
     }
 }
 
@@ -98,8 +123,8 @@ impl<'a> TableBlock<'a> {
     }
 
     /// The table.
-    pub fn table(&self) -> &'a SstReader {
-        self.reader
+    pub fn table(&self) -> OpenTable<'a> {
+        OpenTable(self.reader)
     }
 
     /// Its offset in the file, in bytes.
@@ -234,7 +259,7 @@ impl SstReader {
     /// # Errors
     /// As [`SstReader::get`].
     #[inline]
-    pub fn look_up(
+    pub(crate) fn look_up(
         &self,
         user_key: &[u8],
         hash: u64,

@@ -11,7 +11,6 @@
 //! 4. Bounds, sequence range and bloom of a table are those of its visible entries: a hidden key
 //!    that trails behind its owner must not make two neighbouring tables overlap.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::codec::checksum128;
@@ -38,7 +37,6 @@ const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
 /// Writes a table. Dropped unfinished it leaves a file that no reader accepts.
 pub struct SstWriter {
     // Fixed after construction.
-    path: PathBuf,
     identity: SstIdentity,
     options: SstOptions,
     // The present block, and what is known of the one before.
@@ -62,21 +60,19 @@ pub struct SstWriter {
 }
 
 impl SstWriter {
-    /// A writer of the table `identity` into the empty `file`, which lies at `path`. No entry
-    /// will be older than `base_seq`.
+    /// A writer of the table `identity` into the empty `file`. No entry will be older
+    /// than `base_seq`.
     pub fn new(
         file: Arc<dyn File>,
-        path: PathBuf,
         identity: SstIdentity,
         base_seq: SeqNo,
         options: SstOptions,
     ) -> SstWriter {
-        SstWriter::with_index_limit(file, path, identity, base_seq, options, INDEX_BYTES_MAX)
+        SstWriter::with_index_limit(file, identity, base_seq, options, INDEX_BYTES_MAX)
     }
 
     pub(super) fn with_index_limit(
         file: Arc<dyn File>,
-        path: PathBuf,
         identity: SstIdentity,
         base_seq: SeqNo,
         options: SstOptions,
@@ -90,7 +86,6 @@ impl SstWriter {
             ..SstProperties::default()
         };
         SstWriter {
-            path,
             identity,
             options,
             block: BlockBuilder::new(base_seq),
@@ -280,16 +275,6 @@ impl SstWriter {
     /// The visible user key that was added last, if there is one.
     pub fn last_user_key(&self) -> Option<&[u8]> {
         self.smallest.as_ref().map(|_| self.last_visible().user)
-    }
-
-    /// Number of visible entries so far.
-    pub fn entries(&self) -> u64 {
-        self.properties.entries()
-    }
-
-    /// The path at which the table is written.
-    pub fn path(&self) -> &std::path::Path {
-        &self.path
     }
 
     /// Completes the file and syncs it.

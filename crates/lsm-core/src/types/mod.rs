@@ -5,7 +5,10 @@ mod key;
 mod operation;
 mod slice;
 
-pub use ids::{DbId, Epoch, FileNo, MemtableId, PartitionId};
-pub use key::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer, prefix8};
-pub use operation::Operation;
+pub use ids::{DbId, Epoch, FileNo, PartitionId};
+pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use slice::Slice;
+
+pub(crate) use ids::MemtableId;
+pub(crate) use key::{InternalKey, prefix8};
+pub(crate) use operation::Operation;

@@ -25,7 +25,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use apply::{Builder, Refused, apply, snapshot_edit};
+pub use apply::apply;
 pub use change::Change;
 pub use describe::{check_generation, describe};
 pub use edit::{EditFault, VersionEdit};
@@ -169,6 +169,7 @@ impl DbVersion {
     ///
     /// # Cost
     /// Looks at every partition; a handle keeps the id.
+    #[cfg(any(test, feature = "internals"))]
     pub fn partition_named(&self, name: &str) -> Option<&Arc<PartitionVersion>> {
         self.partitions.values().find(|partition| &*partition.name == name)
     }

@@ -43,6 +43,13 @@ pub struct Recovered {
     /// Newer generations that nobody names. Delete them before the others, see `retire`.
     pub garbage: Vec<FileName>,
     /// `true` if bytes behind `end` are no edit: the last append was torn.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(
+            dead_code,
+            reason = "a follower tells a torn tail from an append that is under way"
+        )
+    )]
     pub torn: bool,
     /// `true` if this code knows every feature that a writer must know.
     pub writable: bool,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
+use super::apply::{Builder, snapshot_edit};
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};

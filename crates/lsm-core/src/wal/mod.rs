@@ -44,8 +44,7 @@ use std::fmt;
 pub use describe::describe;
 pub use frame::{Control, FramePlace, Section, section_checksum};
 pub use reader::{
-    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Position, Record, SectionRef,
-    SegmentSource,
+    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Record, SectionRef, SegmentSource,
 };
 pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader};
 pub use survey::{Piece, survey};

@@ -121,6 +121,10 @@ impl LogReader {
     }
 
     /// Lists one more segment, for a follower whose manifest names it now.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "a follower of a live database stands on it")
+    )]
     pub fn add_segment(&mut self, source: SegmentSource) {
         assert!(self.sources.last().is_none_or(|last| last.number < source.number));
         if self.options.cut.is_none_or(|cut| source.number <= cut.segment) {

@@ -40,11 +40,6 @@ impl Reserved {
     pub fn file(&self) -> &Arc<dyn File> {
         &self.file
     }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 /// Appends frames to a segment.
@@ -130,11 +125,6 @@ impl SegmentWriter {
     /// The file, to be synced while appends go on.
     pub fn file(&self) -> &Arc<dyn File> {
         &self.file
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Its header.

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use lsm_core::error::{Error, Result};
 use lsm_core::hooks::Entry;
-use lsm_core::raw::{EntryAt, Found, SstReader, TableBlock, TablePlace};
+use lsm_core::raw::{EntryAt, Found, OpenTable, TableBlock, TablePlace};
 use lsm_core::types::{EntryKind, SeqNo};
 
 use super::By;
@@ -39,7 +39,7 @@ struct SealNote {
 }
 
 impl SealNote {
-    fn new(table: &SstReader, shared: &Shared) -> SealNote {
+    fn new(table: OpenTable<'_>, shared: &Shared) -> SealNote {
         let provider = shared.provider.name();
         let seal = TableSeal::of(&table.properties().user, provider);
         SealNote { provider: provider.to_owned(), is_integrity: shared.is_integrity, seal }
@@ -70,7 +70,7 @@ impl<'a> Check<'a> {
 
     /// The seal of a table; `None` if it is not sealed.
     #[inline]
-    fn seal<'t>(&self, table: &'t SstReader) -> Result<Option<Cow<'t, TableSeal>>> {
+    fn seal<'t>(&self, table: OpenTable<'t>) -> Result<Option<Cow<'t, TableSeal>>> {
         let note = table.note(|| SealNote::new(table, self.shared));
         match note.filter(|note| note.is_for(self.shared)) {
             Some(SealNote { seal: Ok(seal), .. }) => Ok(seal.as_ref().map(Cow::Borrowed)),
@@ -81,7 +81,7 @@ impl<'a> Check<'a> {
     }
 
     /// What vouches for the entries of a table.
-    pub(super) fn by(&self, table: &SstReader) -> Result<By> {
+    pub(super) fn by(&self, table: OpenTable<'_>) -> Result<By> {
         Ok(if self.seal(table)?.is_some() { By::Metadata } else { By::Block })
     }
 

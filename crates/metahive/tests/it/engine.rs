@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 
 use lsm_core::Result;
-use lsm_core::compaction::{Survival, Verdict as Survives};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults, Input,
     InputTable, Job, JobKind, Origin, OwnedEntry, Patch, Properties, RepairSources,
 };
+use lsm_core::internals::compaction::{Survival, Verdict as Survives};
 use lsm_core::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
 use metahive::payload::{Payload, entry_key, is_metadata};
 use metahive::table_seal::TableSeal;

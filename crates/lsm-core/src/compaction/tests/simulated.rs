@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::KeyRef;
+use crate::types::{KeyRef, PartitionId};
 
 /// A key's entry: user key, sequence, whether it is a value.
 type Entry = (u8, u64, bool);

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Shared;
-use super::inode::{Cell, Change, Inode, SyncLoss};
+#[cfg(any(test, feature = "internals"))]
+use super::inode::SyncLoss;
+use super::inode::{Cell, Change, Inode};
 use crate::error::{Error, Result};
 use crate::fs::File;
 
@@ -36,6 +38,7 @@ impl MemFile {
     }
 
     /// As `MemFs::lose_unsynced`, for a file that may have lost its name.
+    #[cfg(any(test, feature = "internals"))]
     pub(in crate::fs) fn lose_unsynced(&self, loss: SyncLoss) {
         let _state = self.shared.state.write();
         self.cell.edit(|inode| inode.lose_pending(loss));

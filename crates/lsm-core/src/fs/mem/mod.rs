@@ -137,6 +137,7 @@ impl MemFs {
 
     /// As [`Fs::put_if_absent`], but the name still needs [`Fs::sync_dir`]: what is there if the
     /// last of its steps failed.
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn put_with_pending_name(&self, path: &Path, content: &[u8]) -> Result<bool> {
         self.put(path, content, NameFate::Pending)
     }

@@ -1,6 +1,5 @@
 //! Tables with hidden entries against a sorted list, seen and unseen.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use proptest::collection::vec;
@@ -73,15 +72,8 @@ impl Table {
     ) -> (Vec<u8>, SstSummary, u64) {
         let file = Arc::new(TestFile::default());
         let base = self.all.iter().map(|(key, _)| key.trailer.seq()).min().unwrap();
-        let path = PathBuf::from("t.sst");
-        let mut writer = SstWriter::with_index_limit(
-            file.clone(),
-            path,
-            IDENTITY,
-            base,
-            options,
-            index_bytes_max,
-        );
+        let mut writer =
+            SstWriter::with_index_limit(file.clone(), IDENTITY, base, options, index_bytes_max);
         writer.set_hidden_suffix(suffix);
         for (i, ((key, value), hidden)) in self.all.iter().zip(&self.hidden).enumerate() {
             writer.allow_cut(cut(i));
@@ -489,7 +481,7 @@ fn what_filters_note_is_stored_within_bounds() {
     let file = Arc::new(TestFile::default());
     let options = options(4096, Compression::None);
     let base = SeqNo::ZERO;
-    let mut writer = SstWriter::new(file.clone(), "t.sst".into(), IDENTITY, base, options);
+    let mut writer = SstWriter::new(file.clone(), IDENTITY, base, options);
     let mut user = hooks::Properties::default();
     user.0.insert("sealed".into(), vec![1]);
     user.0.insert("a".into(), vec![]);

@@ -6,7 +6,6 @@ mod hidden;
 mod model;
 mod verify;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::test_file::TestFile;
@@ -44,9 +43,8 @@ pub(super) fn write(
 ) -> (Vec<u8>, SstSummary) {
     let file = Arc::new(TestFile::default());
     let base = entries.iter().map(|(key, _)| key.trailer.seq()).min().unwrap();
-    let path = PathBuf::from("t.sst");
     let mut writer =
-        SstWriter::with_index_limit(file.clone(), path, IDENTITY, base, options, index_bytes_max);
+        SstWriter::with_index_limit(file.clone(), IDENTITY, base, options, index_bytes_max);
     for (key, value) in entries {
         writer.add(key.as_ref(), value).unwrap();
     }

@@ -17,6 +17,10 @@ pub struct FrameRef<'a> {
     /// The same place in the log.
     pub lsn: Lsn,
     /// The place up to which the log was known durable when it was built.
+    #[cfg_attr(
+        not(feature = "internals"),
+        expect(dead_code, reason = "a follower reads no further than this")
+    )]
     pub durable: Lsn,
     /// Its content.
     pub record: Record<'a>,
