@@ -1,4 +1,4 @@
-//! What metadata beside every entry costs: the same work on a plain partition and on one with
+//! The cost of metadata beside every entry: the same work on a plain partition and on one with
 //! MetaHive, and reads that compare each entry with its metadata.
 //!
 //! `cargo bench --bench metahive`; for large data sets and pairs in turn `scripts/metahive-overhead.sh`

@@ -26,9 +26,9 @@ use metahive::{ScrubOptions, scrub};
 use siltstone::{Durability, MetaHive, Options, PartitionOptions, Result};
 use testkit::Rng;
 
-/// How large the cluster's life is.
+/// The size of a run.
 pub struct Plan {
-    /// Where the nodes keep their databases.
+    /// The folder of the databases.
     pub folder: PathBuf,
     /// Of all that is random but the threads' turns.
     pub seed: u64,
@@ -40,7 +40,7 @@ pub struct Plan {
     pub moves: usize,
 }
 
-/// What was seen.
+/// The observations of a run.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Entries that were handed over as tables.
@@ -53,7 +53,7 @@ pub struct Report {
     pub faults_that_left: u64,
     /// Entries on the node with MetaHive that disagree with their metadata in the end.
     pub faults_that_stayed: u64,
-    /// What MetaHive counted.
+    /// The counters of MetaHive.
     pub counts: metahive::Counts,
     /// Metadata entries that old nodes were handed inside of tables.
     pub metadata_handed_over: u64,
@@ -395,7 +395,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What must hold after every run.
+/// Checks the facts that must hold after every run.
 pub fn check(report: &Report) {
     let injected: u64 = report.faults.values().sum();
     assert!(injected > 0 && report.moved > 0 && report.metadata_handed_over > 0);

@@ -1,5 +1,5 @@
-//! What the benches share: a store in a temporary folder with records of `testkit::workload` in
-//! it, so that every bench and the command's `bench` do the same work on the same keys.
+//! The common part of the benches: a store in a temporary folder with records of
+//! `testkit::workload`, so that every bench and the command's `bench` do the same work on the same keys.
 //!
 //! Invariant: equal arguments make equal contents, in memtables and in tables.
 

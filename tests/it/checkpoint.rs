@@ -44,7 +44,7 @@ fn read(partition: &Partition) -> Content {
     partition.iter().map(|kv| kv.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
 }
 
-/// What is in the partitions of a database.
+/// The contents of the partitions of a database.
 fn contents(db: &Db) -> [Content; 3] {
     ["p", "unlogged", "plain"].map(|name| read(&db.partition(name).unwrap()))
 }

@@ -68,7 +68,7 @@ fn batches() -> Vec<Vec<Operation>> {
     batches
 }
 
-/// What the fixtures hold. Frozen with format version 1.
+/// The contents of the fixtures. Frozen with format version 1.
 fn expected() -> Content {
     let names = ["default", "packed", "plain", "unlogged"];
     let mut content: Content = names.map(|name| (name, BTreeMap::new())).into();

@@ -174,7 +174,7 @@ struct Reader<'a> {
     random: Rng,
     /// The oldest version that a latest read may still see.
     floors: Vec<u64>,
-    /// What snapshots saw.
+    /// The versions that snapshots saw.
     seen: Vec<(SeqNo, usize, Option<u64>)>,
 }
 

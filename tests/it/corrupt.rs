@@ -191,7 +191,7 @@ fn build(name: &'static str, seed: u64, is_closed: bool) -> Store {
     Store { name, fs: left, history: scribe.history, attested, is_closed, past }
 }
 
-/// What became of a case that was allowed.
+/// The outcomes that a case may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     /// All data, as if nothing had happened.
@@ -204,7 +204,7 @@ enum Outcome {
     Prefix,
 }
 
-/// What a case may do to the commits at the end of the log.
+/// The effect that a case may have on the commits at the end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
     Nothing,
@@ -227,7 +227,7 @@ fn check_error(error: &Error, at: &str) -> Result<(), String> {
 /// Keys and values in the order of a scan, and whether it came to its end.
 type Scanned = (Vec<(Vec<u8>, Vec<u8>)>, bool);
 
-/// What was read of one partition.
+/// The result of reading one partition.
 struct Reads {
     name: &'static str,
     gets: BTreeMap<Vec<u8>, Option<Vec<u8>>>,

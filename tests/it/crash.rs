@@ -27,7 +27,7 @@ const SCRIPTS: u64 = 2;
 const CUT_AGAIN: u64 = 13;
 const CUT_THRICE: u64 = 29;
 
-/// What a cut could leave.
+/// An image that a cut could leave.
 struct Image {
     /// Before which operation, and how.
     what: String,

@@ -1,4 +1,4 @@
-//! What the facade adds to the engine: hooks that partitions are made with and found with again.
+//! The facade's part: partitions are created with hooks, and found with them again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn fill(partition: &Partition, keys: std::ops::Range<u32>) {
     }
 }
 
-/// How many entries the tables of a partition hold, and how many hidden ones.
+/// The number of entries in the tables of a partition, and of hidden ones.
 fn census(partition: &Partition) -> (u64, u64) {
     let (mut entries, mut hidden) = (0, 0);
     for table in partition.walk().unwrap().tables() {

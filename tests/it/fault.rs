@@ -25,7 +25,7 @@ const DEEDS_UNTIL_HEALED: usize = 4;
 /// More operations than any run needs: beyond it something does not end.
 const OPS_MOST: u64 = 100_000;
 
-/// What can happen to an operation.
+/// The faults that an operation can have.
 fn actions(op: &FsOp) -> Vec<FaultAction> {
     use FaultAction::{Eio, Enospc, ShortWrite, ShortWriteNoSpace, SyncLost, SyncReverted};
     match op.kind {
@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What a cut leaves at this moment is a prefix, and goes on.
+    /// The image of a cut at this moment is a prefix, and the store goes on from it.
     fn check_cut(&mut self, when: &str) -> Result<(), String> {
         let outcomes = [CrashOutcome::Nothing, CrashOutcome::Everything, CrashOutcome::Subset];
         for outcome in outcomes {

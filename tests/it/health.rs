@@ -1,4 +1,5 @@
-//! What a failure means, what `Db::health` says, who waits and who is told.
+//! Failures: their meaning, the answers of `Db::health`, the writers that wait, the listeners that
+//! are told.
 //!
 //! The table of failures is walked row by row: each cell is made to happen, and what writers meet
 //! and how the store goes on must be what the table says.
@@ -246,7 +247,7 @@ fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) 
     assert_eq!(store.p.get("k").unwrap().as_deref(), Some(&b"w"[..]));
 }
 
-/// What a failure that lasts means for writers.
+/// The effect of a lasting failure on writers.
 fn check_writers(store: &Store, reason: Reason, severity: Severity) {
     match severity {
         // An append that lasts in failing fails each commit, and no more.

@@ -167,7 +167,7 @@ fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
 struct Sealer {
     checked: Arc<AtomicU64>,
     any_key: bool,
-    /// What a repair puts in the place of a damaged value.
+    /// The value that a repair puts in the place of a damaged one.
     good: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
 }
 

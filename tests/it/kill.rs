@@ -1,7 +1,7 @@
 //! A real process killed with SIGKILL while it writes, round after round in one folder.
 //!
 //! The test binary starts itself again as the writer, which says each acknowledgement into a pipe.
-//! What was acknowledged must be there afterwards, batches whole, and the lock free at once. A
+//! All acknowledged writes must be there afterwards, batches whole, and the lock free at once. A
 //! write of the default durability survives this; what survives a power cut is tested elsewhere.
 
 use std::io::{BufRead, BufReader, Read};

@@ -124,7 +124,7 @@ fn pairs(range: siltstone::Range) -> Content {
     range.map(|pair| pair.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
 }
 
-/// What the tables of partition `p` hold, entry by entry.
+/// The entries of the tables of partition `p`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Census {
     entries: u64,

@@ -1,4 +1,4 @@
-//! What was once wrong: each test tells the story of a fault that was found and mended.
+//! Faults of the past: each test tells the story of one that was found and repaired.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use lsm_core::hooks::{CompactionFilterFactory, HookProvider, PendingHandle, Valu
 use lsm_core::types::PartitionId;
 use siltstone::{Error, ErrorKind, Result};
 
-/// What happens in a call that a fuse is set for.
+/// The effect of a fuse on the call that it is set for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     /// It panics.
@@ -48,7 +48,7 @@ impl Fuse {
     }
 }
 
-/// What a checkpoint calls.
+/// The function that a checkpoint calls.
 type Call = Box<dyn FnOnce() + Send>;
 
 /// Values in memory; durable ones survive [`Shelf::cut`]. Clones share them.
@@ -56,9 +56,9 @@ type Call = Box<dyn FnOnce() + Send>;
 pub struct Shelf {
     state: Arc<Mutex<State>>,
     pub fuse: Fuse,
-    /// Whether jobs move every value that they meet.
+    /// `true` if jobs move every value that they meet.
     moves: bool,
-    /// Where checkpoints of it go; without one there are none.
+    /// The target of its checkpoints; without one there are none.
     fs: Option<Arc<dyn Fs>>,
     /// Called once, in the next checkpoint.
     in_checkpoint: Arc<Mutex<Option<Call>>>,
@@ -110,12 +110,12 @@ impl Shelf {
         *self.in_checkpoint.lock().unwrap() = Some(Box::new(call));
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn live(&self) -> usize {
         self.state.lock().unwrap().values.len()
     }
 
-    /// What a power cut leaves.
+    /// The store as a power cut leaves it.
     pub fn cut(&self) -> Shelf {
         let mut state = self.state.lock().unwrap().clone();
         state.values = state.durable.clone();
@@ -131,7 +131,7 @@ impl Shelf {
         state.durable.remove(&n);
     }
 
-    /// How many values edits that it was told of have dropped.
+    /// The number of values that the edits it was told of have dropped.
     pub fn told(&self) -> usize {
         let state = self.state.lock().unwrap();
         state.applied.values().flatten().collect::<std::collections::BTreeSet<_>>().len()

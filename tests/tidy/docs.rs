@@ -90,7 +90,7 @@ fn links_lead_somewhere() {
     check(breaches);
 }
 
-/// Whether `file` lies below `folder`.
+/// Returns whether `file` lies below `folder`.
 fn in_folder(file: &str, folder: &str) -> bool {
     let below = file.strip_prefix(folder.trim_end_matches('/'));
     below.is_some_and(|rest| rest.starts_with('/'))

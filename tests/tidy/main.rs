@@ -102,7 +102,7 @@ fn functions_fit_on_a_screen() {
     check(breaches);
 }
 
-/// What is wrong with `lines`, where `limit` holds unless an exception allows more.
+/// Says how `lines` breaks `limit`, unless an exception allows more.
 fn ratchet(lines: usize, limit: usize, exception: Option<usize>) -> Option<String> {
     match exception {
         None if lines > limit => Some(format!("has {lines} lines, the limit is {limit}")),

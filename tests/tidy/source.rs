@@ -37,7 +37,7 @@ impl Source {
         format!("{}:{}: {what}", self.path, self.line_of(at))
     }
 
-    /// Whether the file belongs to what users get, as opposed to tests, benches and tools for them.
+    /// Returns whether users get the file, as opposed to tests, benches and tools for them.
     pub(crate) fn is_production(&self) -> bool {
         (self.path.starts_with("src/") || self.path.contains("/src/"))
             && !self.path.starts_with("crates/testkit/")
@@ -124,7 +124,7 @@ fn test_modules(source: &Source) -> Vec<String> {
     modules
 }
 
-/// Where the item at `start` ends: at its first `;`, or at the end of its first block. Those in
+/// The end of the item at `start`: its first `;`, or the end of its first block. Those in
 /// brackets belong to types.
 pub(crate) fn item_end(code: &str, start: usize) -> usize {
     let mut depth = 0usize;
@@ -140,7 +140,7 @@ pub(crate) fn item_end(code: &str, start: usize) -> usize {
     code.len()
 }
 
-/// Where the block that opens at `start` closes.
+/// The end of the block that opens at `start`.
 pub(crate) fn block_end(code: &str, start: usize) -> usize {
     let mut depth = 0usize;
     for (at, byte) in code.bytes().enumerate().skip(start) {

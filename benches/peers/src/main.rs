@@ -38,7 +38,7 @@ enum Command {
     Engines,
     /// Touch memory and give it back, so that a virtual machine has it
     Warm {
-        /// How much
+        /// The amount of memory
         #[arg(long, default_value_t = 8)]
         gib: usize,
     },

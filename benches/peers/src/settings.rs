@@ -1,4 +1,4 @@
-//! What every engine is told, so that they are alike where they can be.
+//! The settings of every engine, alike where they can be.
 //!
 //! An engine that has no such setting keeps its default; each file in `engines/` says what else
 //! it sets and why. The table in the report is printed from here.
@@ -18,7 +18,7 @@ pub struct Settings {
     pub background_threads: u8,
     /// Values from this many bytes on go to blob files, in the engines that are measured for them.
     pub blob_bytes_min: u64,
-    /// How often siltstone syncs what was written with `Os`, in milliseconds; 0 for never, as
+    /// Milliseconds between siltstone's own syncs of writes with `Os`; 0 for none, as
     /// its rivals do.
     pub sync_interval_ms: u64,
 }

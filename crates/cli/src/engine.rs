@@ -55,7 +55,7 @@ impl Existing {
     }
 }
 
-/// Whether a file in `folder` is named as those of a database are. Their content is the engine's
+/// Returns whether a file in `folder` has a name as in a database. Their content is the engine's
 /// to judge: where a manifest is lost, it says so better than "no database" would.
 #[expect(clippy::disallowed_methods, reason = "looks before there is an engine")]
 fn holds_database(folder: &Path) -> Result<bool, Failure> {
@@ -103,7 +103,7 @@ pub(crate) fn entries_with_prefix(partition: &Partition, prefix: &[u8]) -> Entri
     Box::new(partition.prefix(prefix))
 }
 
-/// How many entries there are; reads every key.
+/// The number of entries; reads every key.
 pub(crate) fn count(partition: &Partition) -> Result<u64> {
     let mut count = 0;
     for key in partition.keys() {

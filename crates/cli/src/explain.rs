@@ -91,7 +91,7 @@ fn metadata_json(metadata: &ExplainedMetadata) -> Value {
     })
 }
 
-/// Whether a table has metadata, as a word, or who made it.
+/// A word for the metadata of a table: present, absent, or its maker.
 pub(crate) fn sealing_json(sealing: &Sealing) -> Value {
     match sealing {
         Sealing::Unsealed => json!("unsealed"),
@@ -100,7 +100,7 @@ pub(crate) fn sealing_json(sealing: &Sealing) -> Value {
     }
 }
 
-/// What is wrong with an entry, as an object.
+/// The faults of an entry, as an object.
 pub(crate) fn fault_json(fault: &EntryFault) -> Value {
     json!({
         "key": Bytes::Escaped.text(&fault.key),

@@ -79,7 +79,7 @@ fn write_svg(path: &std::path::Path, svg: &str) -> Result<(), Failure> {
     std::fs::write(path, svg).map_err(|e| Failure::io("write", path, &e))
 }
 
-/// What a row says of one table or several.
+/// The contents of a row about one table or several.
 #[derive(Default)]
 struct Sum {
     tables: u64,

@@ -32,7 +32,7 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 /// So many skipped or differing entries are named; the rest is counted.
 const NAMED_MAX: u64 = 20;
 
-/// How the source is cut into entries.
+/// The way in which the source is cut into entries.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     /// Each file below a folder is an entry
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     target: Target,
     /// Folder or file to load
     source: PathBuf,
-    /// How the source is cut into entries
+    /// Format of the source
     #[arg(long, value_enum)]
     format: Format,
     #[command(flatten)]
@@ -193,7 +193,7 @@ fn is_limit(e: &Error) -> bool {
     e.kind() == ErrorKind::LimitExceeded
 }
 
-/// Whether loading skips such an entry: it opens the database with the default limits.
+/// Returns whether loading skips such an entry: it opens the database with the default limits.
 fn is_beyond_limits(key: &[u8], value: &[u8]) -> bool {
     key.is_empty()
         || key.len() > USER_KEY_BYTES_MAX

@@ -1,4 +1,4 @@
-//! What the command prints, and how it ends.
+//! The output of the command, and its exit status.
 //!
 //! Every subcommand writes through [`Output`] and fails with a [`Failure`]. Keys and values are
 //! printed escaped or in hex, so that a terminal never sees raw bytes unless `--raw` asks.
@@ -82,7 +82,7 @@ pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// How bytes are printed and how arguments are read.
+/// The form of printed bytes and of arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bytes {
     /// Printable ASCII as it is, the rest as `\xNN`; arguments are taken as they are.

@@ -1,5 +1,5 @@
-//! What `verify` and `scrub` share: they read everything, slowly if they are asked to, in parts if
-//! it takes too long for one sitting, and say what is damaged.
+//! The common part of `verify` and `scrub`: both read everything, at a limited rate or in several
+//! runs if they are asked to, and name all damage.
 //!
 //! Opening the database replays its log, so damage that opening refuses is reported like any
 //! other. What was found of a run that is stopped is printed when it stops, with a mark in a file
@@ -35,7 +35,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Whether to read on. The first file is read whatever its size, so that every run comes
+    /// Returns whether to read on. The first file is read whatever its size, so that every run comes
     /// further.
     pub(crate) fn goes_on(&self, files_done: u64, bytes_done: u64) -> bool {
         files_done == 0 || self.at_most.is_none_or(|most| bytes_done <= most)
@@ -86,7 +86,7 @@ pub(crate) fn open(path: &Path) -> Result<Result<Existing, Damage>, Failure> {
     }
 }
 
-/// What is said of a database that does not open because of this damage.
+/// The message for a database that does not open because of this damage.
 pub(crate) fn refusal_text(damage: &Damage) -> String {
     format!("the database does not open\n  {}", printable(damage))
 }

@@ -92,7 +92,7 @@ fn partitions(
     Ok(left.into_iter().map(|(_, partition)| partition).collect())
 }
 
-/// What was read so far of all partitions.
+/// The parts of all partitions that were read so far.
 struct Run<'a> {
     part: &'a Part,
     tables: u64,

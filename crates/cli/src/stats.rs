@@ -1,9 +1,8 @@
 //! `stats`: what the engine says of itself, as a table for people or as one JSON object.
 //!
 //! The only place that knows the fields of [`Stats`]; those of [`Health`] are in `stats/health.rs`.
-//! What is counted since the open says so,
-//! because this command opens the database for itself: its log was just replayed, and its
-//! counters began at 0.
+//! This command opens the database, which replays the log and starts all counters at 0. So the
+//! output marks every figure that counts since the open.
 //!
 //! Invariant: text and JSON are made from the same copy and leave nothing out.
 

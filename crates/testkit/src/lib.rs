@@ -1,4 +1,4 @@
-//! What tests, benches and the command share: goldens, seeded randomness, a model to compare
+//! The common part of tests, benches and the command: goldens, seeded randomness, a model to compare
 //! with, and workloads. It knows no engine type, so that it can judge any engine.
 //!
 //! - [`hexdump`] and [`golden`]: bytes and texts that a person can review.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// What a put stored.
+/// A stored value.
 pub type Value = Arc<[u8]>;
 /// The contents of one partition at one moment.
 pub type Contents = BTreeMap<Vec<u8>, Value>;

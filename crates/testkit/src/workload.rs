@@ -42,7 +42,7 @@ impl Permutation {
         Permutation { count, bits: (u64::BITS - (count - 1).leading_zeros()).max(2) }
     }
 
-    /// Where `n` goes. Each step is a bijection of the next power of two; a result beyond the
+    /// The image of `n`. Each step is a bijection of the next power of two; a result beyond the
     /// count is sent round again, on average less than once.
     #[inline]
     pub fn apply(&self, n: u64) -> u64 {
@@ -231,7 +231,7 @@ fn zeta(count: u64) -> f64 {
     head + integral + (term(count) - term(EXACT)) / 2.0
 }
 
-/// How a record is chosen.
+/// A way of choosing records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// Each as often as any other.
@@ -242,7 +242,7 @@ pub enum Choice {
     Latest,
 }
 
-/// What to do next. Numbers are records, see [`KeySpace::record`].
+/// The next operation. Numbers are records, see [`KeySpace::record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Read one value.
@@ -270,7 +270,7 @@ pub struct Mix {
     pub read_modify_writes: u8,
     /// Share of scans.
     pub scans: u8,
-    /// How records are chosen.
+    /// The way in which records are chosen.
     pub choice: Choice,
 }
 

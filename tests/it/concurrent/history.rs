@@ -1,4 +1,4 @@
-//! What is known of each key while threads write: the versions that were begun and acknowledged,
+//! The facts about each key while threads write: the versions that were begun and acknowledged,
 //! and afterwards the sequence number of every one. Each key has one writer, which gives it the
 //! versions 1, 2, 3, ...; every fifth is a deletion.
 
@@ -9,7 +9,7 @@ use siltstone::SeqNo;
 const DELETE_EVERY: u64 = 5;
 const FILL_BYTES_MAX: u64 = 200;
 
-/// Where a key lies.
+/// The place of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the partitions `a` and `b`, always written together.
@@ -35,7 +35,7 @@ pub fn number(key: &[u8]) -> usize {
     std::str::from_utf8(&key[1..]).unwrap().parse().unwrap()
 }
 
-/// What version `version` of the n-th key stores; `None`: it is a deletion.
+/// The value that version `version` of the n-th key stores; `None` for a deletion.
 pub fn value(n: usize, version: u64) -> Option<Vec<u8>> {
     if version.is_multiple_of(DELETE_EVERY) {
         return None;
@@ -60,7 +60,7 @@ struct Progress {
     synced: AtomicU64,
 }
 
-/// How far every key is; written by its writer, read by everybody.
+/// The progress of every key; its writer writes it, all threads read it.
 pub struct Board(Vec<Progress>);
 
 impl Board {
@@ -132,7 +132,7 @@ impl History {
         History(by_key)
     }
 
-    /// What a reader at `seq` must see of a key.
+    /// The version of a key that a reader at `seq` must see.
     pub fn at(&self, n: usize, seq: SeqNo) -> Option<u64> {
         let writes = &self.0[n];
         let older = writes.partition_point(|(_, written)| *written <= seq);

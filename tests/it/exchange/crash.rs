@@ -15,7 +15,7 @@ use super::{Content, check_no_orphans, content, exported, names, open, small, tr
 
 const KEYS: u32 = 40;
 
-/// What is done to a store that has something in its memtables and in its tables.
+/// The call under test, on a store with entries in memtables and in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deed {
     Checkpoint,

@@ -9,7 +9,7 @@ use metahive::RepairOptions;
 
 use super::*;
 
-/// What a fault does to an entry between its reading and its writing.
+/// The effect of a fault on an entry between its reading and its writing.
 pub(super) type Fault = fn(&mut OwnedEntry, u32);
 
 fn flip(bytes: &mut [u8], bit: u32) {

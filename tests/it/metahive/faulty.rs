@@ -20,7 +20,7 @@ pub(super) struct Faulty {
     miscount: fn(u64) -> u64,
 }
 
-/// What is written in the place of the V+ of a key.
+/// The payload that replaces the V+ of a key.
 type OnMetadata = dyn Fn(&[u8], &[u8]) -> Emitted + Send + Sync;
 
 impl Faulty {

@@ -134,7 +134,7 @@ fn store(fs: &MemFs, compression: Compression, any_key: bool) -> Checked {
     Checked { fs: fs.clone(), provider, db, p, model: Content::new(), snapshots }
 }
 
-/// What a flip changed, as far as it has a name.
+/// The field that a flip changed, if it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Changed {
     Value,
@@ -146,7 +146,7 @@ enum Changed {
     Other,
 }
 
-/// What the one entry, or the one pair, that is not as it was differs in.
+/// The fields in which the one changed entry, or pair, differs.
 fn changed(gone: &[Shown], new: &[Shown]) -> Changed {
     let visible = |all: &[Shown]| -> Vec<Shown> {
         all.iter().filter(|entry| !entry.hidden).cloned().collect()
@@ -182,7 +182,7 @@ fn names(entry: &Shown, any_key: bool) -> [Vec<u8>; 2] {
     [user(&entry.key), user(of)]
 }
 
-/// What is there after a change of `block` and was not before, and the other way round, and what a
+/// The entries that a change of `block` added and removed, and what a
 /// scrub says of it.
 struct Outcome {
     report: ScrubReport,
@@ -307,13 +307,13 @@ proptest! {
     }
 }
 
-/// What became of a compaction over damage.
+/// The outcome of a compaction over damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Compacted {
     /// Everything reads as it was.
     Repaired,
-    /// What does not read as it was, reads as damaged; or its key was the damage, and listeners
-    /// were told.
+    /// Everything that does not read as before reads as damaged; or its key was the damage, and
+    /// listeners were told.
     Quarantined,
     /// Nothing was installed.
     Refused,

@@ -39,7 +39,7 @@ pub(super) fn check(it: &Checked, probe: &[u8]) {
     }
 }
 
-/// Who vouches for the values of a partition: by metadata, by blocks, by memory.
+/// The source of trust for the values of a partition: metadata, blocks, memory.
 fn vouchers(p: &Partition) -> [usize; 3] {
     let mut counts = [0; 3];
     for item in p.verified_range(..) {
@@ -127,7 +127,7 @@ fn pairs_that_lie_apart_are_found() {
 
 // ---- damage that blocks do not see ------------------------------------------------------------
 
-/// Where a block lies: offset and length.
+/// The place of a block: offset and length.
 type Place = (u64, u64);
 
 /// The tables of a store: path, what their checksums are seeded with, their data blocks.
@@ -169,7 +169,7 @@ struct Small {
     fs: MemFs,
     p: Partition,
     provider: Provider,
-    /// What is true at each of these moments.
+    /// Checks the facts that hold at each of these moments.
     moments: Vec<(Snapshot, Content)>,
     keys: Vec<Vec<u8>>,
 }
@@ -210,7 +210,7 @@ impl Small {
         Small { fs, p, provider, moments, keys }
     }
 
-    /// Whether every answer is right or a report of damage; how many are reports.
+    /// Checks that every answer is right or reports damage; returns the number of reports.
     fn check(&self) -> usize {
         let mut reports = 0;
         let mut is_told = |error: siltstone::Error| {

@@ -1,4 +1,4 @@
-//! What a case of the model test is made of: plain data that prints, shrinks and says nothing
+//! The parts of a case of the model test: plain data that prints, shrinks and says nothing
 //! about the state that it meets. Numbers that choose (a partition, a cursor) count modulo what
 //! exists, so that a shrunken list stays meaningful.
 
@@ -67,7 +67,7 @@ pub enum Move {
     Prev,
 }
 
-/// What reads through a snapshot does so through the n-th.
+/// A read through a snapshot uses the n-th.
 pub type Through = Option<u8>;
 
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! What the store should hold: the model of the logged partitions together, and one of each
-//! partition without a log, because a power cut cuts each of those on its own.
+//! The contents that the store should have: one model of all logged partitions together, and one
+//! of each partition without a log, because a power cut cuts each of those on its own.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};

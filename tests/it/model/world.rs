@@ -561,7 +561,7 @@ impl World {
         self.db = Some(db);
     }
 
-    /// What must hold at the end of every case.
+    /// Checks the store at the end of every case.
     pub fn finish(mut self, options: &Options) {
         self.check_all();
         self.let_go();

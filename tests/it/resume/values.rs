@@ -41,7 +41,7 @@ fn value(number: u64) -> Vec<u8> {
     [&number.to_be_bytes()[..], &[7; 120]].concat()
 }
 
-/// What went wrong first.
+/// The first failure.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
     Log(FaultAction),
@@ -56,16 +56,16 @@ const FAILURES: [Failure; 5] = [
     Failure::Store(Blow::Panic),
 ];
 
-/// What is true of a store at some moment.
+/// The state of a store at some moment.
 #[derive(Clone, Default)]
 struct Truth {
     /// Visible, in order.
     writes: Vec<Write>,
-    /// How many of them are synced.
+    /// The number of them that are synced.
     synced: usize,
 }
 
-/// What a power cut leaves, and of what.
+/// The image that a power cut leaves, and the state it was taken from.
 type Image = (String, MemFs, Shelf, Truth);
 
 struct World {
@@ -208,7 +208,7 @@ impl World {
     }
 }
 
-/// What a power cut leaves opens, and is a state at or after the last one that was synced.
+/// The image of a power cut opens, and is a state at or after the last one that was synced.
 fn check_cut(image: &MemFs, shelf: Shelf, truth: &Truth) {
     let db = open(Arc::new(image.clone()), &shelf).unwrap();
     let (p, q) = (db.partition("p").unwrap(), db.partition("q").unwrap());

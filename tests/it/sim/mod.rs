@@ -22,7 +22,7 @@ use testkit::model::{Contents, Model, Op, Step, Value};
 use oracle::Seen;
 use script::{Deed, UNLOGGED, Variant};
 
-/// Where the store lies.
+/// The folder of the store.
 pub const DIR: &str = "/db";
 
 /// Opens the store of a variant.
@@ -36,18 +36,18 @@ pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
         .open()
 }
 
-/// What was acknowledged, and what is under way.
+/// The acknowledged writes, and the one under way.
 #[derive(Default)]
 pub struct Truth {
-    /// What is visible, in the order of its commits; for the unlogged partition only its name.
+    /// The visible commits in order; of the unlogged partition only its name.
     pub model: Model,
-    /// What the store is asked to do at this moment.
+    /// The call that the store executes at this moment.
     pub in_flight: Option<Step>,
     /// So many lines of the model's log are known to be durable.
     pub durable: usize,
     /// Sequence number and length of the log at each commit.
     seqs: Vec<(u64, usize)>,
-    /// What was written to the unlogged partition, tried writes included.
+    /// All writes to the unlogged partition, failed ones included.
     pub unlogged: Vec<(Vec<u8>, Option<Value>)>,
     /// So many of those are covered by a flush that returned.
     pub covered: usize,
@@ -110,12 +110,12 @@ impl Truth {
         }
     }
 
-    /// What is visible in the logged partitions.
+    /// The visible contents of the logged partitions.
     pub fn visible(&self) -> BTreeMap<String, Contents> {
         self.model.state(self.model.seq())
     }
 
-    /// What is visible in the unlogged one.
+    /// The visible contents of the unlogged one.
     pub fn visible_unlogged(&self) -> Contents {
         let mut contents = Contents::new();
         for (key, value) in &self.unlogged {
@@ -128,7 +128,7 @@ impl Truth {
     }
 }
 
-/// What happened while a script ran, for tests that want to know that it passed somewhere.
+/// The events of a script, for tests that check that it passed somewhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Passed {
     pub flushes: u64,
@@ -351,7 +351,7 @@ impl World {
         result.map(|_| ())
     }
 
-    /// Whether a commit that failed shows: one whose sync failed does.
+    /// Returns whether a failed commit is visible: one whose sync failed is.
     fn is_visible(&self, witness: &Op) -> bool {
         let partition = self.find(&witness.partition).ok().flatten();
         let got = partition.and_then(|p| p.get(&witness.key).ok());

@@ -1,4 +1,4 @@
-//! What may be found after a power cut, and whether a store that was opened again is sound.
+//! The judgement of a store after a power cut: its contents, and whether it is sound.
 //!
 //! Invariant: everything here reads the store from outside: its public calls, the names in its
 //! folder, and `version::recover`, which tells independently what the manifest says.
@@ -49,7 +49,7 @@ pub fn observe(db: &Db) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Whether `seen` is what a power cut at `moment` may leave.
+/// Checks that `seen` is a state that a power cut at `moment` may leave.
 pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), String> {
     check_unlogged(truth, moment, &seen.unlogged)?;
     let base = truth.model.after(moment.steps);

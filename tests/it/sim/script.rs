@@ -32,7 +32,7 @@ pub enum Deed {
     Reopen,
 }
 
-/// How often a script does what: weights.
+/// The weights of the actions of a script.
 #[derive(Clone, Copy, Default)]
 struct Weights {
     put: u64,

@@ -18,9 +18,9 @@ pub struct Run {
     pub sequence: String,
     /// One object per workload, in order.
     pub rows: Vec<Value>,
-    /// What all of it cost.
+    /// The cost of all of it.
     pub total: Value,
-    /// What was asked for.
+    /// The settings of the run.
     pub config: Value,
 }
 
@@ -57,7 +57,7 @@ pub struct Place {
 /// Runs that differ in engine, sequence and round.
 #[derive(Clone, Debug)]
 pub struct DataSet {
-    /// How they were made.
+    /// The command that made them.
     pub command: String,
     /// In the order of their files' names.
     pub runs: Vec<Run>,
@@ -140,14 +140,14 @@ impl DataSet {
         places
     }
 
-    /// What every round of `engine` at `place` has at the JSON pointer `key`.
+    /// The figures of every round of `engine` at `place` under the JSON pointer `key`.
     pub fn values(&self, engine: &str, place: &Place, key: &str) -> Vec<f64> {
         let runs = self.runs.iter().filter(|run| run.engine == engine);
         let runs = runs.filter(|run| run.sequence == place.sequence);
         runs.filter_map(|run| run.rows.get(place.row)?.pointer(key)?.as_f64()).collect()
     }
 
-    /// What every round of `engine` has under `key` for the whole of `sequence`.
+    /// The figures of every round of `engine` under `key` for the whole of `sequence`.
     pub fn totals(&self, engine: &str, sequence: &str, key: &str) -> Vec<f64> {
         let runs = self.runs.iter().filter(|run| run.engine == engine);
         let runs = runs.filter(|run| run.sequence == sequence);

@@ -33,7 +33,7 @@ pub struct Args {
     /// File for all figures
     #[arg(long)]
     json: PathBuf,
-    /// What is said of the machine, beyond what it says itself
+    /// A description of the machine, beside what it reports itself
     #[arg(long, default_value = "")]
     machine: String,
     /// Commit of siltstone
@@ -77,7 +77,7 @@ fn kernel_says(file: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// What the machine says of itself, and `told` of it.
+/// The machine's own report, and the description `told`.
 fn machine(told: &str) -> String {
     let cpu = kernel_says("/proc/cpuinfo", "model name").unwrap_or("unknown processor".to_owned());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! What the workloads see of siltstone: one partition of a database.
+//! Siltstone as the workloads see it: one partition of a database.
 
 use siltstone::{Db, Durability, Partition, Result};
 use testkit::bench::{Engine, Way, When};
@@ -10,7 +10,7 @@ use crate::engine;
 pub(crate) struct Measured {
     pub(crate) db: Db,
     pub(crate) partition: Partition,
-    /// Whether point reads and upward scans compare each entry with its metadata.
+    /// `true` if point reads and upward scans compare each entry with its metadata.
     pub(crate) is_verified: bool,
 }
 

@@ -4,7 +4,7 @@
 //! that any workload can follow any other. A workload that needs data and finds none is preceded
 //! by a random fill, reported as `load`.
 //!
-//! What each workload does and what is measured of it: see `testkit::bench`.
+//! For the workloads and the measurements see `testkit::bench`.
 
 mod engine;
 mod report;
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Write buffer, such as 64MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
     write_buffer: Option<u64>,
-    /// How blocks are compressed [default: the engine's]
+    /// Compression of blocks [default: the engine's]
     #[arg(long, value_enum)]
     compression: Option<Compress>,
     /// Give every entry metadata: the partition has MetaHive

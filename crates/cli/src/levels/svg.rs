@@ -16,7 +16,7 @@ use crate::stats::bytes;
 
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 24.0;
-/// Where boxes begin: left of it stands what a level holds.
+/// The left edge of the boxes; the totals of a level stand left of it.
 const LEFT: f64 = 210.0;
 const LANE: f64 = 26.0;
 const BOX: f64 = 21.0;
@@ -198,7 +198,7 @@ impl<'a> Scale<'a> {
         LEFT + before / whole * (WIDTH - MARGIN - LEFT)
     }
 
-    /// Where the box of a table begins and ends.
+    /// The left and right edge of the box of a table.
     fn span(&self, table: &Placed) -> (f64, f64) {
         let from = self.place(&table.meta.smallest.user);
         let to = self.place(&table.meta.largest.user);

@@ -12,7 +12,7 @@ use std::io::BufRead;
 
 use serde_json::{Map, Value};
 
-/// What is wrong, and on which line.
+/// A fault, and its line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) line: u64,
@@ -45,7 +45,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Where key and value lie in a row, from 0.
+    /// The columns of key and value in a row, from 0.
     fn find(&self, names: Option<&[Vec<u8>]>) -> Result<[usize; 2], String> {
         let find = |column: &String| {
             let named = names.and_then(|names| names.iter().position(|n| n == column.as_bytes()));

@@ -1,4 +1,4 @@
-//! What a workload costs: latencies, processor time, memory, bytes written, space.
+//! The costs of a workload: latencies, processor time, memory, bytes written, space.
 //!
 //! Latencies are kept in nanoseconds with three digits. Processor time and written bytes are the
 //! whole engine's, so that background work is counted to the workload during which it ran. What a
@@ -14,7 +14,7 @@ pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// What was used up to some moment, or between two.
+/// The resources used up to some moment, or between two.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Processor time of all threads.

@@ -33,7 +33,7 @@ pub enum Way {
     Down,
 }
 
-/// What the workloads ask of an engine. It is a handle: clones work on the same database.
+/// The calls that the workloads make on an engine. It is a handle: clones work on the same database.
 ///
 /// An implementation uses the fastest way that the engine's documentation offers for each call,
 /// and copies nothing that the engine does not make it copy.
@@ -64,7 +64,7 @@ pub trait Engine: Clone + Send + 'static {
     /// Shows the entries to `visit` from one end on, until it returns false.
     fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Self::Error>;
 
-    /// How many entries there are.
+    /// The number of entries.
     fn count(&self) -> Result<u64, Self::Error> {
         let mut count = 0;
         self.scan(Way::Up, |_, _| {

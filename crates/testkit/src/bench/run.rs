@@ -27,7 +27,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What one thread did. The progress is read by the main thread while it works.
+/// The work of one thread. The progress is read by the main thread while it works.
 #[derive(Debug)]
 pub(super) struct Meter<'a> {
     progress: &'a AtomicU64,
@@ -36,7 +36,7 @@ pub(super) struct Meter<'a> {
     tally: Tally,
 }
 
-/// What was counted, by one thread or by all.
+/// The counters of one thread or of all.
 #[derive(Debug)]
 pub struct Tally {
     /// Operations that ended.
@@ -116,14 +116,14 @@ impl Meter<'_> {
         self.tally.read_bytes += len as u64;
     }
 
-    /// Whether the workers that count are done.
+    /// Returns whether the workers that count are done.
     pub(super) fn must_stop(&self) -> bool {
         // A late answer costs one more operation.
         self.stop.load(Ordering::Relaxed)
     }
 }
 
-/// What a workload did and cost.
+/// The work and the cost of a workload.
 #[derive(Debug)]
 pub struct Outcome {
     /// As it is printed.
@@ -149,7 +149,7 @@ pub fn micros(nanos: u64) -> f64 {
     nanos as f64 / 1000.0
 }
 
-/// How many times `base` fits into `bytes`.
+/// The quotient of `bytes` by `base`.
 pub fn per(bytes: Option<u64>, base: u64) -> Option<f64> {
     bytes.filter(|_| base > 0).map(|bytes| bytes as f64 / base as f64)
 }
@@ -207,7 +207,7 @@ impl Outcome {
     }
 }
 
-/// How much to do, and with what.
+/// The amount of work, and its parameters.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Records of the data set, at least 1.
@@ -255,7 +255,7 @@ impl<E: Engine> Bench<E> {
         }
     }
 
-    /// Whether all records are there, from this run or from an earlier one.
+    /// Returns whether all records are there, from this run or from an earlier one.
     pub fn is_loaded(&mut self) -> Result<bool, E::Error> {
         if !self.is_loaded {
             self.is_loaded = self.engine.count()? >= self.plan.records;

@@ -122,23 +122,23 @@ impl Kind {
         }
     }
 
-    /// Whether it puts every record.
+    /// Returns whether it puts every record.
     pub fn fills(self) -> bool {
         matches!(self, Kind::FillSeq | Kind::FillRandom | Kind::FillBatch)
     }
 
-    /// Whether the records must be there before.
+    /// Returns whether the records must be there before.
     pub fn needs_data(self) -> bool {
         !self.fills() && self != Kind::FillSync
     }
 
-    /// Whether it reads, alone or among other things.
+    /// Returns whether it reads, alone or among other things.
     pub fn reads(self) -> bool {
         let only_writes = matches!(self, Kind::Overwrite | Kind::DeleteRandom | Kind::YcsbW);
         self.needs_data() && !only_writes
     }
 
-    /// Whether it writes nothing.
+    /// Returns whether it writes nothing.
     pub fn only_reads(self) -> bool {
         use Kind::{ReadMissing, ReadRandom, Scan, ScanReverse, SeekRandom, YcsbC};
         matches!(self, ReadRandom | ReadMissing | SeekRandom | Scan | ScanReverse | YcsbC)
@@ -149,7 +149,7 @@ impl Kind {
     }
 }
 
-/// What one thread works with.
+/// The state of one thread.
 pub(super) struct Worker<E> {
     pub(super) engine: E,
     pub(super) keys: KeySpace,
