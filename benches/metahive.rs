@@ -41,7 +41,8 @@ fn walk(partition: &Partition) -> usize {
 fn reads(c: &mut Criterion) {
     let stores = SIDES.map(|(name, has_metahive)| (name, settled(has_metahive)));
     for (name, store) in &stores {
-        let (mut rng, mut key) = (Rng::new(2), Vec::new());
+        let mut rng = Rng::new(2);
+        let mut key = Vec::new();
         c.bench_function(&format!("metahive/get/{name}"), |b| {
             b.iter(|| {
                 store.keys.record(rng.below(RECORDS), &mut key);
@@ -50,7 +51,8 @@ fn reads(c: &mut Criterion) {
         });
     }
     let [_, (_, store)] = &stores;
-    let (mut rng, mut key) = (Rng::new(2), Vec::new());
+    let mut rng = Rng::new(2);
+    let mut key = Vec::new();
     c.bench_function("metahive/get/verified", |b| {
         b.iter(|| {
             store.keys.record(rng.below(RECORDS), &mut key);
@@ -76,7 +78,8 @@ fn reads(c: &mut Criterion) {
 fn writes(c: &mut Criterion) {
     for (name, has_metahive) in SIDES {
         let mut store = Store::sized(RECORDS, Options::new(), options(has_metahive));
-        let (mut rng, mut key) = (Rng::new(2), Vec::new());
+        let mut rng = Rng::new(2);
+        let mut key = Vec::new();
         c.bench_function(&format!("metahive/put/{name}"), |b| {
             b.iter(|| {
                 store.keys.record(rng.below(RECORDS), &mut key);

@@ -138,7 +138,8 @@ fn values_that_go_while_a_checkpoint_copies_them_are_in_it() {
         db.drop_partition("comes").unwrap();
     }
     let before = contents(&db);
-    let (other, live) = (db.clone(), shelf.clone());
+    let other = db.clone();
+    let live = shelf.clone();
     shelf.call_in_checkpoint(move || {
         let p = other.partition("p").unwrap();
         for n in 0..12_u8 {
@@ -295,7 +296,9 @@ fn a_power_cut_at_any_operation_leaves_all_values_or_no_checkpoint() {
     let db = prepare(&fs, &shelf);
     let expected = contents(&db);
     let images: Arc<Mutex<Vec<(String, MemFs, Shelf)>>> = Arc::default();
-    let (taken, seen, live) = (images.clone(), mem.clone(), shelf.clone());
+    let taken = images.clone();
+    let seen = mem.clone();
+    let live = shelf.clone();
     let rng = Mutex::new(Rng::new(11));
     faulty.set_observer(Arc::new(move |op| {
         let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };

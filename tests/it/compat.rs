@@ -288,7 +288,8 @@ fn a_segment_of_a_newer_version_or_with_unknown_features_is_refused() {
 }
 
 fn seal_table(bytes: &mut [u8]) {
-    let (len, start) = (bytes.len(), bytes.len() - 152);
+    let len = bytes.len();
+    let start = bytes.len() - 152;
     let sum = checksum64_seeded(&bytes[start..len - 8], len as u64);
     bytes[len - 8..].copy_from_slice(&sum.to_le_bytes());
 }
@@ -315,7 +316,8 @@ fn a_table_of_a_newer_version_or_with_unknown_features_is_refused() {
 /// Appends an edit with one change of the number `tag` to a manifest.
 fn append_change(bytes: &mut Vec<u8>, tag: u64) {
     // Walk the frames to the last edit's number.
-    let (mut at, mut number) = (80, 0);
+    let mut at = 80;
+    let mut number = 0;
     while at < bytes.len() {
         let field = |from: usize, len: usize| {
             let mut word = [0; 8];

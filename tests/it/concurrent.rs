@@ -154,7 +154,9 @@ fn collect(range: Range, both_ends: bool) -> Vec<(usize, u64)> {
         let n = number(&key);
         (n, version_of(n, &value))
     };
-    let (mut range, mut front, mut back) = (range, Vec::new(), Vec::new());
+    let mut range = range;
+    let mut front = Vec::new();
+    let mut back = Vec::new();
     while let Some(next) = range.next() {
         front.push(entry(next));
         if both_ends && let Some(next) = range.next_back() {
@@ -344,10 +346,15 @@ fn check_idle(store: &Store, fs: &dyn Fs, dir: &Path) {
 
 fn run(fs: Arc<dyn Fs>, dir: &Path, writes: usize) {
     let store = open(fs.clone(), dir);
-    let (board, done, mut random) = (Board::new(KEYS), AtomicBool::new(false), Rng::from_env_or(7));
-    let (mut writes_done, mut seen) = (Vec::new(), Vec::new());
+    let board = Board::new(KEYS);
+    let done = AtomicBool::new(false);
+    let mut random = Rng::from_env_or(7);
+    let mut writes_done = Vec::new();
+    let mut seen = Vec::new();
     std::thread::scope(|scope| {
-        let (store, board, done) = (&store, &board, &done);
+        let store = &store;
+        let board = &board;
+        let done = &done;
         let ending = DoneOnDrop(done);
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| (writer, random.fork()))
@@ -359,7 +366,8 @@ fn run(fs: Arc<dyn Fs>, dir: &Path, writes: usize) {
             .map(|_| random.fork())
             .map(|random| scope.spawn(move || read_until(done, store, board, random)))
             .collect();
-        let (work, partitions) = (random.fork(), random.fork());
+        let work = random.fork();
+        let partitions = random.fork();
         scope.spawn(move || work_until(done, store, work));
         scope.spawn(move || make_and_drop_until(done, store, partitions));
         let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
@@ -411,7 +419,8 @@ fn what_was_acknowledged_before_a_close_is_there_after_reopening() {
         }
         let enough = board.total_acknowledged() + random.range(1..1500);
         std::thread::scope(|scope| {
-            let (store, board) = (&store, &board);
+            let store = &store;
+            let board = &board;
             for writer in 0..WRITERS {
                 let mut random = random.fork();
                 scope.spawn(move || {
@@ -441,10 +450,15 @@ fn what_was_acknowledged_before_a_close_is_there_after_reopening() {
 fn a_power_cut_amid_threads_leaves_one_moment() {
     let fs = MemFs::new();
     let store = open(Arc::new(fs.clone()), "/db".as_ref());
-    let (board, done, mut random) = (Board::new(KEYS), AtomicBool::new(false), Rng::from_env_or(3));
-    let (mut writes_done, mut recovered) = (Vec::new(), Vec::new());
+    let board = Board::new(KEYS);
+    let done = AtomicBool::new(false);
+    let mut random = Rng::from_env_or(3);
+    let mut writes_done = Vec::new();
+    let mut recovered = Vec::new();
     std::thread::scope(|scope| {
-        let (store, board, done) = (&store, &board, &done);
+        let store = &store;
+        let board = &board;
+        let done = &done;
         let ending = DoneOnDrop(done);
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| (writer, random.fork()))

@@ -44,7 +44,8 @@ fn every_call(folder: &Path) -> Result<()> {
     let mut c = users.cursor();
     c.seek("bob")?;
     while c.valid() {
-        let (k, v): (&[u8], &[u8]) = (c.key(), c.value()?);
+        let k: &[u8] = c.key();
+        let v: &[u8] = c.value()?;
         assert_eq!((k, v), (&b"bob"[..], &b"ops"[..]));
         c.next()?;
     }

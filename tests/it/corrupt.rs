@@ -253,7 +253,8 @@ impl Reads {
             for pair in pairs {
                 match pair {
                     Ok((key, value)) => {
-                        let (key, value): (siltstone::Slice, siltstone::Slice) = (key, value);
+                        let key: siltstone::Slice = key;
+                        let value: siltstone::Slice = value;
                         seen.push((key.to_vec(), value.to_vec()));
                     }
                     Err(error) => {

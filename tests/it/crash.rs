@@ -44,7 +44,9 @@ fn take_images(
     rng: Rng,
 ) -> Arc<Mutex<Vec<Image>>> {
     let images = Arc::new(Mutex::new(Vec::new()));
-    let (taken, mem, rng) = (images.clone(), mem.clone(), Mutex::new(rng));
+    let taken = images.clone();
+    let mem = mem.clone();
+    let rng = Mutex::new(rng);
     fs.set_observer(Arc::new(move |op: &FsOp| {
         if op.mutates() {
             let mut rng = rng.lock().unwrap();
@@ -192,7 +194,8 @@ fn cut_recovery(
 
 /// Several cuts in a row, with writes in between.
 fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), String> {
-    let (mut mem, mut truth) = (MemFs::new(), Truth::default());
+    let mut mem = MemFs::new();
+    let mut truth = Truth::default();
     for round in 0..6 {
         let mut world = World::new(variant, mem, truth, rng.fork());
         let truth_now = world.truth.clone();
@@ -211,7 +214,8 @@ fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), St
         let (db, seen) = reopen(variant, &base, 4)?;
         db.close().map_err(told("close"))?;
         check_files(&base)?;
-        (mem, truth) = (base, Truth::of(&seen));
+        mem = base;
+        truth = Truth::of(&seen);
         // A cut before the unlogged partition was there: the next script may do without it.
         if variant.has_unlogged && !seen.logged.contains_key(UNLOGGED) {
             return Ok(());
@@ -274,7 +278,8 @@ pub fn seed_or(seed: u64) -> u64 {
 
 #[test]
 fn every_cut_leaves_a_prefix_that_goes_on() {
-    let (counts, seed) = (Counts::default(), seed_or(20_261_121));
+    let counts = Counts::default();
+    let seed = seed_or(20_261_121);
     for_each_variant(SCRIPTS, seed, |variant, rng| run_script(variant, rng, &counts));
     let images = counts.images.load(Ordering::Relaxed);
     let in_recovery = counts.in_recovery.load(Ordering::Relaxed);
@@ -289,7 +294,8 @@ fn every_cut_leaves_a_prefix_that_goes_on() {
 
 #[test]
 fn cuts_in_a_row_keep_what_each_recovery_showed() {
-    let (counts, seed) = (Counts::default(), seed_or(7));
+    let counts = Counts::default();
+    let seed = seed_or(7);
     for_each_variant(3, seed, |variant, rng| run_chain(variant, rng, &counts));
     println!("{} images, SEED={seed}", counts.images.load(Ordering::Relaxed));
 }

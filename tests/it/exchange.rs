@@ -331,7 +331,8 @@ impl World {
 
     /// Ingests and says so to the model; iterators that exist must not notice.
     fn ingest(&mut self, from: &str, exported: &Content) {
-        let (front, back) = (self.partition.iter(), self.partition.iter());
+        let front = self.partition.iter();
+        let back = self.partition.iter();
         let mut begun = self.partition.iter();
         let first = begun.next().map(Result::unwrap);
         let before = self.model.clone();

@@ -22,7 +22,8 @@ fn fill(partition: &Partition, keys: std::ops::Range<u32>) {
 
 /// The number of entries in the tables of a partition, and of hidden ones.
 fn census(partition: &Partition) -> (u64, u64) {
-    let (mut entries, mut hidden) = (0, 0);
+    let mut entries = 0;
+    let mut hidden = 0;
     for table in partition.walk().unwrap().tables() {
         let mut walk = table.walk(RawMode::default()).unwrap();
         while let Some(entry) = walk.next().unwrap() {
@@ -190,7 +191,8 @@ fn open_with(application: &Application, dir: &Path) -> Db {
 
 #[test]
 fn filters_of_the_application_and_of_the_crate_run_beside_metahive_after_reopening() {
-    let (dir, application) = (tempfile::tempdir().unwrap(), Application::new());
+    let dir = tempfile::tempdir().unwrap();
+    let application = Application::new();
     let write = |p: &Partition| {
         for key in ["drop 1", "keep 1", "keep 2"] {
             p.put(key, "v").unwrap();
@@ -221,7 +223,8 @@ fn filters_of_the_application_and_of_the_crate_run_beside_metahive_after_reopeni
 
 #[test]
 fn metadata_of_the_application_needs_its_hooks_and_rests_without_them() {
-    let (dir, application) = (tempfile::tempdir().unwrap(), Application::new());
+    let dir = tempfile::tempdir().unwrap();
+    let application = Application::new();
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition_with("p", PartitionOptions::new().metahive(statistics())).unwrap();
     fill(&p, 0..50);

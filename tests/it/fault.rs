@@ -249,7 +249,8 @@ fn run_fault(
 
 #[test]
 fn every_fault_surfaces_and_the_store_goes_on() {
-    let (count, seed) = (AtomicU64::new(0), seed_or(11));
+    let count = AtomicU64::new(0);
+    let seed = seed_or(11);
     for_each_variant(1, seed, |variant, rng| run_faults(variant, rng.next_u64(), &count));
     println!("{} faults, SEED={seed}", count.load(Ordering::Relaxed));
 }

@@ -97,8 +97,10 @@ fn hooked_store() -> Store {
 
 fn store_with(mode: BackgroundMode, shelf: &Shelf, hooks: Hooks) -> Store {
     let mem = MemFs::new();
-    let (fs, clock) = (FaultFs::over_mem(mem.clone()), ManualClock::default());
-    let (heard, mut random) = (Heard::default(), Rng::new(1));
+    let fs = FaultFs::over_mem(mem.clone());
+    let clock = ManualClock::default();
+    let heard = Heard::default();
+    let mut random = Rng::new(1);
     let db = Db::builder(Path::new(DIR))
         .options(small())
         .fs(Arc::new(fs.clone()))

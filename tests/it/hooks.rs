@@ -205,7 +205,8 @@ impl CompactionFilterFactory for Sealer {
     }
 
     fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        let (read, pending) = (BTreeMap::new(), Vec::new());
+        let read = BTreeMap::new();
+        let pending = Vec::new();
         Ok(Box::new(SealerJob { sealer: self.clone(), read, pending }))
     }
 
@@ -395,7 +396,8 @@ fn sealed_store(fs: &MemFs, sealer: &Sealer, log: &Arc<Log>) -> (Db, Partition) 
 
 #[test]
 fn a_damaged_entry_is_repaired_where_somebody_knows_it() {
-    let (log, sealer) = (Arc::new(Log::default()), Sealer::default());
+    let log = Arc::new(Log::default());
+    let sealer = Sealer::default();
     sealer.good.lock().unwrap().insert(b"bad".to_vec(), vec![7; 30]);
     let (_db, p) = sealed_store(&MemFs::new(), &sealer, &log);
     p.compact(..).unwrap();
@@ -406,7 +408,9 @@ fn a_damaged_entry_is_repaired_where_somebody_knows_it() {
 
 #[test]
 fn what_cannot_be_repaired_reads_as_corruption_until_it_is_overwritten() {
-    let (fs, log, sealer) = (MemFs::new(), Arc::new(Log::default()), Sealer::default());
+    let fs = MemFs::new();
+    let log = Arc::new(Log::default());
+    let sealer = Sealer::default();
     let (db, p) = sealed_store(&fs, &sealer, &log);
     p.compact(..).unwrap();
     assert_eq!(*log.0.lock().unwrap(), ["quarantined: bad"]);
@@ -431,7 +435,9 @@ fn what_cannot_be_repaired_reads_as_corruption_until_it_is_overwritten() {
 
 #[test]
 fn a_node_without_the_filter_reads_everything_and_cleans_up() {
-    let (fs, log, sealer) = (MemFs::new(), Arc::new(Log::default()), Sealer::default());
+    let fs = MemFs::new();
+    let log = Arc::new(Log::default());
+    let sealer = Sealer::default();
     let (db, p) = sealed_store(&fs, &sealer, &log);
     drop(p);
     db.close().unwrap();
@@ -458,7 +464,8 @@ fn a_node_without_the_filter_reads_everything_and_cleans_up() {
 
 #[test]
 fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
-    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
     let db = builder(&fs, 3).open().unwrap();
     let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
     let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
@@ -503,7 +510,9 @@ fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
 #[test]
 fn after_a_power_cut_no_handle_points_to_a_missing_value() {
     for seed in 0..200u64 {
-        let (fs, shelf, mut rng) = (MemFs::new(), Shelf::default(), Rng::new(seed));
+        let fs = MemFs::new();
+        let shelf = Shelf::default();
+        let mut rng = Rng::new(seed);
         let db = builder(&fs, seed).open().unwrap();
         let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
         let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
@@ -521,7 +530,8 @@ fn after_a_power_cut_no_handle_points_to_a_missing_value() {
             }
         }
         let outcome = CrashOutcome::ALL[seed as usize % CrashOutcome::ALL.len()];
-        let (after, shelf) = (fs.crash_clone(outcome, &mut || rng.next_u64()), shelf.cut());
+        let after = fs.crash_clone(outcome, &mut || rng.next_u64());
+        let shelf = shelf.cut();
         let db = builder(&after, seed).hooks(Arc::new(ShelfProvider(shelf))).open().unwrap();
         let p = db.partition("p").unwrap();
         let values: Vec<_> = p.iter().map(|kv| kv.unwrap().1).collect();
@@ -534,7 +544,8 @@ fn after_a_power_cut_no_handle_points_to_a_missing_value() {
 
 #[test]
 fn a_damaged_value_hides_no_log_that_ends_behind_it() {
-    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
     let db = builder(&fs, 1).open().unwrap();
     let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
     let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
@@ -560,7 +571,9 @@ fn no_table_is_installed_before_the_values_that_it_points_to_are_durable() {
         .into_iter()
         .flat_map(|(logged, moves)| CrashOutcome::ALL.map(|outcome| (logged, moves, outcome)))
     {
-        let (fs, shelf, mut rng) = (MemFs::new(), Shelf::moving(moves), Rng::new(5));
+        let fs = MemFs::new();
+        let shelf = Shelf::moving(moves);
+        let mut rng = Rng::new(5);
         let db = builder(&fs, 5).open().unwrap();
         let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
         let p = db.partition_with("p", tiny().logged(logged).hooks(hooks)).unwrap();
@@ -574,7 +587,8 @@ fn no_table_is_installed_before_the_values_that_it_points_to_are_durable() {
                 _ => db.wait_idle().unwrap(),
             }
             // Twice: what an open writes has to last as well.
-            let (mut fs, mut shelf) = (fs.clone(), shelf.clone());
+            let mut fs = fs.clone();
+            let mut shelf = shelf.clone();
             for _ in 0..2 {
                 fs = fs.crash_clone(outcome, &mut || rng.next_u64());
                 shelf = shelf.cut();

@@ -70,7 +70,8 @@ fn half(bytes: &[u8], at: usize) -> u32 {
 
 /// Number and length of the varint at `at`.
 fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
-    let (mut number, mut len) = (0u64, 0);
+    let mut number = 0u64;
+    let mut len = 0;
     loop {
         let byte = *bytes.get(at + len)?;
         number |= u64::from(byte & 0x7f).checked_shl(7 * len as u32)?;
@@ -151,7 +152,8 @@ fn lie_in_segment(rng: &mut Rng, bytes: &mut [u8]) {
         (start + 9 + len).saturating_add(usize::try_from(rest).unwrap_or(usize::MAX))
     });
     let end = if end <= bytes.len() { end } else { header_end };
-    let (salt, epoch) = (word(bytes, 56), u64::from(half(bytes, 28)));
+    let salt = word(bytes, 56);
+    let epoch = u64::from(half(bytes, 28));
     let seed = salt
         ^ epoch.wrapping_mul(0xd6e8_feb8_6659_fd93)
         ^ (start as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -275,7 +277,8 @@ fn lies_under_right_checksums_neither_panic_nor_take_memory() {
         .output()
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (said, failed) = (text(&child.stdout), text(&child.stderr));
+    let said = text(&child.stdout);
+    let failed = text(&child.stderr);
     let end = failed.len().saturating_sub(6000);
     let tail = failed.get(end..).unwrap_or_default();
     assert!(child.status.success(), "{said}\n{tail}");
@@ -284,7 +287,8 @@ fn lies_under_right_checksums_neither_panic_nor_take_memory() {
 
 /// A manifest edit with one change, given as its bytes, behind the last one.
 fn append_change(bytes: &mut Vec<u8>, change: &[u8]) {
-    let (mut at, mut number) = (80, 0);
+    let mut at = 80;
+    let mut number = 0;
     while at < bytes.len() {
         number = word(bytes, at + 12);
         at += 20 + half(bytes, at + 8) as usize;

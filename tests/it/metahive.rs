@@ -100,7 +100,8 @@ struct Log(Mutex<Vec<Event>>);
 impl Log {
     /// The sources of repairs, and keys and bytes of what was quarantined.
     fn take(&self) -> (Vec<String>, Content) {
-        let (mut repaired, mut quarantined) = (Vec::new(), Content::new());
+        let mut repaired = Vec::new();
+        let mut quarantined = Content::new();
         for event in self.0.lock().unwrap().drain(..) {
             match event {
                 Event::Repaired { source, .. } => repaired.push(source),
@@ -164,7 +165,9 @@ fn census(fs: &MemFs) -> Census {
         let mut entries = reader.raw_iter(RawMode::default());
         entries.seek_to_first().unwrap();
         while entries.valid() {
-            let (key, value, block) = (entries.key(), entries.value(), entries.origin().0);
+            let key = entries.key();
+            let value = entries.value();
+            let block = entries.origin().0;
             let seq = key.trailer.seq();
             if entries.hidden() {
                 census.hidden += 1;
@@ -293,7 +296,8 @@ fn key_of(n: u32) -> Vec<u8> {
 fn filled(fs: &MemFs, provider: &Provider) -> Checked {
     let mut it = Checked::open(fs.clone(), provider.clone());
     for n in 0..300u32 {
-        let (key, value) = (key_of(n), format!("value {n} ").repeat(4));
+        let key = key_of(n);
+        let value = format!("value {n} ").repeat(4);
         it.p.put(&key, &value).unwrap();
         it.model.insert(key, value.into_bytes());
     }
@@ -303,7 +307,8 @@ fn filled(fs: &MemFs, provider: &Provider) -> Checked {
 
 #[test]
 fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let it = filled(&fs, &provider);
     it.p.compact(..).unwrap();
     census(&fs).assert_all_sealed();
@@ -341,7 +346,8 @@ fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
 
 #[test]
 fn a_partition_that_exists_takes_it_up_unless_it_has_reserved_keys() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 5).open().unwrap();
     let p = db.partition_with("p", tiny()).unwrap();
     for n in 0..100u8 {
@@ -374,7 +380,8 @@ fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
     let hive = tiny().metahive(MetaHiveOptions::default());
     let p = db.partition_with("p", hive.clone()).unwrap();
     let other = db.partition_with("other", tiny()).unwrap();
-    let (seq, refused) = (db.visible_seq(), Err(ErrorKind::ReservedKey));
+    let seq = db.visible_seq();
+    let refused = Err(ErrorKind::ReservedKey);
     let kind = |result: siltstone::Result<_>| result.map(drop).map_err(|error| error.kind());
     assert_eq!(kind(p.put(b"k\x01", "v").map(drop)), refused);
     assert_eq!(kind(p.delete(b"\x01").map(drop)), refused);

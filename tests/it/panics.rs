@@ -197,7 +197,8 @@ fn options() -> PartitionOptions {
 
 /// A store with tables on some levels; in partition `p` with all hooks, in `q` with none.
 fn store(mode: BackgroundMode, logged: bool) -> Store {
-    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
     let (db, events) = open(mode, &fs, &shelf).unwrap();
     let filter = |seals| Arc::new(Fused { fuse: shelf.fuse.clone(), seals });
     let hooks = Hooks::new().filter(filter(false)).filter(filter(true));

@@ -105,7 +105,9 @@ fn a_cut_at_any_moment_of_resuming_keeps_what_was_synced() {
     each_variant(|variant, action, seed| {
         let mut world = failed(variant, action, seed)?;
         let images: Arc<Mutex<Vec<(String, MemFs, Moment)>>> = Arc::default();
-        let (taken, mem, truth) = (images.clone(), world.mem.clone(), world.truth.clone());
+        let taken = images.clone();
+        let mem = world.mem.clone();
+        let truth = world.truth.clone();
         let rng = Mutex::new(Rng::new(seed));
         world.fs.set_observer(Arc::new(move |op: &FsOp| {
             let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };
@@ -221,7 +223,8 @@ fn threads_resume_amid_writers() {
     let (told, events) = std::sync::mpsc::channel();
     let builder = builder.fs(Arc::new(fs.clone())).listener(Arc::new(Told(told)));
     let db = builder.sync_interval_ms(1).open().unwrap();
-    let (p, q) = (db.partition("p").unwrap(), db.partition("q").unwrap());
+    let p = db.partition("p").unwrap();
+    let q = db.partition("q").unwrap();
     let write = &|writer: u64| {
         let mut synced = Vec::new();
         for number in 0..1_000_u64 {

@@ -92,9 +92,11 @@ impl Shelf {
         let mut state = State::default();
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            let (n, len) = (number(rest), number(&rest[8..]) as usize);
+            let n = number(rest);
+            let len = number(&rest[8..]) as usize;
             state.values.insert(n, rest[16..16 + len].to_vec());
-            (state.next, rest) = (n, &rest[16 + len..]);
+            state.next = n;
+            rest = &rest[16 + len..];
         }
         state.durable = state.values.clone();
         Ok(Shelf { state: Arc::new(Mutex::new(state)), ..Shelf::over(fs) })

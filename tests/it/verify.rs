@@ -102,7 +102,8 @@ fn no_flipped_bit_of_a_live_file_is_missed_or_blamed_on_another() {
     assert!(counts[0] >= 6 && counts[1] >= 3 && counts[2] == 1, "{counts:?}");
     assert_eq!(report.files, counts.iter().sum::<usize>() as u64);
     let mut rng = Rng::new(3);
-    let (mut found, mut idle) = (0, 0);
+    let mut found = 0;
+    let mut idle = 0;
     for path in fs.paths() {
         let Some(kind) = kind(&path) else { continue };
         let bytes = fs.read_raw(&path).unwrap();
@@ -290,7 +291,8 @@ impl File for PagedFile {
 
 #[test]
 fn rot_below_the_page_cache_is_found_in_every_kind_of_file() {
-    let (cache, device) = (MemFs::new(), Arc::default());
+    let cache = MemFs::new();
+    let device = Arc::default();
     let paged = Paged { cache: cache.clone(), device };
     let db = build_on(Arc::new(paged.clone()));
     let device = cache.crash_clone(CrashOutcome::Everything, &mut || 0);
@@ -347,7 +349,9 @@ fn a_sound_store_is_never_complained_about_while_it_works() {
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for (seed, name) in [(1, "a"), (2, "b"), (3, "a")] {
-            let (db, stop, written) = (db.clone(), &stop, &written);
+            let db = db.clone();
+            let stop = &stop;
+            let written = &written;
             scope.spawn(move || {
                 let mut rng = Rng::new(seed);
                 let partition = db.partition(name).unwrap();
@@ -396,8 +400,11 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_file_once() {
     let whole = db.verify(VerifyOptions::new()).unwrap();
     assert_eq!((whole.mark, whole.is_sound()), (None, false));
     for patience in [1, 2, 5, 17, 60] {
-        let (mut files, mut bytes, mut entries) = (0, 0, 0);
-        let (mut mark, mut damage) = (None, Vec::new());
+        let mut files = 0;
+        let mut bytes = 0;
+        let mut entries = 0;
+        let mut mark = None;
+        let mut damage = Vec::new();
         // A run that is not patient enough for one file would come no further.
         let mut extra = 0;
         for round in 0.. {

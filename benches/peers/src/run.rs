@@ -134,9 +134,11 @@ struct Rows {
 impl Rows {
     /// Flushes and compacts everything, and says what that cost.
     fn settle<P: Peer>(&mut self, engine: &P, folder: &Path) -> Result<(), Fault> {
-        let (before, start) = (Usage::now(engine.written_bytes()), now());
+        let before = Usage::now(engine.written_bytes());
+        let start = now();
         engine.settle()?;
-        let (elapsed, spent) = (start.elapsed(), Usage::now(engine.written_bytes()).since(&before));
+        let elapsed = start.elapsed();
+        let spent = Usage::now(engine.written_bytes()).since(&before);
         self.is_settled = true;
         self.rows.push(json!({
             "workload": "settle",
@@ -159,7 +161,8 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
     let mut bench = Bench::new(args.plan(), engine.clone());
     let mut rows = Rows { rows: Vec::new(), is_settled: true };
     let machine = machine_cpu();
-    let (before, start) = (Usage::now(engine.written_bytes()), now());
+    let before = Usage::now(engine.written_bytes());
+    let start = now();
 
     for &kind in &args.workloads {
         if kind.needs_data() && !bench.is_loaded()? {
@@ -180,9 +183,11 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
         rows.settle(&engine, folder)?;
     }
 
-    let (elapsed, spent) = (start.elapsed(), Usage::now(engine.written_bytes()).since(&before));
+    let elapsed = start.elapsed();
+    let spent = Usage::now(engine.written_bytes()).since(&before);
     let others = cores_of_others(machine, spent.cpu, elapsed);
-    let (memory, disk_bytes) = (Memory::now(), disk_bytes(folder));
+    let memory = Memory::now();
+    let disk_bytes = disk_bytes(folder);
     let live_bytes = engine.count()? * bench.record_bytes();
     let user_bytes = bench.user_bytes_written();
     drop(bench);

@@ -123,7 +123,8 @@ fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
         let fs = FaultFs::over_mem(mem.clone());
         let (db, p, expected) = prepare(&fs, &mem);
         let images = Arc::new(Mutex::new(Vec::new()));
-        let (taken, seen) = (images.clone(), mem.clone());
+        let taken = images.clone();
+        let seen = mem.clone();
         let seed = Mutex::new(Rng::new(11));
         fs.set_observer(Arc::new(move |op| {
             if op.mutates() {
@@ -164,7 +165,8 @@ fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let (db, p, expected) = prepare(&fs, &mem);
-    let (at, faults) = (fs.op_count() + nth, fs.fault_count());
+    let at = fs.op_count() + nth;
+    let faults = fs.fault_count();
     fs.add_rule(FaultRule::once(FaultAt::Op(at), action));
     let result = deed.run(&db, &p);
     let reached = fs.op_count() > at;
@@ -213,7 +215,8 @@ fn a_write_that_slips_in_while_an_ingest_flushes_is_shadowed_by_it() {
     let fs = FaultFs::over_mem(mem.clone());
     let (db, p, _) = prepare(&fs, &mem);
     p.put(30_u32.to_be_bytes(), "before").unwrap();
-    let (writer, wrote) = (p.clone(), AtomicBool::new(false));
+    let writer = p.clone();
+    let wrote = AtomicBool::new(false);
     fs.set_observer(Arc::new(move |op| {
         // The log's sync for the flush, or before the edit: the memtables were looked at already.
         let is_log = op.path.extension().is_some_and(|kind| kind == "wal");

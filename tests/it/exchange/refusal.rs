@@ -28,7 +28,8 @@ fn files(fs: &MemFs) -> Vec<PathBuf> {
 /// Tries to ingest; the refusal, once it is seen that nothing changed.
 #[track_caller]
 fn refused(fs: &MemFs, db: &Db, p: &Partition, before: &Content) -> siltstone::Error {
-    let (seq, listed) = (db.visible_seq(), names(fs, "/db"));
+    let seq = db.visible_seq();
+    let listed = names(fs, "/db");
     let error = p.ingest("/export").unwrap_err();
     assert_eq!((db.visible_seq(), names(fs, "/db")), (seq, listed));
     assert_eq!(&content(p), before);

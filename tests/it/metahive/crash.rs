@@ -9,7 +9,9 @@ pub(super) type Images = Arc<Mutex<Vec<(String, MemFs, usize, usize)>>>;
 
 pub(super) fn take_images(fs: &FaultFs, mem: &MemFs, made: &Arc<Mutex<(usize, usize)>>) -> Images {
     let images = Images::default();
-    let (taken, mem, made) = (images.clone(), mem.clone(), made.clone());
+    let taken = images.clone();
+    let mem = mem.clone();
+    let made = made.clone();
     let rng = Mutex::new(Rng::new(3));
     fs.set_observer(Arc::new(move |op: &FsOp| {
         if op.mutates() {
@@ -27,7 +29,8 @@ pub(super) fn take_images(fs: &FaultFs, mem: &MemFs, made: &Arc<Mutex<(usize, us
 
 #[test]
 fn a_power_cut_at_any_operation_loses_nothing_durable_and_leaves_every_pair_whole() {
-    let (mem, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let mem = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let fs = FaultFs::over_mem(mem.clone());
     let made = Arc::new(Mutex::new((0, 0)));
     let images = take_images(&fs, &mem, &made);

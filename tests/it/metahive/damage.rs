@@ -43,8 +43,9 @@ pub(super) const FAULTS: [Fault; 4] = [flip_key, flip_value, flip_seq, flip_kind
 /// Runs a compaction in which entries have a fault in memory: of which keys, whether in their
 /// metadata, and which bit.
 fn compact_with(fault: Fault, hits: &[(u32, bool, u32)]) {
-    let (fs, log, provider) =
-        (MemFs::new(), Arc::new(Log::default()), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let log = Arc::new(Log::default());
+    let provider = Provider::new(MetaHive::default());
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     drop(p);
     db.close().unwrap();
@@ -239,7 +240,8 @@ fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
 #[test]
 fn versions_whose_cluster_a_flipped_key_tears_apart_are_put_together_again() {
     // The oldest version sorts elsewhere, so that the metadata of all the others comes too late.
-    let (fs, log) = (MemFs::new(), Arc::new(Log::default()));
+    let fs = MemFs::new();
+    let log = Arc::new(Log::default());
     let provider = Provider::new(MetaHive::default());
     let inject = |at: Origin, entry: &mut OwnedEntry| {
         if at.file.is_some() && entry.value.starts_with(b"version 0") {
@@ -272,7 +274,8 @@ fn versions_whose_cluster_a_flipped_key_tears_apart_are_put_together_again() {
 #[test]
 fn a_single_bit_that_flips_at_rest_is_turned_back_wherever_it_is() {
     let mut rng = Rng::from_env_or(99);
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     p.compact(..).unwrap();
     drop(p);

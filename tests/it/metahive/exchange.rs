@@ -87,7 +87,9 @@ fn a_plain_node_keeps_the_rule_shows_nothing_cleans_up_and_sends_plain_tables_ba
     let (db, p) = plain_node(&fs, 20);
     p.put("x\x01", "legal here").unwrap();
     bring(&source.fs, &fs);
-    let (before, seq, files) = (pairs(p.iter()), db.visible_seq(), fs.paths());
+    let before = pairs(p.iter());
+    let seq = db.visible_seq();
+    let files = fs.paths();
     let refused = p.ingest(EXPORT).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReservedKey);
     assert!(refused.to_string().contains("x\\x01"), "{refused}");
@@ -253,7 +255,8 @@ fn what_no_source_repairs_does_not_leave_the_node() {
 #[test]
 fn a_bit_that_flips_in_memory_while_an_export_runs_does_not_leave_the_node() {
     for field in 0..4u64 {
-        let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+        let fs = MemFs::new();
+        let provider = Provider::new(MetaHive::default());
         let Checked { db, p, model, .. } = filled(&fs, &provider);
         drop(p);
         db.close().unwrap();

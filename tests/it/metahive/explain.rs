@@ -29,7 +29,9 @@ fn told(explanation: &Explanation) -> Vec<(u64, EntryKind, Option<usize>, Option
 
 #[test]
 fn every_version_is_told_with_its_place_and_its_verdict() {
-    let (value, tombstone, valid) = (EntryKind::Value, EntryKind::Tombstone, Some(Verdict::Valid));
+    let value = EntryKind::Value;
+    let tombstone = EntryKind::Tombstone;
+    let valid = Some(Verdict::Valid);
     let (db, p) = roomy(&MemFs::new(), MetaHive::default());
     p.put("k", "one").unwrap();
     p.put("other", "entry").unwrap();
@@ -53,7 +55,8 @@ fn every_version_is_told_with_its_place_and_its_verdict() {
     assert!(!explanation.is_damaged() && explanation.orphans.is_empty());
     for explained in &explanation.versions[1..] {
         let metadata = explained.metadata.as_ref().unwrap();
-        let (at, integrity) = (metadata.at.unwrap(), metadata.integrity.unwrap());
+        let at = metadata.at.unwrap();
+        let integrity = metadata.integrity.unwrap();
         assert_eq!(at.block_offset, explained.version.at.block_offset);
         assert!(at.entry > explained.version.at.entry);
         assert_eq!(integrity.seq, explained.version.stored_seq);
@@ -120,7 +123,8 @@ fn user_keys_are_told_as_users_have_them() {
 
 #[test]
 fn what_has_no_metadata_is_told_with_the_reason() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 51).hooks(Arc::new(provider.clone())).open().unwrap();
     let p = db.partition_with("p", tiny().level0_tables(100)).unwrap();
     p.put("k", "before").unwrap();

@@ -79,7 +79,8 @@ impl CompactionFilterFactory for Faulty {
     }
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        let (fault, miscount) = (self.fault.clone(), self.miscount);
+        let fault = self.fault.clone();
+        let miscount = self.miscount;
         Ok(Box::new(FaultyFilter { inner: self.hive.start(job)?, fault, miscount }))
     }
 

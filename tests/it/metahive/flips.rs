@@ -33,7 +33,9 @@ fn blocks(fs: &MemFs, p: &Partition) -> Vec<Block> {
     let walk = p.walk().unwrap();
     let mut blocks = Vec::new();
     for table in walk.tables() {
-        let (file, epoch, db_id) = (table.meta().file, table.meta().epoch, walk.db_id());
+        let file = table.meta().file;
+        let epoch = table.meta().epoch;
+        let db_id = walk.db_id();
         let unique_id = SstIdentity { db_id, file, epoch }.unique_id();
         let mut starts = BTreeSet::new();
         let mut entries = table.walk(RawMode::default()).unwrap();
@@ -43,7 +45,8 @@ fn blocks(fs: &MemFs, p: &Partition) -> Vec<Block> {
         let ends = starts.iter().skip(1).copied().chain([table.properties().unwrap().data_bytes]);
         let file = fs.read_raw(&table.path()).unwrap();
         for (start, end) in starts.iter().copied().zip(ends) {
-            let (path, bytes) = (table.path(), file[start as usize..end as usize].to_vec());
+            let path = table.path();
+            let bytes = file[start as usize..end as usize].to_vec();
             blocks.push(Block { path, unique_id, start, bytes });
         }
     }
@@ -98,8 +101,11 @@ fn shown(p: &Partition) -> BTreeSet<Shown> {
     for table in p.walk().unwrap().tables() {
         let mut entries = table.walk(mode).unwrap();
         while let Some(entry) = entries.next().unwrap() {
-            let (key, value, hidden) = (entry.key.to_vec(), entry.value.to_vec(), entry.hidden);
-            let (seq, kind) = (entry.stored_seq.get(), entry.kind as u8);
+            let key = entry.key.to_vec();
+            let value = entry.value.to_vec();
+            let hidden = entry.hidden;
+            let seq = entry.stored_seq.get();
+            let kind = entry.kind as u8;
             all.insert(Shown { key, seq, kind, value, hidden });
         }
     }
@@ -256,7 +262,8 @@ fn check_verdict(outcome: &Outcome, any_key: bool) -> Changed {
 fn no_flipped_bit_of_a_data_block_is_missed_or_blamed_on_another_key() {
     for any_key in [false, true] {
         let it = store(&MemFs::new(), Compression::None, any_key);
-        let (mut seen, mut harmless) = (BTreeMap::new(), 0);
+        let mut seen = BTreeMap::new();
+        let mut harmless = 0;
         let blocks = blocks(&it.fs, &it.p);
         for block in &blocks {
             for bit in 0..8 * block.bytes.len() {
@@ -320,7 +327,8 @@ enum Compacted {
 }
 
 fn check_compaction(it: &Checked, block: &Block, bytes: &[u8], sealed: bool) -> Compacted {
-    let (fs, log) = (it.fs.crash_clone(CrashOutcome::Everything, &mut || 0), Arc::<Log>::default());
+    let fs = it.fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+    let log = Arc::<Log>::default();
     let masks = block.put(&fs, bytes, sealed);
     let masks: Vec<_> = (0..).zip(&masks).filter(|(_, mask)| **mask != 0).collect();
     let open = builder(Arc::new(fs), 41).hooks(Arc::new(it.provider.clone()));

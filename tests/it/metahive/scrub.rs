@@ -73,7 +73,8 @@ impl CompactionFilter for Shouting {
 #[test]
 fn after_a_full_compaction_nothing_is_unsealed_left_over_or_damaged() {
     for (compression, replaces) in [(Compression::Lz4, false), (Compression::None, true)] {
-        let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+        let fs = MemFs::new();
+        let provider = Provider::new(MetaHive::default());
         let open = builder(Arc::new(fs.clone()), 20).hooks(Arc::new(provider.clone()));
         let db = open.open().unwrap();
         let options = tiny().compression(compression).level_base_bytes(1 << 10);
@@ -125,7 +126,8 @@ fn after_a_full_compaction_nothing_is_unsealed_left_over_or_damaged() {
 
 #[test]
 fn what_a_partition_held_before_it_had_metahive_is_told_from_what_came_after() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 22).hooks(Arc::new(provider.clone())).open().unwrap();
     let options = tiny().level0_tables(100);
     let p = db.partition_with("p", options.clone()).unwrap();
@@ -162,7 +164,8 @@ fn what_a_partition_held_before_it_had_metahive_is_told_from_what_came_after() {
 
 #[test]
 fn a_node_without_metahive_sees_what_is_sealed_and_what_it_wrote_is_not() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let it = filled(&fs, &provider);
     it.p.compact(..).unwrap();
     drop(it.p);
@@ -191,7 +194,8 @@ fn a_node_without_metahive_sees_what_is_sealed_and_what_it_wrote_is_not() {
 #[test]
 fn every_provider_is_asked_itself_and_tables_of_another_are_told_apart() {
     let hive = || MetaHive::new(MetaHiveOptions::new().provider(Arc::new(Statistics::default())));
-    let (fs, provider) = (MemFs::new(), Provider::new(hive()));
+    let fs = MemFs::new();
+    let provider = Provider::new(hive());
     let it = filled(&fs, &provider);
     it.p.compact(..).unwrap();
     assert_sealed(&scrubbed(&it.p));
@@ -331,7 +335,8 @@ fn halves_of_pairs_and_lost_pairs_are_faults_in_sealed_tables() {
 
 #[test]
 fn what_the_cache_remembers_does_not_hide_what_is_on_the_medium() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let it = filled(&fs, &provider);
     it.check(b"");
     assert!(scrubbed(&it.p).is_sound());
@@ -345,7 +350,8 @@ fn what_the_cache_remembers_does_not_hide_what_is_on_the_medium() {
 
 #[test]
 fn a_table_that_cannot_be_read_is_damage_and_the_others_are_scrubbed() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let it = filled(&fs, &provider);
     let sound = scrubbed(&it.p);
     drop(it.p);
@@ -387,7 +393,9 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_table_once() {
     let whole = scrubbed(&it.p);
     assert!(whole.tables.len() > 5 && whole.faults().count() == 30, "{whole}");
     for patience in [1, 2, 5, 17, 60] {
-        let (mut tables, mut mark, mut extra) = (Vec::new(), None, 0);
+        let mut tables = Vec::new();
+        let mut mark = None;
+        let mut extra = 0;
         for round in 0.. {
             assert!(round < 10_000, "it comes to an end");
             // A run that is not patient enough for one table would come no further.
@@ -418,7 +426,8 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_table_once() {
 
 #[test]
 fn a_limit_holds_by_the_clock_of_the_database() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let it = filled(&fs, &provider);
     drop(it.p);
     it.db.close().unwrap();
@@ -450,7 +459,8 @@ fn a_limit_holds_by_the_clock_of_the_database() {
 
 #[test]
 fn tables_are_held_until_they_were_read_and_no_longer() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let it = filled(&fs, &provider);
     let before: BTreeSet<_> = damage::tables(&fs).into_iter().collect();
     let left = || damage::tables(&fs).iter().filter(|path| before.contains(*path)).count();
@@ -478,10 +488,14 @@ fn a_sound_partition_is_never_complained_about_while_it_works() {
     let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(64 << 10);
     let db = Db::builder(DIR).fs(Arc::new(MemFs::new())).options(options).open().unwrap();
     let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
-    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for seed in 1..3 {
-            let (db, p, stop, written) = (&db, &p, &stop, &written);
+            let db = &db;
+            let p = &p;
+            let stop = &stop;
+            let written = &written;
             scope.spawn(move || {
                 let mut rng = Rng::new(seed);
                 while !stop.load(Ordering::Relaxed) {

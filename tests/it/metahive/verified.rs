@@ -53,7 +53,8 @@ fn vouchers(p: &Partition) -> [usize; 3] {
 
 #[test]
 fn a_verified_value_says_who_vouches_for_it() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 1).open().unwrap();
     let p = db.partition_with("p", tiny()).unwrap();
     for n in 0..100u32 {
@@ -153,7 +154,8 @@ fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
 fn flip(fs: &MemFs, path: &Path, seed: u64, block: Place, at: u64, mask: u8) {
     fs.corrupt(path, at, mask).unwrap();
     let bytes = fs.read_raw(path).unwrap();
-    let (start, end) = (block.0 as usize, (block.0 + block.1 - 8) as usize);
+    let start = block.0 as usize;
+    let end = (block.0 + block.1 - 8) as usize;
     let seed = seed ^ block.0.wrapping_mul(0x9e6c_63d0_876a_9a99);
     let sum = checksum64_seeded(&bytes[start..end], seed).to_le_bytes();
     for (i, byte) in sum.into_iter().enumerate() {
@@ -177,7 +179,8 @@ struct Small {
 impl Small {
     /// Keys that continue one another, three times written and deleted, in two levels.
     fn new(hive: MetaHive, cache_bytes: u64) -> Small {
-        let (fs, provider) = (MemFs::new(), Provider::new(hive));
+        let fs = MemFs::new();
+        let provider = Provider::new(hive);
         let options = Options::new().cache_bytes(cache_bytes);
         let open = builder(Arc::new(fs.clone()), 1).options(options);
         let db = open.hooks(Arc::new(provider.clone())).open().unwrap();
@@ -186,7 +189,8 @@ impl Small {
         let p = db.partition_with("p", options.hooks(provider.hooks())).unwrap();
         let keys = [&b"K"[..], b"K\0", b"K\0\0", b"Kb", b"L", b"LL", b"M", b"absent"];
         let keys: Vec<Vec<u8>> = keys.map(<[u8]>::to_vec).to_vec();
-        let (mut model, mut moments) = (Content::new(), Vec::new());
+        let mut model = Content::new();
+        let mut moments = Vec::new();
         for round in 0..4u8 {
             for (n, key) in keys[..7].iter().enumerate() {
                 if n % 3 == usize::from(round) || (round == 3 && n != 1) {
@@ -229,7 +233,8 @@ impl Small {
                     Err(error) => is_told(error),
                 }
             }
-            let (mut expected, mut is_whole) = (truth.iter(), true);
+            let mut expected = truth.iter();
+            let mut is_whole = true;
             for item in snapshot.verified_range(&self.p, ..) {
                 match item {
                     Ok((key, found)) => {
@@ -251,7 +256,8 @@ impl Small {
 /// Turns every bit of every block, one by one; how many are reported and how many do no harm.
 fn turn_every_bit(small: &Small) -> (u64, u64) {
     assert_eq!(small.check(), 0);
-    let (mut reported, mut harmless) = (0, 0);
+    let mut reported = 0;
+    let mut harmless = 0;
     for (path, seed, blocks) in blocks(&small.fs) {
         for block in blocks {
             for at in block.0..block.0 + block.1 - 9 {
@@ -284,7 +290,8 @@ fn every_flipped_bit_that_its_block_does_not_see_is_reported_or_does_no_harm() {
 
 #[test]
 fn an_older_version_is_not_shown_where_the_newest_has_lost_its_key() {
-    let (fs, provider) = (MemFs::new(), Provider::new(MetaHive::default()));
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
     let options = Options::new().cache_bytes(0);
     let db = builder(Arc::new(fs.clone()), 1).options(options).open().unwrap();
     let plain = PartitionOptions::new().compression(siltstone::Compression::None);
@@ -414,8 +421,9 @@ fn the_partitions_own_provider_is_asked() {
 
 #[test]
 fn values_in_a_store_are_verified_by_their_handles() {
-    let (fs, provider, shelf) =
-        (MemFs::new(), Provider::new(MetaHive::default()), Shelf::default());
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
+    let shelf = Shelf::default();
     let options = Options::new().cache_bytes(0);
     let db = builder(Arc::new(fs.clone()), 1).options(options).open().unwrap();
     let hooks = provider.hooks().value_store(Arc::new(shelf));

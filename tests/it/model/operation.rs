@@ -35,7 +35,8 @@ impl Key {
                 // A stem with a tail of zeros or of the largest byte.
                 let stems: [&[u8]; 4] = [b"", b"k03", b"\xff", b"\x00k"];
                 let n = usize::from(n - SHORT);
-                let (stem, tail) = (stems[n % 4], n / 4);
+                let stem = stems[n % 4];
+                let tail = n / 4;
                 let tail =
                     [&[0][..], &[0, 0], &[0xff], &[0xff, 0xff], &[0, 0xff], &[0xff, 0]][tail];
                 [stem, tail].concat()

@@ -92,7 +92,8 @@ fn pair(entry: siltstone::Result<(Slice, Slice)>) -> (Vec<u8>, Vec<u8>) {
 
 /// Empties `range` from both ends and compares.
 fn check_range(mut range: Range, mut ends: u32, expected: &[(Vec<u8>, Vec<u8>)]) {
-    let (mut front, mut back) = (Vec::new(), Vec::new());
+    let mut front = Vec::new();
+    let mut back = Vec::new();
     while let (is_front, Some(entry)) = take(&mut range, &mut ends) {
         if is_front { front.push(pair(entry)) } else { back.push(pair(entry)) }
     }
@@ -115,7 +116,8 @@ fn assert_same(got: &[(Vec<u8>, Vec<u8>)], expected: &[(Vec<u8>, Vec<u8>)]) {
 
 impl World {
     pub fn new(options: &Options) -> World {
-        let (fs, mut random) = (MemFs::new(), Rng::new(1));
+        let fs = MemFs::new();
+        let mut random = Rng::new(1);
         let db = open(&fs, options, &mut random);
         let mut world = World {
             fs,
@@ -184,7 +186,8 @@ impl World {
                 self.oracle.everything_is_flushed();
             }
             Operation::Compact(p, from, to) => {
-                let (name, bounds) = (self.part(*p).name, bounds(*from, *to));
+                let name = self.part(*p).name;
+                let bounds = bounds(*from, *to);
                 self.part(*p).handle.compact(bounds).unwrap();
                 self.oracle.is_flushed(name);
             }

@@ -108,14 +108,16 @@ impl World {
     /// A store with tables and memtables, some writes synced and some not, whose log or value
     /// store has just failed to sync.
     fn failed(failure: Failure, seed: u64, moves: bool) -> World {
-        let (mem, shelf) = (MemFs::new(), Shelf::moving(moves));
+        let mem = MemFs::new();
+        let shelf = Shelf::moving(moves);
         let fs = FaultFs::over_mem(mem.clone());
         let db = open(Arc::new(fs.clone()), &shelf).unwrap();
         let tables = PartitionOptions::new().block_bytes(128).table_bytes(1 << 10);
         let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
         let p = db.partition_with("p", tables.clone().level0_tables(2).hooks(hooks)).unwrap();
         let q = db.partition_with("q", tables.level0_tables(2)).unwrap();
-        let (truth, rng) = (Arc::default(), Rng::new(seed));
+        let truth = Arc::default();
+        let rng = Rng::new(seed);
         let mut world = World { mem, fs, shelf, db, p, q, truth, rng };
         for _ in 0..40 {
             match world.rng.below(12) {
@@ -161,7 +163,8 @@ impl World {
 
     /// A batch over both partitions. It counts as visible if that is what its error says.
     fn write(&mut self, durability: Durability) -> Result<()> {
-        let (key, is_set) = (self.rng.below(KEYS), self.rng.chance(5, 6));
+        let key = self.rng.below(KEYS);
+        let is_set = self.rng.chance(5, 6);
         let name = key.to_be_bytes();
         let number = self.truth.lock().unwrap().writes.len() as u64;
         let batch = self.db.batch();
@@ -203,7 +206,8 @@ impl World {
         drop((p, q));
         db.close().unwrap();
         let db = open(Arc::new(mem), &shelf).unwrap();
-        let (p, q) = (db.partition("p").unwrap(), db.partition("q").unwrap());
+        let p = db.partition("p").unwrap();
+        let q = db.partition("q").unwrap();
         assert_eq!(read(&p, &q), content);
     }
 }
@@ -211,7 +215,8 @@ impl World {
 /// The image of a power cut opens, and is a state at or after the last one that was synced.
 fn check_cut(image: &MemFs, shelf: Shelf, truth: &Truth) {
     let db = open(Arc::new(image.clone()), &shelf).unwrap();
-    let (p, q) = (db.partition("p").unwrap(), db.partition("q").unwrap());
+    let p = db.partition("p").unwrap();
+    let q = db.partition("q").unwrap();
     let found = read(&p, &q);
     let mut states = truth.synced..=truth.writes.len();
     let is_state = states.any(|count| content_after(&truth.writes, count) == found);
@@ -232,13 +237,17 @@ fn a_cut_while_a_store_with_values_resumes_keeps_what_was_synced() {
     each_failure(|failure, seed| {
         let world = World::failed(failure, seed, seed.is_multiple_of(2));
         let images: Arc<Mutex<Vec<Image>>> = Arc::default();
-        let (taken, mem, shelf) = (images.clone(), world.mem.clone(), world.shelf.clone());
-        let (truth, rng) = (world.truth.clone(), Mutex::new(Rng::new(seed)));
+        let taken = images.clone();
+        let mem = world.mem.clone();
+        let shelf = world.shelf.clone();
+        let truth = world.truth.clone();
+        let rng = Mutex::new(Rng::new(seed));
         world.fs.set_observer(Arc::new(move |op: &FsOp| {
             let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };
             for outcome in outcomes {
                 let left = mem.crash_clone(*outcome, &mut || rng.lock().unwrap().next_u64());
-                let (what, truth) = (format!("{op:?}, {outcome:?}"), truth.lock().unwrap().clone());
+                let what = format!("{op:?}, {outcome:?}");
+                let truth = truth.lock().unwrap().clone();
                 taken.lock().unwrap().push((what, left, shelf.cut(), truth));
             }
         }));

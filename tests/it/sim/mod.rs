@@ -83,7 +83,8 @@ impl Truth {
         }
         let put = |(key, value): (&Vec<u8>, &Value)| (key.clone(), Some(value.clone()));
         truth.unlogged = seen.unlogged.iter().map(put).collect();
-        (truth.durable, truth.covered) = (truth.model.log().len(), truth.unlogged.len());
+        truth.durable = truth.model.log().len();
+        truth.covered = truth.unlogged.len();
         truth
     }
 
@@ -100,7 +101,8 @@ impl Truth {
 
     /// All that is visible is durable.
     fn all_durable(&mut self) {
-        (self.durable, self.covered) = (self.model.log().len(), self.unlogged.len());
+        self.durable = self.model.log().len();
+        self.covered = self.unlogged.len();
     }
 
     /// Takes the step in flight in.

@@ -112,7 +112,8 @@ fn differences(model: &Model, moment: &Moment, seen: &Seen) -> String {
         let got = seen.logged.get(name).unwrap_or(&empty);
         let keys: BTreeSet<_> = contents.keys().chain(got.keys()).collect();
         for key in keys.into_iter().filter(|key| contents.get(*key) != got.get(*key)) {
-            let (want, got) = (short(contents.get(key)), short(got.get(key)));
+            let want = short(contents.get(key));
+            let got = short(got.get(key));
             text += &format!(" {name}/{}: {got:?} for {want:?}", key.escape_ascii());
         }
     }

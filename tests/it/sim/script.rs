@@ -93,7 +93,8 @@ pub fn variants() -> Vec<Variant> {
     let mut segments =
         with("segments", Weights { put: 20, batch: 4, step: 8, flush: 1, settle: 1, ..weights });
     segments.options = segments.options.wal_segment_bytes(4 << 10).wal_bytes_max(12 << 10);
-    (segments.value_bytes, segments.huge) = (1200, 12);
+    segments.value_bytes = 1200;
+    segments.huge = 12;
     let mut manifest =
         with("manifest", Weights { flush: 4, partition: 3, settle: 1, reopen: 1, ..weights });
     manifest.options = manifest.options.manifest_bytes_max(600);
@@ -102,7 +103,8 @@ pub fn variants() -> Vec<Variant> {
     compactions.value_bytes = 300;
     let mut moves =
         with("moves", Weights { delete: 0, flush: 4, settle: 2, compact: 1, ..weights });
-    (moves.is_ascending, moves.value_bytes) = (true, 300);
+    moves.is_ascending = true;
+    moves.value_bytes = 300;
     let mut unlogged = with(
         "unlogged",
         Weights { put: 8, unlogged: 12, flush: 2, settle: 1, reopen: 1, ..weights },
@@ -130,7 +132,8 @@ pub fn variants() -> Vec<Variant> {
         .wal_segment_bytes(4 << 10)
         .wal_bytes_max(16 << 10)
         .manifest_bytes_max(2 << 10);
-    (mixed.value_bytes, mixed.huge) = (400, 40);
+    mixed.value_bytes = 400;
+    mixed.huge = 40;
     vec![
         with("puts", Weights { put: 30, ..weights }),
         with("batches", Weights { put: 4, batch: 16, flush: 1, ..weights }),

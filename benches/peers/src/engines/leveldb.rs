@@ -186,7 +186,8 @@ impl Iter<'_> {
     #[inline]
     fn entry(&self) -> Option<(&[u8], &[u8])> {
         let iter = self.iter.as_ptr();
-        let (mut key_len, mut value_len) = (0, 0);
+        let mut key_len = 0;
+        let mut value_len = 0;
         // SAFETY: key and value are asked for only where the iterator stands on an entry; they are
         // so many bytes, and live until it moves, for which it must be borrowed anew.
         unsafe {
@@ -238,7 +239,8 @@ impl Engine for LevelDb {
 
     #[inline]
     fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
-        let ((key, key_len), (value, value_len)) = (parts(key), parts(value));
+        let (key, key_len) = parts(key);
+        let (value, value_len) = parts(value);
         let options = self.write_options(when);
         // SAFETY: invariants 1 and 2.
         try_call(|error| unsafe {
@@ -260,7 +262,8 @@ impl Engine for LevelDb {
         unsafe {
             let batch = leveldb_writebatch_create();
             for (key, value) in entries {
-                let ((key, key_len), (value, value_len)) = (parts(key), parts(value));
+                let (key, key_len) = parts(key);
+                let (value, value_len) = parts(value);
                 leveldb_writebatch_put(batch, key, key_len, value, value_len);
             }
             let written = try_call(|error| leveldb_write(self.0.db, options, batch, error));

@@ -175,7 +175,8 @@ impl DataSet {
                 match &first {
                     None => first = Some((run, work)),
                     Some((other, expected)) if *expected != work => {
-                        let (a, b) = (&other.engine, &run.engine);
+                        let a = &other.engine;
+                        let b = &run.engine;
                         return Err(format!("{a} and {b} did other work in {sequence}").into());
                     }
                     Some(_) => {}

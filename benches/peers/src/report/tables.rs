@@ -78,7 +78,8 @@ fn head(out: &mut String, title: &str, engines: &[&str], more: &[&str]) -> fmt::
 /// Writes all tables of a data set.
 pub fn write(out: &mut String, set: &DataSet) -> fmt::Result {
     introduce(out, set)?;
-    let (engines, places) = (set.engines(), set.places());
+    let engines = set.engines();
+    let places = set.places();
     rates(out, set, &engines, &places)?;
     let latencies = [("p50, us", "/p50_us"), ("p99, us", "/p99_us"), ("p99.9, us", "/p999_us")];
     for (title, key) in latencies {
@@ -100,7 +101,9 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     let config = set.runs.first().map(|run| &run.config);
     let figure = |key: &str| config.and_then(|config| config[key].as_u64());
     let shown = |key: &str| figure(key).map_or("-".to_owned(), |n| whole(&n.to_string()));
-    let (records, key, value) = (shown("records"), shown("key_size"), shown("value_size"));
+    let records = shown("records");
+    let key = shown("key_size");
+    let value = shown("value_size");
     writeln!(out, "\n### {records} records of {key} + {value} bytes\n")?;
     let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
     write!(out, "Operations of a workload that is no fill: {ops}. Rounds: {}. ", set.rounds())?;

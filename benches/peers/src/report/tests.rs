@@ -52,7 +52,8 @@ fn a_workload_that_occurs_twice_says_where() {
     let mut run = made_up("siltstone", 1, 1.0, 9);
     run.rows.push(json!({ "workload": "readrandom" }));
     let mut other = run.clone();
-    (other.sequence, other.rows[0]["workload"]) = ("load".to_owned(), json!("load"));
+    other.sequence = "load".to_owned();
+    other.rows[0]["workload"] = json!("load");
     let names: Vec<String> =
         set(vec![run, other]).places().into_iter().map(|place| place.name).collect();
     let twice = ["readrandom (1.2)", "readrandom (1.3)", "readrandom (2.2)", "readrandom (2.3)"];
