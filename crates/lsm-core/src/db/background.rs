@@ -1,15 +1,14 @@
-//! Who runs background work, and when: real threads in production, single steps in tests.
+//! [`Background`]: who does background work, and when; threads in production, single steps in tests.
 //!
-//! A thread looks for work when it is told that there may be some, and goes on until there is
-//! none. What the work is lies in `flush.rs`, `compaction.rs` and `log.rs`; none of it needs a
+//! A thread looks for work when it is told that there may be some, and goes on until there is none.
+//! What the work is, its [`Worker`] knows: `flush.rs`, `compaction.rs`, the log. None of it needs a
 //! foreground write to make progress.
 //!
 //! Invariants:
-//! 1. Threads have names and are joined by `stop`.
-//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself,
-//!    at the latest after a wait that grows with the failures in a row.
+//! 1. Threads have names and are joined by [`Background::stop`].
+//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself, at
+//!    the latest after a wait that grows with the failures in a row: see `schedule.rs`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -18,17 +17,13 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::DbInner;
-use super::errors::{BackgroundFailure, Failing, Reason};
-use super::events::in_listener;
-use super::log::LogChore;
+use super::errors::{BackgroundFailure, Reason};
+use super::events::{Events, in_listener};
+use super::schedule::{RETRY, Schedule};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
 
-/// Who waits looks again this often, for news that nobody told.
-const RETRY: Duration = Duration::from_millis(250);
-/// An idle log is marked this long after its last sync.
-const MARK_AFTER: Duration = Duration::from_millis(10);
 /// Files that an iterator holds are looked at again this often.
 const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
 
@@ -42,6 +37,44 @@ pub enum BackgroundMode {
     Stepped,
 }
 
+/// Pieces of background work, each done on the calling thread.
+pub(super) trait Worker: Send + Sync {
+    /// Whose threads do it.
+    fn background(&self) -> &Background;
+
+    /// An error once the database is closed.
+    fn check_not_closed(&self) -> Result<()>;
+
+    /// Flushes one partition; `false` if there was nothing to flush.
+    fn flush_one(&self) -> Result<bool>;
+
+    /// Runs one compaction; `false` if none was due.
+    fn compact_one(&self) -> Result<bool>;
+
+    /// Syncs and marks the log as they fall due; says when to look again, `None` for when it is
+    /// told.
+    fn tend_log(&self) -> Result<Option<Duration>>;
+
+    /// Does what is due for the log without waiting for its age; `false` if there was nothing.
+    fn tend_log_now(&self) -> Result<bool>;
+
+    /// Removes what is obsolete and held by nobody, unless somebody is at it; notes its own
+    /// failure.
+    fn remove_obsolete(&self) -> Result<()>;
+
+    /// As [`Worker::remove_obsolete`], once nobody else is at it.
+    fn finish_removing(&self) -> Result<()>;
+
+    /// Whether something obsolete waits for its last holder.
+    fn holds_obsolete(&self) -> bool;
+
+    /// Whether there is something to flush or to compact.
+    fn has_work(&self) -> bool;
+
+    /// Has writers that wait look again.
+    fn ease(&self);
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
     Flush,
@@ -51,7 +84,7 @@ enum Task {
 
 impl Task {
     /// What fails if it does.
-    fn work(self) -> Reason {
+    fn reason(self) -> Reason {
         match self {
             Task::Flush => Reason::Flush,
             Task::Compaction => Reason::Compaction,
@@ -60,67 +93,30 @@ impl Task {
     }
 }
 
-#[derive(Default)]
-struct State {
-    stop: bool,
-    /// Grows whenever there may be new work.
-    ticket: u64,
-    /// Threads that are looking for work or doing it.
-    active: usize,
-    /// By the work that failed and did not succeed since.
-    failing: BTreeMap<Reason, Option<Failing>>,
-    /// How often background work failed since the open.
-    failure_count: u64,
-}
-
-impl State {
-    /// What keeps work from being done that somebody may wait for: nobody does for what is
-    /// obsolete.
-    fn error(&self) -> Option<Error> {
-        let mut awaited = self.failing.iter().filter(|(work, _)| **work != Reason::Obsolete);
-        awaited.find_map(|(_, failing)| Some(failing.as_ref()?.error.clone()))
-    }
-}
-
-/// Since when the log thread has seen the same chore.
-#[derive(Default)]
-struct LogWatch(Option<(LogChore, Duration)>);
-
-impl LogWatch {
-    /// For how long `chore` has been due, at `now`.
-    fn age(&mut self, chore: LogChore, now: Duration) -> Duration {
-        match self.0 {
-            Some((same, since)) if same == chore => now.saturating_sub(since),
-            _ => {
-                self.0 = Some((chore, now));
-                Duration::ZERO
-            }
-        }
-    }
-}
-
 /// See the module.
 pub(super) struct Background {
     mode: BackgroundMode,
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    events: Arc<Events>,
+    schedule: Mutex<Schedule>,
     changed: Condvar,
-    /// Whether the log thread has been told; saves the wake-up per write.
-    log_told: AtomicBool,
-    log_watch: Mutex<LogWatch>,
+    /// Read by running jobs, relaxed: one that sees it late gives up a little later.
     stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Background {
-    pub(super) fn new(mode: BackgroundMode, clock: Arc<dyn Clock>) -> Background {
+    pub(super) fn new(
+        mode: BackgroundMode,
+        clock: Arc<dyn Clock>,
+        events: Arc<Events>,
+    ) -> Background {
         Background {
             mode,
             clock,
-            state: Mutex::default(),
+            events,
+            schedule: Mutex::default(),
             changed: Condvar::new(),
-            log_told: AtomicBool::new(false),
-            log_watch: Mutex::default(),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
         }
@@ -140,19 +136,17 @@ impl Background {
 
     /// The failure that keeps work from being done at present, if one does.
     pub(super) fn error(&self) -> Option<Error> {
-        self.state.lock().error()
+        self.schedule.lock().error()
     }
 
     /// What fails at present.
     pub(super) fn failures(&self) -> Vec<BackgroundFailure> {
-        let now = self.now();
-        let state = self.state.lock();
-        state.failing.values().flatten().map(|failing| failing.told(now)).collect()
+        self.schedule.lock().failures(self.now())
     }
 
-    /// A flush by whomever worked.
+    /// Notes that a flush worked, whoever did it.
     pub(super) fn flush_worked(&self) {
-        self.state.lock().failing.remove(&Reason::Flush);
+        self.schedule.lock().clear(Reason::Flush);
     }
 
     /// Tells the threads that there may be something to flush or to compact.
@@ -160,17 +154,9 @@ impl Background {
         self.wake_all();
     }
 
-    /// Tells the log thread that something was written. Cheap when it knows.
-    #[inline]
-    pub(super) fn log_active(&self) {
-        if !self.log_told.load(Ordering::Relaxed) && !self.log_told.swap(true, Ordering::AcqRel) {
-            self.wake_all();
-        }
-    }
-
     /// Has every thread look for work, and every waiter look again.
     pub(super) fn wake_all(&self) {
-        self.state.lock().ticket += 1;
+        self.schedule.lock().ticket += 1;
         self.changed.notify_all();
     }
 
@@ -179,23 +165,50 @@ impl Background {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    fn tasks(&self, compaction_threads: usize) -> Vec<(Task, String)> {
-        if self.mode == BackgroundMode::Stepped {
-            return Vec::new();
+    /// Keeps or clears the failure of a kind of work; returns how long to wait before the next
+    /// attempt.
+    pub(super) fn note_outcome(&self, work: Reason, outcome: Result<(), &Error>) -> Duration {
+        let noted = self.schedule.lock().note(work, outcome, self.now());
+        if noted.is_news
+            && let Err(error) = outcome
+        {
+            self.events.tell(&Event::BackgroundError(error.clone()));
         }
-        let mut tasks = vec![
-            (Task::Flush, "siltstone-flush".to_owned()),
-            (Task::Log, "siltstone-log".to_owned()),
-        ];
-        let compaction = |number| (Task::Compaction, format!("siltstone-compact-{number}"));
-        tasks.extend((0..compaction_threads).map(compaction));
-        tasks
+        noted.retry
+    }
+
+    /// Starts the threads that `worker` works on.
+    pub(super) fn start(
+        &self,
+        worker: &Arc<impl Worker + 'static>,
+        compaction_threads: usize,
+    ) -> Result<()> {
+        if self.mode == BackgroundMode::Stepped {
+            return Ok(());
+        }
+        self.spawn(worker, Task::Flush, "siltstone-flush".to_owned())?;
+        self.spawn(worker, Task::Log, "siltstone-log".to_owned())?;
+        for number in 0..compaction_threads {
+            self.spawn(worker, Task::Compaction, format!("siltstone-compact-{number}"))?;
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, worker: &Arc<impl Worker + 'static>, task: Task, name: String) -> Result<()> {
+        let worker = worker.clone();
+        let thread = std::thread::Builder::new().name(name.clone());
+        let thread = thread.spawn(move || worker.background().work(&*worker, task));
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Io, format!("cannot start thread {name}: {error}"))
+        })?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 
     /// Ends all threads: jobs that run give up, and nothing new is begun.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        self.state.lock().stop = true;
+        self.schedule.lock().stop = true;
         self.changed.notify_all();
         let own = std::thread::current().id();
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -209,204 +222,306 @@ impl Background {
     /// Waits for news or `timeout`; `false` when it is time to end.
     fn wait(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        schedule: &mut MutexGuard<'_, Schedule>,
         seen: &mut u64,
         timeout: Option<Duration>,
     ) -> bool {
-        while !state.stop && state.ticket == *seen {
+        while !schedule.stop && schedule.ticket == *seen {
             match timeout {
-                None => self.changed.wait(state),
+                None => self.changed.wait(schedule),
                 Some(timeout) => {
-                    if self.changed.wait_for(state, timeout).timed_out() {
+                    if self.changed.wait_for(schedule, timeout).timed_out() {
                         break;
                     }
                 }
             }
         }
-        *seen = state.ticket;
-        !state.stop
-    }
-}
-
-impl DbInner {
-    /// Starts the threads.
-    pub(super) fn start_background(self: &Arc<Self>) -> Result<()> {
-        for (task, name) in self.background.tasks(self.options.compaction_threads) {
-            let db = self.clone();
-            let thread = std::thread::Builder::new().name(name.clone());
-            let thread = thread.spawn(move || db.work(task)).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot start thread {name}: {error}"))
-            })?;
-            self.background.threads.lock().push(thread);
-        }
-        Ok(())
+        *seen = schedule.ticket;
+        !schedule.stop
     }
 
-    fn work(&self, task: Task) {
-        let background = &self.background;
+    /// A thread: does its task until all threads end.
+    fn work(&self, worker: &dyn Worker, task: Task) {
         let mut seen = u64::MAX;
         let mut timeout = Some(Duration::ZERO);
         loop {
-            let mut state = background.state.lock();
-            if !background.wait(&mut state, &mut seen, timeout) {
+            let mut schedule = self.schedule.lock();
+            if !self.wait(&mut schedule, &mut seen, timeout) {
                 return;
             }
-            state.active += 1;
-            drop(state);
+            schedule.active += 1;
+            drop(schedule);
             let outcome = match task {
-                Task::Flush => self.repeat(|| self.flush_one()),
-                Task::Compaction => self.repeat(|| self.compact_one()),
-                Task::Log => self.tend_log(),
+                Task::Flush => self.repeat(|| worker.flush_one()),
+                Task::Compaction => self.repeat(|| worker.compact_one()),
+                Task::Log => worker.tend_log(),
             };
             // It notes its own failure.
-            let _ = self.remove_obsolete();
-            let held = !self.obsolete.is_empty();
-            let retry = self.note_outcome(task.work(), outcome.as_ref().map(|_| ()));
+            let _ = worker.remove_obsolete();
+            let held = worker.holds_obsolete();
+            let retry = self.note_outcome(task.reason(), outcome.as_ref().map(|_| ()));
             timeout = match &outcome {
                 Err(_) => Some(retry),
                 Ok(Some(next)) => Some(*next),
                 // What could not be removed is still held.
                 Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
             };
-            background.state.lock().active -= 1;
+            self.schedule.lock().active -= 1;
             // Whoever waits for idleness, for a claim to be given back, or for an error.
-            background.changed.notify_all();
-            self.ease();
-            self.deliver();
-        }
-    }
-
-    /// Keeps or clears the failure of a kind of work; returns how long to wait before the next
-    /// attempt.
-    pub(super) fn note_outcome(&self, work: Reason, outcome: Result<(), &Error>) -> Duration {
-        let mut state = self.background.state.lock();
-        state.failure_count += u64::from(outcome.is_err());
-        let failing = state.failing.entry(work).or_default();
-        match outcome {
-            Ok(()) => {
-                *failing = None;
-                RETRY
-            }
-            // Why the store is read-only is kept and told by itself, and ends without this work.
-            Err(error) if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::Closed) => RETRY,
-            Err(error) => {
-                let now = self.background.now();
-                let is_news = Failing::count(failing, work, error.clone(), now);
-                let delay = failing.as_ref().map_or(RETRY, Failing::delay);
-                drop(state);
-                if is_news {
-                    self.tell(&Event::BackgroundError(error.clone()));
-                }
-                delay
-            }
+            self.changed.notify_all();
+            worker.ease();
+            self.events.deliver();
         }
     }
 
     /// Does work until there is none.
     fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
-        while !self.background.is_stopping() && once()? {
-            self.deliver();
+        while !self.is_stopping() && once()? {
+            self.events.deliver();
         }
         Ok(None)
     }
 
-    /// Syncs and marks the log as they fall due; says when to look again.
-    fn tend_log(&self) -> Result<Option<Duration>> {
-        let next = self.tend_synced()?;
-        // Last: a disk without room for a reserve keeps nothing from being synced.
-        self.ensure_reserve()?;
-        Ok(next)
-    }
-
-    fn tend_synced(&self) -> Result<Option<Duration>> {
-        let chore = self.log_chore();
-        let age = self.background.log_watch.lock().age(chore, self.background.now());
-        match chore {
-            LogChore::Mark if age >= MARK_AFTER => self.mark_idle()?,
-            LogChore::Sync => {
-                // 0 leaves syncing to the operating system and to commits that ask for it.
-                let interval = Duration::from_millis(self.options.sync_interval_ms);
-                if interval.is_zero() {
-                    return Ok(Some(LOOK_AT_HELD_FILES));
-                }
-                if age >= interval {
-                    self.sync_log()?;
-                    *self.background.log_watch.lock() = LogWatch::default();
-                }
-            }
-            LogChore::Mark => {}
-            LogChore::Rest => {
-                self.background.log_told.store(false, Ordering::Release);
-                // What was written before that store has told nobody.
-                if self.log_chore() == LogChore::Rest {
-                    return Ok(None);
-                }
-                self.background.log_told.store(true, Ordering::Release);
-            }
-        }
-        Ok(Some(MARK_AFTER))
-    }
-
     /// Does one piece of background work on the calling thread; `false` if there was none.
-    pub(super) fn step(&self) -> Result<bool> {
-        self.check_not_closed()?;
-        let done = self.step_once();
-        self.deliver();
+    pub(super) fn step(&self, worker: &dyn Worker) -> Result<bool> {
+        worker.check_not_closed()?;
+        let done = self.step_once(worker);
+        self.events.deliver();
         done
     }
 
-    fn step_once(&self) -> Result<bool> {
-        let noted = |work, done: Result<bool>| {
-            self.note_outcome(work, done.as_ref().map(|_| ()));
-            done
-        };
-        if noted(Reason::Flush, self.flush_one())? || noted(Reason::Compaction, self.compact_one())?
+    fn step_once(&self, worker: &dyn Worker) -> Result<bool> {
+        if self.noted(Reason::Flush, worker.flush_one())?
+            || self.noted(Reason::Compaction, worker.compact_one())?
         {
             return Ok(true);
         }
-        let removed = self.remove_obsolete();
-        let done = match self.log_chore() {
-            LogChore::Sync => self.sync_log().map(|()| true),
-            LogChore::Mark => self.mark_idle().map(|()| true),
-            LogChore::Rest => self.ensure_reserve().map(|()| false),
-        };
-        noted(Reason::ReserveSegment, done).and_then(|done| removed.map(|()| done))
+        let removed = worker.remove_obsolete();
+        let done = self.noted(Reason::ReserveSegment, worker.tend_log_now())?;
+        removed.map(|()| done)
+    }
+
+    /// The outcome of a piece of work, once it is noted.
+    fn noted(&self, work: Reason, outcome: Result<bool>) -> Result<bool> {
+        self.note_outcome(work, outcome.as_ref().map(|_| ()));
+        outcome
     }
 
     /// Waits until no work is left.
-    pub(super) fn wait_idle(&self) -> Result<()> {
-        self.check_not_closed()?;
-        if self.background.mode == BackgroundMode::Stepped {
-            while self.step()? {}
+    ///
+    /// # Errors
+    /// The failure of work that was tried again since the call; [`ErrorKind::InvalidArgument`] on
+    /// a thread that runs a listener.
+    pub(super) fn wait_idle(&self, worker: &dyn Worker) -> Result<()> {
+        worker.check_not_closed()?;
+        if self.mode == BackgroundMode::Stepped {
+            while self.step(worker)? {}
             return Ok(());
         }
         if in_listener() {
             let message = "a listener cannot wait for the work that it is part of";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let failures_before = self.background.state.lock().failure_count;
-        self.background.wake_all();
-        let mut state = self.background.state.lock();
-        while !state.stop {
+        let failures_before = self.schedule.lock().failure_count;
+        self.wake_all();
+        let mut schedule = self.schedule.lock();
+        while !schedule.stop {
             // What failed before has another attempt now.
-            if state.failure_count > failures_before
-                && let Some(error) = state.error()
+            if schedule.failure_count > failures_before
+                && let Some(error) = schedule.error()
             {
                 return Err(error);
             }
-            if state.active == 0 && state.error().is_none() && !self.has_work() {
-                drop(state);
-                return self.finish_removing();
+            if schedule.active == 0 && schedule.error().is_none() && !worker.has_work() {
+                drop(schedule);
+                return worker.finish_removing();
             }
             // The timeout is for work that another thread's call does, which tells nobody.
-            self.background.changed.wait_for(&mut state, RETRY);
+            self.changed.wait_for(&mut schedule, RETRY);
         }
+        drop(schedule);
+        worker.check_not_closed()
+    }
+
+    /// Waits for news, no longer than [`RETRY`].
+    pub(super) fn wait_for_news(&self) {
+        let mut schedule = self.schedule.lock();
+        self.changed.wait_for(&mut schedule, RETRY);
+    }
+}
+
+impl Worker for DbInner {
+    fn background(&self) -> &Background {
+        &self.background
+    }
+
+    fn check_not_closed(&self) -> Result<()> {
         self.check_not_closed()
     }
 
-    /// Waits for news from background work.
-    pub(super) fn wait_for_background(&self) {
-        let mut state = self.background.state.lock();
-        self.background.changed.wait_for(&mut state, RETRY);
+    fn flush_one(&self) -> Result<bool> {
+        self.flush_one()
+    }
+
+    fn compact_one(&self) -> Result<bool> {
+        self.compact_one()
+    }
+
+    fn tend_log(&self) -> Result<Option<Duration>> {
+        self.tend_log()
+    }
+
+    fn tend_log_now(&self) -> Result<bool> {
+        self.tend_log_now()
+    }
+
+    fn remove_obsolete(&self) -> Result<()> {
+        self.remove_obsolete()
+    }
+
+    fn finish_removing(&self) -> Result<()> {
+        self.finish_removing()
+    }
+
+    fn holds_obsolete(&self) -> bool {
+        !self.obsolete.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        self.has_work()
+    }
+
+    fn ease(&self) {
+        self.ease();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    /// Work to do: flushes and compactions, as numbers that fall.
+    struct Heap {
+        background: Background,
+        flushes: AtomicU64,
+        compactions: AtomicU64,
+        /// Flushes fail while it is set.
+        is_broken: AtomicBool,
+        log: Mutex<Vec<&'static str>>,
+    }
+
+    fn take(left: &AtomicU64) -> bool {
+        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+
+    impl Heap {
+        fn new(mode: BackgroundMode, flushes: u64, compactions: u64) -> Arc<Heap> {
+            let clock = Arc::new(SystemClock::new());
+            Arc::new(Heap {
+                background: Background::new(mode, clock, Arc::new(Events::default())),
+                flushes: AtomicU64::new(flushes),
+                compactions: AtomicU64::new(compactions),
+                is_broken: AtomicBool::new(false),
+                log: Mutex::default(),
+            })
+        }
+
+        fn note(&self, what: &'static str) {
+            self.log.lock().push(what);
+        }
+    }
+
+    impl Worker for Heap {
+        fn background(&self) -> &Background {
+            &self.background
+        }
+
+        fn check_not_closed(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn flush_one(&self) -> Result<bool> {
+            if self.is_broken.load(Ordering::SeqCst) {
+                return Err(Error::new(ErrorKind::Io, "the disk is away"));
+            }
+            let some = take(&self.flushes);
+            if some {
+                self.note("flush");
+            }
+            Ok(some)
+        }
+
+        fn compact_one(&self) -> Result<bool> {
+            let some = take(&self.compactions);
+            if some {
+                self.note("compaction");
+            }
+            Ok(some)
+        }
+
+        fn tend_log(&self) -> Result<Option<Duration>> {
+            Ok(None)
+        }
+
+        fn tend_log_now(&self) -> Result<bool> {
+            self.note("log");
+            Ok(false)
+        }
+
+        fn remove_obsolete(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn finish_removing(&self) -> Result<()> {
+            self.note("removed");
+            Ok(())
+        }
+
+        fn holds_obsolete(&self) -> bool {
+            false
+        }
+
+        fn has_work(&self) -> bool {
+            self.flushes.load(Ordering::SeqCst) + self.compactions.load(Ordering::SeqCst) > 0
+        }
+
+        fn ease(&self) {}
+    }
+
+    #[test]
+    fn a_step_flushes_first_and_looks_after_the_log_last() {
+        let heap = Heap::new(BackgroundMode::Stepped, 1, 1);
+        assert!(heap.background.step(&*heap).unwrap());
+        assert!(heap.background.step(&*heap).unwrap());
+        assert!(!heap.background.step(&*heap).unwrap());
+        assert_eq!(*heap.log.lock(), ["flush", "compaction", "log"]);
+    }
+
+    #[test]
+    fn threads_work_until_nothing_is_left_and_end_when_they_are_stopped() {
+        let heap = Heap::new(BackgroundMode::Threads, 30, 30);
+        heap.background.start(&heap, 2).unwrap();
+        heap.background.wait_idle(&*heap).unwrap();
+        assert!(!heap.has_work() && heap.log.lock().last() == Some(&"removed"));
+        heap.background.stop();
+        assert!(heap.background.is_stopping() && heap.background.threads.lock().is_empty());
+        assert_eq!(Arc::strong_count(&heap), 1, "every thread has ended");
+    }
+
+    #[test]
+    fn who_waits_for_idleness_hears_why_it_does_not_come() {
+        let heap = Heap::new(BackgroundMode::Threads, 1, 0);
+        heap.is_broken.store(true, Ordering::SeqCst);
+        heap.background.start(&heap, 1).unwrap();
+        let error = heap.background.wait_idle(&*heap).unwrap_err();
+        assert!(error.to_string().contains("the disk is away"));
+        assert_eq!(heap.background.failures().len(), 1);
+        heap.is_broken.store(false, Ordering::SeqCst);
+        heap.background.wait_idle(&*heap).unwrap();
+        assert!(heap.background.failures().is_empty());
+        heap.background.stop();
     }
 }

@@ -178,7 +178,7 @@ impl DbInner {
                     self.run_claimed(&claimed)?;
                     self.background.wake_all();
                 }
-                RangeStep::Wait => self.wait_for_background(),
+                RangeStep::Wait => self.background.wait_for_news(),
                 RangeStep::Stuck(Some(damage)) => return Err(damage),
                 RangeStep::Stuck(None) => {
                     return Err(Error::new(ErrorKind::Io, "the range cannot be compacted"));
@@ -195,7 +195,7 @@ impl DbInner {
     /// Waits until no compaction runs; no flush runs either while the result lives.
     pub(super) fn wait_for_jobs(&self) -> FlushTurn<'_> {
         while self.jobs.is_running() {
-            self.wait_for_background();
+            self.background.wait_for_news();
         }
         self.jobs.flush_turn()
     }

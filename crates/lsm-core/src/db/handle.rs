@@ -152,7 +152,7 @@ impl Db {
     /// # Errors
     /// The failure of background work, if that is what keeps it from being done.
     pub fn wait_idle(&self) -> Result<()> {
-        self.inner().wait_idle()
+        self.inner().background.wait_idle(&**self.inner())
     }
 
     /// Reads every live file and reports all damage: each table with all that is in it, the log as
@@ -185,7 +185,7 @@ impl Db {
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
     /// work; `false` if there was none.
     pub fn step(&self) -> Result<bool> {
-        self.inner().step()
+        self.inner().background.step(&**self.inner())
     }
 
     /// Closes the database: background work ends, the log is synced and ended cleanly. Memtables

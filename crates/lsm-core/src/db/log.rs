@@ -191,7 +191,7 @@ impl DbInner {
         written.lsn = segment.lsn();
         written.seq = pipeline.logged_seq;
         drop(written);
-        self.background.log_active();
+        self.log_active();
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl DbInner {
         }
         self.commit.synced.notify_all();
         drop(sync);
-        self.background.log_active();
+        self.log_active();
         result
     }
 

@@ -30,8 +30,10 @@ mod partitions;
 mod recovery;
 mod repair;
 mod resume;
+mod schedule;
 mod stall;
 mod stats;
+mod tending;
 mod verify;
 mod write;
 
@@ -93,6 +95,7 @@ pub(crate) struct DbInner {
     catalog: Catalog,
     commit: CommitPath,
     background: Background,
+    tending: tending::LogTending,
     jobs: Jobs,
     stall: Stall,
     obsolete: ObsoleteFiles,

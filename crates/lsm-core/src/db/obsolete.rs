@@ -222,14 +222,14 @@ impl DbInner {
     /// [`ObsoleteFiles::remove`]; the outcome is noted as that of background work.
     pub(super) fn remove_obsolete(&self) -> Result<()> {
         let Some(removed) = self.obsolete.remove() else { return Ok(()) };
-        self.note_outcome(Reason::Obsolete, removed.as_ref().copied());
+        self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
         removed
     }
 
     /// [`ObsoleteFiles::finish_removing`]; the outcome is noted as that of background work.
     pub(super) fn finish_removing(&self) -> Result<()> {
         let removed = self.obsolete.finish_removing();
-        self.note_outcome(Reason::Obsolete, removed.as_ref().copied());
+        self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
         removed
     }
 

@@ -156,6 +156,7 @@ impl Builder {
             let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
             catalog.add(Arc::new(PartitionState::new(partition.clone(), hooks)));
         }
+        let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
         let inner = Arc::new(DbInner {
             tables: Arc::new(TableContext {
@@ -178,11 +179,12 @@ impl Builder {
             inject,
             catalog,
             commit: CommitPath::new(version.last_seq),
-            background: Background::new(mode, clock),
+            background: Background::new(mode, clock, events.clone()),
+            tending: Default::default(),
             jobs: super::jobs::Jobs::default(),
             stall: super::stall::Stall::default(),
             obsolete,
-            events: Arc::new(Events::new(listeners)),
+            events,
             in_doubt: Mutex::default(),
             snapshot_times: Default::default(),
             failure: Mutex::new(None),
@@ -193,7 +195,8 @@ impl Builder {
         let weak = Arc::downgrade(&inner);
         inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
         let db = Db::new(inner);
-        db.inner().start_background()?;
+        let inner = db.inner();
+        inner.background.start(inner, inner.options.compaction_threads)?;
         Ok(db)
     }
 }

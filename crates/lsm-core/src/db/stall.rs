@@ -257,7 +257,11 @@ impl DbInner {
     ) -> Result<()> {
         while worst(partitions.clone()) >= STOP {
             self.check_open()?;
-            if !self.step().map_err(|error| stopped_by(&self.why(partitions.clone()), error))? {
+            if !self
+                .background
+                .step(self)
+                .map_err(|error| stopped_by(&self.why(partitions.clone()), error))?
+            {
                 let why = self.why(partitions);
                 let message =
                     format!("writes are stopped, and no background work is left to do: {why}");

@@ -1,0 +1,125 @@
+//! [`Schedule`]: what background work is told, what of it fails, and when it is tried again.
+//!
+//! Kept by `background.rs` under its lock. Plain data: it waits for nothing and calls nobody.
+//!
+//! Invariant: a failure is kept until the same kind of work succeeds, and the wait before the next
+//! attempt grows with the failures in a row.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::errors::{BackgroundFailure, Failing, Reason};
+use crate::error::{Error, ErrorKind};
+
+/// The wait before work is tried again that has not failed twice in a row; whoever waits for news
+/// looks again as often, for news that nobody told.
+pub(super) const RETRY: Duration = Duration::from_millis(250);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Schedule {
+    pub(super) stop: bool,
+    /// Grows whenever there may be new work.
+    pub(super) ticket: u64,
+    /// Threads that are looking for work or doing it.
+    pub(super) active: usize,
+    /// By the work that failed and did not succeed since.
+    failing: BTreeMap<Reason, Failing>,
+    /// How often background work failed since the open.
+    pub(super) failure_count: u64,
+}
+
+/// What became of the outcome of a piece of work.
+pub(super) struct Noted {
+    /// How long to wait before the next attempt.
+    pub(super) retry: Duration,
+    /// Whether listeners should be told of the failure.
+    pub(super) is_news: bool,
+}
+
+impl Schedule {
+    /// Keeps or clears the failure of a kind of work, at `now`.
+    pub(super) fn note(
+        &mut self,
+        work: Reason,
+        outcome: Result<(), &Error>,
+        now: Duration,
+    ) -> Noted {
+        self.failure_count += u64::from(outcome.is_err());
+        match outcome {
+            Ok(()) => {
+                self.failing.remove(&work);
+                Noted { retry: RETRY, is_news: false }
+            }
+            // Why the store is read-only is kept and told by itself, and ends without this work.
+            Err(error) if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::Closed) => {
+                Noted { retry: RETRY, is_news: false }
+            }
+            Err(error) => {
+                let mut failing = self.failing.remove(&work);
+                let is_news = Failing::count(&mut failing, work, error.clone(), now);
+                let retry = failing.as_ref().map_or(RETRY, Failing::delay);
+                self.failing.extend(failing.map(|failing| (work, failing)));
+                Noted { retry, is_news }
+            }
+        }
+    }
+
+    /// Clears the failure of a kind of work that somebody else did.
+    pub(super) fn clear(&mut self, work: Reason) {
+        self.failing.remove(&work);
+    }
+
+    /// The failure that keeps work from being done that somebody may wait for: nobody does for
+    /// what is obsolete.
+    pub(super) fn error(&self) -> Option<Error> {
+        let mut awaited = self.failing.iter().filter(|(work, _)| **work != Reason::Obsolete);
+        awaited.next().map(|(_, failing)| failing.error.clone())
+    }
+
+    /// What fails at `now`.
+    pub(super) fn failures(&self, now: Duration) -> Vec<BackgroundFailure> {
+        self.failing.values().map(|failing| failing.told(now)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io() -> Error {
+        Error::new(ErrorKind::Io, "no")
+    }
+
+    #[test]
+    fn a_failure_is_kept_until_the_same_work_succeeds() {
+        let mut schedule = Schedule::default();
+        let now = Duration::from_secs(5);
+        let first = schedule.note(Reason::Flush, Err(&io()), now);
+        let second = schedule.note(Reason::Flush, Err(&io()), now);
+        assert!(first.is_news && !second.is_news && second.retry > first.retry);
+        schedule.note(Reason::Compaction, Ok(()), now);
+        assert!(schedule.error().is_some());
+        schedule.note(Reason::Flush, Ok(()), now);
+        assert!(schedule.error().is_none() && schedule.failures(now).is_empty());
+        assert_eq!(schedule.failure_count, 2);
+    }
+
+    #[test]
+    fn nobody_waits_for_what_is_obsolete() {
+        let mut schedule = Schedule::default();
+        schedule.note(Reason::Obsolete, Err(&io()), Duration::ZERO);
+        assert!(schedule.error().is_none());
+        assert_eq!(schedule.failures(Duration::ZERO).len(), 1);
+    }
+
+    #[test]
+    fn what_a_closed_or_read_only_store_refuses_is_no_failure_of_the_work() {
+        let mut schedule = Schedule::default();
+        for kind in [ErrorKind::ReadOnly, ErrorKind::Closed] {
+            let noted = schedule.note(Reason::Flush, Err(&Error::new(kind, "no")), Duration::ZERO);
+            assert!(!noted.is_news && schedule.error().is_none());
+        }
+        assert_eq!(schedule.failure_count, 2);
+    }
+}
