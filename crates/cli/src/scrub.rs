@@ -78,12 +78,12 @@ fn partitions(
         let walk = partition.walk()?;
         let (db, id) = (walk.db_id(), walk.partition_id());
         let is_wrong =
-            |mark: ScrubMark| mark.db() != db || (only.is_some() && mark.partition() != id);
+            |mark: ScrubMark| mark.db() != db || (only.is_some() && mark.partition() != Some(id));
         if mark.is_some_and(is_wrong) {
             let text = "the mark is of another database or partition".to_owned();
             return Err(Failure::Usage(text));
         }
-        if mark.is_none_or(|mark| mark.partition() <= id) {
+        if mark.is_none_or(|mark| mark.partition() <= Some(id)) {
             left.push((id, partition));
         }
     }
@@ -109,11 +109,11 @@ impl Run<'_> {
         let bar = parts::bar(&format!("{} ", partition.name()));
         let options = ScrubOptions::new()
             .bytes_per_second(self.part.rate)
-            .resume_after(mark.filter(|mark| mark.partition() == id))
+            .resume_after(mark.filter(|mark| mark.partition() == Some(id)))
             .on_progress(|progress| {
                 bar.set_length(progress.bytes);
                 bar.set_position(progress.bytes_done);
-                let (tables, bytes) = (progress.tables_done, progress.bytes_done);
+                let (tables, bytes) = (progress.files_done, progress.bytes_done);
                 self.part.goes_on(self.tables + tables, self.bytes + bytes)
             });
         let report = partition.scrub(options);

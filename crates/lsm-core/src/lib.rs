@@ -14,7 +14,7 @@
 //! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
 //! 2  wal  sstable  memtable  batch  filters  formats, buffers, ready-made filters; none imports another
-//! 1  fs  iter  hooks  clock  stats          contracts
+//! 1  fs  iter  hooks  clock  stats  sweep   contracts
 //! 0  types  codec  error  limits  options   the vocabulary; no I/O
 //! ```
 //!
@@ -85,6 +85,7 @@ mod replay;
 mod snapshot;
 mod sstable;
 pub mod stats;
+pub mod sweep;
 pub mod types;
 mod version;
 mod wal;

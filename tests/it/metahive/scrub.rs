@@ -401,7 +401,7 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_table_once() {
             // A run that is not patient enough for one table would come no further.
             let mut left = patience + extra;
             let options = ScrubOptions::new().resume_after(mark).on_progress(|progress| {
-                assert!(progress.tables_done <= progress.tables);
+                assert!(progress.files_done <= progress.files);
                 assert!(progress.bytes_done <= progress.bytes, "{progress:?}");
                 left -= 1;
                 left > 0
@@ -466,12 +466,12 @@ fn tables_are_held_until_they_were_read_and_no_longer() {
     let left = || damage::tables(&fs).iter().filter(|path| before.contains(*path)).count();
     let mut was_left = Vec::new();
     let options = ScrubOptions::new().on_progress(|progress| {
-        if progress.tables_done == 0 {
+        if progress.files_done == 0 {
             it.p.put("key 100", "new").unwrap();
             it.p.compact(..).unwrap();
         }
         it.db.wait_idle().unwrap();
-        was_left.push(left() as u64 + progress.tables_done);
+        was_left.push(left() as u64 + progress.files_done);
         true
     });
     let report = it.p.scrub(options).unwrap();
