@@ -12,20 +12,25 @@ use std::sync::Arc;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::error::{Error, Result};
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, NotNewer, SlabPool};
 use crate::sstable::bloom_hash;
-use crate::types::{MemtableId, PartitionId};
+use crate::types::{EntrySum, MemtableId, PartitionId};
 use crate::version::DbVersion;
 use crate::wal::{FrameRef, Record, SectionRef};
 
 /// Memtables of replayed operations, by partition.
-#[derive(Default)]
 pub struct Replay {
+    slabs: Arc<SlabPool>,
     memtables: BTreeMap<PartitionId, Arc<Memtable>>,
     bytes: u64,
 }
 
 impl Replay {
+    /// Nothing yet; memtables take their memory from `slabs`.
+    pub fn new(slabs: Arc<SlabPool>) -> Replay {
+        Replay { slabs, memtables: BTreeMap::new(), bytes: 0 }
+    }
+
     /// Applies one record of the log that lies in `segment`.
     pub fn apply(
         &mut self,
@@ -58,16 +63,20 @@ impl Replay {
         let memtable = self
             .memtables
             .entry(section.partition)
-            .or_insert_with(|| Arc::new(Memtable::new(MemtableId(1))));
+            .or_insert_with(|| Arc::new(Memtable::new(MemtableId(1), &self.slabs)));
         let bytes: Arc<[u8]> = section.bytes.into();
         let mut operations = SectionReader::new(&bytes);
+        let mut writer = memtable.writer();
         for number in 0..u64::from(section.operations) {
             let operation = operations.next_operation()?;
             let operation = operation
                 .ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
             let seq = section.first_seq.plus(number);
             let hash = bloom_hash(&bytes[operation.key.clone()]);
-            self.bytes += memtable.insert(seq, lsn, hash, &bytes, &operation);
+            let sum = EntrySum::new(hash, operation.kind, &bytes[operation.value.clone()]);
+            let inserted = writer.insert(seq, lsn, hash, sum, &bytes, &operation);
+            self.bytes += inserted
+                .map_err(|NotNewer| Malformed { what: "sequence numbers go back", at: 0 })?;
         }
         match operations.next_operation()? {
             None => Ok(()),

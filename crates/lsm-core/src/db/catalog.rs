@@ -209,7 +209,11 @@ mod tests {
             hooks: Arc::new([]),
             store_sections: Vec::new(),
         };
-        Arc::new(PartitionState::new(Arc::new(version), PartitionHooks::default()))
+        Arc::new(PartitionState::new(
+            Arc::new(version),
+            PartitionHooks::default(),
+            &Arc::new(crate::memtable::SlabPool::new(0)),
+        ))
     }
 
     #[test]

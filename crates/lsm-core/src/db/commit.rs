@@ -33,7 +33,7 @@ use crate::error::Result;
 use crate::options::Durability;
 use crate::partition::PartitionState;
 use crate::sstable::bloom_hash;
-use crate::types::{Epoch, SeqNo};
+use crate::types::{EntrySum, Epoch, SeqNo};
 use crate::wal::{FramePlace, Lsn, Section, frame};
 
 /// Frames of followers beyond this many bytes wait for the next group.
@@ -410,6 +410,7 @@ impl DbInner {
         let (mut memory, mut user_bytes) = (0, 0);
         for section in batch.sections() {
             let view = section.partition.view();
+            let mut writer = view.active.writer();
             let mut operations = SectionReader::new(&section.bytes);
             while let Some(operation) =
                 operations.next_operation().expect("db/write.rs encoded this section")
@@ -417,7 +418,11 @@ impl DbInner {
                 user_bytes += (operation.key.len() + operation.value.len()) as u64;
                 let hash = bloom_hash(&section.bytes[operation.key.clone()]);
                 let lsn = member.lsn.0;
-                memory += view.active.insert(seq, lsn, hash, &section.bytes, &operation);
+                let value = &section.bytes[operation.value.clone()];
+                let sum = EntrySum::new(hash, operation.kind, value);
+                memory += writer
+                    .insert(seq, lsn, hash, sum, &section.bytes, &operation)
+                    .expect("the commit path alone gives out sequence numbers, and they ascend");
                 seq = seq.plus(1);
             }
         }

@@ -331,7 +331,7 @@ mod tests {
     use crate::compaction::drawing::draw;
     use crate::error::ErrorKind;
     use crate::hooks::PartitionHooks;
-    use crate::types::EntryKind;
+    use crate::types::{EntryKind, EntrySum};
 
     /// Two compactions are due: level 0 alone, and a level that is too large.
     const BOTH_DUE: &str = "L0: 2:a-b 1:a-b\nL5: 5:p-q*2000\nL6: 6:p-q*9000";
@@ -350,7 +350,11 @@ mod tests {
 
     fn partition(id: u32, drawing: &str) -> Arc<PartitionState> {
         let version = PartitionVersion { id: PartitionId(id), ..draw(drawing) };
-        Arc::new(PartitionState::new(Arc::new(version), PartitionHooks::default()))
+        Arc::new(PartitionState::new(
+            Arc::new(version),
+            PartitionHooks::default(),
+            &Arc::new(crate::memtable::SlabPool::new(0)),
+        ))
     }
 
     fn pick(jobs: &Jobs, host: &Host) -> Option<Claimed> {
@@ -426,7 +430,9 @@ mod tests {
         section.push(EntryKind::Value, b"key", &vec![7; len]);
         let operation = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
         let seq = SeqNo::new(1).unwrap();
-        partition.view().active.insert(seq, 0, 0, &section.bytes().into(), &operation);
+        let sum = EntrySum::new(0, operation.kind, &section.bytes()[operation.value.clone()]);
+        let bytes = section.bytes().into();
+        partition.view().active.writer().insert(seq, 0, 0, sum, &bytes, &operation).unwrap();
         partition.seal();
         partition
     }

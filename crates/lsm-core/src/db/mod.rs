@@ -48,6 +48,7 @@ use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
 use crate::hooks::{Event, HookProvider};
+use crate::memtable::SlabPool;
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
@@ -83,6 +84,8 @@ pub(crate) struct DbInner {
     epoch: Epoch,
     tables: Arc<TableContext>,
     cache: Arc<Blocks>,
+    /// Memory of the memtables.
+    slabs: Arc<SlabPool>,
     numbers: Arc<FileNumbers>,
     snapshots: Arc<Snapshots>,
     counters: Counters,

@@ -368,7 +368,11 @@ mod tests {
         let notes = Arc::new(Store::default());
         let store: Arc<dyn ValueStore> = notes.clone();
         let hooks = PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() };
-        let partition = PartitionState::new(Arc::new(draw("")), hooks);
+        let partition = PartitionState::new(
+            Arc::new(draw("")),
+            hooks,
+            &Arc::new(crate::memtable::SlabPool::new(0)),
+        );
         let reader = partition.pin();
         partition.install(Arc::new(draw("L6: 1:a-b")), None);
         *notes.refuses.lock() = true;

@@ -22,6 +22,7 @@ use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, OsFs, names};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
+use crate::memtable::SlabPool;
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
@@ -151,10 +152,11 @@ impl Builder {
         let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options, &hooks)?;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
+        let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
         let catalog = Catalog::new(versions);
         for partition in version.partitions.values() {
             let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
-            catalog.add(Arc::new(PartitionState::new(partition.clone(), hooks)));
+            catalog.add(Arc::new(PartitionState::new(partition.clone(), hooks, &slabs)));
         }
         let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
@@ -171,6 +173,7 @@ impl Builder {
             db_id: version.db_id,
             epoch: version.epoch,
             cache,
+            slabs,
             numbers,
             snapshots: Arc::new(Snapshots::default()),
             counters: Counters::default(),

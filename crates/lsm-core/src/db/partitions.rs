@@ -70,8 +70,8 @@ impl DbInner {
         let attached = attached(&name.into(), &hooks, &records);
         let (name, hooks) = (name.to_owned(), records);
         let created = Change::PartitionCreated { id, name, options, hooks, created_at_edit };
-        let version = editing.install(vec![created])?;
-        let partition = Arc::new(PartitionState::new(version.partitions[&id].clone(), attached));
+        let version = editing.install(vec![created])?.partitions[&id].clone();
+        let partition = Arc::new(PartitionState::new(version, attached, &self.slabs));
         self.catalog.add(partition.clone());
         Ok(partition)
     }

@@ -22,6 +22,7 @@ use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
 use crate::hooks::{HookProvider, PartitionHooks, ValueStore};
 use crate::limits::SEQNO_MAX;
+use crate::memtable::SlabPool;
 use crate::options::{Options, PartitionOptions};
 use crate::replay::Replay;
 use crate::types::{DbId, EntryKind, Epoch, FileNo, PartitionId, SeqNo};
@@ -261,7 +262,7 @@ impl Opening {
             .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
         reading.cut = self.handle_cut(factory, hooks)?;
         let mut reader = LogReader::new(sources, reading)?;
-        let mut replay = Replay::default();
+        let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
         let (version, changes) = (self.version.clone(), Vec::new());
         let mut tables = Tables { version, changes, hooks };
         while let Some(frame) = reader.next_frame()? {

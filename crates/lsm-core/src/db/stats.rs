@@ -77,7 +77,10 @@ impl DbInner {
         };
         stats.memory_budget_bytes =
             stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
-        stats.memory_used_bytes = stats.memtable_bytes + stats.cache_bytes + stats.open_table_bytes;
+        stats.memory_used_bytes = stats.memtable_bytes
+            + self.slabs.idle_bytes()
+            + stats.cache_bytes
+            + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
         stats
     }

@@ -201,6 +201,18 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         let moved = self.sources[self.heap[0]].prev();
         self.top_moved(moved)
     }
+
+    #[inline]
+    fn pass(&mut self, user: &[u8]) -> Result<()> {
+        if self.direction == Direction::Backward && self.valid() {
+            self.turn(Direction::Forward)?;
+        }
+        while self.valid() && self.key().user == user {
+            let moved = self.sources[self.heap[0]].pass(user);
+            self.top_moved(moved)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

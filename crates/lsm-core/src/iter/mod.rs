@@ -29,10 +29,13 @@ mod merge;
 mod visible;
 
 use crate::error::Result;
-use crate::types::KeyRef;
+use crate::types::{KeyRef, Trailer};
 
 pub use merge::MergeIter;
 pub use visible::VisibleIter;
+
+/// Steps over versions of one key before a seek is cheaper.
+const STEPS_BEFORE_SEEK: usize = 8;
 
 /// A cursor over entries in internal order.
 pub trait InternalIter {
@@ -66,4 +69,23 @@ pub trait InternalIter {
     /// Moves one entry back; from the first one, past the front. Only while
     /// [`InternalIter::valid`].
     fn prev(&mut self) -> Result<()>;
+
+    /// Moves on from the entries of the user key `user` to the first of a later key, if the cursor
+    /// is on one of them.
+    fn pass(&mut self, user: &[u8]) -> Result<()> {
+        for _ in 0..STEPS_BEFORE_SEEK {
+            if !self.valid() || self.key().user != user {
+                return Ok(());
+            }
+            self.next()?;
+        }
+        if self.valid() && self.key().user == user {
+            // Trailer::LAST sorts behind every version that can exist.
+            self.seek(KeyRef::new(user, Trailer::LAST))?;
+            if self.valid() && self.key().user == user {
+                self.next()?;
+            }
+        }
+        Ok(())
+    }
 }

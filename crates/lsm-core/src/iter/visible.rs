@@ -11,12 +11,10 @@
 //!    the current entry is in `key`, `trailer` and `value`.
 //! 3. After this many versions of one key the cursor seeks past the rest instead of stepping.
 
-use super::InternalIter;
+use super::{InternalIter, STEPS_BEFORE_SEEK};
 use crate::error::Result;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
-/// Steps over versions of one key before a seek is cheaper.
-const STEPS_BEFORE_SEEK: usize = 8;
 /// Room for a key from the start.
 const KEY_BYTES_TYPICAL: usize = 64;
 
@@ -130,7 +128,7 @@ impl<I: InternalIter> VisibleIter<I> {
                 self.key.clear();
                 self.key.extend_from_slice(self.inner.key().user);
                 self.inner.next()?;
-                self.pass_versions()?;
+                self.inner.pass(&self.key)?;
             }
         }
         self.find_forward()
@@ -145,25 +143,6 @@ impl<I: InternalIter> VisibleIter<I> {
             self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))?;
         }
         self.find_backward()
-    }
-
-    /// From anywhere among the versions of `self.key` to the first entry of another key.
-    #[inline]
-    fn pass_versions(&mut self) -> Result<()> {
-        for _ in 0..STEPS_BEFORE_SEEK {
-            if !self.inner.valid() || self.inner.key().user != &self.key[..] {
-                return Ok(());
-            }
-            self.inner.next()?;
-        }
-        if self.inner.valid() && self.inner.key().user == &self.key[..] {
-            // Trailer::LAST sorts behind every version that can exist.
-            self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?;
-            if self.inner.valid() && self.inner.key().user == &self.key[..] {
-                self.inner.next()?;
-            }
-        }
-        Ok(())
     }
 
     /// From the newest entry of a key on: to the first entry that is visible and no tombstone.
@@ -195,7 +174,7 @@ impl<I: InternalIter> VisibleIter<I> {
             self.key.clear();
             self.key.extend_from_slice(user);
             self.inner.next()?;
-            self.pass_versions()?;
+            self.inner.pass(&self.key)?;
         }
         Ok(())
     }

@@ -1,114 +1,87 @@
-//! A cursor over a memtable that owns it.
-//!
-//! The skiplist lends its entries, and a cursor that lives as long as it likes cannot hold a
-//! loan. So it takes entries in runs: each refill searches once and copies the references of the
-//! next few entries, from 4 up to 128 as the walk goes on, which costs a short seek little and a
-//! long scan almost nothing per entry.
+//! A cursor over a memtable that owns a part of it.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Entry, Memtable, Sought, Target};
+use super::skiplist::{Cursor, NodeRef, SkipList, VersionRef};
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::types::{KeyRef, Slice, prefix8};
-
-const RUN_MIN: usize = 4;
-const RUN_MAX: usize = 128;
+use crate::types::{KeyRef, Slice};
 
 /// See the module.
 pub struct MemtableIter {
-    table: Arc<Memtable>,
-    /// Consecutive entries in ascending order.
-    run: Vec<Entry>,
-    at: usize,
-    run_length: usize,
+    cursor: Cursor,
 }
 
 impl MemtableIter {
-    pub(super) fn new(table: Arc<Memtable>) -> MemtableIter {
-        let run = Vec::with_capacity(4 * RUN_MIN);
-        MemtableIter { table, run, at: 0, run_length: RUN_MIN }
+    pub(super) fn new(list: Arc<SkipList>) -> MemtableIter {
+        MemtableIter { cursor: Cursor::new(list) }
+    }
+
+    #[inline]
+    fn present(&self) -> (NodeRef<'_>, VersionRef<'_>) {
+        self.cursor.get().expect("a valid cursor is on an entry")
     }
 
     /// The value, shared where that is worth it.
     pub fn value_slice(&self) -> Slice {
-        self.run[self.at].value_slice()
-    }
-
-    fn fill_forward(&mut self, from: Bound<&dyn Sought>) {
-        self.run.clear();
-        let entries = self.table.entries.range::<dyn Sought, _>((from, Bound::Unbounded));
-        self.run.extend(entries.take(self.run_length).map(|e| e.key().clone()));
-        self.at = 0;
-    }
-
-    fn fill_backward(&mut self, to: Bound<&dyn Sought>) {
-        self.run.clear();
-        let entries = self.table.entries.range::<dyn Sought, _>((Bound::Unbounded, to));
-        self.run.extend(entries.rev().take(self.run_length).map(|e| e.key().clone()));
-        self.run.reverse();
-        self.at = self.run.len().saturating_sub(1);
+        self.present().1.value_slice()
     }
 }
 
 impl InternalIter for MemtableIter {
+    #[inline]
     fn valid(&self) -> bool {
-        self.at < self.run.len()
+        self.cursor.get().is_some()
     }
 
+    #[inline]
     fn key(&self) -> KeyRef<'_> {
-        self.run[self.at].key()
+        let (node, version) = self.present();
+        KeyRef::new(node.key(), version.trailer())
     }
 
+    #[inline]
     fn value(&self) -> &[u8] {
-        self.run[self.at].value()
+        self.present().1.value()
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
-        self.run_length = RUN_MIN;
-        self.fill_forward(Bound::Unbounded);
+        self.cursor.go_first();
         Ok(())
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
-        self.run_length = RUN_MIN;
-        self.fill_backward(Bound::Unbounded);
+        self.cursor.go_last();
         Ok(())
     }
 
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.run_length = RUN_MIN;
-        let target = Target { prefix: prefix8(target.user), key: target };
-        self.fill_forward(Bound::Included(&target));
+        self.cursor.seek(target);
         Ok(())
     }
 
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.run_length = RUN_MIN;
-        let target = Target { prefix: prefix8(target.user), key: target };
-        self.fill_backward(Bound::Excluded(&target));
+        self.cursor.seek_before(target);
         Ok(())
     }
 
+    #[inline]
     fn next(&mut self) -> Result<()> {
-        self.at += 1;
-        if self.at == self.run.len() {
-            self.run_length = (self.run_length * 2).min(RUN_MAX);
-            let last = self.run[self.at - 1].clone();
-            self.fill_forward(Bound::Excluded(&last));
-        }
+        self.cursor.next();
         Ok(())
     }
 
+    #[inline]
     fn prev(&mut self) -> Result<()> {
-        if self.at > 0 {
-            self.at -= 1;
-            return Ok(());
+        self.cursor.prev();
+        Ok(())
+    }
+
+    #[inline]
+    fn pass(&mut self, user: &[u8]) -> Result<()> {
+        if self.cursor.get().is_some_and(|(node, _)| node.key() == user) {
+            self.cursor.next_key();
         }
-        self.run_length = (self.run_length * 2).min(RUN_MAX);
-        let first = self.run[0].clone();
-        self.fill_backward(Bound::Excluded(&first));
         Ok(())
     }
 }

@@ -1,225 +1,131 @@
 //! The memtable: recent operations in order, in memory.
 //!
-//! Filled by the commit path (and by replay), read by everybody, flushed once it is sealed. Behind
-//! this one type lies crossbeam's concurrent skiplist; keys and values stay in the section that
-//! the WAL was written from, so an entry is one node and no copy.
+//! Filled by the commit path (and by replay), read by everybody, flushed once it is sealed. Keys,
+//! their versions and small values lie in slabs of memory that go from memtable to memtable; a
+//! large value stays in the section that the WAL was written from.
 //!
 //! Invariants:
 //! 1. Inserts come in commit order and only while the memtable is active; a sealed one never
 //!    changes again.
-//! 2. A lookup allocates nothing.
-//! 3. Internal keys are unique, because sequence numbers are.
+//! 2. A lookup of a key that is not there allocates nothing.
+//! 3. Of a user key, every entry has a greater sequence number than those inserted before.
+//! 4. Nothing that outlives a borrow of the memtable points into its slabs.
 
+#[expect(unsafe_code, reason = "memory that is handed out in pieces and reused as a whole")]
+mod arena;
 mod bloom;
 mod iter;
+mod shared_prefix;
+#[expect(unsafe_code, reason = "readers follow pointers while one writer inserts")]
+mod skiplist;
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::ops::Bound;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering as Atomic};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use crossbeam_skiplist::SkipMap;
+use crate::types::{EntrySum, MemtableId, Operation, SeqNo, Slice, Trailer};
 
-use crate::types::{KeyRef, MemtableId, Operation, SeqNo, Slice, Trailer, prefix8};
-
+pub use arena::SlabPool;
 use bloom::MemtableBloom;
 pub use iter::MemtableIter;
+use shared_prefix::SharedPrefix;
+use skiplist::{Inserted, NewEntry, NewValue, SkipList, Writer};
 
-/// What a node costs beside its key and value: the node with its tower and its allocation.
-const NODE_BYTES: u64 = 88;
-
-/// An entry: where it lies in its section. Ordered by internal key.
-#[derive(Clone)]
-struct Entry {
-    prefix: u64,
-    trailer: Trailer,
-    section: Arc<[u8]>,
-    key_start: u32,
-    key_len: u32,
-    value_start: u32,
-    value_len: u32,
-}
-
-impl Entry {
-    #[inline]
-    fn user_key(&self) -> &[u8] {
-        let start = self.key_start as usize;
-        &self.section[start..start + self.key_len as usize]
-    }
-
-    #[inline]
-    fn key(&self) -> KeyRef<'_> {
-        KeyRef::new(self.user_key(), self.trailer)
-    }
-
-    fn value(&self) -> &[u8] {
-        let start = self.value_start as usize;
-        &self.section[start..start + self.value_len as usize]
-    }
-
-    fn value_slice(&self) -> Slice {
-        Slice::share(&self.section, self.value_start as usize, self.value_len as usize)
-    }
-}
-
-/// What the skiplist is searched by: an entry or a key that lies elsewhere.
-trait Sought {
-    fn parts(&self) -> (u64, KeyRef<'_>);
-}
-
-impl Sought for Entry {
-    #[inline]
-    fn parts(&self) -> (u64, KeyRef<'_>) {
-        (self.prefix, self.key())
-    }
-}
-
-struct Target<'a> {
-    prefix: u64,
-    key: KeyRef<'a>,
-}
-
-impl Sought for Target<'_> {
-    #[inline]
-    fn parts(&self) -> (u64, KeyRef<'_>) {
-        (self.prefix, self.key)
-    }
-}
-
-fn compare(a: (u64, KeyRef<'_>), b: (u64, KeyRef<'_>)) -> Ordering {
-    a.0.cmp(&b.0).then_with(|| a.1.cmp(&b.1))
-}
-
-impl Ord for Entry {
-    #[inline]
-    fn cmp(&self, other: &Entry) -> Ordering {
-        compare(self.parts(), other.parts())
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Entry {}
-
-// Searching through a trait object is what lets a borrowed key find an owned one: the map's
-// lookups ask for `K: Borrow<Q>`, and no owned key with the caller's bytes exists.
-impl<'a> Borrow<dyn Sought + 'a> for Entry {
-    fn borrow(&self) -> &(dyn Sought + 'a) {
-        self
-    }
-}
-
-impl Ord for dyn Sought + '_ {
-    fn cmp(&self, other: &Self) -> Ordering {
-        compare(self.parts(), other.parts())
-    }
-}
-
-impl PartialOrd for dyn Sought + '_ {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for dyn Sought + '_ {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for dyn Sought + '_ {}
+/// Longest value that is copied into the slabs: beyond, a copy costs more than the memory that
+/// sharing wastes, and a reader is given the section's bytes without a copy.
+const COPIED_BYTES_MAX: usize = 4 << 10;
+/// The number of keys after which the keys are looked at for what they share.
+const KEYS_BEFORE_LOOK: u64 = 512;
+/// Entries beyond this are not inserted anew for a better shared prefix.
+const ENTRIES_REBUILT_MAX: u64 = 4 * KEYS_BEFORE_LOOK;
 
 /// Recent operations of one partition.
 pub struct Memtable {
     /// Its place in the order of the partition's memtables.
     pub id: MemtableId,
-    entries: SkipMap<Entry, ()>,
+    first: Arc<SkipList>,
+    /// Everything in `first` and what came since, with words behind what the first keys share.
+    rebuilt: OnceLock<Arc<SkipList>>,
     bloom: MemtableBloom,
-    // Written by the one committing thread, read by anybody as a hint: relaxed.
+    // Stored under the writer's lock, read by anybody as a hint: relaxed.
     bytes: AtomicU64,
+    key_count: AtomicU64,
     entry_count: AtomicU64,
     first_lsn: AtomicU64,
     last_seq: AtomicU64,
 }
 
+/// The refusal of an entry that is not newer than the newest one of its key.
+#[derive(Debug)]
+pub struct NotNewer;
+
 impl Memtable {
-    /// An empty memtable.
-    pub fn new(id: MemtableId) -> Memtable {
+    /// An empty memtable that takes its memory from `pool`.
+    pub fn new(id: MemtableId, pool: &Arc<SlabPool>) -> Memtable {
+        Memtable::with_shared(id, pool, SharedPrefix::default())
+    }
+
+    /// An empty memtable that expects keys like those of this one.
+    #[must_use]
+    pub fn successor(&self, id: MemtableId) -> Memtable {
+        let list = self.list();
+        let shared = match (list.first(), list.last()) {
+            (Some(first), Some(last)) => SharedPrefix::between(first.key(), last.key()),
+            _ => SharedPrefix::default(),
+        };
+        Memtable::with_shared(id, list.writer().pool(), shared)
+    }
+
+    fn with_shared(id: MemtableId, pool: &Arc<SlabPool>, shared: SharedPrefix) -> Memtable {
         Memtable {
             id,
-            entries: SkipMap::new(),
+            first: Arc::new(SkipList::new(pool.clone(), shared)),
+            rebuilt: OnceLock::new(),
             bloom: MemtableBloom::default(),
             bytes: AtomicU64::new(0),
+            key_count: AtomicU64::new(0),
             entry_count: AtomicU64::new(0),
             first_lsn: AtomicU64::new(u64::MAX),
             last_seq: AtomicU64::new(0),
         }
     }
 
-    /// Inserts one operation of `section`, whose frame lies at `lsn` in the WAL (`u64::MAX` for an
-    /// unlogged one). `hash` is the key's, as [`Memtable::get`] is given it. Returns the memory that
-    /// it took, in bytes.
-    pub fn insert(
-        &self,
-        seq: SeqNo,
-        lsn: u64,
-        hash: u64,
-        section: &Arc<[u8]>,
-        operation: &Operation,
-    ) -> u64 {
-        let key = &section[operation.key.clone()];
-        let offset = |at: usize| u32::try_from(at).expect("a section is at most 2 GiB");
-        let entry = Entry {
-            prefix: prefix8(key),
-            trailer: Trailer::new(seq, operation.kind),
-            section: section.clone(),
-            key_start: offset(operation.key.start),
-            key_len: offset(operation.key.len()),
-            value_start: offset(operation.value.start),
-            value_len: offset(operation.value.len()),
-        };
-        let bytes = NODE_BYTES + (operation.key.len() + operation.value.len()) as u64;
-        let count = self.entry_count.load(Atomic::Relaxed);
-        self.bloom.insert(hash, count);
-        self.entries.insert(entry, ());
-        self.bytes.fetch_add(bytes, Atomic::Relaxed);
-        self.entry_count.fetch_add(1, Atomic::Relaxed);
-        self.first_lsn.fetch_min(lsn, Atomic::Relaxed);
-        self.last_seq.fetch_max(seq.get(), Atomic::Relaxed);
-        bytes
+    #[inline]
+    fn list(&self) -> &Arc<SkipList> {
+        self.rebuilt.get().unwrap_or(&self.first)
+    }
+
+    /// The right to insert. Others that ask for it wait.
+    pub fn writer(&self) -> MemtableWriter<'_> {
+        loop {
+            let list = self.list();
+            let writer = list.writer();
+            // Who held it before may have moved everything to another list.
+            if Arc::ptr_eq(list, self.list()) {
+                return MemtableWriter { table: self, writer };
+            }
+        }
     }
 
     /// The newest entry of `key`, whose hash is `hash`, that a reader at `seq` sees: its trailer and
     /// value.
+    #[inline]
     pub fn get(&self, key: &[u8], hash: u64, seq: SeqNo) -> Option<(Trailer, Slice)> {
         if !self.bloom.may_contain(hash) {
             return None;
         }
-        let target = Target { prefix: prefix8(key), key: KeyRef::seek(key, seq) };
-        let found = self.entries.lower_bound::<dyn Sought>(Bound::Included(&target))?;
-        let entry = found.key();
-        (entry.user_key() == key).then(|| (entry.trailer, entry.value_slice()))
+        let version = self.list().find(key)?.newest().at_most(Trailer::seek(seq))?;
+        Some((version.trailer(), version.value_slice()))
     }
 
     /// A cursor over the entries.
-    pub fn iter(self: &Arc<Self>) -> MemtableIter {
-        MemtableIter::new(self.clone())
+    #[expect(clippy::iter_not_returning_iterator, reason = "a lending cursor cannot be one")]
+    pub fn iter(&self) -> MemtableIter {
+        MemtableIter::new(self.list().clone())
     }
 
-    /// Memory taken, in bytes (an estimate that counts the allocator's rounding in).
+    /// Memory taken by the entries, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Atomic::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Memory of the filter over the keys, in bytes; not part of [`Memtable::bytes`].
@@ -229,7 +135,7 @@ impl Memtable {
 
     /// How many entries there are.
     pub fn entry_count(&self) -> u64 {
-        self.entry_count.load(Atomic::Relaxed)
+        self.entry_count.load(Ordering::Relaxed)
     }
 
     /// Whether nothing was inserted.
@@ -239,13 +145,136 @@ impl Memtable {
 
     /// Where in the WAL the oldest entry lies; `None` if there is none or it is not logged.
     pub fn first_lsn(&self) -> Option<u64> {
-        Some(self.first_lsn.load(Atomic::Relaxed)).filter(|lsn| *lsn != u64::MAX)
+        Some(self.first_lsn.load(Ordering::Relaxed)).filter(|lsn| *lsn != u64::MAX)
     }
 
     /// The newest sequence number inserted.
     pub fn last_seq(&self) -> SeqNo {
-        SeqNo::new(self.last_seq.load(Atomic::Relaxed)).expect("it came in as a SeqNo")
+        SeqNo::new(self.last_seq.load(Ordering::Relaxed)).expect("it came in as a SeqNo")
     }
+}
+
+/// Inserts into a memtable. One exists at a time.
+pub struct MemtableWriter<'a> {
+    table: &'a Memtable,
+    writer: Writer<'a>,
+}
+
+impl MemtableWriter<'_> {
+    /// Inserts one operation of `section`, whose frame lies at `lsn` in the WAL (`u64::MAX` for an
+    /// unlogged one). `hash` is the key's, as [`Memtable::get`] is given it, and `sum` was made of
+    /// the caller's own bytes. Returns the memory that it took, in bytes.
+    ///
+    /// # Errors
+    /// [`NotNewer`]: nothing was inserted. Only a log that lies about its numbers gets there.
+    #[inline]
+    pub fn insert(
+        &mut self,
+        seq: SeqNo,
+        lsn: u64,
+        hash: u64,
+        sum: EntrySum,
+        section: &Arc<[u8]>,
+        operation: &Operation,
+    ) -> Result<u64, NotNewer> {
+        let value = if operation.value.len() > COPIED_BYTES_MAX {
+            NewValue::Shared(section, operation.value.clone())
+        } else {
+            NewValue::Copied(&section[operation.value.clone()])
+        };
+        let entry = NewEntry {
+            key: &section[operation.key.clone()],
+            key_check: key_check(hash),
+            trailer: Trailer::new(seq, operation.kind),
+            sum: sum.numbered(seq),
+            value,
+        };
+        let table = self.table;
+        let used_before = self.writer.used_bytes();
+        // Before the key can be found: see the filter's second invariant. A key that is not new is
+        // in it already.
+        match self.writer.insert(&entry) {
+            Inserted::NotNewer => return Err(NotNewer),
+            Inserted::Version => {}
+            Inserted::Key => {
+                let count = table.key_count.load(Ordering::Relaxed);
+                table.bloom.insert(hash, count);
+                table.key_count.store(count + 1, Ordering::Relaxed);
+            }
+        }
+        let shared =
+            if operation.value.len() > COPIED_BYTES_MAX { operation.value.len() } else { 0 };
+        let bytes = self.writer.used_bytes() - used_before + shared as u64;
+        // One thread stores them, so a load and a store lose nothing.
+        let add = |counter: &AtomicU64, n| {
+            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+        };
+        add(&table.bytes, bytes);
+        add(&table.entry_count, 1);
+        if lsn < table.first_lsn.load(Ordering::Relaxed) {
+            table.first_lsn.store(lsn, Ordering::Relaxed);
+        }
+        if seq.get() > table.last_seq.load(Ordering::Relaxed) {
+            table.last_seq.store(seq.get(), Ordering::Relaxed);
+        }
+        if table.key_count.load(Ordering::Relaxed) == KEYS_BEFORE_LOOK
+            && table.rebuilt.get().is_none()
+        {
+            return Ok(bytes + self.look_at_keys());
+        }
+        Ok(bytes)
+    }
+
+    /// Moves everything to a list whose words decide more, if the keys share what those of this
+    /// list do not make use of. Returns the memory that it took, in bytes.
+    ///
+    /// Nothing is known of the keys when the first memtable of a partition is made, and words of
+    /// what all keys begin with would make every step of every search compare keys.
+    #[cold]
+    fn look_at_keys(&mut self) -> u64 {
+        let table = self.table;
+        let list = &*table.first;
+        let (Some(first), Some(last)) = (list.first(), list.last()) else { return 0 };
+        let fits = !list.shared().is_empty() && list.shared().fits(first.key(), last.key());
+        let shared = SharedPrefix::between(first.key(), last.key());
+        let few = table.entry_count() <= ENTRIES_REBUILT_MAX;
+        if fits || shared == *list.shared() || !few {
+            return 0;
+        }
+        let rebuilt = SkipList::new(self.writer.pool().clone(), shared);
+        copy_entries(list, &mut rebuilt.writer());
+        let rebuilt = table.rebuilt.get_or_init(|| Arc::new(rebuilt));
+        // Readers that are in the first list stay there: what they see was in it before.
+        self.writer = rebuilt.writer();
+        let bytes = self.writer.used_bytes();
+        table.bytes.store(table.bytes() + bytes, Ordering::Relaxed);
+        bytes
+    }
+}
+
+fn copy_entries(from: &SkipList, to: &mut Writer<'_>) {
+    let mut node = from.first();
+    while let Some(here) = node {
+        let mut versions = vec![here.newest()];
+        while let Some(older) = versions[versions.len() - 1].older() {
+            versions.push(older);
+        }
+        for version in versions.into_iter().rev() {
+            to.insert(&NewEntry {
+                key: here.key(),
+                key_check: here.key_check(),
+                trailer: version.trailer(),
+                sum: version.sum(),
+                value: version.new_value(),
+            });
+        }
+        node = here.next();
+    }
+}
+
+/// The half of a key's checksum that is kept beside the key.
+fn key_check(hash: u64) -> u32 {
+    (hash >> 32) as u32
 }
 
 #[cfg(test)]

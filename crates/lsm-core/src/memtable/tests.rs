@@ -6,19 +6,36 @@ use super::*;
 use crate::batch::{SectionBuilder, SectionReader};
 use crate::codec::checksum64;
 use crate::iter::InternalIter;
-use crate::types::{EntryKind, InternalKey};
+use crate::types::{EntryKind, InternalKey, KeyRef};
+
+fn table() -> Arc<Memtable> {
+    Arc::new(Memtable::new(MemtableId(1), &Arc::new(SlabPool::new(0))))
+}
+
+/// Inserts an operation that lies at `lsn`.
+fn insert(table: &Memtable, seq: u64, lsn: u64, kind: EntryKind, key: &[u8], value: &[u8]) {
+    let mut section = SectionBuilder::default();
+    section.push(kind, key, value);
+    let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
+    let (hash, seq) = (checksum64(key), SeqNo::new(seq).unwrap());
+    let sum = EntrySum::new(hash, kind, value);
+    let before = table.bytes();
+    let taken = table.writer().insert(seq, lsn, hash, sum, &section.bytes().into(), &op).unwrap();
+    assert_eq!(table.bytes(), before + taken);
+}
 
 fn fill(keys: &[Vec<u8>]) -> (Arc<Memtable>, Vec<(InternalKey, Vec<u8>)>) {
-    let table = Arc::new(Memtable::new(MemtableId(1)));
+    let table = table();
     let mut list = Vec::new();
     for (n, key) in keys.iter().enumerate() {
         let seq = SeqNo::new(n as u64 + 1).unwrap();
         let kind = if n % 4 == 3 { EntryKind::Tombstone } else { EntryKind::Value };
-        let value = if n % 4 == 3 { vec![] } else { vec![n as u8; n % 50] };
-        let mut section = SectionBuilder::default();
-        section.push(kind, key, &value);
-        let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
-        table.insert(seq, 100 + n as u64, checksum64(key), &section.bytes().into(), &op);
+        let value = match n % 40 {
+            3 => vec![],
+            20 => vec![n as u8; COPIED_BYTES_MAX + 1],
+            _ => vec![n as u8; n % 50],
+        };
+        insert(&table, seq.get(), 100 + n as u64, kind, key, &value);
         list.push((KeyRef::new(key, Trailer::new(seq, kind)).to_owned(), value));
     }
     list.sort();
@@ -29,52 +46,104 @@ fn entry(iter: &MemtableIter) -> Option<(InternalKey, Vec<u8>)> {
     iter.valid().then(|| (iter.key().to_owned(), iter.value().to_vec()))
 }
 
+/// Walks, seeks and gets on a memtable of these keys, inserted one by one.
+fn check(keys: &[Vec<u8>], probes: &[(Vec<u8>, u64)]) -> Result<(), TestCaseError> {
+    let (table, list) = fill(keys);
+    let mut iter = table.iter();
+    iter.seek_to_first().unwrap();
+    for item in &list {
+        prop_assert_eq!(entry(&iter), Some(item.clone()));
+        iter.next().unwrap();
+    }
+    prop_assert!(!iter.valid());
+    iter.seek_to_last().unwrap();
+    for item in list.iter().rev() {
+        prop_assert_eq!(entry(&iter), Some(item.clone()));
+        iter.prev().unwrap();
+    }
+    prop_assert!(!iter.valid());
+    for (key, seq) in probes {
+        let target = KeyRef::seek(key, SeqNo::new(*seq).unwrap());
+        let at = list.partition_point(|(k, _)| k.as_ref() < target);
+        iter.seek(target).unwrap();
+        prop_assert_eq!(entry(&iter), list.get(at).cloned());
+        if iter.valid() {
+            iter.prev().unwrap();
+            prop_assert_eq!(entry(&iter), at.checked_sub(1).map(|i| list[i].clone()));
+        }
+        iter.seek_before(target).unwrap();
+        prop_assert_eq!(entry(&iter), at.checked_sub(1).map(|i| list[i].clone()));
+        if iter.valid() {
+            iter.next().unwrap();
+            prop_assert_eq!(entry(&iter), list.get(at).cloned());
+        }
+        let expected = list.get(at).filter(|(k, _)| *k.user == key[..]);
+        let got = table.get(key, checksum64(key), SeqNo::new(*seq).unwrap());
+        prop_assert_eq!(
+            got.map(|(t, v)| (t, v.to_vec())),
+            expected.map(|(k, v)| (k.trailer, v.clone()))
+        );
+    }
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn walks_and_seeks_agree_with_an_ordered_list(
         keys in prop::collection::vec(prop::collection::vec(0u8..3, 1..5), 1..300),
         probes in prop::collection::vec((prop::collection::vec(0u8..3, 1..5), 0u64..320), 20),
     ) {
-        let (table, list) = fill(&keys);
-        let mut iter = table.iter();
+        check(&keys, &probes)?;
+    }
+
+    #[test]
+    fn keys_that_share_more_than_a_word_are_told_apart(
+        tails in prop::collection::vec(0u16..2000, 1..1200),
+        outside in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 0..20),
+        probes in prop::collection::vec((0u16..2000, 0u64..1300), 20),
+    ) {
+        let key = |n: &u16| format!("a/long/prefix/{n:06}").into_bytes();
+        let mut keys: Vec<Vec<u8>> = tails.iter().map(key).collect();
+        keys.extend(outside);
+        let probes: Vec<_> = probes.iter().map(|(n, seq)| (key(n), *seq)).collect();
+        check(&keys, &probes)?;
+    }
+}
+
+#[test]
+fn keys_that_share_much_move_behind_what_they_share_and_so_begin_the_next_memtable() {
+    let table = table();
+    for n in 0..2 * KEYS_BEFORE_LOOK {
+        let key = format!("order/{:010}", n * 7919 % 100_000);
+        insert(&table, n + 1, n, EntryKind::Value, key.as_bytes(), b"v");
+        assert_eq!(table.rebuilt.get().is_some(), n + 1 >= KEYS_BEFORE_LOOK);
+    }
+    assert_eq!(table.iter_count(), 2 * KEYS_BEFORE_LOOK);
+    let next = table.successor(MemtableId(2));
+    assert_eq!(next.list().shared(), table.list().shared());
+    assert!(!next.list().shared().is_empty());
+    for n in 0..2 * KEYS_BEFORE_LOOK {
+        insert(&next, n + 1, n, EntryKind::Value, format!("order/{n:010}").as_bytes(), b"v");
+    }
+    assert!(next.rebuilt.get().is_none());
+}
+
+impl Memtable {
+    fn iter_count(&self) -> u64 {
+        let mut iter = self.iter();
         iter.seek_to_first().unwrap();
-        for item in &list {
-            prop_assert_eq!(entry(&iter), Some(item.clone()));
+        let mut count = 0;
+        while iter.valid() {
+            count += 1;
             iter.next().unwrap();
         }
-        prop_assert!(!iter.valid());
-        iter.seek_to_last().unwrap();
-        for item in list.iter().rev() {
-            prop_assert_eq!(entry(&iter), Some(item.clone()));
-            iter.prev().unwrap();
-        }
-        prop_assert!(!iter.valid());
-        for (key, seq) in &probes {
-            let target = KeyRef::seek(key, SeqNo::new(*seq).unwrap());
-            let at = list.partition_point(|(k, _)| k.as_ref() < target);
-            iter.seek(target).unwrap();
-            prop_assert_eq!(entry(&iter), list.get(at).cloned());
-            if iter.valid() {
-                iter.prev().unwrap();
-                prop_assert_eq!(entry(&iter), at.checked_sub(1).map(|i| list[i].clone()));
-            }
-            iter.seek_before(target).unwrap();
-            prop_assert_eq!(entry(&iter), at.checked_sub(1).map(|i| list[i].clone()));
-            if iter.valid() {
-                iter.next().unwrap();
-                prop_assert_eq!(entry(&iter), list.get(at).cloned());
-            }
-            let expected = list.get(at).filter(|(k, _)| *k.user == key[..]);
-            let got = table.get(key, checksum64(key), SeqNo::new(*seq).unwrap());
-            prop_assert_eq!(got.map(|(t, v)| (t, v.to_vec())),
-                expected.map(|(k, v)| (k.trailer, v.clone())));
-        }
+        count
     }
 }
 
 #[test]
 fn an_empty_memtable_has_no_entries_and_no_place_in_the_log() {
-    let table = Arc::new(Memtable::new(MemtableId(1)));
+    let table = table();
     assert!(table.is_empty() && table.first_lsn().is_none());
     assert!(table.get(b"k", 7, SeqNo::MAX).is_none());
     let mut iter = table.iter();
@@ -85,38 +154,84 @@ fn an_empty_memtable_has_no_entries_and_no_place_in_the_log() {
 }
 
 #[test]
+fn an_entry_that_is_not_newer_is_refused() {
+    let table = table();
+    insert(&table, 7, 0, EntryKind::Value, b"k", b"v");
+    let section: Arc<[u8]> = b"\x01\x01k\x01w".as_slice().into();
+    let op = SectionReader::new(&section).next_operation().unwrap().unwrap();
+    let sum = EntrySum::new(checksum64(b"k"), EntryKind::Value, b"w");
+    let seq = SeqNo::new(7).unwrap();
+    table.writer().insert(seq, 1, checksum64(b"k"), sum, &section, &op).unwrap_err();
+    assert_eq!(table.entry_count(), 1);
+    assert_eq!(&*table.get(b"k", checksum64(b"k"), SeqNo::MAX).unwrap().1, b"v");
+}
+
+#[test]
+fn values_outlive_the_memtable_and_long_ones_are_not_copied() {
+    let table = table();
+    let long = vec![9; COPIED_BYTES_MAX + 1];
+    insert(&table, 1, 0, EntryKind::Value, b"short", &[5; 600]);
+    insert(&table, 2, 0, EntryKind::Value, b"long", &long);
+    let get = |key: &[u8]| table.get(key, checksum64(key), SeqNo::MAX).unwrap().1;
+    let (short, first, second) = (get(b"short"), get(b"long"), get(b"long"));
+    assert_eq!(first.as_ptr(), second.as_ptr());
+    drop(table);
+    assert_eq!((&*short, &*first), (&[5; 600][..], &long[..]));
+}
+
+#[test]
 fn readers_meet_writers() {
-    let table = Arc::new(Memtable::new(MemtableId(1)));
+    const KEYS: u64 = 5_000;
+    const ENTRIES: u64 = 20_000;
+    let table = table();
     let writer = {
         let table = table.clone();
         move || {
-            for n in 0..20_000u64 {
-                let mut section = SectionBuilder::default();
-                section.push(EntryKind::Value, &(n * 7919 % 20_000).to_be_bytes(), b"v");
-                let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
-                let seq = SeqNo::new(n + 1).unwrap();
-                table.insert(seq, n, n, &section.bytes().into(), &op);
+            for n in 0..ENTRIES {
+                let key = (n * 7919 % KEYS).to_be_bytes();
+                insert(&table, n + 1, n, EntryKind::Value, &key, &n.to_be_bytes());
             }
+        }
+    };
+    let in_order = || {
+        let mut iter = table.iter();
+        iter.seek_to_first().unwrap();
+        let mut last: Option<InternalKey> = None;
+        while iter.valid() {
+            let key = iter.key().to_owned();
+            assert_eq!(iter.value(), (key.trailer.seq().get() - 1).to_be_bytes());
+            assert!(last.is_none_or(|last| last < key));
+            last = Some(key);
+            iter.next().unwrap();
+        }
+        while last.is_some() {
+            iter.seek_before(last.as_ref().unwrap().as_ref()).unwrap();
+            let before = iter.valid().then(|| iter.key().to_owned());
+            assert!(before.is_none() || before < last);
+            last = before.filter(|key| key.trailer.seq().get() % 64 != 0);
+        }
+    };
+    let what_was_applied = || {
+        let seq = table.last_seq();
+        for n in seq.get().saturating_sub(KEYS)..seq.get() {
+            let key = (n * 7919 % KEYS).to_be_bytes();
+            let (trailer, value) = table.get(&key, checksum64(&key), seq).unwrap();
+            assert_eq!((trailer.seq().get(), &*value), (n + 1, &n.to_be_bytes()[..]));
         }
     };
     std::thread::scope(|scope| {
         scope.spawn(writer);
         for _ in 0..2 {
             scope.spawn(|| {
-                while table.entry_count() < 20_000 {
-                    let mut iter = table.iter();
-                    iter.seek_to_first().unwrap();
-                    let mut last: Option<InternalKey> = None;
-                    while iter.valid() {
-                        let key = iter.key().to_owned();
-                        assert!(last.is_none_or(|last| last < key));
-                        last = Some(key);
-                        iter.next().unwrap();
-                    }
+                while table.entry_count() < ENTRIES {
+                    in_order();
+                    what_was_applied();
                 }
             });
         }
     });
-    assert_eq!(table.last_seq().get(), 20_000);
+    in_order();
+    what_was_applied();
+    assert_eq!(table.last_seq().get(), ENTRIES);
     assert_eq!(table.first_lsn(), Some(0));
 }

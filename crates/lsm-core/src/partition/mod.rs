@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{PartitionHooks, Rules, ValueStore};
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, SlabPool};
 use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::PartitionVersion;
 
@@ -61,9 +61,14 @@ pub struct PartitionState {
 }
 
 impl PartitionState {
-    /// A partition with the tables of `version`, an empty memtable, and these hooks.
-    pub fn new(version: Arc<PartitionVersion>, hooks: PartitionHooks) -> PartitionState {
-        let active = Arc::new(Memtable::new(MemtableId(1)));
+    /// A partition with the tables of `version`, an empty memtable, and these hooks; memtables
+    /// take their memory from `slabs`.
+    pub fn new(
+        version: Arc<PartitionVersion>,
+        hooks: PartitionHooks,
+        slabs: &Arc<SlabPool>,
+    ) -> PartitionState {
+        let active = Arc::new(Memtable::new(MemtableId(1), slabs));
         PartitionState {
             id: version.id,
             name: version.name.clone(),
@@ -155,7 +160,7 @@ impl PartitionState {
         let mut sealed = Vec::with_capacity(view.sealed.len() + 1);
         sealed.push(view.active.clone());
         sealed.extend_from_slice(&view.sealed);
-        let active = Arc::new(Memtable::new(id));
+        let active = Arc::new(view.active.successor(id));
         self.view.store(Arc::new(ReadView { active, sealed, version: view.version.clone() }));
         Some(id)
     }

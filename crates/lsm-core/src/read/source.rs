@@ -114,4 +114,9 @@ impl InternalIter for Source {
     fn prev(&mut self) -> Result<()> {
         each!(self, iter => iter.prev())
     }
+
+    #[inline]
+    fn pass(&mut self, user: &[u8]) -> Result<()> {
+        each!(self, iter => iter.pass(user))
+    }
 }

@@ -1,5 +1,6 @@
 //! The vocabulary: keys, sequence numbers, kinds, ids, byte strings. No I/O, no policy.
 
+mod entry_sum;
 mod ids;
 mod key;
 mod operation;
@@ -9,6 +10,7 @@ pub use ids::{DbId, Epoch, FileNo, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use slice::Slice;
 
+pub(crate) use entry_sum::EntrySum;
 pub(crate) use ids::MemtableId;
 pub(crate) use key::{InternalKey, prefix8};
 pub(crate) use operation::Operation;

@@ -1,0 +1,221 @@
+//! Memory for the nodes of a memtable: slabs that are filled from front to back and go back to a
+//! pool as a whole.
+//!
+//! An entry costs no call of the allocator, and a store that has filled its first memtables touches
+//! no fresh page any more: the slabs of a memtable that was flushed serve the next one. Used by
+//! `skiplist.rs` alone, which knows what lies in the memory; nothing here reads it.
+//!
+//! Invariants:
+//! 1. A slab is owned by one [`Arena`] or lies idle in one pool, never both.
+//! 2. An arena hands out each byte once, and gives its slabs up only when it is dropped. So what
+//!    it handed out stays valid, and stays where it is, as long as the arena lives.
+//! 3. Memory is handed out uninitialised.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Length of the slabs that are kept for reuse. It is that of a huge page on the common machines,
+/// which a search over a large memtable needs: every step of it goes to another page.
+const POOLED_BYTES: usize = 2 << 20;
+/// A memtable begins with slabs of these lengths, so that one of a few entries stays small. They
+/// come from the allocator, which keeps as much for reuse as they need.
+const FIRST_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// All that is handed out begins at a multiple of this many bytes.
+pub(super) const ALIGNMENT: usize = 8;
+
+/// One piece of memory of the global allocator.
+struct Slab {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a slab is the only owner of its memory, and has no tie to a thread.
+unsafe impl Send for Slab {}
+
+impl Slab {
+    fn new(bytes: usize) -> Slab {
+        let is_pooled = bytes == POOLED_BYTES;
+        let alignment = if is_pooled { POOLED_BYTES } else { ALIGNMENT };
+        let layout = Layout::from_size_align(bytes, alignment).expect("slabs are of a few MiB");
+        // SAFETY: no slab has length 0, see `POOLED_BYTES` and `FIRST_BYTES`.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        if is_pooled {
+            ask_for_huge_pages(start, bytes);
+        }
+        Slab { start, layout }
+    }
+
+    fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: `start` came from `alloc` with this layout, and this slab is its only owner.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// Asks the kernel to back the memory by huge pages. A kernel that will not changes nothing.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn ask_for_huge_pages(start: NonNull<u8>, bytes: usize) {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: the range is a whole allocation that the caller owns, and the advice changes neither
+    // its content nor its protection.
+    let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn ask_for_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
+
+/// Slabs that no memtable uses, kept for the next one. One for a whole store.
+pub struct SlabPool {
+    idle: Mutex<Vec<Slab>>,
+    idle_max: usize,
+}
+
+impl SlabPool {
+    /// An empty pool that keeps at most `bytes_max` bytes.
+    pub fn new(bytes_max: u64) -> SlabPool {
+        let idle_max = usize::try_from(bytes_max).unwrap_or(usize::MAX) / POOLED_BYTES;
+        SlabPool { idle: Mutex::default(), idle_max }
+    }
+
+    /// Memory that lies idle, in bytes.
+    pub fn idle_bytes(&self) -> u64 {
+        (self.idle.lock().len() * POOLED_BYTES) as u64
+    }
+
+    fn take(&self) -> Slab {
+        let idle = self.idle.lock().pop();
+        idle.unwrap_or_else(|| Slab::new(POOLED_BYTES))
+    }
+
+    fn give_back(&self, slabs: Vec<Slab>) {
+        let mut surplus = Vec::new();
+        let mut idle = self.idle.lock();
+        for slab in slabs {
+            if slab.bytes() == POOLED_BYTES && idle.len() < self.idle_max {
+                idle.push(slab);
+            } else {
+                surplus.push(slab);
+            }
+        }
+        // Freeing a slab may be a system call.
+        drop(idle);
+        drop(surplus);
+    }
+}
+
+/// The memory of one skiplist. Takes none before the first allocation.
+pub(super) struct Arena {
+    pool: Arc<SlabPool>,
+    slabs: Vec<Slab>,
+    /// The free end of the newest slab.
+    free: NonNull<u8>,
+    free_bytes: usize,
+    used_bytes: u64,
+}
+
+// SAFETY: `free` points into a slab of `slabs`, which goes along.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    pub(super) fn new(pool: Arc<SlabPool>) -> Arena {
+        let free = NonNull::dangling();
+        Arena { pool, slabs: Vec::new(), free, free_bytes: 0, used_bytes: 0 }
+    }
+
+    pub(super) fn pool(&self) -> &Arc<SlabPool> {
+        &self.pool
+    }
+
+    /// Bytes handed out.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// Uninitialised memory of `bytes` bytes, aligned to [`ALIGNMENT`], valid and owned by nobody
+    /// else until the arena is dropped.
+    ///
+    /// # Panics
+    /// Beyond the length of a pooled slab; the callers keep far below.
+    #[inline]
+    pub(super) fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
+        let bytes = bytes.next_multiple_of(ALIGNMENT);
+        if bytes > self.free_bytes {
+            self.begin_slab(bytes);
+        }
+        let start = self.free;
+        // SAFETY: `bytes` is at most `free_bytes`, so the result lies in the newest slab or just
+        // behind it.
+        self.free = unsafe { start.add(bytes) };
+        self.free_bytes -= bytes;
+        self.used_bytes += bytes as u64;
+        start
+    }
+
+    #[cold]
+    fn begin_slab(&mut self, bytes: usize) {
+        assert!(bytes <= POOLED_BYTES, "an entry of the memtable takes {bytes} bytes");
+        let mut following = FIRST_BYTES.iter().skip(self.slabs.len());
+        let slab = match following.find(|first| **first >= bytes) {
+            Some(first) => Slab::new(*first),
+            None => self.pool.take(),
+        };
+        self.free = slab.start;
+        self.free_bytes = slab.bytes();
+        self.slabs.push(slab);
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.pool.give_back(std::mem::take(&mut self.slabs));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(arena: &mut Arena, bytes: usize) {
+        for n in 0..bytes / 64 {
+            let start = arena.allocate(60);
+            assert_eq!(start.as_ptr() as usize % ALIGNMENT, 0);
+            // SAFETY: 60 bytes were just handed out.
+            unsafe { start.write_bytes(n as u8, 60) };
+        }
+    }
+
+    #[test]
+    fn slabs_serve_the_next_arena_and_the_pool_is_bounded() {
+        let pool = Arc::new(SlabPool::new(3 * POOLED_BYTES as u64));
+        let mut arena = Arena::new(pool.clone());
+        assert!(arena.slabs.is_empty());
+        fill(&mut arena, 64);
+        assert_eq!((arena.slabs.len(), arena.slabs[0].bytes()), (1, FIRST_BYTES[0]));
+        fill(&mut arena, 5 * POOLED_BYTES);
+        assert_eq!(arena.used_bytes(), 64 + 5 * POOLED_BYTES as u64);
+        assert_eq!(pool.idle_bytes(), 0);
+        drop(arena);
+        assert_eq!(pool.idle_bytes(), 3 * POOLED_BYTES as u64);
+        let mut second = Arena::new(pool.clone());
+        fill(&mut second, 3 * POOLED_BYTES);
+        assert!(pool.idle_bytes() < 2 * POOLED_BYTES as u64);
+    }
+
+    #[test]
+    fn an_entry_beyond_the_first_slabs_gets_one_that_it_fits() {
+        let mut arena = Arena::new(Arc::new(SlabPool::new(0)));
+        arena.allocate(100_000);
+        assert_eq!(arena.slabs[0].bytes(), 256 << 10);
+        arena.allocate(POOLED_BYTES);
+        assert_eq!(arena.slabs[1].bytes(), POOLED_BYTES);
+    }
+}

@@ -1,0 +1,74 @@
+//! [`SharedPrefix`]: what the keys of a memtable begin with, and the word that decides between
+//! two of them behind it.
+//!
+//! A search compares words, which lie beside the pointers that it follows, and looks at a key only
+//! where two words are equal. The first eight bytes of a key rarely decide: keys of one partition
+//! often begin alike. So the word is made of the bytes behind what they share.
+//!
+//! Invariant: words never contradict the order of their keys; equal words decide nothing. That
+//! holds for every key, also for one that does not begin with the shared bytes.
+
+use crate::types::prefix8;
+
+/// Bytes of a key that a word holds.
+const WORD_BYTES: usize = 8;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SharedPrefix(Box<[u8]>);
+
+impl SharedPrefix {
+    /// What keys between `first` and `last` share, as short as words of `first` decide as well:
+    /// keys that come later may share less.
+    pub(super) fn between(first: &[u8], last: &[u8]) -> SharedPrefix {
+        let shared = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+        SharedPrefix(first[..shared.min(first.len().saturating_sub(WORD_BYTES))].into())
+    }
+
+    /// Whether all keys between `first` and `last` have it.
+    pub(super) fn fits(&self, first: &[u8], last: &[u8]) -> bool {
+        first.starts_with(&self.0) && last.starts_with(&self.0)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The word of `key`.
+    #[inline]
+    pub(super) fn word(&self, key: &[u8]) -> u64 {
+        match key.strip_prefix(&*self.0) {
+            Some(rest) => prefix8(rest),
+            None if *key < *self.0 => 0,
+            None => u64::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_word_holds_what_differs_and_leaves_room_for_keys_to_come() {
+        let shared = SharedPrefix::between(b"user0000000001", b"user0000000512");
+        assert_eq!(shared, SharedPrefix(b"user00".as_slice().into()));
+        assert_eq!(shared.word(b"user0012345678"), u64::from_be_bytes(*b"12345678"));
+        assert_eq!((shared.word(b"useq"), shared.word(b"user01")), (0, u64::MAX));
+        assert!(SharedPrefix::between(b"short", b"short2").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn words_never_contradict_the_byte_order(
+            base in prop::collection::vec(0u8..3, 0..5),
+            a in prop::collection::vec(0u8..3, 0..16),
+            b in prop::collection::vec(0u8..3, 0..16),
+        ) {
+            let shared = SharedPrefix(base.into());
+            let (low, high) = if a <= b { (a, b) } else { (b, a) };
+            prop_assert!(shared.word(&low) <= shared.word(&high));
+        }
+    }
+}

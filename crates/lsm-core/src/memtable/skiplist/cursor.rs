@@ -1,0 +1,101 @@
+//! A place in a skiplist that owns a part of the list, so that it may live as long as it likes.
+//!
+//! Layout and invariants are in `skiplist.rs`.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::SkipList;
+use super::node::{Node, NodeRef};
+use super::version::{Version, VersionRef};
+use crate::types::KeyRef;
+
+/// See the module.
+pub(in crate::memtable) struct Cursor {
+    list: Arc<SkipList>,
+    /// Of `list`; `None` before the first move and past an end.
+    at: Option<(NonNull<Node>, NonNull<Version>)>,
+}
+
+// SAFETY: the pointers lead into the list, which is `Send` and `Sync`, and which the cursor keeps.
+unsafe impl Send for Cursor {}
+// SAFETY: as above.
+unsafe impl Sync for Cursor {}
+
+impl Cursor {
+    /// Nowhere in `list`.
+    pub(in crate::memtable) fn new(list: Arc<SkipList>) -> Cursor {
+        Cursor { list, at: None }
+    }
+
+    /// Where it is.
+    #[inline]
+    pub(in crate::memtable) fn get(&self) -> Option<(NodeRef<'_>, VersionRef<'_>)> {
+        // SAFETY: of the list, which outlives the borrow of the cursor.
+        self.at.map(|(node, version)| unsafe { (NodeRef::new(node), VersionRef::new(version)) })
+    }
+
+    pub(in crate::memtable) fn go_first(&mut self) {
+        self.at = newest_of(self.list.first());
+    }
+
+    pub(in crate::memtable) fn go_last(&mut self) {
+        self.at = oldest_of(self.list.last());
+    }
+
+    /// To the first entry that is not before `target`.
+    pub(in crate::memtable) fn seek(&mut self, target: KeyRef<'_>) {
+        let found = self.list.at_or_after(target.user);
+        self.at = match found {
+            Some(node) if node.key() == target.user => {
+                match node.newest().at_most(target.trailer) {
+                    Some(version) => Some((node.node, version.version)),
+                    None => newest_of(node.next()),
+                }
+            }
+            found => newest_of(found),
+        };
+    }
+
+    /// To the last entry that is before `target`.
+    pub(in crate::memtable) fn seek_before(&mut self, target: KeyRef<'_>) {
+        let node = self.list.find(target.user);
+        let version = node.and_then(|node| Some((node, node.newest().above(target.trailer)?)));
+        self.at = match version {
+            Some((node, version)) => Some((node.node, version.version)),
+            None => oldest_of(self.list.before(target.user)),
+        };
+    }
+
+    /// To the next entry. Nowhere goes nowhere.
+    pub(in crate::memtable) fn next(&mut self) {
+        let Some((node, version)) = self.get() else { return };
+        self.at = match version.older() {
+            Some(older) => Some((node.node, older.version)),
+            None => newest_of(node.next()),
+        };
+    }
+
+    /// To the newest entry of the next key. Nowhere goes nowhere.
+    pub(in crate::memtable) fn next_key(&mut self) {
+        let Some((node, _)) = self.get() else { return };
+        self.at = newest_of(node.next());
+    }
+
+    /// To the entry before. Nowhere goes nowhere.
+    pub(in crate::memtable) fn prev(&mut self) {
+        let Some((node, version)) = self.get() else { return };
+        self.at = match node.newest().above(version.trailer()) {
+            Some(newer) => Some((node.node, newer.version)),
+            None => oldest_of(self.list.previous(node)),
+        };
+    }
+}
+
+fn newest_of(node: Option<NodeRef<'_>>) -> Option<(NonNull<Node>, NonNull<Version>)> {
+    node.map(|node| (node.node, node.newest().version))
+}
+
+fn oldest_of(node: Option<NodeRef<'_>>) -> Option<(NonNull<Node>, NonNull<Version>)> {
+    node.map(|node| (node.node, node.newest().oldest().version))
+}

@@ -1,0 +1,127 @@
+//! Nodes: a key, the links that searches follow, and the way to its versions.
+//!
+//! The layout and the invariants are in `skiplist.rs`.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use super::super::arena::ALIGNMENT;
+use super::SkipList;
+use super::atomic::{AtomicPtr, AtomicU64, Ordering};
+use super::version::{Version, VersionRef};
+
+#[repr(C)]
+pub(super) struct Link {
+    pub(super) next: AtomicPtr<Node>,
+    /// The word of the key of `next`; all ones if there is none.
+    pub(super) word: AtomicU64,
+}
+
+impl Link {
+    pub(super) fn new(next: *mut Node, word: u64) -> Link {
+        Link { next: AtomicPtr::new(next), word: AtomicU64::new(word) }
+    }
+
+    /// In the order of invariant 4.
+    #[inline(always)]
+    pub(super) fn load(&self) -> (u64, *mut Node) {
+        let word = self.word.load(Ordering::Acquire);
+        (word, self.next.load(Ordering::Acquire))
+    }
+
+    pub(super) fn store(&self, next: NonNull<Node>, word: u64) {
+        self.next.store(next.as_ptr(), Ordering::Release);
+        self.word.store(word, Ordering::Release);
+    }
+}
+
+/// What stands between the links of a node and its key.
+#[repr(C)]
+pub(super) struct Node {
+    /// See invariant 5; null for the first node.
+    pub(super) back: AtomicPtr<Node>,
+    pub(super) newest: AtomicPtr<Version>,
+    pub(super) key_len: u32,
+    /// The upper half of the key's checksum: whether a damaged entry's key is the true one.
+    pub(super) key_check: u32,
+}
+
+const _: () =
+    assert!(align_of::<Link>() <= ALIGNMENT && size_of::<Link>().is_multiple_of(ALIGNMENT));
+const _: () =
+    assert!(align_of::<Node>() <= ALIGNMENT && size_of::<Node>().is_multiple_of(ALIGNMENT));
+
+/// The place behind link 0 of a node or of the head.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Tower(pub(super) NonNull<Link>);
+
+impl Tower {
+    #[inline(always)]
+    pub(super) fn of(node: NonNull<Node>) -> Tower {
+        Tower(node.cast())
+    }
+
+    /// # Safety
+    /// The tower is of the head, or of a node that was reached at this level or a higher one, in a
+    /// list that outlives the result.
+    #[inline(always)]
+    pub(super) unsafe fn link<'l>(self, level: usize) -> &'l Link {
+        // SAFETY: the tower has more than `level` links before it, by the caller's promise and the
+        // layout; they were initialised before the node was reached, by invariant 2.
+        unsafe { self.0.sub(level + 1).as_ref() }
+    }
+}
+
+/// # Safety
+/// `node` is of a list that outlives the result.
+#[inline(always)]
+pub(super) unsafe fn key_of<'l>(node: NonNull<Node>) -> &'l [u8] {
+    // SAFETY: `key_len` bytes follow the node and never change, by the layout and invariant 2.
+    unsafe {
+        let key = node.add(1).cast::<u8>();
+        std::slice::from_raw_parts(key.as_ptr(), (*node.as_ptr()).key_len as usize)
+    }
+}
+
+/// A key of a list, with its versions.
+#[derive(Clone, Copy)]
+pub(in crate::memtable) struct NodeRef<'l> {
+    pub(super) node: NonNull<Node>,
+    list: PhantomData<&'l SkipList>,
+}
+
+impl<'l> NodeRef<'l> {
+    /// # Safety
+    /// `node` is of a list that outlives the result.
+    pub(super) unsafe fn new(node: NonNull<Node>) -> NodeRef<'l> {
+        NodeRef { node, list: PhantomData }
+    }
+
+    pub(in crate::memtable) fn key(self) -> &'l [u8] {
+        // SAFETY: the list outlives 'l.
+        unsafe { key_of(self.node) }
+    }
+
+    /// The upper half of the checksum of the key that came in.
+    pub(in crate::memtable) fn key_check(self) -> u32 {
+        // SAFETY: the list outlives 'l, and the field never changes.
+        unsafe { (*self.node.as_ptr()).key_check }
+    }
+
+    #[inline]
+    pub(in crate::memtable) fn newest(self) -> VersionRef<'l> {
+        // SAFETY: the list outlives 'l; a node has a version before it is linked.
+        unsafe {
+            let newest = (*self.node.as_ptr()).newest.load(Ordering::Acquire);
+            VersionRef::new(NonNull::new_unchecked(newest))
+        }
+    }
+
+    pub(in crate::memtable) fn next(self) -> Option<NodeRef<'l>> {
+        // SAFETY: every node has a link 0; the list outlives 'l.
+        unsafe {
+            let (_, next) = Tower::of(self.node).link(0).load();
+            NonNull::new(next).map(|next| NodeRef::new(next))
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Versions of a key: a chain from the newest down, with jumps.
+//!
+//! The layout and the invariants are in `skiplist.rs`.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::super::arena::ALIGNMENT;
+use super::SkipList;
+use crate::types::{EntrySum, Slice, Trailer};
+
+/// Set in [`Version::len_and_flag`] if the value lies in a buffer of its own.
+const IS_PINNED: u32 = 1 << 31;
+
+#[repr(C)]
+pub(super) struct Version {
+    trailer: Trailer,
+    sum: EntrySum,
+    len_and_flag: u32,
+    /// Versions below this one. [`ChainLinks`] follow unless it is 0.
+    depth: u32,
+}
+
+/// The way down from a version that is not the oldest.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ChainLinks {
+    older: NonNull<Version>,
+    /// Far down, so that any version is found in steps logarithmic in their number: as far as two
+    /// jumps of the version below together, where those are of one length; that version elsewhere.
+    jump: NonNull<Version>,
+}
+
+/// A value that stayed in the buffer that it came in.
+pub(super) struct Pinned {
+    buffer: Arc<[u8]>,
+    start: usize,
+    /// All of a list are linked, for the drop.
+    following: Option<NonNull<Pinned>>,
+}
+
+const _: () =
+    assert!(align_of::<Version>() <= ALIGNMENT && size_of::<Version>().is_multiple_of(ALIGNMENT));
+const _: () = assert!(align_of::<ChainLinks>() <= ALIGNMENT && align_of::<Pinned>() <= ALIGNMENT);
+
+/// What becomes of a value.
+#[derive(Clone)]
+pub(in crate::memtable) enum NewValue<'a> {
+    /// Copied next to its key.
+    Copied(&'a [u8]),
+    /// Left where it is.
+    Shared(&'a Arc<[u8]>, Range<usize>),
+}
+
+impl NewValue<'_> {
+    fn len(&self) -> usize {
+        match self {
+            NewValue::Copied(bytes) => bytes.len(),
+            NewValue::Shared(_, range) => range.len(),
+        }
+    }
+}
+
+/// A version of a key.
+#[derive(Clone, Copy)]
+pub(in crate::memtable) struct VersionRef<'l> {
+    pub(super) version: NonNull<Version>,
+    list: PhantomData<&'l SkipList>,
+}
+
+impl<'l> VersionRef<'l> {
+    /// # Safety
+    /// `version` is of a list that outlives the result.
+    pub(super) unsafe fn new(version: NonNull<Version>) -> VersionRef<'l> {
+        VersionRef { version, list: PhantomData }
+    }
+
+    #[inline(always)]
+    fn get(self) -> &'l Version {
+        // SAFETY: the list outlives 'l, and a version never changes.
+        unsafe { self.version.as_ref() }
+    }
+
+    #[inline]
+    pub(in crate::memtable) fn trailer(self) -> Trailer {
+        self.get().trailer
+    }
+
+    pub(in crate::memtable) fn sum(self) -> EntrySum {
+        self.get().sum
+    }
+
+    #[inline]
+    fn links(self) -> Option<ChainLinks> {
+        if self.get().depth == 0 {
+            return None;
+        }
+        // SAFETY: a version with versions below has links behind it, by the layout.
+        Some(unsafe { *self.version.add(1).cast::<ChainLinks>().as_ptr() })
+    }
+
+    /// Where the value or its `Pinned` lies.
+    #[inline]
+    fn payload(self) -> NonNull<u8> {
+        let links = if self.get().depth == 0 { 0 } else { size_of::<ChainLinks>() };
+        // SAFETY: at least this much belongs to the version, by the layout.
+        unsafe { self.version.add(1).cast::<u8>().add(links) }
+    }
+
+    fn pinned(self) -> Option<&'l Pinned> {
+        let is_pinned = self.get().len_and_flag & IS_PINNED != 0;
+        // SAFETY: the flag says that a `Pinned` lies there; it never changes while the list lives.
+        is_pinned.then(|| unsafe { self.payload().cast::<Pinned>().as_ref() })
+    }
+
+    fn value_len(self) -> usize {
+        (self.get().len_and_flag & !IS_PINNED) as usize
+    }
+
+    #[inline]
+    pub(in crate::memtable) fn value(self) -> &'l [u8] {
+        let len = self.value_len();
+        match self.pinned() {
+            Some(pinned) => &pinned.buffer[pinned.start..pinned.start + len],
+            // SAFETY: so many bytes of value were written there, and never change.
+            None => unsafe { std::slice::from_raw_parts(self.payload().as_ptr(), len) },
+        }
+    }
+
+    /// What inserts the value anew.
+    pub(in crate::memtable) fn new_value(self) -> NewValue<'l> {
+        match self.pinned() {
+            Some(Pinned { buffer, start, .. }) => {
+                NewValue::Shared(buffer, *start..start + self.value_len())
+            }
+            None => NewValue::Copied(self.value()),
+        }
+    }
+
+    /// The value to keep: a copy of what lies in a slab, which is reused one day.
+    pub(in crate::memtable) fn value_slice(self) -> Slice {
+        match self.pinned() {
+            Some(pinned) => Slice::share(&pinned.buffer, pinned.start, self.value_len()),
+            None => Slice::copy_from(self.value()),
+        }
+    }
+
+    /// The next older version.
+    pub(in crate::memtable) fn older(self) -> Option<VersionRef<'l>> {
+        // SAFETY: of the same list.
+        self.links().map(|links| unsafe { VersionRef::new(links.older) })
+    }
+
+    /// A version further down, the next older one at least.
+    #[inline]
+    pub(super) fn jump(self) -> Option<VersionRef<'l>> {
+        // SAFETY: of the same list.
+        self.links().map(|links| unsafe { VersionRef::new(links.jump) })
+    }
+
+    /// The newest version from this one down whose trailer is at most `trailer`.
+    #[inline]
+    pub(in crate::memtable) fn at_most(self, trailer: Trailer) -> Option<VersionRef<'l>> {
+        let mut at = self;
+        while at.trailer() > trailer {
+            let jump = at.jump()?;
+            at = if jump.trailer() > trailer { jump } else { at.older()? };
+        }
+        Some(at)
+    }
+
+    /// The oldest version from this one down whose trailer is above `trailer`.
+    pub(in crate::memtable) fn above(self, trailer: Trailer) -> Option<VersionRef<'l>> {
+        let mut at = self;
+        if at.trailer() <= trailer {
+            return None;
+        }
+        while let (Some(jump), Some(older)) = (at.jump(), at.older()) {
+            at = match (jump.trailer() > trailer, older.trailer() > trailer) {
+                (true, _) => jump,
+                (false, true) => older,
+                (false, false) => break,
+            };
+        }
+        Some(at)
+    }
+
+    pub(in crate::memtable) fn oldest(self) -> VersionRef<'l> {
+        let mut at = self;
+        while let Some(jump) = at.jump() {
+            at = jump;
+        }
+        at
+    }
+}
+
+/// How many bytes a version takes.
+pub(super) fn version_bytes(value: &NewValue<'_>, has_older: bool) -> usize {
+    let links = if has_older { size_of::<ChainLinks>() } else { 0 };
+    let payload = match value {
+        NewValue::Copied(bytes) => bytes.len(),
+        NewValue::Shared(..) => size_of::<Pinned>(),
+    };
+    size_of::<Version>() + links + payload
+}
+
+/// Writes a version of `trailer`, `sum` and `value` on top of `older`. A value that is shared goes
+/// to the front of `pinned`.
+///
+/// # Safety
+/// `start` begins [`version_bytes`] that nobody else uses, aligned to [`ALIGNMENT`]; `older` is of
+/// the list that the memory belongs to.
+pub(super) unsafe fn write_version(
+    start: NonNull<u8>,
+    trailer: Trailer,
+    sum: EntrySum,
+    value: &NewValue<'_>,
+    older: Option<VersionRef<'_>>,
+    pinned: &mut Option<NonNull<Pinned>>,
+) -> NonNull<Version> {
+    let version = start.cast::<Version>();
+    let len = u32::try_from(value.len()).expect("limits::FORMAT_VALUE_BYTES_MAX");
+    let flag = if matches!(value, NewValue::Shared(..)) { IS_PINNED } else { 0 };
+    let depth = older.map_or(0, |older| older.get().depth + 1);
+    // SAFETY: by the caller's promise there is room for what `version_bytes` counted.
+    unsafe {
+        version.write(Version { trailer, sum, len_and_flag: len | flag, depth });
+        if let Some(older) = older {
+            let links = ChainLinks { older: older.version, jump: jump_over(older).version };
+            version.add(1).cast::<ChainLinks>().write(links);
+        }
+        let payload = VersionRef::new(version).payload();
+        match value {
+            NewValue::Copied(bytes) => {
+                payload.copy_from_nonoverlapping(NonNull::from(*bytes).cast(), bytes.len());
+            }
+            NewValue::Shared(buffer, range) => {
+                let at = payload.cast::<Pinned>();
+                let (buffer, following) = (Arc::clone(buffer), pinned.take());
+                at.write(Pinned { buffer, start: range.start, following });
+                *pinned = Some(at);
+            }
+        }
+    }
+    version
+}
+
+/// Lets the buffers go that a list has pinned.
+///
+/// # Safety
+/// `pinned` was filled by [`write_version`] alone, and nobody reads the list any more.
+pub(super) unsafe fn unpin(mut pinned: Option<NonNull<Pinned>>) {
+    while let Some(at) = pinned {
+        // SAFETY: by the caller's promise it was written there, and is read for the last time.
+        pinned = unsafe { at.read() }.following;
+    }
+}
+
+/// Where the version on top of `older` jumps to.
+fn jump_over(older: VersionRef<'_>) -> VersionRef<'_> {
+    let Some(jump) = older.jump() else { return older };
+    let Some(second) = jump.jump() else { return older };
+    let [here, there, beyond] = [older, jump, second].map(|version| version.get().depth);
+    if here - there == there - beyond { second } else { older }
+}

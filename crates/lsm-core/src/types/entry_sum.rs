@@ -1,0 +1,71 @@
+//! [`EntrySum`]: what protects an operation from the caller's buffer to the table.
+//!
+//! Made of the caller's own bytes, before anything is copied; held against the section before it
+//! goes to the log, kept beside the entry in the memtable, and checked by the flush. So a bit that
+//! flips in any copy on the way is seen.
+//!
+//! Invariant: an entry in memory only; no file holds one, so that it may change.
+
+use super::{EntryKind, SeqNo, Trailer};
+use crate::codec::checksum64;
+
+/// Odd, so that every bit of what it multiplies counts.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Checksum of an operation that has no sequence number yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntrySum(u64);
+
+impl EntrySum {
+    /// The checksum of an operation on the key with the checksum `key_hash`.
+    #[inline]
+    pub fn new(key_hash: u64, kind: EntryKind, value: &[u8]) -> EntrySum {
+        let kind = (kind as u64 + 1).wrapping_mul(SPREAD);
+        EntrySum(key_hash.rotate_left(32) ^ checksum64(value).wrapping_add(kind))
+    }
+
+    /// The checksum of the entry that the operation becomes.
+    #[inline]
+    #[must_use]
+    pub fn numbered(self, seq: SeqNo) -> EntrySum {
+        EntrySum(self.0 ^ (seq.get() + 1).wrapping_mul(SPREAD))
+    }
+
+    /// The checksum of the entry of `key`; `None` if the trailer is of no kind that there is.
+    pub fn of_entry(key: &[u8], trailer: Trailer, value: &[u8]) -> Option<EntrySum> {
+        let sum = EntrySum::new(checksum64(key), trailer.kind()?, value);
+        Some(sum.numbered(trailer.seq()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_of_an_entry_counts() {
+        let seq = |n| SeqNo::new(n).unwrap();
+        let (key, value) = (*b"key", *b"value");
+        let trailer = Trailer::new(seq(7), EntryKind::Value);
+        let sum = EntrySum::of_entry(&key, trailer, &value);
+        for bit in 0..8 * value.len() {
+            let mut damaged = value;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(EntrySum::of_entry(&key, trailer, &damaged), sum);
+        }
+        for bit in 0..8 * key.len() {
+            let mut damaged = key;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(EntrySum::of_entry(&damaged, trailer, &value), sum);
+        }
+        for other in [
+            Trailer::new(seq(8), EntryKind::Value),
+            Trailer::new(seq(7), EntryKind::Handle),
+            Trailer::new(seq(7), EntryKind::Tombstone),
+        ] {
+            assert_ne!(EntrySum::of_entry(&key, other, &value), sum);
+        }
+        // Bytes that move from the key to the value.
+        assert_ne!(EntrySum::of_entry(b"keyv", trailer, b"alue"), sum);
+    }
+}
