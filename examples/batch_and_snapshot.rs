@@ -19,7 +19,8 @@ fn number(bytes: &[u8]) -> u64 {
 fn main() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("siltstone-batch-{}", std::process::id()));
     let db = Db::open(&folder)?;
-    let (accounts, journal) = (db.partition("accounts")?, db.partition("journal")?);
+    let accounts = db.partition("accounts")?;
+    let journal = db.partition("journal")?;
     accounts.put("alice", 100u64.to_be_bytes())?;
     accounts.put("bob", 0u64.to_be_bytes())?;
 

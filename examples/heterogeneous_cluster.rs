@@ -133,7 +133,8 @@ impl BadMemory {
         if !draw.is_multiple_of(100) || !self.has_metadata(file) {
             return;
         }
-        let (field, bit) = (draw / 100 % 4, draw / 400);
+        let field = draw / 100 % 4;
+        let bit = draw / 400;
         let is_metadata = entry_key(&entry.key).is_some() && entry.value.len() == PAYLOAD_BYTES;
         let name = match (is_metadata, field) {
             (true, 0 | 1) => {
@@ -163,7 +164,7 @@ impl BadMemory {
             }
             (false, _) => {
                 // Of a value one bit makes a deletion or a record known to be damaged.
-                let mask = if bit % 2 == 0 { 1 } else { 4 };
+                let mask = if bit.is_multiple_of(2) { 1 } else { 4 };
                 let Some(kind) = EntryKind::from_u8(entry.kind as u8 ^ mask) else { return };
                 entry.kind = kind;
                 "kind"
@@ -235,7 +236,8 @@ impl Cluster {
             shard.arriving = Some(Vec::new());
             shard.owner
         };
-        let (source, target) = (&self.nodes[from], &self.nodes[to]);
+        let source = &self.nodes[from];
+        let target = &self.nodes[to];
         let range = prefix(at)..format!("{at:02}0");
         report.moved += source.data.export(range, folder)?.entries;
         target.data.ingest(folder)?;
@@ -319,7 +321,9 @@ pub fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::default();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| -> Result<()> {
-        let (mut own, cluster, is_over) = (rng.fork(), &cluster, &is_over);
+        let mut own = rng.fork();
+        let cluster = &cluster;
+        let is_over = &is_over;
         let application = scope.spawn(move || -> Result<()> {
             while !is_over.load(Ordering::Relaxed) {
                 cluster.operate(&mut own)?;

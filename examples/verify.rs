@@ -38,7 +38,8 @@ fn main() -> Result<()> {
 
     // The damage is no value and no gap: its keys say so, all others read.
     let words = db.partition("words")?;
-    let (mut sound, mut lost) = (0, 0);
+    let mut sound = 0;
+    let mut lost = 0;
     for number in 0..10_000 {
         let key = format!("word{number:05}").into_bytes();
         match words.get(&key) {

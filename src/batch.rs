@@ -15,6 +15,7 @@ use crate::partition::Partition;
 /// [`commit`](Batch::commit) reports it and writes nothing.
 ///
 /// # Examples
+/// A batch is filled in one expression, or in place ([`Batch::of`]), as in a loop:
 /// ```
 /// use siltstone::{Db, Durability};
 ///
@@ -24,6 +25,12 @@ use crate::partition::Partition;
 /// let users = db.partition("users")?;
 /// let names = db.partition("names")?;
 /// db.batch().put(&users, "bob", "7").put(&names, "7", "bob").commit(Durability::Os)?;
+///
+/// let mut batch = db.batch();
+/// for number in 8..10_u32 {
+///     batch.of(&names).put(number.to_be_bytes(), "nobody");
+/// }
+/// batch.commit(Durability::Sync)?;
 /// # db.close()
 /// # }
 /// ```
@@ -46,6 +53,12 @@ impl Batch {
     #[inline]
     pub fn delete(self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
         Batch(self.0.delete(&partition.0, key))
+    }
+
+    /// Returns the part of the batch that concerns `partition`, to be filled in place.
+    #[inline]
+    pub fn of<'a>(&'a mut self, partition: &'a Partition) -> PartitionBatch<'a> {
+        PartitionBatch { batch: self, partition }
     }
 
     /// Returns the number of operations.
@@ -91,5 +104,35 @@ impl Batch {
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// The part of a batch that concerns one partition: [`Batch::of`].
+pub struct PartitionBatch<'a> {
+    batch: &'a mut Batch,
+    partition: &'a Partition,
+}
+
+impl PartitionBatch<'_> {
+    /// Sets `key` to `value`.
+    #[inline]
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
+        self.batch.0.add_put(&self.partition.0, key.as_ref(), value.as_ref());
+        self
+    }
+
+    /// Deletes `key`. A key that does not exist is no error.
+    #[inline]
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) -> &mut Self {
+        self.batch.0.add_delete(&self.partition.0, key.as_ref());
+        self
+    }
+}
+
+impl fmt::Debug for PartitionBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PartitionBatch")
+            .field("partition", &self.partition.name())
+            .finish_non_exhaustive()
     }
 }

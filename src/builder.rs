@@ -35,7 +35,7 @@ use crate::provided::ProvidedHooks;
 #[must_use = "a builder does nothing until it opens"]
 pub struct Builder {
     pub(crate) engine: lsm_core::Builder,
-    /// Where the application's own hooks are.
+    /// The source of the application's own hooks.
     application: Option<Arc<dyn HookProvider>>,
 }
 

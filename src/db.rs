@@ -8,6 +8,7 @@ use std::path::Path;
 
 use lsm_core::db::{Health, VerifyOptions, VerifyReport};
 use lsm_core::error::Result;
+use lsm_core::options::Options;
 use lsm_core::stats::Stats;
 use lsm_core::types::SeqNo;
 
@@ -64,6 +65,21 @@ impl Db {
         self.0.partition(name).map(Partition)
     }
 
+    /// Opens the partition `name`, and never creates it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PartitionNotFound`](crate::ErrorKind::PartitionNotFound) if there is no such
+    /// partition; otherwise as [`Db::partition`].
+    pub fn open_partition(&self, name: &str) -> Result<Partition> {
+        self.0.open_partition(name).map(Partition)
+    }
+
+    /// Returns whether there is a partition `name`. It may be dropped by the next moment;
+    /// [`Db::open_partition`] checks and opens in one step.
+    pub fn has_partition(&self, name: &str) -> bool {
+        self.0.has_partition(name)
+    }
+
     /// Opens the partition `name` with `options`: creates it if it does not exist, changes it if
     /// it has other options. Options that are fixed at creation must agree. If `options` name
     /// hooks, the partition has exactly those from then on; otherwise it keeps its own.
@@ -84,6 +100,11 @@ impl Db {
     pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
         let (stored, hooks) = options.into_parts();
         self.0.partition_with(name, stored, hooks).map(Partition)
+    }
+
+    /// Returns the options with which this handle opened the database.
+    pub fn options(&self) -> &Options {
+        self.0.options()
     }
 
     /// Returns the names of all partitions, in order.

@@ -142,10 +142,11 @@ mod internals;
 mod options;
 mod partition;
 mod provided;
+mod readable;
 mod snapshot;
 
 pub use ::metahive::{MetaHive, MetaHiveOptions};
-pub use batch::Batch;
+pub use batch::{Batch, PartitionBatch};
 pub use builder::Builder;
 pub use db::Db;
 #[cfg(feature = "internals")]
@@ -164,7 +165,8 @@ pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
 pub use lsm_core::types::{Epoch, SeqNo, Slice};
 pub use options::PartitionOptions;
 pub use partition::Partition;
-pub use snapshot::Snapshot;
+pub use readable::Readable;
+pub use snapshot::{PartitionSnapshot, Snapshot};
 
 /// The clock of a database: [`Builder::clock`].
 pub mod clock {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use lsm_core::db::{Commit, ExportSummary, IngestSummary};
 use lsm_core::error::Result;
+use lsm_core::options::Durability;
 use lsm_core::raw::{RawVersion, Walk};
 use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 use lsm_core::types::Slice;
@@ -43,6 +44,31 @@ impl Partition {
         self.0.put(key, value)
     }
 
+    /// Sets `key` to `value`, as durable as `durability` says.
+    ///
+    /// # Errors
+    /// Those of [`Partition::put`]. With [`Durability::Sync`] also
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) in a partition without a
+    /// log, and the error of the sync: then the write is visible, and it is unknown whether it is
+    /// durable.
+    ///
+    /// # Durability
+    /// With [`Durability::Sync`] the write, and every logged one before it, is on the device once
+    /// this returns.
+    ///
+    /// # Cost
+    /// That of [`Partition::put`], and with [`Durability::Sync`] one sync, shared by all who wait
+    /// for one.
+    #[inline]
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<Commit> {
+        self.0.put_with(key, value, durability)
+    }
+
     /// Sets `key` to `value` as [`Partition::put`] does, but returns an error where that would
     /// wait for compactions.
     ///
@@ -59,6 +85,13 @@ impl Partition {
     #[inline]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.delete(key)
+    }
+
+    /// Deletes `key`, as durable as `durability` says. Errors, durability and cost are those of
+    /// [`Partition::put_with`].
+    #[inline]
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
+        self.0.delete_with(key, durability)
     }
 
     /// Deletes `key` as [`Partition::delete`] does, but returns an error where that would wait for
@@ -127,6 +160,42 @@ impl Partition {
     pub fn cursor(&self) -> Cursor {
         self.0.cursor()
     }
+
+    /// Returns a cursor over the keys in `range`: every seek and move stays within it, and never
+    /// reads what lies behind its ends. Otherwise as [`Partition::cursor`].
+    pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        self.0.cursor_in(range)
+    }
+
+    /// Returns the first key and its value; `None` if the partition is empty.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`].
+    ///
+    /// # Cost
+    /// That of the first item of [`Partition::range`].
+    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the last key and its value; `None` if the partition is empty. Errors and cost are
+    /// those of [`Partition::first`].
+    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// Returns about how many keys there are. Overwritten and deleted entries count until a
+    /// compaction meets them: the figure is exact after [`Partition::compact`] over all keys, as
+    /// long as nothing is written and no snapshot is held.
+    ///
+    /// # Errors
+    /// A dropped partition, a closed store.
+    ///
+    /// # Cost
+    /// A few additions for each table; reads no file.
+    pub fn len_approx(&self) -> Result<u64> {
+        self.0.len_approx()
+    }
 }
 
 /// Options and maintenance.
@@ -140,6 +209,21 @@ impl Partition {
     /// [`Db::partition_with`](crate::Db::partition_with) they leave the hooks as they are.
     pub fn options(&self) -> PartitionOptions {
         self.0.options().into()
+    }
+
+    /// Writes the memtables of this partition to tables and waits until the tables are installed.
+    ///
+    /// # Errors
+    /// The failure of the flush. Nothing is lost: the data stays in the memtables and in the log.
+    ///
+    /// # Durability
+    /// Every write to this partition that returned before this call is durable, also if the
+    /// partition has no log.
+    ///
+    /// # Cost
+    /// One table and one edit of the manifest, if there is data in memory.
+    pub fn flush(&self) -> Result<()> {
+        self.0.flush()
     }
 
     /// Flushes the partition and compacts `range` to the bottom level. Deleted and overwritten

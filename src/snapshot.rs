@@ -3,11 +3,12 @@
 use std::fmt;
 
 use lsm_core::error::Result;
-use lsm_core::read::{Cursor, KeyRange, Range};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 use lsm_core::types::{SeqNo, Slice};
 use metahive::{Verified, VerifiedRange};
 
 use crate::partition::Partition;
+use crate::readable::Readable;
 
 /// The database at one moment, over all partitions. Cheap to clone.
 ///
@@ -37,6 +38,19 @@ impl Snapshot {
         self.0.get(&partition.0, key)
     }
 
+    /// Returns whether `key` existed in `partition`. Errors and cost are those of
+    /// [`Snapshot::get`].
+    #[inline]
+    pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.0.contains(&partition.0, key)
+    }
+
+    /// Returns `partition` as the snapshot sees it, for code that reads whatever is
+    /// [`Readable`](crate::Readable).
+    pub fn of(&self, partition: &Partition) -> PartitionSnapshot {
+        PartitionSnapshot { snapshot: self.clone(), partition: partition.clone() }
+    }
+
     /// Returns the keys and values that were in `range` of `partition`. Double-ended; errors are
     /// items, as for [`Partition::range`].
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> Range {
@@ -51,6 +65,17 @@ impl Snapshot {
     /// Returns the keys that began with `prefix`, and their values, in `partition`. Double-ended.
     pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Range {
         self.0.prefix(&partition.0, prefix)
+    }
+
+    /// Returns all keys that were in `partition`. Double-ended. Values are never touched.
+    pub fn keys(&self, partition: &Partition) -> Keys {
+        self.0.keys(&partition.0)
+    }
+
+    /// Returns a cursor over the keys that were in `range` of `partition`, as
+    /// [`Partition::cursor_in`] does.
+    pub fn cursor_in(&self, partition: &Partition, range: impl KeyRange) -> Cursor {
+        self.0.cursor_in(&partition.0, range)
     }
 
     /// Returns a cursor over `partition` as it was. An error is reported by the first seek.
@@ -81,5 +106,41 @@ impl Snapshot {
 impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// One partition as a snapshot sees it: [`Snapshot::of`]. Cheap to clone; it keeps the snapshot.
+#[derive(Clone, Debug)]
+pub struct PartitionSnapshot {
+    snapshot: Snapshot,
+    partition: Partition,
+}
+
+impl PartitionSnapshot {
+    /// Returns the snapshot.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Returns the partition.
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+}
+
+impl Readable for PartitionSnapshot {
+    type Range = Range;
+
+    #[inline]
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.snapshot.get(&self.partition, key)
+    }
+
+    fn range(&self, range: impl KeyRange) -> Range {
+        self.snapshot.range(&self.partition, range)
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        self.snapshot.prefix(&self.partition, prefix)
     }
 }

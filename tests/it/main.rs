@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod api;
+mod application;
 mod checkpoint;
 mod compat;
 mod concurrent;

@@ -45,7 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             around.pop();
         }
         let indent = 2 * around.len();
-        let (from, to) = (range.start, range.end);
+        let from = range.start;
+        let to = range.end;
         out.line(
             format_args!("{from:>width$}..{to:<width$} {:indent$}{text}", ""),
             &json!({ "from": from, "to": to, "depth": around.len(), "text": text }),

@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use siltstone::{Batch, Db, Durability, Partition, Result, Slice};
+use siltstone::{Db, Durability, ErrorKind, Partition, Result, Slice};
 
 use crate::output::Failure;
 
@@ -47,11 +47,13 @@ impl Existing {
 
     /// The partition `name`; refuses if there is none.
     pub(crate) fn partition(&self, name: &str) -> Result<Partition, Failure> {
-        if !partition_names(&self.db).iter().any(|known| known == name) {
-            let place = self.path.display();
-            return Err(Failure::NotFound(format!("no partition {name:?} in {place}")));
+        match self.db.open_partition(name) {
+            Err(error) if error.kind() == ErrorKind::PartitionNotFound => {
+                let place = self.path.display();
+                Err(Failure::NotFound(format!("no partition {name:?} in {place}")))
+            }
+            opened => Ok(opened?),
         }
-        Ok(self.db.partition(name)?)
     }
 }
 
@@ -113,37 +115,6 @@ pub(crate) fn count(partition: &Partition) -> Result<u64> {
     Ok(count)
 }
 
-/// Writes one entry.
-#[inline]
-pub(crate) fn put(
-    db: &Db,
-    partition: &Partition,
-    key: &[u8],
-    value: &[u8],
-    durability: Durability,
-) -> Result<()> {
-    match durability {
-        Durability::Os => partition.put(key, value)?,
-        Durability::Sync => db.batch().put(partition, key, value).commit(durability)?,
-    };
-    Ok(())
-}
-
-/// Deletes one entry.
-#[inline]
-pub(crate) fn delete(
-    db: &Db,
-    partition: &Partition,
-    key: &[u8],
-    durability: Durability,
-) -> Result<()> {
-    match durability {
-        Durability::Os => partition.delete(key)?,
-        Durability::Sync => db.batch().delete(partition, key).commit(durability)?,
-    };
-    Ok(())
-}
-
 /// Writes several entries, all or nothing.
 pub(crate) fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     db: &Db,
@@ -151,8 +122,11 @@ pub(crate) fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     entries: impl IntoIterator<Item = (K, V)>,
     durability: Durability,
 ) -> Result<()> {
-    let add = |batch: Batch, (key, value): (K, V)| batch.put(partition, key, value);
-    entries.into_iter().fold(db.batch(), add).commit(durability)?;
+    let mut batch = db.batch();
+    for (key, value) in entries {
+        batch.of(partition).put(key, value);
+    }
+    batch.commit(durability)?;
     Ok(())
 }
 

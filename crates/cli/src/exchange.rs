@@ -61,7 +61,8 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
     );
     let existing = Existing::open(&args.target.database)?;
     let summary = existing.partition(&args.target.partition)?.export(range, &args.folder)?;
-    let (entries, tables) = (summary.entries, summary.tables);
+    let entries = summary.entries;
+    let tables = summary.tables;
     let mut out = Output::new(args.target.json);
     let json = json!({ "exported": entries, "tables": tables, "bytes": summary.bytes });
     out.line(format_args!("exported {entries} entries in {tables} tables"), &json)?;
@@ -82,7 +83,8 @@ pub(crate) struct IngestArgs {
 pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
     let db = Db::open(&args.target.database)?;
     let summary = db.partition(&args.target.partition)?.ingest(&args.folder)?;
-    let (entries, tables) = (summary.entries, summary.tables);
+    let entries = summary.entries;
+    let tables = summary.tables;
     let mut out = Output::new(args.target.json);
     let json = json!({ "ingested": entries, "tables": tables, "bytes": summary.bytes });
     out.line(format_args!("ingested {entries} entries in {tables} tables"), &json)?;

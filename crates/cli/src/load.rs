@@ -122,7 +122,8 @@ fn load(args: &Args) -> Result<(), Failure> {
     loader.write(&mut refused)?;
     db.flush()?;
 
-    let (entries, bytes) = (loader.entries, loader.bytes);
+    let entries = loader.entries;
+    let bytes = loader.bytes;
     let skipped = skipped.count + refused.count;
     let mut out = Output::new(args.target.json);
     out.line(
@@ -203,9 +204,12 @@ fn is_beyond_limits(key: &[u8], value: &[u8]) -> bool {
 fn check(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
-    let (mut skipped, mut refused) = (Named::new("skipped"), Named::new("skipped"));
-    let (mut missing, mut different) = (Named::new("missing"), Named::new("different"));
-    let (mut equal, mut bytes) = (0u64, 0u64);
+    let mut skipped = Named::new("skipped");
+    let mut refused = Named::new("skipped");
+    let mut missing = Named::new("missing");
+    let mut different = Named::new("different");
+    let mut equal = 0u64;
+    let mut bytes = 0u64;
     let mut compare = |key: Vec<u8>, value: Vec<u8>| -> Result<(), Failure> {
         match partition.get(&key)? {
             Some(stored) if *stored == value[..] => {
@@ -234,7 +238,8 @@ fn check(args: &Args) -> Result<(), Failure> {
         }
     }
 
-    let (missing, different) = (missing.count, different.count);
+    let missing = missing.count;
+    let different = different.count;
     let skipped = skipped.count + refused.count;
     let mut out = Output::new(args.target.json);
     out.line(

@@ -2,8 +2,8 @@
 //! runs if they are asked to, and name all damage.
 //!
 //! Opening the database replays its log, so damage that opening refuses is reported like any
-//! other. What was found of a run that is stopped is printed when it stops, with a mark in a file
-//! from which the next run goes on.
+//! other. A run that is stopped prints its findings, and writes a mark to a file from which the
+//! next run goes on.
 //!
 //! Invariant: a name or a phrase from a file reaches the terminal escaped.
 

@@ -76,7 +76,9 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
     let argument = |text: &Option<OsString>| -> Result<Option<Vec<u8>>, Failure> {
         text.as_deref().map(|text| bytes.argument(text)).transpose()
     };
-    let (prefix, from, to) = (argument(&args.prefix)?, argument(&args.from)?, argument(&args.to)?);
+    let prefix = argument(&args.prefix)?;
+    let from = argument(&args.from)?;
+    let to = argument(&args.to)?;
 
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;

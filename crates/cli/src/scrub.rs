@@ -45,7 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let mut run = Run { part: &args.part, tables: 0, bytes: 0 };
-    let (mut stopped, mut is_damaged) = (None, false);
+    let mut stopped = None;
+    let mut is_damaged = false;
     for partition in partitions(&existing, args.partition.as_deref(), mark)? {
         let report = run.scrub(&partition, mark)?;
         is_damaged |= !report.is_undamaged();
@@ -76,7 +77,8 @@ fn partitions(
     for name in names {
         let partition = existing.partition(&name)?;
         let walk = partition.walk()?;
-        let (db, id) = (walk.db_id(), walk.partition_id());
+        let db = walk.db_id();
+        let id = walk.partition_id();
         let is_wrong =
             |mark: ScrubMark| mark.db() != db || (only.is_some() && mark.partition() != Some(id));
         if mark.is_some_and(is_wrong) {
@@ -113,7 +115,8 @@ impl Run<'_> {
             .on_progress(|progress| {
                 bar.set_length(progress.bytes);
                 bar.set_position(progress.bytes_done);
-                let (tables, bytes) = (progress.files_done, progress.bytes_done);
+                let tables = progress.files_done;
+                let bytes = progress.bytes_done;
                 self.part.goes_on(self.tables + tables, self.bytes + bytes)
             });
         let report = partition.scrub(options);

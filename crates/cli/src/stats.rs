@@ -1,4 +1,4 @@
-//! `stats`: what the engine says of itself, as a table for people or as one JSON object.
+//! `stats`: statistics and health of the engine, as a table for people or as one JSON object.
 //!
 //! The only place that knows the fields of [`Stats`]; those of [`Health`] are in `stats/health.rs`.
 //! This command opens the database, which replays the log and starts all counters at 0. So the
@@ -48,7 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 out.raw(b"\n")?;
             }
         }
-        let (stats, health) = (existing.db.stats(), existing.db.health());
+        let stats = existing.db.stats();
+        let health = existing.db.health();
         out.line(text(&stats, &health), &json(&stats, &health))?;
         out.flush()?;
     }
@@ -147,7 +148,8 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
     }
     row("all", &sum);
     if partition.memtable_bytes > 0 {
-        let (size, sealed) = (bytes(partition.memtable_bytes), partition.sealed_memtable_count);
+        let size = bytes(partition.memtable_bytes);
+        let sealed = partition.sealed_memtable_count;
         let _ = writeln!(text, "  {size} in memtables, {sealed} of them sealed");
     }
     if partition.compaction_debt_bytes > 0 {
@@ -232,7 +234,8 @@ mod tests {
 
     #[test]
     fn before_the_first_write_there_is_no_amplification() {
-        let (stats, health) = (Stats::default(), Health::default());
+        let stats = Stats::default();
+        let health = Health::default();
         assert_eq!(json(&stats, &health)["since_open"]["write_amplification"], Value::Null);
         assert!(text(&stats, &health).contains("write amplification  -\n"));
     }

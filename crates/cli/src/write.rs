@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use serde_json::json;
 use siltstone::{Db, Durability};
 
-use crate::engine::{self, Existing, Target};
+use crate::engine::{Existing, Target};
 use crate::output::{Bytes, Failure, Output};
 
 /// Arguments of `put`.
@@ -25,10 +25,11 @@ pub(crate) struct PutArgs {
 /// Sets a key to a value; makes the database and the partition if they are not there.
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = Bytes::new(args.hex);
-    let (key, value) = (bytes.argument(&args.key)?, bytes.argument(&args.value)?);
+    let key = bytes.argument(&args.key)?;
+    let value = bytes.argument(&args.value)?;
     let db = Db::open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;
-    engine::put(&db, &partition, &key, &value, Durability::Sync)?;
+    partition.put_with(&key, &value, Durability::Sync)?;
     tell(&args.target, "put", &bytes.text(&key))?;
     Ok(db.close()?)
 }
@@ -54,7 +55,7 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     if !partition.contains(&key)? {
         return Err(Failure::NotFound(format!("no key {}", bytes.text(&key))));
     }
-    engine::delete(&existing.db, &partition, &key, Durability::Sync)?;
+    partition.delete_with(&key, Durability::Sync)?;
     tell(&args.target, "deleted", &bytes.text(&key))?;
     Ok(existing.db.close()?)
 }

@@ -194,7 +194,9 @@ fn a_scrub_in_parts_comes_to_its_end() {
     let at = folder.path();
     sealed(at);
     let part = ["scrub", "db", "--json", "--resume", "mark", "--at-most", "1KiB"];
-    let (mut runs, mut tables, mut entries) = (0, 0, 0);
+    let mut runs = 0;
+    let mut tables = 0;
+    let mut entries = 0;
     loop {
         let printed = run(at, &part, 0);
         let mut mark = Value::Null;

@@ -17,6 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kind of a failure, in the words that a caller branches on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The operating system refused or failed a file operation. The store is still usable unless
@@ -52,6 +53,7 @@ pub enum ErrorKind {
 
 /// The place of damaged bytes, as precisely as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Damage {
     /// Name of the partition, where the file belongs to one.
     pub partition: Option<String>,
@@ -126,13 +128,22 @@ struct Inner {
     source: Option<Source>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Source {
-    Io { error: io::Error, path: PathBuf, is_sync: bool },
+    /// `path` is not known for an error that was converted.
+    Io {
+        error: Arc<io::Error>,
+        path: Option<PathBuf>,
+        is_sync: bool,
+    },
     Own(Error),
 }
 
 /// An error of the engine. See [`ErrorKind`] for what to do about it.
+///
+/// Its text contains its cause. So [`source`](std::error::Error::source) returns nothing: who
+/// prints a chain of causes, as `anyhow` does for `{:#}`, would print the cause twice. The
+/// operating system's error is [`Error::io_source`].
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
@@ -153,12 +164,10 @@ impl Error {
 
     /// A failed file operation: `deed` is the verb ("append to", "sync"), `path` its object.
     pub fn io(deed: &str, path: &Path, source: io::Error) -> Self {
-        let full =
-            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        let kind = if full { ErrorKind::NoSpace } else { ErrorKind::Io };
         let message = format!("cannot {deed} {}: {source}", path.display());
         let is_sync = deed.starts_with("sync");
-        let source = Source::Io { error: source, path: path.to_owned(), is_sync };
+        let kind = kind_of_io(&source);
+        let source = Source::Io { error: source.into(), path: Some(path.to_owned()), is_sync };
         Self::build(kind, message, None, Some(source))
     }
 
@@ -183,20 +192,21 @@ impl Error {
         Self::build(kind, message.into(), damage, Some(Source::Own(source)))
     }
 
-    fn map_damage(self, edit: impl FnOnce(&mut Damage)) -> Self {
+    fn map_damage(self, edit: &dyn Fn(&mut Damage)) -> Self {
         let Some(mut damage) = self.0.damage.clone() else { return self };
         edit(&mut damage);
-        let kind = self.0.kind;
-        let message = self.0.message.clone();
-        // A source cannot be cloned out of the shared error, so the old error becomes the source.
-        let source = self.0.source.is_some().then_some(Source::Own(self.clone()));
-        Self::build(kind, message, Some(damage), source)
+        let source = match &self.0.source {
+            // Its text is part of this error's, so it has to say the same.
+            Some(Source::Own(error)) => Some(Source::Own(error.clone().map_damage(edit))),
+            source => source.clone(),
+        };
+        Self::build(self.0.kind, self.0.message.clone(), Some(damage), source)
     }
 
     /// Adds the partition to a corruption that does not name one yet.
     #[must_use]
     pub fn in_partition(self, name: &str) -> Self {
-        self.map_damage(|d| {
+        self.map_damage(&|d| {
             d.partition.get_or_insert_with(|| name.to_owned());
         })
     }
@@ -204,7 +214,7 @@ impl Error {
     /// Adds the user key to a corruption that does not name one yet.
     #[must_use]
     pub fn at_key(self, key: &[u8]) -> Self {
-        self.map_damage(|d| {
+        self.map_damage(&|d| {
             d.key.get_or_insert_with(|| key.to_vec());
         })
     }
@@ -240,7 +250,7 @@ impl Error {
     /// The file or folder whose operation failed, where one is at the root.
     pub fn path(&self) -> Option<&Path> {
         match self.0.source.as_ref()? {
-            Source::Io { path, .. } => Some(path),
+            Source::Io { path, .. } => path.as_deref(),
             Source::Own(e) => e.path(),
         }
     }
@@ -273,18 +283,124 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self.0.source.as_ref()? {
-            Source::Io { error, .. } => Some(error),
-            Source::Own(e) => Some(e),
+impl std::error::Error for Error {}
+
+/// Equal are errors of one kind that say the same.
+impl PartialEq for Error {
+    fn eq(&self, other: &Error) -> bool {
+        let is_same = Arc::ptr_eq(&self.0, &other.0);
+        is_same || (self.0.kind == other.0.kind && self.to_string() == other.to_string())
+    }
+}
+
+impl Eq for Error {}
+
+fn kind_of_io(error: &io::Error) -> ErrorKind {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        _ => ErrorKind::Io,
+    }
+}
+
+impl From<io::Error> for Error {
+    /// Returns the error of the engine that was made an [`io::Error`], if it is one.
+    fn from(error: io::Error) -> Error {
+        if let Some(own) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            return own.clone();
         }
+        let kind = kind_of_io(&error);
+        let message = error.to_string();
+        let source = Source::Io { error: error.into(), path: None, is_sync: false };
+        Error::build(kind, message, None, Some(source))
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        let kind = match (error.io_source(), error.kind()) {
+            (Some(source), _) => source.kind(),
+            (None, ErrorKind::NoSpace) => io::ErrorKind::StorageFull,
+            (None, ErrorKind::Corruption) => io::ErrorKind::InvalidData,
+            (None, ErrorKind::Locked) => io::ErrorKind::ResourceBusy,
+            (None, ErrorKind::LimitExceeded) => io::ErrorKind::InvalidInput,
+            (None, ErrorKind::InvalidArgument) => io::ErrorKind::InvalidInput,
+            (None, ErrorKind::ReservedKey) => io::ErrorKind::InvalidInput,
+            (None, ErrorKind::WouldStall) => io::ErrorKind::WouldBlock,
+            (None, ErrorKind::PartitionNotFound) => io::ErrorKind::NotFound,
+            (None, ErrorKind::Unsupported) => io::ErrorKind::Unsupported,
+            (None, _) => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Error {
+    /// An error is its kind, its text and its damage.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+
+        let mut fields = serializer.serialize_struct("Error", 3)?;
+        fields.serialize_field("kind", &self.0.kind)?;
+        fields.serialize_field("message", &self.to_string())?;
+        fields.serialize_field("damage", &self.0.damage)?;
+        fields.end()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The text of an error and of its causes, as `anyhow` prints it for `{:#}`.
+    fn chain(error: &dyn std::error::Error) -> String {
+        let mut text = error.to_string();
+        let mut cause = error.source();
+        while let Some(next) = cause {
+            text += &format!(": {next}");
+            cause = next.source();
+        }
+        text
+    }
+
+    #[test]
+    fn a_chain_of_causes_names_each_cause_once() {
+        let io = Error::io("sync", Path::new("x"), io::Error::other("the device is gone"));
+        assert_eq!(chain(&io), "cannot sync x: the device is gone");
+        let told = Error::because(ErrorKind::ReadOnly, "no writes", io);
+        assert_eq!(chain(&told), "no writes: cannot sync x: the device is gone");
+        let damage = Error::corruption("a.sst", 17, "bad checksum");
+        let told = Error::because(ErrorKind::Corruption, "compaction failed", damage);
+        let told = told.in_partition("p");
+        let text = "compaction failed: corruption: bad checksum in a.sst at offset 17, \
+                    partition \"p\"";
+        assert_eq!(chain(&told), text);
+        assert_eq!(told.damage().and_then(|damage| damage.partition.as_deref()), Some("p"));
+    }
+
+    #[test]
+    fn errors_go_to_io_errors_and_back() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let error = Error::io("append to", Path::new("x"), full);
+        let io = io::Error::from(error.clone());
+        assert_eq!(io.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(io.to_string(), error.to_string());
+        assert_eq!(Error::from(io), error);
+        let rotten = io::Error::from(Error::corruption("a.sst", 17, "bad checksum"));
+        assert_eq!(rotten.kind(), io::ErrorKind::InvalidData);
+        let foreign = Error::from(io::Error::from(io::ErrorKind::PermissionDenied));
+        assert_eq!((foreign.kind(), foreign.path()), (ErrorKind::Io, None));
+        let source = foreign.io_source().map(io::Error::kind);
+        assert_eq!(source, Some(io::ErrorKind::PermissionDenied));
+    }
+
+    #[test]
+    fn errors_are_equal_if_they_say_the_same() {
+        let one = Error::limit("key length", 7, 6);
+        assert_eq!(one, Error::limit("key length", 7, 6));
+        assert_ne!(one, Error::limit("key length", 8, 6));
+        assert_ne!(one, Error::new(ErrorKind::InvalidArgument, one.to_string()));
+    }
 
     #[test]
     fn corruption_names_file_offset_partition_and_key() {

@@ -51,6 +51,7 @@ pub(crate) struct Counters {
 
 /// One level of a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LevelStats {
     /// Tables in it.
@@ -65,6 +66,7 @@ pub struct LevelStats {
 
 /// One partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PartitionStats {
     /// Its name.
@@ -85,6 +87,7 @@ pub struct PartitionStats {
 
 /// A copy of all counts, from `Db::stats`.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// The partitions in the order of their names.

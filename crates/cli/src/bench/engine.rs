@@ -26,12 +26,12 @@ impl Engine for Measured {
 
     #[inline]
     fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<()> {
-        engine::put(&self.db, &self.partition, key, value, durability(when))
+        self.partition.put_with(key, value, durability(when)).map(drop)
     }
 
     #[inline]
     fn delete(&self, key: &[u8], when: When) -> Result<()> {
-        engine::delete(&self.db, &self.partition, key, durability(when))
+        self.partition.delete_with(key, durability(when)).map(drop)
     }
 
     fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<()> {

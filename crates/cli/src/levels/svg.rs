@@ -181,7 +181,8 @@ impl<'a> Scale<'a> {
                 change[last] -= share;
             }
         }
-        let (mut density, mut sum) = (0.0, 0.0);
+        let mut density = 0.0;
+        let mut sum = 0.0;
         let stops = keys.into_iter().zip(change).map(|(key, change)| {
             let stop = (key, sum);
             density += change;

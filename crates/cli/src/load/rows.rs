@@ -157,7 +157,8 @@ fn csv_row(lines: &mut Lines<impl BufRead>) -> Result<Option<Vec<Vec<u8>>>, RowF
     }
     let first = lines.number;
     let fault = |line, what: &str| RowFault::Fault(Fault { line, what: what.to_owned() });
-    let (mut fields, mut at) = (Vec::new(), 0);
+    let mut fields = Vec::new();
+    let mut at = 0;
     loop {
         let mut field = Vec::new();
         if text.get(at) == Some(&b'"') {
@@ -222,7 +223,8 @@ fn json_entry(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
         let what = e.to_string();
         what.split(" at line 1").next().unwrap_or(&what).to_owned() + " in the JSON"
     })?;
-    let (key, value) = (json_field(&object, "key")?, json_field(&object, "value")?);
+    let key = json_field(&object, "key")?;
+    let value = json_field(&object, "value")?;
     if object.len() > 2 {
         return Err("more fields than key and value".to_owned());
     }
@@ -271,7 +273,8 @@ fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
         }
         word <<= 6 * (4 - four.len());
         // Bits that belong to no byte must be zeros, so that bytes have one spelling.
-        let (len, rest) = (four.len() - 1, word << 8 << (8 * (four.len() - 1)));
+        let len = four.len() - 1;
+        let rest = word << 8 << (8 * (four.len() - 1));
         if len == 0 || rest != 0 {
             return None;
         }

@@ -35,7 +35,8 @@ pub(super) fn text(health: &Health) -> String {
     }
     for StallHealth { partition, reason, pressure_permille, since, .. } in &health.stalls {
         let how = if *pressure_permille < 1000 { "slowed down" } else { "stopped" };
-        let (name, since) = (escaped(partition), seconds(*since));
+        let name = escaped(partition);
+        let since = seconds(*since);
         let value =
             format!("writers of {name}, {how} by {reason}, {pressure_permille}/1000, for {since}");
         line("held back", &value);
@@ -70,7 +71,8 @@ pub(super) fn text(health: &Health) -> String {
 
 fn failure_text(failure: &BackgroundFailure) -> String {
     let BackgroundFailure { reason, class, severity, resume, error, .. } = failure;
-    let (attempts, since) = (failure.attempts, seconds(failure.since));
+    let attempts = failure.attempts;
+    let since = seconds(failure.since);
     let again = match failure.retry_in {
         Some(retry) => format!("again in {}", seconds(retry)),
         None => "not tried again".to_owned(),

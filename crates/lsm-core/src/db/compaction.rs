@@ -152,12 +152,7 @@ impl DbInner {
 
     /// Compacts a range of a partition to the bottom, on the calling thread.
     pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
-        self.check_not_closed()?;
-        partition.check_live()?;
-        let mut between = self.between_groups();
-        self.seal(&mut between, partition);
-        drop(between);
-        self.finish_flushes(std::slice::from_ref(partition))?;
+        self.flush_now(partition)?;
         let range = UserRange { start: end_of(&bounds.0), end: end_of(&bounds.1) };
         if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
             return Ok(());

@@ -30,6 +30,7 @@ use crate::fs::names::{FileKind, FileName};
 
 /// What was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Reason {
     /// A commit was appended to the log.
@@ -52,6 +53,7 @@ pub enum Reason {
 
 /// How it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Class {
     /// The device is full.
@@ -68,6 +70,7 @@ pub enum Class {
 
 /// What it means for writers. Readers go on in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Severity {
     /// Nothing, or the error of their own call.
@@ -81,6 +84,7 @@ pub enum Severity {
 
 /// How the store goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Resume {
     /// The call got the error; the next one tries anew, with a new file where one is needed.
@@ -156,6 +160,7 @@ pub fn rule(reason: Reason, class: Class) -> Option<Rule> {
 
 /// A failure of background work that no success followed yet.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct BackgroundFailure {
     /// What was being done.

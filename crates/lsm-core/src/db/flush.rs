@@ -196,6 +196,16 @@ impl DbInner {
         self.finish_flushes(&partitions)
     }
 
+    /// Seals and flushes one partition.
+    pub(super) fn flush_now(&self, partition: &Arc<PartitionState>) -> Result<()> {
+        self.check_not_closed()?;
+        partition.check_live()?;
+        let mut between = self.between_groups();
+        self.seal(&mut between, partition);
+        drop(between);
+        self.finish_flushes(std::slice::from_ref(partition))
+    }
+
     /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
     /// closed meanwhile.
     pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {

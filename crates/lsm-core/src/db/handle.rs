@@ -1,5 +1,8 @@
-//! The handles of the public face: [`Db`], [`Partition`], [`Snapshot`]. Thin: each call a few
-//! lines over the rooms that do the work.
+//! The engine's handles: [`Db`], [`Partition`], [`Snapshot`]. Each call is a few lines over the
+//! parts that do the work.
+//!
+//! Applications use the types of the same names of siltstone, where errors, durability and cost of
+//! each call are documented.
 
 use std::any::Any;
 use std::fmt;
@@ -17,7 +20,7 @@ use super::verify::{VerifyOptions, VerifyReport};
 use super::write::{Admission, Batch, write_one};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
-use crate::options::PartitionOptions;
+use crate::options::{Durability, Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::raw;
 use crate::read::{self, Cursor, GetContext, KeyRange, Keys, Range, prefix_bounds};
@@ -93,26 +96,41 @@ impl Db {
         Ok(Partition { db: self.clone(), state })
     }
 
-    /// The names of all partitions, in order.
+    /// Opens the partition `name`, which must exist.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PartitionNotFound`] if it does not exist; otherwise as [`Db::partition`].
+    pub fn open_partition(&self, name: &str) -> Result<Partition> {
+        let state = self.inner().existing_partition(name)?;
+        Ok(Partition { db: self.clone(), state })
+    }
+
+    /// Returns whether there is a partition `name`.
+    pub fn has_partition(&self, name: &str) -> bool {
+        self.inner().has_partition(name)
+    }
+
+    /// Returns the options that the database was opened with.
+    pub fn options(&self) -> &Options {
+        &self.inner().options
+    }
+
+    /// Returns the names of all partitions, in order.
     pub fn partition_names(&self) -> Vec<String> {
         self.inner().partition_names()
     }
 
-    /// Drops the partition `name` with all that is in it. Handles to it refuse from then on;
-    /// iterators and snapshots that exist go on reading it.
-    ///
-    /// # Durability
-    /// Durable once this returns.
+    /// Drops the partition `name` durably. Iterators and snapshots that exist go on reading it.
     pub fn drop_partition(&self, name: &str) -> Result<()> {
         self.inner().drop_partition(name)
     }
 
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn batch(&self) -> Batch {
         Batch::new(self.clone())
     }
 
-    /// The database as it is now, over all partitions.
+    /// Takes a snapshot of the database.
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.inner();
         let registered = inner.snapshots.register(|| inner.visible_seq());
@@ -130,12 +148,12 @@ impl Db {
         self.inner().sync_through_seq(seq)
     }
 
-    /// The newest operation that is on the device, with every logged one before it.
+    /// Returns the newest operation that is on the device, with every logged one before it.
     pub fn durable_seq(&self) -> SeqNo {
         self.inner().durable_seq()
     }
 
-    /// The newest operation that readers see.
+    /// Returns the newest operation that readers see.
     pub fn visible_seq(&self) -> SeqNo {
         self.inner().visible_seq()
     }
@@ -155,29 +173,17 @@ impl Db {
         self.inner().background.wait_idle(&**self.inner())
     }
 
-    /// Reads every live file and reports all damage: each table with all that is in it, the log as
-    /// far as it is written at the call, the manifest. Reads past the block cache and, where the
-    /// system allows it, past the page cache; but what was not synced yet lies there alone. Writes,
-    /// flushes and compactions go on meanwhile. Nothing is repaired.
-    ///
-    /// # Errors
-    /// Damage is no error but in the report, and so is a file that cannot be read. A closed
-    /// database, a mark of another one.
-    ///
-    /// # Cost
-    /// Reads the whole database; see [`VerifyOptions::bytes_per_second`]. Keeps the index and the
-    /// bloom of one table in memory. Tables that become obsolete stay until they were read.
+    /// Reads every live file and reports all damage.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.inner().verify(options)
     }
 
-    /// What the engine counts.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.inner().stats()
     }
 
-    /// Whether writers are taken and background work keeps up, and how far everything is from its
-    /// limit.
+    /// Returns whether writes are accepted and background work keeps up.
     pub fn health(&self) -> Health {
         self.inner().health()
     }
@@ -222,54 +228,58 @@ impl Partition {
         &self.state
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.state.name
     }
 
-    /// Its stored options.
+    /// Returns the stored options.
     pub fn options(&self) -> PartitionOptions {
         (*self.state.view().version.options).clone()
     }
 
     /// Sets `key` to `value`.
-    ///
-    /// # Errors
-    /// A limit (nothing is written), a dropped partition, a full disk, a closed or read-only
-    /// store.
-    ///
-    /// # Durability
-    /// [`Durability::Os`](crate::options::Durability::Os); for more see [`Batch::commit`] and [`Db::wait_durable`].
+    #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Value, key.as_ref(), value.as_ref(), Admission::Wait)
+        self.put_with(key, value, Durability::Os)
     }
 
-    /// As [`Partition::put`], but refused instead of held back.
-    ///
-    /// # Errors
-    /// [`ErrorKind::WouldStall`] with the reason: nothing was written.
+    /// Sets `key` to `value`, as durable as `durability` says.
+    #[inline]
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<Commit> {
+        let value = value.as_ref();
+        write_one(self, EntryKind::Value, key.as_ref(), value, durability, Admission::Wait)
+    }
+
+    /// Sets `key` to `value`; an error where that would wait for compactions.
     pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Value, key.as_ref(), value.as_ref(), Admission::Try)
+        let value = value.as_ref();
+        write_one(self, EntryKind::Value, key.as_ref(), value, Durability::Os, Admission::Try)
     }
 
-    /// Deletes `key`; fine if it does not exist. Errors and durability as [`Partition::put`].
+    /// Deletes `key`; no error if it does not exist.
+    #[inline]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Admission::Wait)
+        self.delete_with(key, Durability::Os)
     }
 
-    /// As [`Partition::delete`], but refused instead of held back. Errors as
-    /// [`Partition::try_put`].
+    /// Deletes `key`, as durable as `durability` says.
+    #[inline]
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], durability, Admission::Wait)
+    }
+
+    /// Deletes `key`; an error where that would wait for compactions.
     pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Admission::Try)
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Durability::Os, Admission::Try)
     }
 
-    /// The value of `key`.
-    ///
-    /// # Errors
-    /// Corruption that names file and key if the way to it is damaged; never an older value.
-    ///
-    /// # Cost
-    /// Allocates nothing on a miss. Reads at most one data block per level, if it is not cached.
+    /// Returns the value of `key`; never an older one where the newest is damaged.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.get_at(None, key.as_ref())
@@ -288,37 +298,54 @@ impl Partition {
         found.map_err(|error| error.in_partition(&self.state.name))
     }
 
-    /// Whether `key` exists. As [`Partition::get`].
+    /// Returns whether `key` exists.
+    #[inline]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(key)?.is_some())
     }
 
-    /// All keys and values in `range`, as they are now. Double-ended.
+    /// Returns the keys and values in `range`, as they are now.
     pub fn range(&self, range: impl KeyRange) -> Range {
         self.scan(range.bounds())
     }
 
-    /// All keys and values. Double-ended.
+    /// Returns all keys and values.
     pub fn iter(&self) -> Range {
         self.range(..)
     }
 
-    /// All keys that begin with `prefix`, and their values. Double-ended.
+    /// Returns the keys that begin with `prefix`, and their values.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.scan(prefix_bounds(prefix.as_ref()))
     }
 
-    /// All keys. Double-ended; values are never touched.
+    /// Returns all keys. Values are never touched.
     pub fn keys(&self) -> Keys {
         self.iter().keys()
     }
 
-    /// A cursor over the partition as it is now.
-    ///
-    /// # Panics
-    /// Never for the state of the store: an error is told by the first seek.
+    /// Returns a cursor over the partition as it is now. An error is reported by the first seek.
     pub fn cursor(&self) -> Cursor {
-        Cursor::open(&(..).bounds(), self.reader(None))
+        self.cursor_in(..)
+    }
+
+    /// Returns a cursor over the keys in `range`.
+    pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        Cursor::open(&range.bounds(), self.reader(None))
+    }
+
+    /// Returns about how many keys there are: entries of memtables and tables, less two for each
+    /// tombstone of a table.
+    pub fn len_approx(&self) -> Result<u64> {
+        let Observation { view, .. } = self.observe(None)?;
+        let in_memory: u64 = view.memtables().map(|memtable| memtable.entry_count()).sum();
+        let mut entries: u64 = 0;
+        let mut tombstones: u64 = 0;
+        for (_, table) in view.version.tables() {
+            entries += table.meta.entries;
+            tombstones += table.meta.tombstones;
+        }
+        Ok(in_memory + entries.saturating_sub(2 * tombstones))
     }
 
     fn scan(&self, bounds: read::Bounds) -> Range {
@@ -356,8 +383,14 @@ impl Partition {
         if self.state.existed_at(snapshot.seq()) { Ok(()) } else { self.state.check_live() }
     }
 
-    /// Compacts `range` to the bottom level: deleted and overwritten data in it is gone
-    /// afterwards, unless a snapshot needs it. Flushes first.
+    /// Writes the memtables of the partition to tables and waits for it.
+    pub fn flush(&self) -> Result<()> {
+        let flushed = self.db().flush_now(&self.state);
+        self.db().deliver();
+        flushed
+    }
+
+    /// Flushes, and compacts `range` to the bottom level.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         let compacted = self.db().compact(&self.state, &range.bounds());
         self.db().deliver();
@@ -391,34 +424,51 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The sequence number up to which it sees.
+    /// Returns the sequence number of the newest operation that it sees.
     pub fn seq(&self) -> SeqNo {
         self.registered.seq()
     }
 
-    /// The value that `key` had in `partition`. As [`Partition::get`].
+    /// Returns the value that `key` had in `partition`.
+    #[inline]
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         partition.get_at(Some(self), key.as_ref())
     }
 
-    /// Keys and values that were in `range` of `partition`. Double-ended.
+    /// Returns whether `key` existed in `partition`.
+    #[inline]
+    pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(partition, key)?.is_some())
+    }
+
+    /// Returns the keys and values that were in `range` of `partition`.
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> Range {
         Range::new(range.bounds(), partition.reader(Some(self)))
     }
 
-    /// All keys and values that were in `partition`. Double-ended.
+    /// Returns all keys and values that were in `partition`.
     pub fn iter(&self, partition: &Partition) -> Range {
         self.range(partition, ..)
     }
 
-    /// Keys that begin with `prefix`, and their values, that were in `partition`. Double-ended.
+    /// Returns the keys that began with `prefix`, and their values, in `partition`.
     pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Range {
         Range::new(prefix_bounds(prefix.as_ref()), partition.reader(Some(self)))
     }
 
-    /// A cursor over `partition` as it was.
+    /// Returns all keys that were in `partition`. Values are never touched.
+    pub fn keys(&self, partition: &Partition) -> Keys {
+        self.iter(partition).keys()
+    }
+
+    /// Returns a cursor over `partition` as it was.
     pub fn cursor(&self, partition: &Partition) -> Cursor {
-        Cursor::open(&(..).bounds(), partition.reader(Some(self)))
+        self.cursor_in(partition, ..)
+    }
+
+    /// Returns a cursor over the keys that were in `range` of `partition`.
+    pub fn cursor_in(&self, partition: &Partition, range: impl KeyRange) -> Cursor {
+        Cursor::open(&range.bounds(), partition.reader(Some(self)))
     }
 }
 

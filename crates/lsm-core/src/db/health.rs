@@ -18,6 +18,7 @@ use crate::types::SeqNo;
 
 /// A value that may not grow without end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Gauge {
     /// What it is now.
     pub value: u64,
@@ -42,6 +43,7 @@ impl fmt::Display for Gauge {
 
 /// A partition whose writers are held back.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct StallHealth {
     /// Its name.
@@ -56,6 +58,7 @@ pub struct StallHealth {
 
 /// How far a partition is from its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PartitionHealth {
     /// Its name.
@@ -68,6 +71,7 @@ pub struct PartitionHealth {
 
 /// The health of a database, from `Db::health`.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
     /// Why the store takes no writes, if it does not. It resumes by itself.

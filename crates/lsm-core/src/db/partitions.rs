@@ -52,6 +52,19 @@ impl DbInner {
         self.create_partition(name, options.cloned().unwrap_or_default(), hooks)
     }
 
+    /// The partition `name`, which must exist.
+    pub(super) fn existing_partition(&self, name: &str) -> Result<Arc<PartitionState>> {
+        self.check_not_closed()?;
+        check_partition_name(name)?;
+        let partition = self.catalog.named(name).ok_or_else(|| not_found(name))?;
+        check_complete(&partition)?;
+        Ok(partition)
+    }
+
+    pub(super) fn has_partition(&self, name: &str) -> bool {
+        self.catalog.named(name).is_some()
+    }
+
     fn create_partition(
         &self,
         name: &str,
@@ -103,8 +116,7 @@ impl DbInner {
         }
         let _between = self.between_groups();
         let Some(partition) = self.catalog.named(name) else {
-            let message = format!("there is no partition {name:?}");
-            return Err(Error::new(ErrorKind::PartitionNotFound, message));
+            return Err(not_found(name));
         };
         let mut editing = self.catalog.edit()?;
         // A failure leaves in doubt whether the partition is gone. Until a later edit has settled
@@ -135,4 +147,8 @@ impl DbInner {
     pub(super) fn partition_names(&self) -> Vec<String> {
         self.catalog.names()
     }
+}
+
+fn not_found(name: &str) -> Error {
+    Error::new(ErrorKind::PartitionNotFound, format!("there is no partition {name:?}"))
 }

@@ -121,6 +121,7 @@ pub(super) fn write_one(
     kind: EntryKind,
     key: &[u8],
     value: &[u8],
+    durability: Durability,
     admission: Admission,
 ) -> Result<Commit> {
     let db = partition.db();
@@ -129,6 +130,7 @@ pub(super) fn write_one(
     check_value(&db.options, state, value)?;
     let bytes = (key.len() + value.len()) as u64;
     check_batch(&db.options, state, bytes)?;
+    check_durability(state, durability)?;
     match admission {
         Admission::Wait => db.admit(std::iter::once(&**state), bytes)?,
         Admission::Try => db.try_admit(std::iter::once(&**state), bytes)?,
@@ -144,7 +146,7 @@ pub(super) fn write_one(
         prepared
     })?;
     let sections = Sections::One(section);
-    commit(db, Prepared { sections, durability: Durability::Os }, pending)
+    commit(db, Prepared { sections, durability }, pending)
 }
 
 /// Operations on any partitions that become visible, and durable, together or not at all.
@@ -174,14 +176,24 @@ impl Batch {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Batch {
-        self.push(partition, EntryKind::Value, key.as_ref(), value.as_ref());
+        self.add_put(partition, key.as_ref(), value.as_ref());
         self
     }
 
     /// Deletes `key` in `partition`; fine if it does not exist.
     pub fn delete(mut self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
-        self.push(partition, EntryKind::Tombstone, key.as_ref(), &[]);
+        self.add_delete(partition, key.as_ref());
         self
+    }
+
+    /// Sets `key` to `value` in `partition`, in place.
+    pub fn add_put(&mut self, partition: &Partition, key: &[u8], value: &[u8]) {
+        self.push(partition, EntryKind::Value, key, value);
+    }
+
+    /// Deletes `key` in `partition`, in place.
+    pub fn add_delete(&mut self, partition: &Partition, key: &[u8]) {
+        self.push(partition, EntryKind::Tombstone, key, &[]);
     }
 
     /// How many operations there are.

@@ -224,6 +224,11 @@ impl Cursor {
         self.settle_forward(moved)
     }
 
+    /// Moves to the first key strictly behind `key`, within the bounds.
+    pub fn seek_after(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.seek(successor(key.as_ref()))
+    }
+
     /// Moves to the last key before `key`, within the bounds.
     pub fn seek_before(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.check_readable()?;

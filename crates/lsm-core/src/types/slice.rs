@@ -1,6 +1,8 @@
 //! [`Slice`], the byte string that reads return.
 //!
-//! Up to [`Slice::INLINE_BYTES`] live inside it; longer ones share a buffer by reference count.
+//! Up to [`Slice::INLINE_BYTES`] live inside it; longer ones share a buffer by reference count. A
+//! vector that the caller gives away is kept as it is: to move it into the other kind of buffer
+//! would copy it.
 //! Cloning never copies more than the struct.
 
 use std::borrow::Borrow;
@@ -18,6 +20,7 @@ pub struct Slice(Repr);
 enum Repr {
     Inline { len: u8, bytes: [u8; Slice::INLINE_BYTES] },
     Shared { buffer: Arc<[u8]>, start: u32, len: u32 },
+    Owned(Arc<Vec<u8>>),
 }
 
 impl Slice {
@@ -60,6 +63,7 @@ impl Deref for Slice {
             Repr::Shared { buffer, start, len } => {
                 &buffer[*start as usize..*start as usize + *len as usize]
             }
+            Repr::Owned(bytes) => bytes,
         }
     }
 }
@@ -72,8 +76,44 @@ impl From<Arc<[u8]>> for Slice {
 }
 
 impl From<Vec<u8>> for Slice {
+    /// Keeps the vector, unless it fits inside the slice.
     fn from(bytes: Vec<u8>) -> Slice {
+        if bytes.len() <= Slice::INLINE_BYTES {
+            return Slice::copy_from(&bytes);
+        }
+        Slice(Repr::Owned(Arc::new(bytes)))
+    }
+}
+
+impl From<String> for Slice {
+    fn from(text: String) -> Slice {
+        Slice::from(text.into_bytes())
+    }
+}
+
+impl From<&str> for Slice {
+    fn from(text: &str) -> Slice {
+        Slice::copy_from(text.as_bytes())
+    }
+}
+
+impl<const N: usize> From<[u8; N]> for Slice {
+    fn from(bytes: [u8; N]) -> Slice {
         Slice::copy_from(&bytes)
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Slice {
+    fn from(bytes: &[u8; N]) -> Slice {
+        Slice::copy_from(bytes)
+    }
+}
+
+#[cfg(feature = "bytes")]
+impl From<Slice> for bytes::Bytes {
+    /// Shares the buffer of a slice that has one; up to [`Slice::INLINE_BYTES`] are moved.
+    fn from(slice: Slice) -> bytes::Bytes {
+        bytes::Bytes::from_owner(slice)
     }
 }
 
@@ -136,6 +176,36 @@ impl Hash for Slice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vector_that_is_given_away_is_not_copied() {
+        let bytes = vec![7; 5000];
+        let at = bytes.as_ptr();
+        let slice = Slice::from(bytes);
+        assert_eq!(slice.as_ptr(), at);
+        assert_eq!(slice.clone().as_ptr(), at);
+        let text = "a string of more than thirty bytes".to_owned();
+        let at = text.as_ptr();
+        assert_eq!(Slice::from(text).as_ptr(), at);
+    }
+
+    #[test]
+    fn slices_are_made_of_what_is_bytes() {
+        assert_eq!(Slice::from("text"), b"text");
+        assert_eq!(Slice::from("text".to_owned()), b"text");
+        assert_eq!(Slice::from(*b"text"), b"text");
+        assert_eq!(Slice::from(b"text"), b"text");
+        assert_eq!(Slice::from(b"text".to_vec()), b"text");
+    }
+
+    #[cfg(feature = "bytes")]
+    #[test]
+    fn bytes_share_the_buffer_of_a_slice() {
+        let buffer: Arc<[u8]> = vec![7; 5000].into();
+        let bytes = bytes::Bytes::from(Slice::from(buffer.clone()));
+        assert_eq!(bytes.as_ptr(), buffer.as_ptr());
+        assert_eq!(bytes::Bytes::from(Slice::from("short")), "short");
+    }
 
     #[test]
     fn short_and_long_strings_read_back_and_long_ones_share() {

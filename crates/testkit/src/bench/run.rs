@@ -362,7 +362,9 @@ fn run_threads<E: Engine>(
     let (elapsed, mut tallies) = thread::scope(|scope| -> Result<_, E::Error> {
         let mut handles = Vec::new();
         for (number, (mut worker, count)) in all.into_iter().zip(&counts).enumerate() {
-            let (ended, barrier, stop) = (ended.clone(), &barrier, &stop);
+            let ended = ended.clone();
+            let barrier = &barrier;
+            let stop = &stop;
             let work = move || -> Result<Tally, E::Error> {
                 barrier.wait();
                 let mut meter =

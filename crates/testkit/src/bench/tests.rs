@@ -64,7 +64,9 @@ impl Engine for Map {
 }
 
 fn plan(ops: Option<u64>) -> Plan {
-    let (key_bytes, value_bytes, threads) = (16, 100, 2);
+    let key_bytes = 16;
+    let value_bytes = 100;
+    let threads = 2;
     Plan { records: 1000, ops, key_bytes, value_bytes, threads, when: When::Os, seed: 7 }
 }
 

@@ -218,7 +218,8 @@ impl<E: Engine> Worker<E> {
     }
 
     fn overwrite(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
-        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        let mut rng = Rng::new(self.seed);
+        let mut key = Vec::new();
         for _ in self.ops.clone() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             self.put(&key, self.when, meter)?;
@@ -232,7 +233,8 @@ impl<E: Engine> Worker<E> {
         &mut self,
         meter: &mut Meter<'_>,
     ) -> Result<(), E::Error> {
-        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        let mut rng = Rng::new(self.seed);
+        let mut key = Vec::new();
         while !meter.must_stop() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             self.put(&key, self.when, meter)?;
@@ -242,7 +244,8 @@ impl<E: Engine> Worker<E> {
     }
 
     fn read(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
-        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        let mut rng = Rng::new(self.seed);
+        let mut key = Vec::new();
         for _ in self.ops.clone() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             meter.found(self.engine.get(&key)?.is_some());
@@ -252,7 +255,8 @@ impl<E: Engine> Worker<E> {
     }
 
     fn read_missing(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
-        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        let mut rng = Rng::new(self.seed);
+        let mut key = Vec::new();
         for _ in self.ops.clone() {
             self.keys.missing(rng.below(self.keys.records()), &mut key);
             meter.found(self.engine.get(&key)?.is_some());
@@ -267,7 +271,8 @@ impl<E: Engine> Worker<E> {
     }
 
     fn seek(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
-        let (mut rng, mut key) = (Rng::new(self.seed), Vec::new());
+        let mut rng = Rng::new(self.seed);
+        let mut key = Vec::new();
         for _ in self.ops.clone() {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             self.walk(&key, 1 + SEEK_NEXTS, meter)?;

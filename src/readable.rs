@@ -1,0 +1,89 @@
+//! [`Readable`]: one trait for everything that shows the keys of one partition.
+
+use lsm_core::error::Result;
+use lsm_core::read::{KeyRange, Range};
+use lsm_core::types::Slice;
+
+use crate::partition::Partition;
+
+/// The keys of one partition at one moment or at the present: a [`Partition`], or a partition as a
+/// [`Snapshot`](crate::Snapshot) sees it ([`Snapshot::of`](crate::Snapshot::of)).
+///
+/// For code that reads and need not know from what. Whoever has a `Partition` calls its own methods,
+/// which have the same names and need no import.
+///
+/// # Examples
+/// ```
+/// use siltstone::{Db, Readable, Result};
+///
+/// fn total(accounts: &impl Readable) -> Result<u64> {
+///     let mut total = 0;
+///     for account in accounts.iter() {
+///         let (_, balance) = account?;
+///         total += u64::from_be_bytes(balance[..].try_into().expect("eight bytes"));
+///     }
+///     Ok(total)
+/// }
+///
+/// # fn main() -> Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary folder");
+/// # let db = Db::open(dir.path())?;
+/// let accounts = db.partition("accounts")?;
+/// accounts.put("alice", 7_u64.to_be_bytes())?;
+/// let before = db.snapshot();
+/// accounts.put("bob", 5_u64.to_be_bytes())?;
+/// assert_eq!(total(&accounts)?, 12);
+/// assert_eq!(total(&before.of(&accounts))?, 7);
+/// # db.close()
+/// # }
+/// ```
+pub trait Readable {
+    /// The iterator over keys and values.
+    type Range: DoubleEndedIterator<Item = Result<(Slice, Slice)>>;
+
+    /// Returns the value of `key`.
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>>;
+
+    /// Returns the keys and values in `range`.
+    fn range(&self, range: impl KeyRange) -> Self::Range;
+
+    /// Returns the keys that begin with `prefix`, and their values.
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Self::Range;
+
+    /// Returns whether `key` exists.
+    fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// Returns all keys and values.
+    fn iter(&self) -> Self::Range {
+        self.range(..)
+    }
+
+    /// Returns the first key and its value.
+    fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the last key and its value.
+    fn last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next_back().transpose()
+    }
+}
+
+impl Readable for Partition {
+    type Range = Range;
+
+    #[inline]
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        Partition::get(self, key)
+    }
+
+    fn range(&self, range: impl KeyRange) -> Range {
+        Partition::range(self, range)
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        Partition::prefix(self, prefix)
+    }
+}

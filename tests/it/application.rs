@@ -1,0 +1,191 @@
+//! Calls that make an application's code shorter: partitions that must exist, reads of whatever is
+//! readable, batches filled in place, conversions.
+
+use std::ops::Bound;
+
+use siltstone::{
+    Db, Durability, Error, ErrorKind, Partition, PartitionOptions, Readable, Result, Slice,
+};
+
+fn open() -> (tempfile::TempDir, Db, Partition) {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    let p = db.partition("p").unwrap();
+    (folder, db, p)
+}
+
+#[test]
+fn a_partition_that_must_exist_is_not_created() {
+    let (_folder, db, _p) = open();
+    assert!(db.has_partition("p") && !db.has_partition("q"));
+    assert_eq!(db.open_partition("q").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+    assert_eq!(db.partition_names(), ["default", "p"]);
+    assert_eq!(db.open_partition("p").unwrap().name(), "p");
+    db.drop_partition("p").unwrap();
+    assert!(!db.has_partition("p"));
+    assert_eq!(db.open_partition("p").unwrap_err().kind(), ErrorKind::PartitionNotFound);
+}
+
+#[test]
+fn a_database_tells_its_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::builder(folder.path()).write_buffer_bytes(123 << 10).open().unwrap();
+    assert_eq!(db.options().write_buffer_bytes, 123 << 10);
+}
+
+#[test]
+fn a_batch_is_filled_in_place_and_in_a_chain() {
+    let (_folder, db, p) = open();
+    let q = db.partition("q").unwrap();
+    let mut batch = db.batch().put(&p, "chained", "1");
+    for n in 0..5_u8 {
+        batch.of(&p).put([n], [n]).delete([n + 1]);
+        batch.of(&q).put([n], "");
+    }
+    assert_eq!(batch.len(), 16);
+    assert_eq!(p.iter().count(), 0);
+    batch.commit(Durability::Os).unwrap();
+    let keys: Vec<Slice> = p.keys().map(|key| key.unwrap()).collect();
+    assert_eq!(keys, [&[0][..], &[1], &[2], &[3], &[4], b"chained"]);
+    assert_eq!(q.iter().count(), 5);
+    let mut refused = db.batch();
+    refused.of(&p).put("", "an empty key").put("k", "v");
+    assert_eq!(refused.commit(Durability::Os).unwrap_err().kind(), ErrorKind::LimitExceeded);
+    assert!(!p.contains("k").unwrap());
+}
+
+#[test]
+fn one_write_is_as_durable_as_it_asks() {
+    let (_folder, db, p) = open();
+    let put = p.put_with("k", "v", Durability::Sync).unwrap();
+    assert!(db.durable_seq() >= put.seq);
+    let deleted = p.delete_with("k", Durability::Sync).unwrap();
+    assert!(db.durable_seq() >= deleted.seq && !p.contains("k").unwrap());
+    let bare = db.partition_with("bare", PartitionOptions::new().logged(false)).unwrap();
+    bare.put_with("k", "v", Durability::Os).unwrap();
+    let refused = bare.put_with("k", "w", Durability::Sync).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(bare.get("k").unwrap().unwrap(), "v");
+}
+
+/// Reads through the trait alone.
+fn summary(keys: &impl Readable) -> Result<(Vec<Slice>, Option<Slice>, bool, usize)> {
+    let all: Result<Vec<Slice>> = keys.iter().map(|item| item.map(|(key, _)| key)).collect();
+    let ends = keys.first()?.map(|(key, _)| key);
+    assert_eq!(ends.as_ref(), all.as_ref().ok().and_then(|all| all.first()));
+    let last = keys.last()?.map(|(key, _)| key);
+    Ok((all?, last, keys.contains("b")?, keys.prefix("b").count()))
+}
+
+#[test]
+fn a_partition_and_a_snapshot_of_it_are_read_by_the_same_code() {
+    let (_folder, db, p) = open();
+    assert_eq!(summary(&p).unwrap(), (vec![], None, false, 0));
+    p.put("a", "1").unwrap();
+    p.put("b", "2").unwrap();
+    let snapshot = db.snapshot();
+    p.delete("b").unwrap();
+    p.put("c", "3").unwrap();
+    let now = ["a", "c"].map(Slice::from).to_vec();
+    assert_eq!(summary(&p).unwrap(), (now, Some("c".into()), false, 0));
+    let then = ["a", "b"].map(Slice::from).to_vec();
+    let seen = snapshot.of(&p);
+    assert_eq!(summary(&seen).unwrap(), (then.clone(), Some("b".into()), true, 1));
+    let keys: Vec<Slice> = snapshot.keys(&p).map(|key| key.unwrap()).collect();
+    assert_eq!(keys, then);
+    assert!(snapshot.contains(&p, "b").unwrap() && !snapshot.contains(&p, "c").unwrap());
+}
+
+#[test]
+fn a_cursor_stays_within_its_range_and_seeks_behind_a_key() {
+    let (_folder, db, p) = open();
+    for key in ["a", "b", "b\0", "c", "d"] {
+        p.put(key, "").unwrap();
+    }
+    let snapshot = db.snapshot();
+    p.delete("c").unwrap();
+    for (mut cursor, keys) in [
+        (p.cursor_in("b".."d"), vec!["b", "b\0"]),
+        (snapshot.cursor_in(&p, "b".."d"), vec!["b", "b\0", "c"]),
+        (p.cursor_in((Bound::Excluded("b"), Bound::Unbounded)), vec!["b\0", "d"]),
+    ] {
+        cursor.seek_to_first().unwrap();
+        let mut found = Vec::new();
+        while cursor.valid() {
+            found.push(String::from_utf8(cursor.key().to_vec()).unwrap());
+            cursor.next().unwrap();
+        }
+        assert_eq!(found, keys);
+        cursor.seek("a").unwrap();
+        assert_eq!(cursor.key(), keys[0].as_bytes());
+        cursor.seek_to_last().unwrap();
+        assert_eq!(cursor.key(), keys[keys.len() - 1].as_bytes());
+    }
+    let mut cursor = p.cursor();
+    for (behind, next) in [("a", "b"), ("b", "b\0"), ("b\0", "d"), ("0", "a")] {
+        cursor.seek_after(behind).unwrap();
+        assert_eq!(cursor.key(), next.as_bytes(), "behind {behind:?}");
+    }
+    cursor.seek_after("d").unwrap();
+    assert!(!cursor.valid());
+}
+
+#[test]
+fn the_ends_and_the_length_of_a_partition() {
+    let (_folder, db, p) = open();
+    assert_eq!((p.first().unwrap(), p.last().unwrap(), p.len_approx().unwrap()), (None, None, 0));
+    for n in 0..100_u8 {
+        p.put([n], [n]).unwrap();
+    }
+    assert_eq!(p.first().unwrap(), Some(([0].into(), [0].into())));
+    assert_eq!(p.last().unwrap(), Some(([99].into(), [99].into())));
+    assert_eq!(p.len_approx().unwrap(), 100);
+    p.flush().unwrap();
+    for n in 0..50_u8 {
+        p.delete([n]).unwrap();
+    }
+    p.compact(..).unwrap();
+    assert_eq!(p.len_approx().unwrap(), 50);
+    assert_eq!(p.first().unwrap(), Some(([50].into(), [50].into())));
+    db.drop_partition("p").unwrap();
+    assert_eq!(p.len_approx().unwrap_err().kind(), ErrorKind::PartitionNotFound);
+}
+
+#[test]
+fn one_partition_is_flushed_and_the_others_are_not() {
+    let (_folder, db, p) = open();
+    let q = db.partition("q").unwrap();
+    p.put("k", "v").unwrap();
+    q.put("k", "v").unwrap();
+    p.flush().unwrap();
+    let stats = db.stats();
+    let tables: Vec<u64> =
+        stats.partitions.iter().map(|partition| partition.levels[0].table_count).collect();
+    assert_eq!(tables, [0, 1, 0]);
+    db.close().unwrap();
+    assert_eq!(p.flush().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn statistics_health_and_errors_are_serialized() {
+    let (_folder, db, p) = open();
+    p.put("k", "v").unwrap();
+    let stats = serde_json::to_value(db.stats()).unwrap();
+    assert_eq!(stats["partitions"][1]["name"], "p");
+    assert_eq!(stats["batch_count"], 1);
+    let health = serde_json::to_value(db.health()).unwrap();
+    assert_eq!(health["read_only"], serde_json::Value::Null);
+    let error = serde_json::to_value(Error::corruption("a.sst", 17, "bad checksum")).unwrap();
+    assert_eq!(error["kind"], "Corruption");
+    assert_eq!(error["damage"]["offset"], 17);
+}
+
+#[test]
+fn a_value_becomes_bytes_without_a_copy() {
+    let (_folder, _db, p) = open();
+    p.put("k", vec![7; 5000]).unwrap();
+    let value = p.get("k").unwrap().unwrap();
+    let at = value.as_ptr();
+    let bytes = bytes::Bytes::from(value);
+    assert_eq!((bytes.as_ptr(), bytes.len()), (at, 5000));
+}
