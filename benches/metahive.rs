@@ -89,9 +89,18 @@ fn writes(c: &mut Criterion) {
     }
 }
 
+fn flushed(store: Store) -> Store {
+    store.db.flush().expect("background work succeeds");
+    store
+}
+
+fn compacted(store: Store) -> Store {
+    store.partition.compact(..).expect("a store without readers compacts");
+    store
+}
+
 /// From a memtable to a table, and from two tables whose records alternate to one level.
 fn background(c: &mut Criterion) {
-    let flush = |store: &Store| store.db.flush().expect("background work succeeds");
     let mut group = c.benchmark_group("metahive");
     group.throughput(Throughput::Elements(RECORDS)).sample_size(10);
     for (name, has_metahive) in SIDES {
@@ -102,26 +111,18 @@ fn background(c: &mut Criterion) {
                 store.fill(0..RECORDS);
                 store
             };
-            let flushed = |store: Store| {
-                flush(&store);
-                store
-            };
             b.iter_batched(filled, flushed, BatchSize::PerIteration);
         });
         group.bench_function(format!("compact/{name}"), |b| {
-            let flushed = || {
+            let two_tables = || {
                 let mut store = empty();
                 for first in [0, 1] {
                     store.fill((first..RECORDS).step_by(2));
-                    flush(&store);
+                    store.db.flush().expect("background work succeeds");
                 }
                 store
             };
-            let compacted = |store: Store| {
-                store.partition.compact(..).expect("a store without readers compacts");
-                store
-            };
-            b.iter_batched(flushed, compacted, BatchSize::PerIteration);
+            b.iter_batched(two_tables, compacted, BatchSize::PerIteration);
         });
     }
     group.finish();

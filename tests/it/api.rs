@@ -9,8 +9,11 @@ fn open(dir: &tempfile::TempDir) -> Db {
 }
 
 fn pairs(range: impl Iterator<Item = siltstone::Result<(Slice, Slice)>>) -> Vec<(String, String)> {
-    let text = |slice: &Slice| String::from_utf8(slice.to_vec()).unwrap();
-    range.map(|pair| pair.unwrap()).map(|(k, v)| (text(&k), text(&v))).collect()
+    range.map(|pair| pair.unwrap()).map(|(key, value)| (text(&key), text(&value))).collect()
+}
+
+fn text(slice: &Slice) -> String {
+    String::from_utf8(slice.to_vec()).unwrap()
 }
 
 #[test]

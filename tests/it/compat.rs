@@ -47,12 +47,12 @@ type Operation = (&'static str, Vec<u8>, Option<Vec<u8>>);
 
 /// The batches of the fixture in order. Frozen with format version 1.
 fn batches() -> Vec<Vec<Operation>> {
-    let value = |n: usize| format!("value {n} {}", "sand and silt ".repeat(n % 9)).into_bytes();
     let mut batches = Vec::new();
     for n in 0..240 {
         let key = format!("key {:03}", n * 37 % 90).into_bytes();
         let partition = if n % 3 == 0 { "plain" } else { "packed" };
-        let value = (n % 7 != 5).then(|| value(n));
+        let value = (n % 7 != 5)
+            .then(|| format!("value {n} {}", "sand and silt ".repeat(n % 9)).into_bytes());
         let mut batch = vec![(partition, key.clone(), value)];
         if n % 10 == 0 {
             batch.push(("default", key, Some(n.to_string().into_bytes())));
@@ -87,16 +87,18 @@ fn expected() -> Content {
 /// Writes the fixture: three epochs, tables on several levels, a log of several segments.
 fn write(is_closed: bool) -> MemFs {
     let fs = MemFs::new();
-    let small = |compression| {
-        let options = PartitionOptions::new().compression(compression).block_bytes(512);
-        options.table_bytes(2 << 10).level0_tables(2).level_base_bytes(2 << 10).level_multiplier(2)
-    };
+    let small = PartitionOptions::new()
+        .block_bytes(512)
+        .table_bytes(2 << 10)
+        .level0_tables(2)
+        .level_base_bytes(2 << 10)
+        .level_multiplier(2);
     let batches = batches();
     let mut written = 0;
     for (epoch, end) in [90, 170, 240].into_iter().enumerate() {
         let db = builder(&fs).open().unwrap();
-        db.partition_with("packed", small(Compression::Lz4)).unwrap();
-        db.partition_with("plain", small(Compression::None)).unwrap();
+        db.partition_with("packed", small.clone().compression(Compression::Lz4)).unwrap();
+        db.partition_with("plain", small.clone().compression(Compression::None)).unwrap();
         if epoch == 0 {
             db.partition("dropped").unwrap().put("gone", "for good").unwrap();
             let options = PartitionOptions::new().logged(false);

@@ -147,13 +147,15 @@ impl Store {
     }
 }
 
+/// The number of a key, and the version that its value says.
+fn entry(entry: siltstone::Result<(Slice, Slice)>) -> (usize, u64) {
+    let (key, value) = entry.unwrap();
+    let n = number(&key);
+    (n, version_of(n, &value))
+}
+
 /// Empties a range, from alternating ends if asked, and checks its order.
 fn collect(range: Range, both_ends: bool) -> Vec<(usize, u64)> {
-    let entry = |entry: siltstone::Result<(Slice, Slice)>| {
-        let (key, value) = entry.unwrap();
-        let n = number(&key);
-        (n, version_of(n, &value))
-    };
     let mut range = range;
     let mut front = Vec::new();
     let mut back = Vec::new();

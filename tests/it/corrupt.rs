@@ -421,9 +421,14 @@ fn flip_bits(store: &Store) {
         let len = store.fs.read_raw(&path).unwrap().len();
         for at in 0..len {
             for bit in 0..8 {
-                let what = || format!("bit {bit} of byte {at} of {} flipped", path.display());
                 let loss = loss_at(&path, Loss::Unattested);
-                tally.case(store, "flips", loss, what, |fs| fs.corrupt(&path, at as u64, 1 << bit));
+                tally.case(
+                    store,
+                    "flips",
+                    loss,
+                    || format!("bit {bit} of byte {at} of {} flipped", path.display()),
+                    |fs| fs.corrupt(&path, at as u64, 1 << bit),
+                );
             }
         }
     }
@@ -452,19 +457,34 @@ fn cut_and_extend(store: &Store) {
         let bytes = store.fs.read_raw(&path).unwrap();
         let name = path.display();
         for len in lengths(&bytes) {
-            let what = || format!("{name} cut to {len} bytes");
             let loss = loss_at(&path, Loss::Tail);
-            tally.case(store, "cuts", loss, what, |fs| fs.truncate_raw(&path, len));
+            tally.case(
+                store,
+                "cuts",
+                loss,
+                || format!("{name} cut to {len} bytes"),
+                |fs| fs.truncate_raw(&path, len),
+            );
         }
         let mut rng = Rng::new(5);
         for count in [1, 7, 8, 24, 512, 4096] {
             let zeros = bytes.len() as u64 + count;
-            let what = || format!("{name} extended by {count} zeros");
-            tally.case(store, "zeros", Loss::Nothing, what, |fs| fs.truncate_raw(&path, zeros));
+            tally.case(
+                store,
+                "zeros",
+                Loss::Nothing,
+                || format!("{name} extended by {count} zeros"),
+                |fs| fs.truncate_raw(&path, zeros),
+            );
             let garbage = (0..count).map(|_| rng.next_u64() as u8);
             let bytes: Vec<u8> = bytes.iter().copied().chain(garbage).collect();
-            let what = || format!("{name} extended by {count} bytes of garbage");
-            tally.case(store, "garbage", Loss::Nothing, what, |fs| fs.write_raw(&path, &bytes));
+            tally.case(
+                store,
+                "garbage",
+                Loss::Nothing,
+                || format!("{name} extended by {count} bytes of garbage"),
+                |fs| fs.write_raw(&path, &bytes),
+            );
         }
     }
     tally.finish(store);
@@ -491,26 +511,41 @@ fn overwrite(store: &Store) {
             if byte == set || (byte == 0 && at % 16 != 1) {
                 continue;
             }
-            let what = || format!("byte {at} of {name} set to {set:#x}");
             let mask = byte ^ set;
             let loss = loss_at(&path, Loss::Unattested);
-            tally.case(store, "bytes", loss, what, |fs| fs.corrupt(&path, at as u64, mask));
+            tally.case(
+                store,
+                "bytes",
+                loss,
+                || format!("byte {at} of {name} set to {set:#x}"),
+                |fs| fs.corrupt(&path, at as u64, mask),
+            );
         }
         let sectors: Vec<usize> = (0..bytes.len()).step_by(SECTOR).collect();
         let end = |at: usize| (at + SECTOR).min(bytes.len());
         for (number, &at) in sectors.iter().enumerate() {
             let mut zeroed = bytes.clone();
             zeroed[at..end(at)].fill(0);
-            let what = || format!("sector {at} of {name} zeroed");
             let loss = loss_at(&path, Loss::Tail);
-            tally.case(store, "zeroed", loss, what, |fs| fs.write_raw(&path, &zeroed));
+            tally.case(
+                store,
+                "zeroed",
+                loss,
+                || format!("sector {at} of {name} zeroed"),
+                |fs| fs.write_raw(&path, &zeroed),
+            );
             for &other in &sectors[number + 1..] {
                 let len = (end(at) - at).min(end(other) - other);
                 let mut swapped = bytes.clone();
                 let (left, right) = swapped.split_at_mut(other);
                 left[at..at + len].swap_with_slice(&mut right[..len]);
-                let what = || format!("sectors {at} and {other} of {name} swapped");
-                tally.case(store, "sector swaps", loss, what, |fs| fs.write_raw(&path, &swapped));
+                tally.case(
+                    store,
+                    "sector swaps",
+                    loss,
+                    || format!("sectors {at} and {other} of {name} swapped"),
+                    |fs| fs.write_raw(&path, &swapped),
+                );
             }
         }
     }
@@ -534,31 +569,50 @@ fn mix_up_files(store: &Store, twin: &Store) {
         for (number, path) in files.iter().enumerate() {
             let name = path.display();
             let bytes = store.fs.read_raw(path).unwrap();
-            let what = || format!("{name} missing");
-            let outcome =
-                tally.case(store, "missing", Loss::Nothing, what, |fs| fs.remove_raw(path));
+            let outcome = tally.case(
+                store,
+                "missing",
+                Loss::Nothing,
+                || format!("{name} missing"),
+                |fs| fs.remove_raw(path),
+            );
             assert_ne!(outcome, Some(Outcome::Whole), "{name} is not needed");
             for other in &files[number + 1..] {
                 let others = store.fs.read_raw(other).unwrap();
-                let what = || format!("{name} and {} swapped", other.display());
-                tally.case(store, "file swaps", Loss::Nothing, what, |fs| {
-                    fs.write_raw(path, &others)?;
-                    fs.write_raw(other, &bytes)
-                });
+                tally.case(
+                    store,
+                    "file swaps",
+                    Loss::Nothing,
+                    || format!("{name} and {} swapped", other.display()),
+                    |fs| {
+                        fs.write_raw(path, &others)?;
+                        fs.write_raw(other, &bytes)
+                    },
+                );
             }
             for (age, past) in store.past.iter().enumerate() {
                 let Ok(stale) = past.read_raw(path) else { continue };
-                let what = || format!("{name} as it was at moment {age}");
                 let loss = loss_at(path, Loss::Tail);
-                tally.case(store, "stale", loss, what, |fs| fs.write_raw(path, &stale));
+                tally.case(
+                    store,
+                    "stale",
+                    loss,
+                    || format!("{name} as it was at moment {age}"),
+                    |fs| fs.write_raw(path, &stale),
+                );
             }
             for other in twin.files(kind) {
                 let foreign = twin.fs.read_raw(&other).unwrap();
-                let what = || format!("{name} replaced by {} of a twin", other.display());
                 // A reserve is nothing but zeros, whose ever it is.
                 let is_zeros = foreign.iter().all(|byte| *byte == 0);
                 let loss = if is_zeros { loss_at(path, Loss::Tail) } else { Loss::Nothing };
-                tally.case(store, "foreign", loss, what, |fs| fs.write_raw(path, &foreign));
+                tally.case(
+                    store,
+                    "foreign",
+                    loss,
+                    || format!("{name} replaced by {} of a twin", other.display()),
+                    |fs| fs.write_raw(path, &foreign),
+                );
             }
         }
     }
@@ -570,15 +624,25 @@ fn mix_up_files(store: &Store, twin: &Store) {
     {
         if store.fs.read_raw(&path).is_err() {
             let bytes = store.past[age].read_raw(&path).unwrap();
-            let what = || format!("{} of moment {age} is back", path.display());
-            tally.case(store, "back", Loss::Nothing, what, |fs| fs.write_raw(&path, &bytes));
+            tally.case(
+                store,
+                "back",
+                Loss::Nothing,
+                || format!("{} of moment {age} is back", path.display()),
+                |fs| fs.write_raw(&path, &bytes),
+            );
         }
     }
     for path in twin.fs.paths() {
         if store.fs.read_raw(&path).is_err() {
             let bytes = twin.fs.read_raw(&path).unwrap();
-            let what = || format!("{} of a twin besides", path.display());
-            tally.case(store, "besides", Loss::Nothing, what, |fs| fs.write_raw(&path, &bytes));
+            tally.case(
+                store,
+                "besides",
+                Loss::Nothing,
+                || format!("{} of a twin besides", path.display()),
+                |fs| fs.write_raw(&path, &bytes),
+            );
         }
     }
     tally.finish(store);
@@ -616,8 +680,8 @@ fn foreign_files_in_the_folder_do_not_matter_and_stay() {
             fs.create_dir(path.parent().unwrap())?;
             fs.write_raw(&path, b"not ours")
         };
-        let what = || format!("{name} besides");
-        let outcome = tally.case(&store, "besides", Loss::Nothing, what, put);
+        let outcome =
+            tally.case(&store, "besides", Loss::Nothing, || format!("{name} besides"), put);
         assert!(outcome.is_none_or(|outcome| outcome == Outcome::Whole), "{name}: {outcome:?}");
         put(&fs).unwrap();
         open(&fs, 1).unwrap().close().unwrap();

@@ -284,8 +284,8 @@ fn full_disk(variant: &Variant, seed: u64) -> Result<(), String> {
                 break;
             }
         }
-        let told_full = |error: siltstone::Error| error.kind() == ErrorKind::NoSpace;
-        let stuck = run.world.act(&Deed::Settle).is_err_and(told_full);
+        let settled = run.world.act(&Deed::Settle);
+        let stuck = settled.is_err_and(|error| error.kind() == ErrorKind::NoSpace);
         if refused < 20 && !stuck {
             return Err(format!("round {round}: the disk never filled"));
         }

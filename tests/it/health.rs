@@ -20,6 +20,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::shelf::{Blow, Fuse, Shelf};
+use crate::sim::is_table;
 
 const DIR: &str = "/db";
 
@@ -163,8 +164,7 @@ impl Store {
     }
 
     fn first_table(&self) -> std::path::PathBuf {
-        let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "sst");
-        self.mem.paths().into_iter().find(is_table).unwrap()
+        self.mem.paths().into_iter().find(|path| is_table(path)).unwrap()
     }
 
     /// Lets the storage, or a hook, fail so from now on.
@@ -495,10 +495,8 @@ fn a_thread_that_read_once_and_sleeps_pins_nothing() {
         let _ = asleep.recv();
     });
     assert_eq!(read.recv().unwrap(), (Some(100), Some(1)));
-    let tables = || -> Vec<_> {
-        let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "sst");
-        store.mem.paths().into_iter().filter(is_table).collect()
-    };
+    let tables =
+        || -> Vec<_> { store.mem.paths().into_iter().filter(|path| is_table(path)).collect() };
     let before = tables();
     store.p.put("a", [9; 100]).unwrap();
     store.p.compact(..).unwrap();

@@ -38,12 +38,15 @@ fn open(fs: &MemFs) -> siltstone::Result<Db> {
 fn build() -> MemFs {
     let fs = MemFs::new();
     let db = open(&fs).unwrap();
-    let options = |compression| {
-        let options = PartitionOptions::new().compression(compression).block_bytes(256);
-        options.table_bytes(1 << 10).level0_tables(2).level_base_bytes(1 << 10).level_multiplier(2)
-    };
-    let packed = db.partition_with("packed", options(Compression::Lz4)).unwrap();
-    let plain = db.partition_with("plain", options(Compression::None)).unwrap();
+    let options = PartitionOptions::new()
+        .block_bytes(256)
+        .table_bytes(1 << 10)
+        .level0_tables(2)
+        .level_base_bytes(1 << 10)
+        .level_multiplier(2);
+    let packed =
+        db.partition_with("packed", options.clone().compression(Compression::Lz4)).unwrap();
+    let plain = db.partition_with("plain", options.clone().compression(Compression::None)).unwrap();
     for n in 0..160 {
         let key = format!("key{:03}", n * 7 % 60);
         let batch = db.batch().put(&packed, &key, "ab".repeat(n % 30)).delete(&plain, "gone");
@@ -190,8 +193,11 @@ fn lie_in_table(rng: &mut Rng, bytes: &mut [u8]) {
 }
 
 fn files(fs: &MemFs) -> Vec<(FileKind, PathBuf)> {
-    let kind = |path: &Path| Some(FileName::parse(path.file_name()?.to_str()?)?.kind);
-    fs.paths().into_iter().filter_map(|path| Some((kind(&path)?, path))).collect()
+    fs.paths().into_iter().filter_map(|path| Some((kind_of(&path)?, path))).collect()
+}
+
+fn kind_of(path: &Path) -> Option<FileKind> {
+    Some(FileName::parse(path.file_name()?.to_str()?)?.kind)
 }
 
 /// Reads, writes and compacts as far as the store lets it.
@@ -276,9 +282,8 @@ fn lies_under_right_checksums_neither_panic_nor_take_memory() {
         .env(CHILD, "1")
         .output()
         .unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let said = text(&child.stdout);
-    let failed = text(&child.stderr);
+    let said = String::from_utf8_lossy(&child.stdout);
+    let failed = String::from_utf8_lossy(&child.stderr);
     let end = failed.len().saturating_sub(6000);
     let tail = failed.get(end..).unwrap_or_default();
     assert!(child.status.success(), "{said}\n{tail}");

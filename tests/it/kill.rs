@@ -195,18 +195,19 @@ fn a_second_process_is_told_that_the_folder_is_locked() {
     open(dir.path()).unwrap().close().unwrap();
 }
 
+fn open_in_memory(fs: &MemFs) -> Db {
+    let options = Options::new().wal_segment_bytes(4 << 10).write_buffer_bytes(1 << 20);
+    let builder = Db::builder("/db").options(options).fs(Arc::new(fs.clone()));
+    builder.background(BackgroundMode::Stepped).open().unwrap()
+}
+
 /// A batch larger than a segment gets one of its own. The reserve that lay ready then had a lower
 /// number, was begun behind it, and the next open, which reads segments by number, found the log
 /// broken and refused.
 #[test]
 fn a_batch_larger_than_a_segment_keeps_the_log_in_order() {
     let fs = MemFs::new();
-    let open = |fs: &MemFs| {
-        let options = Options::new().wal_segment_bytes(4 << 10).write_buffer_bytes(1 << 20);
-        let builder = Db::builder("/db").options(options).fs(Arc::new(fs.clone()));
-        builder.background(BackgroundMode::Stepped).open().unwrap()
-    };
-    let db = open(&fs);
+    let db = open_in_memory(&fs);
     let p = db.partition("p").unwrap();
     let mut count = 0;
     let mut put = |bytes: usize| {
@@ -223,6 +224,6 @@ fn a_batch_larger_than_a_segment_keeps_the_log_in_order() {
     }
     let count = put(1000);
     let left = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
-    let db = open(&left);
+    let db = open_in_memory(&left);
     assert_eq!(db.partition("p").unwrap().iter().map(Result::unwrap).count(), count);
 }

@@ -373,6 +373,10 @@ fn a_partition_that_exists_takes_it_up_unless_it_has_reserved_keys() {
     assert_eq!(provider.0.counts().faults, 0);
 }
 
+fn kind<T>(result: siltstone::Result<T>) -> Result<(), ErrorKind> {
+    result.map(drop).map_err(|error| error.kind())
+}
+
 #[test]
 fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
     let fs = MemFs::new();
@@ -382,7 +386,6 @@ fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
     let other = db.partition_with("other", tiny()).unwrap();
     let seq = db.visible_seq();
     let refused = Err(ErrorKind::ReservedKey);
-    let kind = |result: siltstone::Result<_>| result.map(drop).map_err(|error| error.kind());
     assert_eq!(kind(p.put(b"k\x01", "v").map(drop)), refused);
     assert_eq!(kind(p.delete(b"\x01").map(drop)), refused);
     // A batch as a whole, over all of its partitions.

@@ -21,6 +21,7 @@ use siltstone::{
 };
 
 use crate::shelf::{Blow, Fuse, Shelf};
+use crate::sim::is_table;
 
 const MODES: [BackgroundMode; 2] = [BackgroundMode::Stepped, BackgroundMode::Threads];
 
@@ -239,8 +240,7 @@ impl Store {
     }
 
     fn tables(&self) -> Vec<std::path::PathBuf> {
-        let is_table = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "sst");
-        self.fs.paths().into_iter().filter(is_table).collect()
+        self.fs.paths().into_iter().filter(|path| is_table(path)).collect()
     }
 
     /// The failure that background work ends in, by whatever steps or threads do.
@@ -404,8 +404,8 @@ fn background_compaction_whose_hook_panics_shows_and_is_tried_again() {
         }
         if mode == BackgroundMode::Stepped {
             let told: Vec<Event> = store.events.try_iter().collect();
-            let is_error = |event: &&Event| matches!(event, Event::BackgroundError(_));
-            assert_eq!(told.iter().filter(is_error).count(), 1, "{told:?}");
+            let errors = told.iter().filter(|event| matches!(event, Event::BackgroundError(_)));
+            assert_eq!(errors.count(), 1, "{told:?}");
             check_named(&store.db.wait_idle().unwrap_err(), call, hook);
         }
         store.check_content();

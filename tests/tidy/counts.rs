@@ -47,19 +47,19 @@ const PARTS: [Part; 11] = [
 
 /// Places of the statements `let (a, b) = (x, y);`.
 fn tuples(source: &Source) -> Vec<usize> {
-    let code = source.code.as_str();
-    let is_tuple = |&at: &usize| {
-        let Some(pattern_end) = tuple_end(code, at + "let".len()) else { return false };
-        let rest = code[pattern_end..].trim_start();
-        let rest = match rest.strip_prefix(':') {
-            Some(of_type) => of_type.find('=').map_or("", |equals| &of_type[equals..]),
-            None => rest,
-        };
-        let Some(value) = rest.strip_prefix('=') else { return false };
-        let Some(value_end) = tuple_end(value, 0) else { return false };
-        value[value_end..].trim_start().starts_with(';')
+    source.words("let").filter(|&at| is_tuple_let(&source.code, at)).collect()
+}
+
+fn is_tuple_let(code: &str, at: usize) -> bool {
+    let Some(pattern_end) = tuple_end(code, at + "let".len()) else { return false };
+    let rest = code[pattern_end..].trim_start();
+    let rest = match rest.strip_prefix(':') {
+        Some(of_type) => of_type.find('=').map_or("", |equals| &of_type[equals..]),
+        None => rest,
     };
-    source.words("let").filter(is_tuple).collect()
+    let Some(value) = rest.strip_prefix('=') else { return false };
+    let Some(value_end) = tuple_end(value, 0) else { return false };
+    value[value_end..].trim_start().starts_with(';')
 }
 
 /// The end of the tuple of two or more that follows `at` and blanks.
@@ -84,20 +84,20 @@ fn tuple_end(code: &str, at: usize) -> Option<usize> {
 
 /// Places of closures that `let` binds.
 fn closures(source: &Source) -> Vec<usize> {
-    let code = source.code.as_str();
-    let is_closure = |&at: &usize| {
-        let statement = code[at..].split(['\n', ';']).next().unwrap_or_default();
-        let Some((pattern, value)) = statement.split_once(" =") else { return false };
-        // A value on the next line is the same statement.
-        let value = if value.trim().is_empty() {
-            code[at + pattern.len() + " =".len()..].trim_start()
-        } else {
-            value.trim_start()
-        };
-        let value = value.trim_start_matches('&').trim_start_matches("mut ");
-        value.trim_start_matches("move ").starts_with('|')
+    source.words("let").filter(|&at| is_closure_let(&source.code, at)).collect()
+}
+
+fn is_closure_let(code: &str, at: usize) -> bool {
+    let statement = code[at..].split(['\n', ';']).next().unwrap_or_default();
+    let Some((pattern, value)) = statement.split_once(" =") else { return false };
+    // A value on the next line is the same statement.
+    let value = if value.trim().is_empty() {
+        code[at + pattern.len() + " =".len()..].trim_start()
+    } else {
+        value.trim_start()
     };
-    source.words("let").filter(is_closure).collect()
+    let value = value.trim_start_matches('&').trim_start_matches("mut ");
+    value.trim_start_matches("move ").starts_with('|')
 }
 
 /// Places of the doc lines that begin with a question word.
@@ -130,6 +130,12 @@ fn compare(part: &Part, what: &str, allowed: usize, found: &[String]) -> Vec<Str
     Vec::new()
 }
 
+/// Those of the positions `found` that belong to `part`, as places.
+fn places(source: &Source, part: &Part, mut found: Vec<usize>) -> Vec<String> {
+    found.retain(|&at| source.is_test_at(at) == part.is_test);
+    found.iter().map(|&at| format!("{}:{}", source.path, source.line_of(at))).collect()
+}
+
 #[test]
 fn habits_that_shorten_and_obscure_only_shrink() {
     let sources = sources();
@@ -139,11 +145,9 @@ fn habits_that_shorten_and_obscure_only_shrink() {
         let mut closures_found = Vec::new();
         let mut questions_found = Vec::new();
         for source in sources.iter().filter(|source| source.path.starts_with(part.folder)) {
-            let belongs = |at: &usize| source.is_test_at(*at) == part.is_test;
-            let place = |at: usize| format!("{}:{}", source.path, source.line_of(at));
-            tuples_found.extend(tuples(source).into_iter().filter(belongs).map(place));
-            closures_found.extend(closures(source).into_iter().filter(belongs).map(place));
-            questions_found.extend(questions(source).into_iter().filter(belongs).map(place));
+            tuples_found.extend(places(source, part, tuples(source)));
+            closures_found.extend(places(source, part, closures(source)));
+            questions_found.extend(places(source, part, questions(source)));
         }
         breaches.extend(compare(part, "tuple assignments", part.tuples, &tuples_found));
         breaches.extend(compare(part, "closures bound by let", part.closures, &closures_found));

@@ -21,28 +21,30 @@ fn pages() -> Vec<String> {
 
 /// Every file name on `line`, with as much of its folder as the line gives.
 fn file_names(line: &str) -> impl Iterator<Item = &str> {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
-    let words = line.split(move |c| !is_part(c)).map(|word| word.trim_end_matches('.'));
+    let words = line.split(|c: char| !c.is_ascii_alphanumeric() && !"_-./".contains(c));
+    let words = words.map(|word| word.trim_end_matches('.'));
     words.filter(|word| {
         let name = word.rsplit('/').next().unwrap_or(word);
         ENDINGS.iter().any(|ending| name.len() > ending.len() && name.ends_with(ending))
     })
 }
 
+/// Returns whether one of `files` has this name, or ends with this path.
+fn is_there(files: &[String], name: &str) -> bool {
+    let name = name.trim_start_matches("../").trim_start_matches("./");
+    let below = format!("/{name}");
+    files.iter().any(|file| file == name || file.ends_with(&below))
+}
+
 #[test]
 fn the_pages_name_files_that_exist() {
     let mut files = Vec::new();
     files_below("", "", &mut files);
-    let exists = |name: &str| {
-        let name = name.trim_start_matches("../").trim_start_matches("./");
-        let below = format!("/{name}");
-        files.iter().any(|file| file == name || file.ends_with(&below))
-    };
     let mut breaches = Vec::new();
     for page in pages() {
         for (number, line) in read(&page).lines().enumerate() {
             for name in file_names(line) {
-                if !EXAMPLES.contains(&name) && !line.contains("://") && !exists(name) {
+                if !EXAMPLES.contains(&name) && !line.contains("://") && !is_there(&files, name) {
                     breaches.push(format!("{page}:{}: there is no `{name}`", number + 1));
                 }
             }
@@ -165,7 +167,6 @@ fn the_index_of_formats_has_its_columns_in_order() {
     let rows = files.lines().enumerate().filter(|(_, line)| line.starts_with("| ")).skip(2);
     for (number, row) in rows {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let is_path = |cell: &str| cell == "-" || cell.trim_matches('`').ends_with(".rs");
         let [_, _, _, version, bytes, golden, since] = cells[..] else {
             breaches.push(format!("docs/FORMATS.md:{}: not seven columns", number + 1));
             continue;
@@ -173,7 +174,9 @@ fn the_index_of_formats_has_its_columns_in_order() {
         if version != "-" && version.parse::<u32>().is_err() {
             breaches.push(format!("docs/FORMATS.md:{}: version {version:?}", number + 1));
         }
-        if !is_path(bytes) || !is_path(golden) || !since.starts_with(|c: char| c.is_ascii_digit()) {
+        let paths =
+            [bytes, golden].map(|cell| cell == "-" || cell.trim_matches('`').ends_with(".rs"));
+        if paths != [true; 2] || !since.starts_with(|c: char| c.is_ascii_digit()) {
             breaches.push(format!("docs/FORMATS.md:{}: columns out of order", number + 1));
         }
     }

@@ -20,11 +20,10 @@ fn floors_in(page: &str) -> Vec<Vec<String>> {
         let mut columns = line.split("  ").map(str::trim).filter(|column| !column.is_empty());
         let floor = columns.next().and_then(|number| number.parse::<usize>().ok());
         let mut modules: Vec<String> = columns.map(str::to_owned).collect();
-        let is_word = |text: &String| text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
         // The last column says what the modules are for. The lock order is numbered from 1 up,
         // the floors from the top down to 0.
         modules.pop();
-        if floor.is_some() && !modules.is_empty() && modules.iter().all(is_word) {
+        if floor.is_some() && !modules.is_empty() && modules.iter().all(|module| is_name(module)) {
             modules.sort();
             floors.push((floor, modules));
         }
@@ -35,15 +34,21 @@ fn floors_in(page: &str) -> Vec<Vec<String>> {
     floors.into_iter().map(|(_, modules)| modules).collect()
 }
 
+fn is_name(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+}
+
 fn floor_of(floors: &[Vec<String>], module: &str) -> Option<usize> {
     floors.iter().position(|floor| floor.iter().any(|listed| listed == module))
 }
 
+/// The identifier that `text` begins with.
+fn ident(text: &str) -> String {
+    text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+}
+
 /// The top modules that `code` names behind `root_path` (`crate::`, `std::`), with their places.
 pub(crate) fn names_behind(code: &str, root_path: &str) -> Vec<(usize, String)> {
-    let ident = |text: &str| -> String {
-        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
-    };
     let mut names = Vec::new();
     for (at, _) in code.match_indices(root_path) {
         let before = code[..at].chars().next_back();

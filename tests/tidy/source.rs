@@ -19,14 +19,13 @@ impl Source {
         let code = blank(raw);
         let mut is_test = vec![false; raw.lines().count() + 1];
         for (at, _) in code.match_indices("#[cfg(test)]") {
-            let line = |at: usize| code[..at].bytes().filter(|&byte| byte == b'\n').count();
-            is_test[line(at)..=line(item_end(&code, at))].fill(true);
+            is_test[lines_before(&code, at)..=lines_before(&code, item_end(&code, at))].fill(true);
         }
         Source { path: path.to_owned(), raw: raw.to_owned(), code, is_test }
     }
 
     pub(crate) fn line_of(&self, at: usize) -> usize {
-        1 + self.code[..at].bytes().filter(|&byte| byte == b'\n').count()
+        1 + lines_before(&self.code, at)
     }
 
     pub(crate) fn is_test_at(&self, at: usize) -> bool {
@@ -54,6 +53,10 @@ impl Source {
             !is_part(before) && !is_part(bytes.get(at + word.len()))
         })
     }
+}
+
+fn lines_before(text: &str, at: usize) -> usize {
+    text[..at].bytes().filter(|&byte| byte == b'\n').count()
 }
 
 pub(crate) fn root() -> &'static Path {
@@ -88,10 +91,10 @@ pub(crate) fn sources() -> Vec<Source> {
     let mut sources: Vec<Source> = paths.into_iter().map(parse).collect();
     let test_modules: Vec<String> = sources.iter().flat_map(test_modules).collect();
     for source in &mut sources {
-        let belongs = |module: &String| {
+        let in_tests = test_modules.iter().any(|module| {
             source.path == format!("{module}.rs") || source.path.starts_with(&format!("{module}/"))
-        };
-        if !source.is_production() || test_modules.iter().any(belongs) {
+        });
+        if in_tests || !source.is_production() {
             source.is_test.fill(true);
         }
     }
@@ -175,22 +178,23 @@ fn blank(raw: &str) -> String {
 
 /// The end of the comment or literal that begins at `at`; `at` itself if none does.
 fn literal_or_comment_end(bytes: &[u8], at: usize) -> usize {
-    let rest = &bytes[at..];
-    let find = |from: usize, what: &[u8]| {
-        let offset = rest[from..].windows(what.len()).position(|window| window == what);
-        offset.map_or(bytes.len(), |offset| at + from + offset + what.len())
-    };
     let follows_word = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
-    match rest {
-        [b'/', b'/', ..] => find(2, b"\n"),
-        [b'/', b'*', ..] => find(2, b"*/"),
+    match &bytes[at..] {
+        [b'/', b'/', ..] => end_of_next(bytes, at + 2, b"\n"),
+        [b'/', b'*', ..] => end_of_next(bytes, at + 2, b"*/"),
         [b'"', ..] => string_end(bytes, at + 1),
-        [b'\'', b'\\', ..] => find(3, b"'"),
+        [b'\'', b'\\', ..] => end_of_next(bytes, at + 3, b"'"),
         [b'\'', _, b'\'', ..] => at + 3,
         [b'b', b'r', ..] if !follows_word => raw_string_end(bytes, at, 2),
         [b'r', ..] if !follows_word => raw_string_end(bytes, at, 1),
         _ => at,
     }
+}
+
+/// The end of the first `what` from `at` on; that of `bytes` without one.
+fn end_of_next(bytes: &[u8], at: usize, what: &[u8]) -> usize {
+    let offset = bytes[at..].windows(what.len()).position(|window| window == what);
+    offset.map_or(bytes.len(), |offset| at + offset + what.len())
 }
 
 fn string_end(bytes: &[u8], mut at: usize) -> usize {
@@ -211,8 +215,7 @@ fn raw_string_end(bytes: &[u8], start: usize, mark_len: usize) -> usize {
     }
     let close = [&b"\""[..], &b"#".repeat(hashes)].concat();
     let body = start + mark_len + hashes + 1;
-    let offset = bytes[body..].windows(close.len()).position(|window| window == close);
-    offset.map_or(bytes.len(), |offset| body + offset + close.len())
+    end_of_next(bytes, body, &close)
 }
 
 #[test]

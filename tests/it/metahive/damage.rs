@@ -97,11 +97,12 @@ proptest! {
 }
 
 pub(super) fn tables(fs: &MemFs) -> Vec<PathBuf> {
-    let is_table = |path: &PathBuf| {
+    let mut paths = fs.paths();
+    paths.retain(|path| {
         let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
         name.is_some_and(|name| name.kind == FileKind::Sst)
-    };
-    fs.paths().into_iter().filter(is_table).collect()
+    });
+    paths
 }
 
 /// Turns bits of the last bytes of `needle`, wherever a table has it; returns how often.

@@ -154,9 +154,6 @@ enum Changed {
 
 /// The fields in which the one changed entry, or pair, differs.
 fn changed(gone: &[Shown], new: &[Shown]) -> Changed {
-    let visible = |all: &[Shown]| -> Vec<Shown> {
-        all.iter().filter(|entry| !entry.hidden).cloned().collect()
-    };
     match (&visible(gone)[..], &visible(new)[..]) {
         ([], []) => match (gone, new) {
             ([a], [b]) if a.value.len() == 24 && b.value.len() == 24 && a.key == b.key => {
@@ -180,12 +177,19 @@ fn changed(gone: &[Shown], new: &[Shown]) -> Changed {
 
 /// The user keys that an entry may be named by.
 fn names(entry: &Shown, any_key: bool) -> [Vec<u8>; 2] {
-    let user = |key: &[u8]| match key {
+    let of = entry_key(&entry.key).unwrap_or(&entry.key);
+    [user_key(&entry.key, any_key), user_key(of, any_key)]
+}
+
+fn user_key(stored: &[u8], any_key: bool) -> Vec<u8> {
+    match stored {
         [head @ .., 0] if any_key => head.to_vec(),
         key => key.to_vec(),
-    };
-    let of = entry_key(&entry.key).unwrap_or(&entry.key);
-    [user(&entry.key), user(of)]
+    }
+}
+
+fn visible(all: &[Shown]) -> Vec<Shown> {
+    all.iter().filter(|entry| !entry.hidden).cloned().collect()
 }
 
 /// The entries that a change of `block` added and removed, and what a

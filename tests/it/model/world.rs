@@ -105,13 +105,16 @@ fn check_range(mut range: Range, mut ends: u32, expected: &[(Vec<u8>, Vec<u8>)])
 
 /// Compares without printing kilobytes.
 fn assert_same(got: &[(Vec<u8>, Vec<u8>)], expected: &[(Vec<u8>, Vec<u8>)]) {
-    if got != expected {
-        let short = |entries: &[(Vec<u8>, Vec<u8>)]| -> Vec<String> {
-            let bytes = |b: &[u8]| format!("{}({})", b[..b.len().min(12)].escape_ascii(), b.len());
-            entries.iter().map(|(k, v)| format!("{} = {}", bytes(k), bytes(v))).collect()
-        };
-        panic!("got {:#?}, expected {:#?}", short(got), short(expected));
-    }
+    assert!(got == expected, "got {:#?}, expected {:#?}", shown(got), shown(expected));
+}
+
+/// Entries as text, each cut short.
+fn shown(entries: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
+    entries.iter().map(|(key, value)| format!("{} = {}", cut(key), cut(value))).collect()
+}
+
+fn cut(bytes: &[u8]) -> String {
+    format!("{}({})", bytes[..bytes.len().min(12)].escape_ascii(), bytes.len())
 }
 
 impl World {
@@ -227,6 +230,11 @@ impl World {
         value
     }
 
+    /// Returns whether `op` goes to a partition with a log.
+    fn is_logged(&self, op: &Op) -> bool {
+        self.parts.iter().any(|part| part.name == op.partition && part.options.get_logged())
+    }
+
     /// Puts and deletes: alone, or as a batch that is synced or not.
     fn write(&mut self, operations: &[(u8, Key, Option<ValueLen>)], sync: Option<bool>) {
         let mut ops = Vec::new();
@@ -235,14 +243,11 @@ impl World {
             let partition = self.part(*p).name.to_owned();
             ops.push(Op { partition, key: key.bytes(), value });
         }
-        let is_logged = |world: &World, op: &Op| {
-            world.parts.iter().any(|part| part.name == op.partition && part.options.get_logged())
-        };
-        let logged = ops.first().is_some_and(|op| is_logged(self, op));
-        if ops.iter().any(|op| is_logged(self, op) != logged) {
+        let logged = ops.first().is_some_and(|op| self.is_logged(op));
+        if ops.iter().any(|op| self.is_logged(op) != logged) {
             let refused = self.commit(&ops, Durability::Os).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
-            ops.retain(|op| is_logged(self, op) == logged);
+            ops.retain(|op| self.is_logged(op) == logged);
         }
         let durability = match sync {
             Some(true) if logged => Durability::Sync,

@@ -91,14 +91,16 @@ fn open(fs: Arc<dyn lsm_core::fs::Fs>, shelf: &Shelf) -> Result<Db> {
         .open()
 }
 
+/// The keys of a partition, and the number that begins each value.
+fn numbers(partition: &Partition) -> Content {
+    let pairs = partition.iter().map(|pair| {
+        let (key, value) = pair.unwrap();
+        (key.to_vec(), u64::from_be_bytes(*value.first_chunk().unwrap()))
+    });
+    pairs.collect()
+}
+
 fn read(p: &Partition, q: &Partition) -> Content {
-    let numbers = |partition: &Partition| -> Content {
-        let pairs = partition.iter().map(|pair| {
-            let (key, value) = pair.unwrap();
-            (key.to_vec(), u64::from_be_bytes(*value.first_chunk().unwrap()))
-        });
-        pairs.collect()
-    };
     let content = numbers(p);
     assert_eq!(content, numbers(q), "half a batch");
     content

@@ -81,8 +81,9 @@ impl Truth {
                 truth.model.commit(ops);
             }
         }
-        let put = |(key, value): (&Vec<u8>, &Value)| (key.clone(), Some(value.clone()));
-        truth.unlogged = seen.unlogged.iter().map(put).collect();
+        for (key, value) in &seen.unlogged {
+            truth.unlogged.push((key.clone(), Some(value.clone())));
+        }
         truth.durable = truth.model.log().len();
         truth.covered = truth.unlogged.len();
         truth
@@ -384,4 +385,9 @@ fn witness(ops: &[Op]) -> Option<&Op> {
 /// An error as the tests report it.
 pub fn told(what: &str) -> impl Fn(Error) -> String + '_ {
     move |error| format!("{what}: {error}")
+}
+
+/// Returns whether `path` names a table.
+pub fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "sst")
 }

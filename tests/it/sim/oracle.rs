@@ -104,9 +104,6 @@ fn differences(model: &Model, moment: &Moment, seen: &Seen) -> String {
         moment.durable,
         moment.in_flight.as_ref().map(brief)
     );
-    let short = |value: Option<&Arc<[u8]>>| {
-        value.map(|v| String::from_utf8_lossy(&v[..v.len().min(8)]).into_owned())
-    };
     for (name, contents) in &wanted {
         let empty = Contents::new();
         let got = seen.logged.get(name).unwrap_or(&empty);
@@ -254,4 +251,9 @@ pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<See
         return Err("the store lost something when it was opened again".to_owned());
     }
     Ok(seen)
+}
+
+/// The beginning of a value, as text.
+fn short(value: Option<&Arc<[u8]>>) -> Option<String> {
+    value.map(|value| String::from_utf8_lossy(&value[..value.len().min(8)]).into_owned())
 }
