@@ -24,4 +24,5 @@ mod regressions;
 mod resume;
 mod shelf;
 mod sim;
+mod space;
 mod verify;

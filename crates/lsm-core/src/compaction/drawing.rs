@@ -59,6 +59,8 @@ pub(crate) fn table(text: &str) -> SstMeta {
         hidden: 0,
         global_seq: None,
         foreign: None,
+        compression: Some(options().compression),
+        kept: [].into(),
     }
 }
 

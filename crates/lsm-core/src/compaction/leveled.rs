@@ -14,10 +14,16 @@
 
 use super::Busy;
 use crate::limits::LEVEL_COUNT;
+use crate::options::{Compression, PartitionOptions};
 use crate::version::PartitionVersion;
 
 /// The last level.
 pub(super) const LAST: usize = LEVEL_COUNT - 1;
+
+/// The compression that the tables of a level are written with.
+pub(super) fn level_compression(options: &PartitionOptions, level: usize) -> Compression {
+    if level < 2 { Compression::None } else { options.compression }
+}
 
 /// Targets of a partition's levels.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -67,6 +67,8 @@ pub enum Trigger {
     Tombstones,
     /// A table has many tombstones and nothing lies below: rewritten in place, they vanish.
     Elision,
+    /// A tenth of a table could go since snapshots were released.
+    Released,
     /// The user asked for a range.
     Range,
 }

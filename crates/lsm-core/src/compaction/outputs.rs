@@ -8,6 +8,7 @@
 //! 2. What is not finished is removed when it is dropped, or left to the next open if even that
 //!    fails.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +19,10 @@ use crate::hooks::Properties;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
-use crate::version::{FileNumbers, SstMeta, TableContext};
+use crate::version::{FileNumbers, Kept, SstMeta, TableContext};
+
+/// A table says for so many snapshots how many entries it kept for them.
+const KEPT_MAX: usize = 16;
 
 /// Where new tables go.
 pub struct TableFactory {
@@ -45,6 +49,9 @@ impl TableFactory {
 pub struct Outputs<'a> {
     factory: &'a TableFactory,
     options: SstOptions,
+    compression: Compression,
+    /// Entries of the table under way that were kept for a snapshot.
+    kept: BTreeMap<SeqNo, u64>,
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
     values_only: bool,
@@ -58,20 +65,20 @@ pub struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// Tables for `level` of a partition, of entries with sequence numbers from `base_seq` on.
-    /// Keys of hidden entries end in `hidden_suffix`.
+    /// Tables of a partition, of entries with sequence numbers from `base_seq` on. Keys of hidden
+    /// entries end in `hidden_suffix`.
     pub fn new(
         factory: &'a TableFactory,
         options: &PartitionOptions,
-        level: usize,
+        compression: Compression,
         base_seq: SeqNo,
         hidden_suffix: &[u8],
     ) -> Outputs<'a> {
-        // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.
-        let compression = if level < 2 { Compression::None } else { options.compression };
         Outputs {
             factory,
             options: SstOptions::of(options, compression),
+            compression,
+            kept: BTreeMap::new(),
             base_seq,
             hidden_suffix: hidden_suffix.to_vec(),
             values_only: false,
@@ -104,6 +111,11 @@ impl<'a> Outputs<'a> {
     /// Appends an entry; keys ascend.
     pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
         self.writer()?.add(key, value)
+    }
+
+    /// Notes that the entry appended last was kept for the readers at `snapshot` alone.
+    pub(super) fn note_kept(&mut self, snapshot: SeqNo) {
+        *self.kept.entry(snapshot).or_default() += 1;
     }
 
     /// Appends a hidden entry behind the one that it belongs to.
@@ -161,7 +173,11 @@ impl<'a> Outputs<'a> {
     pub(super) fn end_table(&mut self, properties: Properties) -> Result<()> {
         if let Some(mut writer) = self.writer.take() {
             writer.set_user_properties(properties)?;
-            self.finished.push(SstMeta::of(writer.finish()?));
+            self.finished.push(SstMeta {
+                compression: Some(self.compression),
+                kept: fold_kept(std::mem::take(&mut self.kept)),
+                ..SstMeta::of(writer.finish()?)
+            });
         }
         Ok(())
     }
@@ -175,6 +191,17 @@ impl<'a> Outputs<'a> {
         self.made.clear();
         Ok(std::mem::take(&mut self.finished))
     }
+}
+
+/// The counts of the newest snapshots. Those of older ones are counted with the oldest of them: they
+/// become due later than they could, and the manifest does not grow with the number of snapshots.
+fn fold_kept(mut kept: BTreeMap<SeqNo, u64>) -> Arc<[Kept]> {
+    while kept.len() > KEPT_MAX {
+        let (_, entries) = kept.pop_first().expect("it has more than none");
+        let mut oldest = kept.first_entry().expect("it had more than one");
+        *oldest.get_mut() += entries;
+    }
+    kept.into_iter().map(|(snapshot, entries)| Kept { snapshot, entries }).collect()
 }
 
 impl Drop for Outputs<'_> {

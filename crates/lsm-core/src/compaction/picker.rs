@@ -4,7 +4,7 @@
 //! function of its fields.
 //!
 //! Order of choice: the level with the highest score from 1 on; then a table that is half
-//! tombstones; then an elision. Within a level tombstone-heavy tables come first, then the one
+//! tombstones; then an elision; then a table that kept much for snapshots which are released. Within a level tombstone-heavy tables come first, then the one
 //! whose turn it is by key, so that all parts of a level are rewritten equally often.
 //!
 //! Invariants:
@@ -14,9 +14,10 @@
 //!    outputs may span the hull.
 //! 3. No input is busy and no running job writes into the hull on the output level.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::leveled::{LAST, Shape};
+use super::leveled::{LAST, Shape, level_compression};
 use super::{Busy, Compaction, Cursors, Method, Trigger, hull};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
@@ -44,6 +45,10 @@ pub struct Picker<'a> {
     /// Every table with a smaller number is to be rewritten, for filters to see it: none is
     /// moved, and those of the last level have their turn too.
     pub rewrite_before: Option<FileNo>,
+    /// The snapshots that somebody holds, ascending.
+    pub held: &'a [SeqNo],
+    /// The tables that are rewritten because of what they kept for snapshots that were released.
+    pub released: &'a BTreeSet<FileNo>,
 }
 
 /// The next step of a compaction that the user asked for.
@@ -86,7 +91,9 @@ impl Picker<'_> {
                 return Some(Compaction { score, ..job });
             }
         }
-        self.laden().or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
+        self.laden()
+            .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
+            .or_else(|| self.released(shape.base))
     }
 
     /// The next job that brings the range nearer to the last level, where its tombstones go.
@@ -122,7 +129,8 @@ impl Picker<'_> {
             return RangePick::Due(job);
         }
         for table in self.version.levels[LAST].overlapping(range) {
-            if self.rewrite_before.is_some_and(|before| table.meta.file < before) {
+            let is_asked_for = self.rewrite_before.is_some_and(|before| table.meta.file < before);
+            if is_asked_for || table.meta.droppable(self.held) > 0 {
                 let run = self.extend(LAST, std::slice::from_ref(table));
                 return match self.job((LAST, run), (LAST, &[]), Trigger::Elision) {
                     Some(job) => RangePick::Due(job),
@@ -198,6 +206,31 @@ impl Picker<'_> {
             }
         }
         None
+    }
+
+    /// A table that kept much for snapshots which are released. All versions of a key lie in one
+    /// table, so it is rewritten where it is; on level 0 older tables lie beside it, and it goes the
+    /// way of its level.
+    fn released(&self, base: usize) -> Option<Compaction> {
+        let wanted = |(_, table): &(usize, &Arc<Table>)| {
+            self.released.contains(&table.meta.file) && !self.busy.has(table.meta.file)
+        };
+        self.version.tables().filter(wanted).find_map(|(level, table)| {
+            if level == 0 {
+                return self.level0(base, table.meta.range(), Trigger::Released);
+            }
+            let run = self.extend(level, std::slice::from_ref(table));
+            self.job((level, run), (level, &[]), Trigger::Released)
+        })
+    }
+
+    /// Whether a table may become one of `level` without being rewritten: it is compressed as the
+    /// tables of that level are. Of a table of older code that is not known; above level 2 nothing
+    /// was compressed.
+    fn is_compressed_for(&self, level: usize, level_from: usize, meta: &SstMeta) -> bool {
+        let options = &self.version.options;
+        let assumed = level_compression(options, level_from);
+        level < 2 || meta.compression.unwrap_or(assumed) == options.compression
     }
 
     /// Whether no level under `level` has tables in the range.
@@ -286,10 +319,12 @@ impl Picker<'_> {
         let overlap: u64 = grandparents.iter().map(|table| table.meta.bytes).sum();
         let overlap_max = self.version.options.table_bytes.saturating_mul(GRANDPARENT_TABLES_MAX);
         let bottom = self.nothing_below(level_to, range);
-        // A move may bring a table under another compression than its level's: each block says
-        // how it is compressed, and the next merge evens it out; a rewrite now would cost what
-        // the move saves. Tombstones are not moved to where they could vanish.
+        // No table is moved under another compression than its level's: where data is written in
+        // order no merge would ever even that out. Tombstones are not moved to where they could
+        // vanish, nor what snapshots have released.
         let moves = self.rewrite_before.is_none()
+            && trigger != Trigger::Released
+            && run.iter().all(|table| self.is_compressed_for(level_to, level_from, &table.meta))
             && below.is_empty()
             && level_from != level_to
             && (level_from > 0 || run.len() == 1)

@@ -38,6 +38,8 @@ pub struct Survival<'a> {
     user: Vec<u8>,
     /// The sequence of the entry before and its stripe; absent before the first entry.
     last: Option<(SeqNo, usize)>,
+    /// See [`Survival::kept_for`].
+    kept_for: Option<SeqNo>,
 }
 
 impl<'a> Survival<'a> {
@@ -49,7 +51,13 @@ impl<'a> Survival<'a> {
     pub fn new(snapshots: &'a [SeqNo]) -> Survival<'a> {
         assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
-        Survival { snapshots, user: Vec::new(), last: None }
+        Survival { snapshots, user: Vec::new(), last: None, kept_for: None }
+    }
+
+    /// The newest snapshot that the entry judged last was kept for, if a newer entry shadows it for
+    /// everybody else: with that snapshot the entry may go.
+    pub fn kept_for(&self) -> Option<SeqNo> {
+        self.kept_for
     }
 
     /// Judges the next entry. `below` is asked for tombstones alone: whether an older entry of the
@@ -74,6 +82,7 @@ impl<'a> Survival<'a> {
             return Verdict::Disordered;
         }
         self.last = Some((seq, stripe));
+        self.kept_for = None;
         if let Some((newer_seq, newer_stripe)) = newer {
             if seq == newer_seq {
                 return Verdict::Twin;
@@ -81,6 +90,9 @@ impl<'a> Survival<'a> {
             // Above the last snapshot every sequence may still become one.
             if stripe == newer_stripe && stripe < self.snapshots.len() {
                 return Verdict::Drop;
+            }
+            if stripe < newer_stripe {
+                self.kept_for = Some(self.snapshots[newer_stripe - 1]);
             }
         }
         let tombstone = key.trailer.kind() == Some(EntryKind::Tombstone);

@@ -348,6 +348,9 @@ impl Writing<'_, '_> {
             sealing.output(entry, untouched_from)?;
         }
         self.outputs.add(key, entry.value)?;
+        if let Some(snapshot) = self.survival.kept_for() {
+            self.outputs.note_kept(snapshot);
+        }
         if self.stages.sealing.is_some() {
             // The answer at a boundary is for the first version behind it alone.
             self.outputs.allow_cut(false);

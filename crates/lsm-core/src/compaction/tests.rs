@@ -42,6 +42,8 @@ fn check(drawing: &str, expected: &[&str]) {
     assert_eq!(jobs, expected, "{drawing}");
 }
 
+static NONE: std::collections::BTreeSet<FileNo> = std::collections::BTreeSet::new();
+
 fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursors) -> Picker<'a> {
     Picker {
         version,
@@ -50,6 +52,8 @@ fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursor
         oldest_snapshot: SeqNo::MAX,
         joined: &|_, _| false,
         rewrite_before: None,
+        held: &[],
+        released: &NONE,
     }
 }
 

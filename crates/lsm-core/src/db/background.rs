@@ -26,6 +26,8 @@ use crate::hooks::Event;
 
 /// Files that an iterator holds are looked at again this often.
 const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
+/// Tables that kept entries for snapshots are looked at again this often.
+const LOOK_FOR_RELEASES: Duration = Duration::from_secs(1);
 
 /// Who does background work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +69,9 @@ pub(super) trait Worker: Send + Sync {
 
     /// Whether something obsolete waits for its last holder.
     fn holds_obsolete(&self) -> bool;
+
+    /// Whether tables may become due because snapshots are released, which tells nobody.
+    fn waits_for_release(&self) -> bool;
 
     /// Whether there is something to flush or to compact.
     fn has_work(&self) -> bool;
@@ -253,7 +258,9 @@ impl Background {
             drop(schedule);
             let outcome = match task {
                 Task::Flush => self.repeat(|| worker.flush_one()),
-                Task::Compaction => self.repeat(|| worker.compact_one()),
+                Task::Compaction => self
+                    .repeat(|| worker.compact_one())
+                    .map(|_| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
                 Task::Log => worker.tend_log(),
             };
             // It notes its own failure.
@@ -387,6 +394,10 @@ impl Worker for DbInner {
         !self.obsolete.is_empty()
     }
 
+    fn waits_for_release(&self) -> bool {
+        self.jobs.keeps_for_snapshots()
+    }
+
     fn has_work(&self) -> bool {
         self.has_work()
     }
@@ -481,6 +492,10 @@ mod tests {
         }
 
         fn holds_obsolete(&self) -> bool {
+            false
+        }
+
+        fn waits_for_release(&self) -> bool {
             false
         }
 

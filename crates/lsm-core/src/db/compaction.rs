@@ -31,6 +31,14 @@ impl JobsHost for DbInner {
     fn oldest_snapshot(&self) -> SeqNo {
         self.snapshots.for_job(|| self.visible_seq()).respected[0]
     }
+
+    fn held_snapshots(&self) -> Vec<SeqNo> {
+        self.snapshots.for_job(|| self.visible_seq()).registered
+    }
+
+    fn now(&self) -> Duration {
+        self.background.now()
+    }
 }
 
 /// What installing a compaction changes: its inputs leave, its outputs come.

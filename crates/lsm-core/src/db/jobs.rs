@@ -15,6 +15,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -32,7 +34,21 @@ pub(super) trait JobsHost {
 
     /// The oldest sequence number that a reader may still ask for.
     fn oldest_snapshot(&self) -> SeqNo;
+
+    /// The snapshots that somebody holds, ascending.
+    fn held_snapshots(&self) -> Vec<SeqNo>;
+
+    /// The time by the database's clock.
+    fn now(&self) -> Duration;
 }
+
+/// Tables of which much could go wait for so long after the snapshots that they kept it for were
+/// released: others may be released soon, and a rewrite serves them as well.
+const RELEASE_DELAY: Duration = Duration::from_secs(5);
+/// A table is rewritten when more than one of so many of its entries could go.
+const RELEASED_SHARE: u64 = 10;
+
+static NONE: BTreeSet<FileNo> = BTreeSet::new();
 
 /// See the module.
 #[derive(Default)]
@@ -41,6 +57,9 @@ pub(super) struct Jobs {
     /// path's lock. Partitions whose last flush failed.
     flushing: Mutex<BTreeSet<PartitionId>>,
     claims: Mutex<HashMap<PartitionId, Claims>>,
+    /// Whether some table keeps entries for snapshots, as far as the last pick saw: somebody looks
+    /// again from time to time. Relaxed: it is a hint.
+    keeps_for_snapshots: AtomicBool,
 }
 
 /// What the compactions of one partition have taken.
@@ -54,6 +73,27 @@ struct Claims {
     is_failing: bool,
     /// Why some tables stay claimed.
     damage: Option<Error>,
+    /// Whether a table keeps entries for snapshots, held or released.
+    keeps_for_snapshots: bool,
+    /// Since when much of a table could go.
+    released_since: HashMap<FileNo, Duration>,
+}
+
+/// What a pick has to know of the moment.
+struct Moment {
+    oldest_snapshot: SeqNo,
+    held: Vec<SeqNo>,
+    now: Duration,
+}
+
+impl Moment {
+    fn of(host: &impl JobsHost) -> Moment {
+        Moment {
+            oldest_snapshot: host.oldest_snapshot(),
+            held: host.held_snapshots(),
+            now: host.now(),
+        }
+    }
 }
 
 /// A compaction whose inputs and output range nobody else touches until it is given back.
@@ -113,10 +153,13 @@ impl Jobs {
         let mut best: Option<Claimed> = None;
         let mut best_rank = (false, f64::NEG_INFINITY);
         let mut refused = Ok(());
-        let oldest = host.oldest_snapshot();
+        let moment = Moment::of(host);
+        let mut keeps = false;
         for partition in host.partitions() {
             let claim = claims.entry(partition.id).or_default();
-            match claim.pick(&partition, oldest) {
+            let picked = claim.pick(&partition, &moment);
+            keeps |= claim.keeps_for_snapshots;
+            match picked {
                 Err(error) => refused = refused.and(Err(error)),
                 Ok(None) => {}
                 Ok(Some((compaction, version))) => {
@@ -128,6 +171,7 @@ impl Jobs {
                 }
             }
         }
+        self.keeps_for_snapshots.store(keeps, Ordering::Relaxed);
         match best {
             None => refused.map(|()| None),
             Some(claimed) => {
@@ -150,11 +194,11 @@ impl Jobs {
         let mut claims = self.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
-        let oldest = host.oldest_snapshot();
-        let picked =
-            claim.with_picker(partition, &version, oldest, goal.rewrite_before, |picker| {
-                picker.pick_range(goal.range, goal.through)
-            })?;
+        let moment = Moment::of(host);
+        let before = goal.rewrite_before;
+        let picked = claim.with_picker(partition, &version, &moment, before, &NONE, |picker| {
+            picker.pick_range(goal.range, goal.through)
+        })?;
         Ok(match picked {
             RangePick::Done => RangeStep::Done,
             RangePick::Due(compaction) => {
@@ -224,14 +268,19 @@ impl Jobs {
     /// Whether something runs, or could be picked.
     pub(super) fn has_work(&self, host: &impl JobsHost) -> bool {
         let mut claims = self.claims.lock();
-        let oldest = host.oldest_snapshot();
+        let moment = Moment::of(host);
         host.partitions().iter().any(|partition| {
             let claim = claims.entry(partition.id).or_default();
             !partition.view().sealed.is_empty()
                 || claim.running > 0
                 // What hooks keep from being picked fails the work, and is told there.
-                || !matches!(claim.pick(partition, oldest), Ok(None))
+                || !matches!(claim.pick(partition, &moment), Ok(None))
         })
+    }
+
+    /// Whether a table may become due without any call, because snapshots are released.
+    pub(super) fn keeps_for_snapshots(&self) -> bool {
+        self.keeps_for_snapshots.load(Ordering::Relaxed)
     }
 
     /// Whether a compaction or an ingest is under way.
@@ -248,26 +297,49 @@ impl Jobs {
 impl Claims {
     /// The compaction that is due, with the version that it was picked from.
     fn pick(
-        &self,
+        &mut self,
         partition: &PartitionState,
-        oldest_snapshot: SeqNo,
+        moment: &Moment,
     ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
         // A partition whose store is missing is left as it is.
         if partition.load_hooks().missing.is_some() {
             return Ok(None);
         }
         let version = partition.view().version.clone();
+        let released = self.released(&version, moment);
         let picked =
-            self.with_picker(partition, &version, oldest_snapshot, None, |picker| picker.pick())?;
+            self.with_picker(partition, &version, moment, None, &released, |picker| picker.pick())?;
         Ok(picked.map(|compaction| (compaction, version)))
+    }
+
+    /// The tables of which enough could go for long enough.
+    fn released(&mut self, version: &PartitionVersion, moment: &Moment) -> BTreeSet<FileNo> {
+        let mut since = HashMap::new();
+        let mut due = BTreeSet::new();
+        self.keeps_for_snapshots = false;
+        for (_, table) in version.tables().filter(|(_, table)| !table.meta.kept.is_empty()) {
+            let SstMeta { file, entries, .. } = table.meta;
+            self.keeps_for_snapshots = true;
+            if table.meta.droppable(&moment.held).saturating_mul(RELEASED_SHARE) <= entries {
+                continue;
+            }
+            let seen = self.released_since.get(&file).copied().unwrap_or(moment.now);
+            since.insert(file, seen);
+            if moment.now.saturating_sub(seen) >= RELEASE_DELAY {
+                due.insert(file);
+            }
+        }
+        self.released_since = since;
+        due
     }
 
     fn with_picker<T>(
         &self,
         partition: &PartitionState,
         version: &PartitionVersion,
-        oldest_snapshot: SeqNo,
+        moment: &Moment,
         rewrite_before: Option<FileNo>,
+        released: &BTreeSet<FileNo>,
         use_it: impl FnOnce(&Picker<'_>) -> T,
     ) -> Result<T> {
         let hooks = partition.hooks();
@@ -275,9 +347,11 @@ impl Claims {
             version,
             busy: &self.busy,
             cursors: &self.cursors,
-            oldest_snapshot,
+            oldest_snapshot: moment.oldest_snapshot,
             joined: &|left, right| hooks.filters.iter().any(|filter| filter.joined(left, right)),
             rewrite_before,
+            held: &moment.held,
+            released,
         };
         // It changes nothing, so nothing is half done if a hook panics.
         catch("a hook", || use_it(&picker))
@@ -332,19 +406,37 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::hooks::PartitionHooks;
     use crate::types::{EntryKind, EntrySum};
+    use crate::version::{Kept, Level, Table};
 
     /// Two compactions are due: level 0 alone, and a level that is too large.
     const BOTH_DUE: &str = "L0: 2:a-b 1:a-b\nL5: 5:p-q*2000\nL6: 6:p-q*9000";
 
-    struct Host(Vec<Arc<PartitionState>>);
+    /// Partitions, held snapshots, the time.
+    struct Host {
+        partitions: Vec<Arc<PartitionState>>,
+        held: Mutex<Vec<SeqNo>>,
+        now: Mutex<Duration>,
+    }
+
+    fn host(partitions: Vec<Arc<PartitionState>>) -> Host {
+        Host { partitions, held: Mutex::default(), now: Mutex::default() }
+    }
 
     impl JobsHost for Host {
         fn partitions(&self) -> Vec<Arc<PartitionState>> {
-            self.0.clone()
+            self.partitions.clone()
         }
 
         fn oldest_snapshot(&self) -> SeqNo {
             SeqNo::MAX
+        }
+
+        fn held_snapshots(&self) -> Vec<SeqNo> {
+            self.held.lock().clone()
+        }
+
+        fn now(&self) -> Duration {
+            *self.now.lock()
         }
     }
 
@@ -363,7 +455,7 @@ mod tests {
 
     #[test]
     fn what_is_claimed_is_not_picked_again_until_it_is_given_back() {
-        let (jobs, host) = (Jobs::default(), Host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
+        let (jobs, host) = (Jobs::default(), host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
         let claimed = pick(&jobs, &host).expect("level 0 has too many tables");
         assert!(pick(&jobs, &host).is_none() && jobs.is_running() && jobs.has_work(&host));
         let failed = Error::new(ErrorKind::Io, "no");
@@ -374,7 +466,7 @@ mod tests {
 
     #[test]
     fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
-        let (jobs, host) = (Jobs::default(), Host(vec![partition(1, BOTH_DUE)]));
+        let (jobs, host) = (Jobs::default(), host(vec![partition(1, BOTH_DUE)]));
         let damaged = pick(&jobs, &host).expect("two are due");
         let rotten = Error::corruption("/db/1.sst", 0, "rotten");
         jobs.finish(&damaged, Err(&rotten));
@@ -389,7 +481,7 @@ mod tests {
     #[test]
     fn a_partition_whose_last_compaction_failed_comes_last() {
         let (heavy, light) = ("L0: 4:a-b 3:a-b 2:a-b 1:a-b", "L0: 2:a-b 1:a-b");
-        let host = Host(vec![partition(1, heavy), partition(2, light)]);
+        let host = host(vec![partition(1, heavy), partition(2, light)]);
         let jobs = Jobs::default();
         let first = pick(&jobs, &host).expect("both are due");
         assert_eq!(first.partition.id, PartitionId(1), "it is more overdue");
@@ -400,7 +492,7 @@ mod tests {
 
     #[test]
     fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
-        let (jobs, host) = (Jobs::default(), Host(vec![partition(1, BOTH_DUE)]));
+        let (jobs, host) = (Jobs::default(), host(vec![partition(1, BOTH_DUE)]));
         let claimed = pick(&jobs, &host).expect("two are due");
         let entered = jobs.enter(&claimed.partition);
         claimed.partition.mark_dropped(SeqNo::ZERO);
@@ -412,15 +504,36 @@ mod tests {
 
     #[test]
     fn compactions_keep_clear_of_levels_that_an_ingest_has_reserved() {
-        let (jobs, host) = (Jobs::default(), Host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
+        let (jobs, host) = (Jobs::default(), host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
         let arriving = crate::compaction::drawing::table("9:x-z");
-        let partition = &host.0[0];
+        let partition = &host.partitions[0];
         let one = std::slice::from_ref(&arriving);
         assert_eq!(jobs.reserve_levels(partition, one), [6]);
         let inside = crate::compaction::drawing::table("10:y-y");
         assert_eq!(jobs.reserve_levels(partition, std::slice::from_ref(&inside)), [0]);
         jobs.release_levels(partition, one);
         assert_eq!(jobs.reserve_levels(partition, std::slice::from_ref(&inside)), [6]);
+    }
+
+    #[test]
+    fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released() {
+        let mut meta = crate::compaction::drawing::table("1:a-z");
+        meta.kept = [Kept { snapshot: SeqNo::new(5).unwrap(), entries: 11 }].into();
+        let mut version = draw("");
+        version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
+        let host = host(vec![Arc::new(PartitionState::new(
+            Arc::new(version),
+            PartitionHooks::default(),
+            &Arc::new(crate::memtable::SlabPool::new(0)),
+        ))]);
+        let jobs = Jobs::default();
+        host.held.lock().push(SeqNo::new(5).unwrap());
+        assert!(pick(&jobs, &host).is_none() && jobs.keeps_for_snapshots());
+        host.held.lock().clear();
+        assert!(pick(&jobs, &host).is_none(), "others may be released soon");
+        *host.now.lock() += RELEASE_DELAY;
+        let claimed = pick(&jobs, &host).expect("11 of 100 entries could go");
+        assert_eq!((claimed.compaction.level_from, claimed.compaction.level_to), (6, 6));
     }
 
     /// A partition with one sealed memtable that holds a value of `len` bytes.

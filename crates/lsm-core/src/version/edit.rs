@@ -33,10 +33,12 @@
 //!                  kind u8), bounds u8, smallest sequence, largest sequence, entries,
 //!                  tombstones, hidden, then fields: 1 global sequence; of a file that was
 //!                  ingested what it says of itself, all or none: 2 database id, high half,
-//!                  3 low half, 4 file, 5 epoch
+//!                  3 low half, 4 file, 5 epoch; with the skip bit: 6 compression of its
+//!                  blocks, 7 entries kept for snapshots: of each snapshot, ascending, its
+//!                  sequence and the number of entries
 //! options          fields: 1 logged, 2 compression, 3 block bytes, 4 bloom bits per key,
 //!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier
-//! fields           until the body ends: tag as above, length, value (here always one varint);
+//! fields           until the body ends: tag as above, length, value (one varint unless said);
 //!                  ascending; an absent one has its default
 //! ```
 //!

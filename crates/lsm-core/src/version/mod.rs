@@ -36,7 +36,7 @@ pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_o
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};
 pub use set::{FileNumbers, VersionSet};
-pub use table::{Bounds, SstMeta, Table, TableContext, UserRange};
+pub use table::{Bounds, Kept, SstMeta, Table, TableContext, UserRange};
 
 use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;

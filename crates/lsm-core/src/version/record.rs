@@ -8,7 +8,7 @@
 //! 2. Fields ascend, so that equal records have equal bytes.
 
 use super::edit::EditFault;
-use super::table::{Bounds, SstMeta};
+use super::table::{Bounds, Kept, SstMeta};
 use super::{HookKind, HookRecord, LogCut};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
 use crate::hooks::{Rules, WhenAbsent};
@@ -125,6 +125,18 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
         put_field(out, 4, file.0);
         put_field(out, 5, epoch.0.into());
     }
+    if let Some(compression) = meta.compression {
+        let mut value = Vec::new();
+        put_varint(&mut value, u64::from(compression as u8));
+        put_hint(out, 6, &value);
+    }
+    if !meta.kept.is_empty() {
+        let mut value = Vec::new();
+        for Kept { snapshot, entries } in &meta.kept[..] {
+            put_all(&mut value, &[snapshot.get(), *entries]);
+        }
+        put_hint(out, 7, &value);
+    }
 }
 
 /// Reads what [`put_meta`] wrote, to the end of `r`.
@@ -146,10 +158,15 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
     let hidden = r.varint()?;
     let mut global_seq = None;
     let mut foreign = [None; 4];
-    read_fields(r, "table", |tag, n| {
+    let mut compression = None;
+    let mut kept = Vec::new();
+    read_fields(r, "table", |tag, value| {
         match tag {
-            1 => global_seq = Some(SeqNo::new(n)?),
-            2..=5 => foreign[tag as usize - 2] = Some(n),
+            1 => global_seq = Some(SeqNo::new(number(value)?)?),
+            2..=5 => foreign[tag as usize - 2] = Some(number(value)?),
+            // One that is not known here says no more than none.
+            6 => compression = u8::try_from(number(value)?).ok().and_then(Compression::from_u8),
+            7 => kept = read_kept(value)?,
             _ => return Some(false),
         }
         Some(true)
@@ -178,7 +195,33 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         hidden,
         global_seq,
         foreign,
+        compression,
+        kept: kept.into(),
     })
+}
+
+fn read_kept(value: &[u8]) -> Option<Vec<Kept>> {
+    let mut r = Reader::new(value);
+    let mut kept = Vec::new();
+    while !r.is_empty() {
+        let snapshot = SeqNo::new(r.varint().ok()?)?;
+        let entries = r.varint().ok()?;
+        kept.push(Kept { snapshot, entries });
+    }
+    Some(kept)
+}
+
+/// A field that readers who do not know it pass over.
+fn put_hint(out: &mut Vec<u8>, tag: u64, value: &[u8]) {
+    put_varint(out, tag << 1 | 1);
+    put_bytes(out, value);
+}
+
+/// The one varint that a field holds.
+fn number(value: &[u8]) -> Option<u64> {
+    let mut r = Reader::new(value);
+    let n = r.varint().ok()?;
+    r.is_empty().then_some(n)
 }
 
 fn put_field(out: &mut Vec<u8>, tag: u64, n: u64) {
@@ -193,7 +236,7 @@ fn put_field(out: &mut Vec<u8>, tag: u64, n: u64) {
 fn read_fields(
     r: &mut Reader<'_>,
     of: &str,
-    mut set: impl FnMut(u64, u64) -> Option<bool>,
+    mut set: impl FnMut(u64, &[u8]) -> Option<bool>,
 ) -> Result<(), EditFault> {
     let mut last = None;
     while !r.is_empty() {
@@ -203,14 +246,7 @@ fn read_fields(
             return Err(r.malformed("fields out of order").into());
         }
         last = Some(tag >> 1);
-        // A value in a form that is not a varint can only belong to a field that is not known.
-        let mut number = Reader::new(value);
-        let known = match number.varint() {
-            Ok(n) if number.is_empty() => {
-                set(tag >> 1, n).ok_or(r.malformed("field out of range"))?
-            }
-            _ => false,
-        };
+        let known = set(tag >> 1, value).ok_or(r.malformed("field out of range"))?;
         if !known && tag & 1 == 0 {
             return Err(EditFault::Unsupported(format!("field {} of a {of}", tag >> 1)));
         }
@@ -244,7 +280,11 @@ pub fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
 pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
     let mut options = PartitionOptions::default();
     let mut compression = None;
-    read_fields(r, "partition", |tag, n| {
+    read_fields(r, "partition", |tag, value| {
+        if !(1..=8).contains(&tag) {
+            return Some(false);
+        }
+        let n = number(value)?;
         match tag {
             1 if n <= 1 => options.logged = n == 1,
             1 => return None,

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::options::Compression;
 use crate::sstable::{BlockCache, SstIdentity, SstReader, SstSummary};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
@@ -44,6 +45,16 @@ impl Bounds {
         (byte < 4)
             .then_some(Bounds { smallest_excluded: byte & 1 != 0, largest_excluded: byte & 2 != 0 })
     }
+}
+
+/// Entries of a table that a newer one of the same table shadows for everybody but the readers at
+/// some snapshots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The newest snapshot that they were kept for.
+    pub snapshot: SeqNo,
+    /// The number of entries.
+    pub entries: u64,
 }
 
 /// The manifest's description of a table.
@@ -77,6 +88,10 @@ pub struct SstMeta {
     pub global_seq: Option<SeqNo>,
     /// The identity in the file itself, for an ingested file: its blocks verify against this.
     pub foreign: Option<SstIdentity>,
+    /// The compression that its blocks were written with; absent for tables of older code.
+    pub compression: Option<Compression>,
+    /// The entries that could go once snapshots are released, by snapshot, ascending.
+    pub kept: Arc<[Kept]>,
 }
 
 impl SstMeta {
@@ -97,6 +112,8 @@ impl SstMeta {
             hidden: summary.hidden,
             global_seq: None,
             foreign: None,
+            compression: None,
+            kept: Arc::new([]),
         }
     }
 
@@ -104,6 +121,13 @@ impl SstMeta {
     #[inline]
     pub fn covers(&self, user: &[u8]) -> bool {
         !self.ends_before(user) && !self.starts_after(user)
+    }
+
+    /// The number of entries that go when the table is rewritten while `held`, ascending, are the
+    /// snapshots that somebody holds.
+    pub fn droppable(&self, held: &[SeqNo]) -> u64 {
+        let released = self.kept.iter().filter(|kept| held.binary_search(&kept.snapshot).is_err());
+        released.map(|kept| kept.entries).fold(0, u64::saturating_add)
     }
 
     /// The newest sequence that a reader meets in the table.

@@ -142,6 +142,8 @@ fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
         hidden: 2,
         global_seq: None,
         foreign: None,
+        compression: None,
+        kept: Arc::new([]),
     }
 }
 
@@ -334,6 +336,10 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 epoch: Epoch(word),
             });
             meta.bounds.largest_excluded = word >> 17 & 1 == 1;
+            meta.compression = (word >> 19 & 1 == 1).then_some(Compression::Lz4);
+            if word >> 20 & 1 == 1 {
+                meta.kept = [Kept { snapshot: seq(pick), entries: word.into() }].into();
+            }
             vec![Change::TableAdded { partition: partition?.id, level, meta }]
         }
         4 => {

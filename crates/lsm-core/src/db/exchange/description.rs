@@ -230,6 +230,8 @@ mod tests {
             hidden: 0,
             global_seq: None,
             foreign: None,
+            compression: None,
+            kept: [].into(),
         };
         Description {
             db_id: DbId(0xd0),
