@@ -13,6 +13,8 @@ mod crash;
 mod exchange;
 mod facade;
 mod fault;
+mod folder;
+mod handles;
 mod health;
 mod hooks;
 mod hostile;

@@ -153,7 +153,8 @@ fn census(fs: &MemFs) -> Census {
     let names: Vec<_> = listed.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
     let version = recover(fs, dir, &names).unwrap().unwrap().version;
     let fs = Arc::new(fs.clone());
-    let context = TableContext { fs, dir: dir.to_owned(), db_id: version.db_id, cache: None };
+    let context =
+        TableContext { fs, dir: dir.to_owned(), db_id: version.db_id, cache: None, files: None };
     let mut census = Census::default();
     for (_, table) in version.partition_named("p").unwrap().tables() {
         let reader = table.reader(&context).unwrap();

@@ -67,6 +67,10 @@ pub struct Options {
     pub compaction_threads: usize,
     /// The manifest begins a new generation beyond this many bytes. Default 4 MiB.
     pub manifest_bytes_max: u64,
+    /// Table files that are open at once, but for those that are being read: a table beyond is
+    /// closed, and opened again when it is read. Default: half of the files that the process may
+    /// open (`ulimit -n`) when the options are made, at least 16, at most 1,048,576. At least 1.
+    pub open_files_max: usize,
 }
 
 impl Default for Options {
@@ -82,6 +86,7 @@ impl Default for Options {
             batch_bytes_max: 256 << 20,
             compaction_threads: (cores / 2).clamp(1, 4),
             manifest_bytes_max: 4 << 20,
+            open_files_max: default_open_files(),
         }
     }
 }
@@ -89,6 +94,13 @@ impl Default for Options {
 fn default_cache_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     (info.totalram * u64::from(info.mem_unit) / 4).min(1 << 30)
+}
+
+/// Half, because the log, the manifest, jobs and the application itself open files as well.
+fn default_open_files() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let half = limit.current.unwrap_or(u64::MAX) / 2;
+    usize::try_from(half).unwrap_or(usize::MAX).clamp(16, 1 << 20)
 }
 
 fn at_least(name: &str, got: u64, least: u64) -> Result<()> {
@@ -115,6 +127,7 @@ impl Options {
         at_least("wal_segment_bytes", self.wal_segment_bytes, 4 << 10)?;
         at_least("wal_bytes_max", self.wal_bytes_max, 2 * self.wal_segment_bytes)?;
         at_least("compaction_threads", self.compaction_threads as u64, 1)?;
+        at_least("open_files_max", self.open_files_max as u64, 1)?;
         at_most("value_bytes_max", self.value_bytes_max, FORMAT_VALUE_BYTES_MAX)?;
         at_most("batch_bytes_max", self.batch_bytes_max, FORMAT_BATCH_BYTES_MAX)
     }
@@ -188,6 +201,7 @@ impl Options {
         batch_bytes_max: u64,
         compaction_threads: usize,
         manifest_bytes_max: u64,
+        open_files_max: usize,
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -20,21 +21,36 @@ use crate::types::{PartitionId, SeqNo};
 
 #[derive(Default)]
 struct Registered {
-    counts: BTreeMap<SeqNo, usize>,
+    /// What is known of each sequence number that a living snapshot has; nothing of released ones.
+    held: BTreeMap<SeqNo, Held>,
     /// Partitions with deciding jobs under way, and how many.
     deciding: BTreeMap<PartitionId, (Arc<PartitionState>, usize)>,
 }
 
-/// All registered snapshots of a database.
+/// A sequence number that snapshots have.
+struct Held {
+    /// The number of those snapshots.
+    count: usize,
+    /// The time at which the first of them was taken.
+    since: Duration,
+}
+
+/// All registered snapshots of a database. Taking and releasing one costs a search among the
+/// others, however many there are.
 #[derive(Default)]
 pub struct Snapshots(Mutex<Registered>);
 
 impl Snapshots {
-    /// Registers the sequence number that `visible` loads, until the result is dropped.
-    pub fn register(self: &Arc<Self>, visible: impl FnOnce() -> SeqNo) -> RegisteredSnapshot {
+    /// Registers the sequence number that `visible` loads, until the result is dropped. `now` is
+    /// asked for the time if no snapshot has that number yet.
+    pub fn register(
+        self: &Arc<Self>,
+        visible: impl FnOnce() -> SeqNo,
+        now: impl FnOnce() -> Duration,
+    ) -> RegisteredSnapshot {
         let mut state = self.0.lock();
         let seq = visible();
-        *state.counts.entry(seq).or_insert(0) += 1;
+        state.held.entry(seq).or_insert_with(|| Held { count: 0, since: now() }).count += 1;
         let pinned = state.deciding.iter().map(|(id, (partition, _))| (*id, partition.pin()));
         let pinned = pinned.collect();
         RegisteredSnapshot { seq, pinned, list: self.clone() }
@@ -60,15 +76,28 @@ impl Snapshots {
         (state.for_job(visible), job)
     }
 
+    /// Returns the oldest sequence number that a snapshot has or may yet get: `visible` loads the
+    /// one that the next snapshot gets at least.
+    pub fn oldest(&self, visible: impl FnOnce() -> SeqNo) -> SeqNo {
+        let state = self.0.lock();
+        let visible = visible();
+        state.held.first_key_value().map_or(visible, |(oldest, _)| visible.min(*oldest))
+    }
+
+    /// Returns the time at which the oldest snapshot was taken, if there is one.
+    pub fn oldest_since(&self) -> Option<Duration> {
+        self.0.lock().held.first_key_value().map(|(_, held)| held.since)
+    }
+
     /// Returns the number of different sequence numbers that are registered.
     pub fn count(&self) -> usize {
-        self.0.lock().counts.len()
+        self.0.lock().held.len()
     }
 }
 
 impl Registered {
     fn for_job(&self, visible: SeqNo) -> JobSnapshots {
-        let registered: Vec<SeqNo> = self.counts.keys().copied().collect();
+        let registered: Vec<SeqNo> = self.held.keys().copied().collect();
         let mut respected = registered.clone();
         if let Err(at) = respected.binary_search(&visible) {
             respected.insert(at, visible);
@@ -126,10 +155,10 @@ impl RegisteredSnapshot {
 impl Drop for RegisteredSnapshot {
     fn drop(&mut self) {
         let mut state = self.list.0.lock();
-        let count = state.counts.get_mut(&self.seq).expect("it was registered");
-        *count -= 1;
-        if *count == 0 {
-            state.counts.remove(&self.seq);
+        let held = state.held.get_mut(&self.seq).expect("it was registered");
+        held.count -= 1;
+        if held.count == 0 {
+            state.held.remove(&self.seq);
         }
     }
 }
@@ -150,9 +179,9 @@ mod tests {
     #[test]
     fn a_job_respects_what_is_registered_and_what_is_visible() {
         let list = Arc::new(Snapshots::default());
-        let a = list.register(|| seq(3));
-        let b = list.register(|| seq(3));
-        let c = list.register(|| seq(7));
+        let a = list.register(|| seq(3), || Duration::from_secs(1));
+        let b = list.register(|| seq(3), || Duration::from_secs(2));
+        let c = list.register(|| seq(7), || Duration::from_secs(3));
         assert_eq!(respected(&list, 9), [seq(3), seq(7), seq(9)]);
         assert_eq!(respected(&list, 7), [seq(3), seq(7)]);
         assert_eq!(list.for_job(|| seq(9)).registered, [seq(3), seq(7)]);
@@ -162,5 +191,26 @@ mod tests {
         drop(b);
         assert_eq!(list.count(), 0);
         assert_eq!(respected(&list, 9), [seq(9)]);
+    }
+
+    /// Times were kept apart from the list, and those behind the oldest snapshot were never let
+    /// go: one snapshot held for long made each later one leave an entry.
+    #[test]
+    fn released_snapshots_leave_nothing_while_an_older_one_is_held() {
+        let list = Arc::new(Snapshots::default());
+        let oldest = list.register(|| seq(1), || Duration::from_secs(1));
+        for n in 2..1000 {
+            drop(list.register(|| seq(n), || Duration::from_secs(n)));
+            assert_eq!(list.count(), 1);
+            assert_eq!(list.oldest(|| seq(n)), seq(1));
+            assert_eq!(list.oldest_since(), Some(Duration::from_secs(1)));
+        }
+        let newest = list.register(|| seq(1000), || Duration::from_secs(7));
+        drop(oldest);
+        assert_eq!(list.oldest(|| seq(1001)), seq(1000));
+        assert_eq!(list.oldest_since(), Some(Duration::from_secs(7)));
+        drop(newest);
+        assert_eq!(list.oldest(|| seq(1001)), seq(1001));
+        assert_eq!(list.oldest_since(), None);
     }
 }

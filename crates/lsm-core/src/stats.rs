@@ -126,6 +126,13 @@ pub struct Stats {
     pub cache_misses: u64,
     /// Memory of open tables' indexes and filters, in bytes.
     pub open_table_bytes: u64,
+    /// Table files that are open now.
+    pub open_table_files: u64,
+    /// The most that are open at once, see
+    /// [`Options::open_files_max`](crate::options::Options::open_files_max).
+    pub open_table_files_max: u64,
+    /// Times since the open that a table file was opened again, because it was closed for others.
+    pub table_file_reopen_count: u64,
     /// Memory of all memtables, in bytes.
     pub memtable_bytes: u64,
     /// The bytes that memtables, block cache and open tables may take together: four times the

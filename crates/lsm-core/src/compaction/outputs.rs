@@ -41,7 +41,13 @@ pub struct TableFactory {
 impl TableFactory {
     /// How tables in that folder are opened, past every cache.
     pub fn context(&self) -> TableContext {
-        TableContext { fs: self.fs.clone(), dir: self.dir.clone(), db_id: self.db_id, cache: None }
+        TableContext {
+            fs: self.fs.clone(),
+            dir: self.dir.clone(),
+            db_id: self.db_id,
+            cache: None,
+            files: None,
+        }
     }
 }
 

@@ -29,7 +29,7 @@ impl JobsHost for DbInner {
     }
 
     fn oldest_snapshot(&self) -> SeqNo {
-        self.snapshots.for_job(|| self.visible_seq()).respected[0]
+        self.snapshots.oldest(|| self.visible_seq())
     }
 
     fn held_snapshots(&self) -> Vec<SeqNo> {

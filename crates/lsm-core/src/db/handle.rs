@@ -133,8 +133,8 @@ impl Db {
     /// Takes a snapshot of the database.
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.inner();
-        let registered = inner.snapshots.register(|| inner.visible_seq());
-        inner.note_snapshot(registered.seq());
+        let registered =
+            inner.snapshots.register(|| inner.visible_seq(), || inner.background.now());
         Snapshot { db: self.clone(), registered: Arc::new(registered) }
     }
 

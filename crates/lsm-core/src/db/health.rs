@@ -3,18 +3,14 @@
 //! Made by `Db::health`; plain data, for a person (`Display`) or a program. It reads what other
 //! files keep, and changes nothing.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::DbInner;
 use super::errors::BackgroundFailure;
-use super::jobs::JobsHost;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::compaction::compaction_debt;
-use crate::types::SeqNo;
+use crate::fs::open_files_limit;
 
 /// A value that may not grow without end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +91,9 @@ pub struct Health {
     pub oldest_snapshot: Option<Duration>,
     /// Bytes of obsolete tables that readers hold.
     pub pinned_obsolete_bytes: u64,
+    /// Table files that are open. Beyond the soft limit one is closed for each that is opened; the
+    /// hard limit is that of the process, which its log, its jobs and the application share.
+    pub open_table_files: Gauge,
 }
 
 impl Health {
@@ -143,33 +142,12 @@ impl fmt::Display for Health {
         if let Some(age) = self.oldest_snapshot {
             writeln!(f, "oldest snapshot: taken {age:?} ago")?;
         }
+        writeln!(f, "open table files: {}", self.open_table_files)?;
         write!(f, "obsolete bytes that readers hold: {}", self.pinned_obsolete_bytes)
     }
 }
 
-/// When the sequence numbers of snapshots were first registered.
-#[derive(Default)]
-pub(super) struct SnapshotTimes(Mutex<BTreeMap<SeqNo, Duration>>);
-
 impl DbInner {
-    /// Notes when a snapshot was taken.
-    pub(super) fn note_snapshot(&self, seq: SeqNo) {
-        let oldest = self.oldest_snapshot();
-        let mut times = self.snapshot_times.0.lock();
-        // Those before the oldest one are gone.
-        *times = times.split_off(&oldest);
-        times.entry(seq).or_insert_with(|| self.background.now());
-    }
-
-    fn oldest_snapshot_age(&self) -> Option<Duration> {
-        if self.snapshots.count() == 0 {
-            return None;
-        }
-        let oldest = self.oldest_snapshot();
-        let taken = self.snapshot_times.0.lock().get(&oldest).copied();
-        taken.map(|taken| self.background.now().saturating_sub(taken))
-    }
-
     /// See the module.
     pub(super) fn health(&self) -> Health {
         let now = self.background.now();
@@ -215,8 +193,15 @@ impl DbInner {
                 SEALED_HARD,
             ),
             wal_bytes: gauge(pinned, self.options.wal_bytes_max, 1, 1),
-            oldest_snapshot: self.oldest_snapshot_age(),
+            oldest_snapshot: self.snapshots.oldest_since().map(|since| now.saturating_sub(since)),
             pinned_obsolete_bytes: self.obsolete.pinned_bytes(),
+            open_table_files: self.tables.files.as_ref().map_or_else(Gauge::default, |files| {
+                Gauge {
+                    value: files.open_count() as u64,
+                    soft: files.limit() as u64,
+                    hard: open_files_limit(),
+                }
+            }),
         }
     }
 }

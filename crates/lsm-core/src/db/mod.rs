@@ -104,7 +104,6 @@ pub(crate) struct DbInner {
     obsolete: ObsoleteFiles,
     events: Arc<Events>,
     in_doubt: Mutex<resume::InDoubt>,
-    snapshot_times: health::SnapshotTimes,
 
     /// Why no write is taken until `resume.rs` succeeds. Set and cleared together with the failed
     /// sync of the commit path.

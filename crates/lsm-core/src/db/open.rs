@@ -20,7 +20,7 @@ use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, OsFs, names};
+use crate::fs::{Fs, OpenFiles, OsFs, names};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::memtable::SlabPool;
 use crate::options::Options;
@@ -142,6 +142,10 @@ impl Builder {
         let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         fs.create_dir(&dir)?;
+        // From here on the folder is what was opened, not what its name may come to mean.
+        let held = fs.hold_dir(&dir)?;
+        let fs = held.fs.unwrap_or(fs);
+        let dir = held.path;
         let Some(lock) = fs.try_lock(&dir.join(names::LOCK))? else {
             let message = format!("the database in {} is open elsewhere", dir.display());
             return Err(Error::new(ErrorKind::Locked, message));
@@ -166,6 +170,7 @@ impl Builder {
                 dir: dir.clone(),
                 db_id: version.db_id,
                 cache: block_cache,
+                files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
             }),
             fs,
             dir,
@@ -189,7 +194,6 @@ impl Builder {
             obsolete,
             events,
             in_doubt: Mutex::default(),
-            snapshot_times: Default::default(),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),

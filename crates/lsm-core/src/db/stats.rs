@@ -43,6 +43,7 @@ impl DbInner {
         let tables = || partitions.iter().map(|partition| partition.pin());
         let cache = self.cache.stats();
         let counters = &self.counters;
+        let files = self.tables.files.as_ref();
         let buffers = self.options.write_buffer_bytes.saturating_mul(MEMTABLES_MAX);
         let mut stats = Stats {
             partitions: partitions.iter().map(|p| self.partition_stats(p)).collect(),
@@ -65,6 +66,9 @@ impl DbInner {
             open_table_bytes: tables()
                 .map(|view| view.version.tables().map(|(_, t)| t.memory_bytes()).sum::<u64>())
                 .sum(),
+            open_table_files: files.map_or(0, |files| files.open_count() as u64),
+            open_table_files_max: files.map_or(0, |files| files.limit() as u64),
+            table_file_reopen_count: files.map_or(0, |files| files.reopened_count()),
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
             memory_budget_bytes: buffers.saturating_add(self.options.cache_bytes),
             memory_used_bytes: 0,

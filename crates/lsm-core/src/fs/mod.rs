@@ -5,15 +5,18 @@
 //! rewriting published bytes, or on rename where [`Fs::put_if_absent`] serves.
 //!
 //! Invariants:
-//! 1. Only `fs/os.rs` names `std::fs`.
+//! 1. Only `fs/os.rs` and `fs/at.rs` name `std::fs`.
 //! 2. A name is durable after [`Fs::sync_dir`] of its folder, bytes after [`File::sync`].
 //! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
 //!    it holds beyond the last successful sync is never trusted.
 
+mod at;
 #[cfg(any(test, feature = "internals"))]
 mod fault;
+mod held;
 mod mem;
 pub(crate) mod names;
+mod open_files;
 mod os;
 #[cfg(test)]
 mod tests;
@@ -27,7 +30,9 @@ use crate::error::Result;
 #[cfg(any(test, feature = "internals"))]
 #[doc(hidden)]
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
+pub use held::HeldDir;
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
+pub(crate) use open_files::{OpenFiles, TableFile, open_files_limit};
 pub use os::OsFs;
 
 pub(crate) use uncached::Uncached;
@@ -105,6 +110,13 @@ pub trait Fs: Send + Sync + 'static {
 
     /// Free space where `dir` lies, in bytes.
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
+
+    /// Holds the existing folder `dir`: under the returned path, by the returned file system, it
+    /// stays this very folder whatever becomes of its name, and of the working folder of the
+    /// process. Where names cannot change behind one's back this is the path itself.
+    fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        Ok(HeldDir { path: dir.to_owned(), fs: None })
+    }
 }
 
 /// An open file. All calls take `&self`: a sync must not stop an append.

@@ -1,4 +1,5 @@
-//! The real file system: [`OsFs`], the only place that names `std::fs`.
+//! The real file system: [`OsFs`], and its files. How a path is resolved is `at.rs`; the same with
+//! a folder held open is `held.rs`.
 //!
 //! Called through [`Fs`] and [`File`] alone. It must never retry a failed sync, and never move an
 //! append position backwards.
@@ -9,27 +10,24 @@
 //! 3. An interrupted call is repeated, a short one is continued; any other error is passed on with
 //!    deed and path.
 
-#![expect(clippy::disallowed_methods, reason = "the one file that may name std::fs")]
+#![expect(clippy::disallowed_methods, reason = "one of the two files that may name std::fs")]
 
-use std::ffi::OsString;
-use std::fs::{self, OpenOptions, TryLockError};
+use std::fs::{self, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::names::TEMPORARY_SUFFIX;
-use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use super::at::At;
+use super::held::HeldFs;
+use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard};
 use crate::error::{Error, Result};
 
 /// Pages are at most this large on the machines we know (64 KiB on some ARM and POWER kernels).
 /// The kernel keeps a page that a DONTNEED range covers only in part, so ranges are widened to it.
 #[cfg(target_os = "linux")]
 const PAGE_BYTES_MAX: u64 = 64 << 10;
-
-/// Tells unfinished files of concurrent [`Fs::put_if_absent`] calls of this process apart.
-static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
 /// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,103 +60,106 @@ impl Fs for OsFs {
     }
 
     fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let deed = match mode {
-            AppendMode::IfAbsent => {
-                options.create_new(true);
-                "create"
-            }
-            AppendMode::Existing => "open",
-        };
-        let file = options.open(path).map_err(|e| Error::io(deed, path, e))?;
-        let len = file.metadata().map_err(|e| Error::io("get the length of", path, e))?.len();
-        Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(len) }))
+        open_append(&At::whole(path), mode)
     }
 
     fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
-        let file = fs::File::open(path).map_err(|e| Error::io("open", path, e))?;
-        // The handle cannot append, so its position is never used.
-        Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(0) }))
+        open_read(&At::whole(path))
     }
 
     fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
-        if path.symlink_metadata().is_ok() {
-            return Ok(false);
-        }
-        let temporary = write_temporary(path, content)?;
-        let linked = fs::hard_link(&temporary, path);
-        // What is left behind here is garbage that the next open clears away, and the name's fate
-        // is settled already: an error of this removal would tell the caller nothing.
-        let _ = fs::remove_file(&temporary);
-        match linked {
-            Ok(()) => {
-                // Durability: the name; the bytes were synced under their temporary name.
-                self.sync_dir(parent(path))?;
-                Ok(true)
-            }
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(e) => Err(Error::io("publish", path, e)),
-        }
+        put_if_absent(&At::whole(path), content)
     }
 
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(dir).map_err(|e| Error::io("list", dir, e))? {
-            let entry = entry.map_err(|e| Error::io("list", dir, e))?;
-            // A name that is not UTF-8 is none of ours.
-            let Ok(name) = entry.file_name().into_string() else {
-                continue;
-            };
-            if !name.starts_with(prefix) {
-                continue;
-            }
-            let metadata = match entry.metadata() {
-                Ok(metadata) => metadata,
-                // Deleted since the folder was read.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                Err(e) => return Err(Error::io("get the length of", &entry.path(), e)),
-            };
-            if metadata.is_file() {
-                entries.push(DirEntry { name, len: metadata.len() });
-            }
-        }
-        entries.sort();
-        Ok(entries)
+        At::whole(dir).list(prefix).map_err(|e| Error::io("list", dir, e))
     }
 
     fn delete(&self, path: &Path) -> Result<()> {
-        match fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::io("delete", path, e)),
-            _ => Ok(()),
-        }
+        At::whole(path).unlink().map_err(|e| Error::io("delete", path, e))
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        fs::hard_link(from, to).map_err(|e| Error::io("link", to, e))
+        At::whole(from).link(&At::whole(to)).map_err(|e| Error::io("link", to, e))
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        fs::File::open(dir)
-            .and_then(|folder| folder.sync_all())
-            .map_err(|e| Error::io("sync the folder", dir, e))
+        At::whole(dir).sync_dir().map_err(|e| Error::io("sync the folder", dir, e))
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(path).map_err(|e| Error::io("open", path, e))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(e)) => Err(Error::io("lock", path, e)),
-        }
+        try_lock(&At::whole(path))
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        let stat = rustix::io::retry_on_intr(|| rustix::fs::statvfs(dir))
-            .map_err(|e| Error::io("get the free space of", dir, e.into()))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        At::whole(dir).free_bytes().map_err(|e| Error::io("get the free space of", dir, e))
+    }
+
+    fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        let (held, path) = HeldFs::open(dir)?;
+        Ok(HeldDir { path, fs: Some(held) })
+    }
+}
+
+pub(super) fn open_append(at: &At<'_>, mode: AppendMode) -> Result<Arc<dyn File>> {
+    let path = at.path;
+    let file = match mode {
+        AppendMode::IfAbsent => at.create_new().map_err(|e| Error::io("create", path, e))?,
+        AppendMode::Existing => at.open_existing().map_err(|e| Error::io("open", path, e))?,
+    };
+    let len = file.metadata().map_err(|e| Error::io("get the length of", path, e))?.len();
+    Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(len) }))
+}
+
+pub(super) fn open_read(at: &At<'_>) -> Result<Arc<dyn File>> {
+    let file = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
+    // The handle cannot append, so its position is never used.
+    Ok(Arc::new(OsFile { file, path: at.path.to_owned(), position: AtomicU64::new(0) }))
+}
+
+pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
+    if at.exists() {
+        return Ok(false);
+    }
+    let (file, temporary) = at.create_temporary().map_err(|e| Error::io("create", at.path, e))?;
+    let temporary = at.temporary(&temporary);
+    let published = write_all(content, 0, |part, at| file.write_at(part, at))
+        .map_err(|e| Error::io("write", at.path, e))
+        // Durability: the bytes, before they have their name.
+        .and_then(|()| file.sync_data().map_err(|e| Error::io("sync", at.path, e)))
+        .and_then(|()| match temporary.link(at) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(Error::io("publish", at.path, e)),
+        });
+    // What is left behind here is garbage that the next open clears away, and the name's fate is
+    // settled already: an error of this removal would tell the caller nothing.
+    let _ = temporary.unlink();
+    if published? {
+        // Durability: the name; the bytes were synced under their temporary name.
+        at.parent().sync_dir().map_err(|e| Error::io("sync the folder of", at.path, e))?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
+    let file = at.open_or_create().map_err(|e| Error::io("open", at.path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(Error::io("lock", at.path, e)),
+    }
+}
+
+/// Creates a folder whose parent exists, durably; fine if it exists.
+pub(super) fn create_one_dir(at: &At<'_>) -> Result<()> {
+    match at.make_dir() {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Error::io("create the folder", at.path, e))
+        }
+        // Somebody else's creation is not durable yet either.
+        _ => at.parent().sync_dir().map_err(|e| Error::io("sync the folder of", at.path, e)),
     }
 }
 
@@ -250,34 +251,6 @@ fn sync_parent_of_existing(dir: &Path) -> Result<()> {
             Ok(())
         }
         done => done,
-    }
-}
-
-/// Writes and syncs `content` under a fresh name beside `path`.
-fn write_temporary(path: &Path, content: &[u8]) -> Result<PathBuf> {
-    loop {
-        let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
-        let mut name = OsString::from(path);
-        name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", std::process::id()));
-        let temporary = PathBuf::from(name);
-        let file = match OpenOptions::new().write(true).create_new(true).open(&temporary) {
-            Ok(file) => file,
-            // A leftover of an earlier process with this id: the next number is free, or the one
-            // after it.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(e) => return Err(Error::io("create", &temporary, e)),
-        };
-        let written = write_all(content, 0, |part, at| file.write_at(part, at))
-            .map_err(|e| Error::io("write", &temporary, e))
-            .and_then(|()| file.sync_data().map_err(|e| Error::io("sync", &temporary, e)));
-        return match written {
-            Ok(()) => Ok(temporary),
-            Err(e) => {
-                // The first error is the one that explains.
-                let _ = fs::remove_file(&temporary);
-                Err(e)
-            }
-        };
     }
 }
 
@@ -382,6 +355,8 @@ fn punch_hole(_file: &fs::File, _offset: u64, _len: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::at::NEXT_TEMPORARY;
+    use crate::fs::names::TEMPORARY_SUFFIX;
 
     /// A device that takes at most 3 bytes a call and is interrupted before every one.
     fn stubborn() -> impl FnMut(usize) -> io::Result<usize> {

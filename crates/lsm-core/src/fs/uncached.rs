@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard};
 use crate::error::Result;
 
 /// The file system behind it, read by [`File::read_at_uncached`] alone.
@@ -59,6 +59,11 @@ impl Fs for Uncached {
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.0.free_bytes(dir)
+    }
+
+    fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        let HeldDir { path, fs } = self.0.hold_dir(dir)?;
+        Ok(HeldDir { path, fs: fs.map(|fs| Arc::new(Uncached(fs)) as Arc<dyn Fs>) })
     }
 }
 

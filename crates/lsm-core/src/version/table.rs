@@ -10,12 +10,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
 use crate::sstable::{BlockCache, SstIdentity, SstReader, SstSummary};
@@ -229,9 +229,21 @@ pub struct TableContext {
     pub db_id: DbId,
     /// The cache of their blocks; `None` keeps none.
     pub cache: Option<Arc<dyn BlockCache>>,
+    /// The set that bounds how many of them are open at once; `None` is without bounds.
+    pub files: Option<Arc<OpenFiles>>,
 }
 
-/// A live table. Opened by its first reader, and then held open for as long as it lives.
+impl TableContext {
+    fn open_file(&self, path: &Path) -> Result<Arc<dyn File>> {
+        match &self.files {
+            Some(set) => Ok(Arc::new(TableFile::open(set, path)?)),
+            None => self.fs.open_read(path),
+        }
+    }
+}
+
+/// A live table. Its reader is made by the first who asks, and stays for as long as the table lives;
+/// the file behind that may be closed between two reads.
 pub struct Table {
     /// The manifest's description of it.
     pub meta: SstMeta,
@@ -281,7 +293,7 @@ impl Table {
     /// cost as in the first call of [`Table::reader`].
     pub fn open_apart(&self, context: &TableContext) -> Result<SstReader> {
         let path = self.path(context);
-        let file = context.fs.open_read(&path).map_err(|error| {
+        let file = context.open_file(&path).map_err(|error| {
             match error.io_source().map(io::Error::kind) {
                 Some(io::ErrorKind::NotFound) => {
                     Error::corruption(&path, None, "the table is missing")

@@ -103,6 +103,7 @@ impl<'a> Arrival<'a> {
             dir: dir.to_owned(),
             db_id: description.db_id,
             cache: None,
+            files: None,
         }
     }
 

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 
 use self::rule::ArmedRule;
 use super::mem::{MemFile, MemFs, SyncLoss};
-use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard};
 use crate::error::{Error, Result};
 
 pub use self::rule::{FaultAction, FaultAt, FaultRule, FsOp, OpKind};
@@ -275,6 +275,11 @@ impl Fs for FaultFs {
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.check_path(OpKind::FreeBytes, "get the free space of", dir)?;
         self.shared.fs.free_bytes(dir)
+    }
+
+    /// Resolves the path alone: every call goes on coming through here, to be counted.
+    fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        Ok(HeldDir { path: self.shared.fs.hold_dir(dir)?.path, fs: None })
     }
 }
 

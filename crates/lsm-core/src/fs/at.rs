@@ -1,0 +1,167 @@
+//! [`At`]: a path as the system calls take it, and the calls that the real file systems share.
+//!
+//! Every call of [`OsFs`](super::OsFs) and of [`HeldFs`](super::held::HeldFs) that names a file comes
+//! here. The one resolves paths in the working folder of the process, as the system does; the
+//! other resolves those of its folder from an open handle. It must never fall back from the
+//! handle to the path: by then the path may name another folder.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::DirEntry;
+use super::names::TEMPORARY_SUFFIX;
+
+/// Tells unfinished files of concurrent publications of this process apart.
+pub(super) static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
+
+/// A file or folder: its path for errors, and the folder and path to find it by.
+#[derive(Clone, Copy)]
+pub(super) struct At<'a> {
+    /// The whole path.
+    pub(super) path: &'a Path,
+    dir: BorrowedFd<'a>,
+    relative: &'a Path,
+}
+
+impl<'a> At<'a> {
+    /// A path that the system resolves.
+    pub(super) fn whole(path: &'a Path) -> At<'a> {
+        At { path, dir: rustix::fs::CWD, relative: path }
+    }
+
+    /// The file `relative`, from the folder of an open handle on.
+    pub(super) fn below(dir: BorrowedFd<'a>, relative: &'a Path, path: &'a Path) -> At<'a> {
+        // The folder itself.
+        let is_dir = relative.as_os_str().is_empty();
+        At { path, dir, relative: if is_dir { Path::new(".") } else { relative } }
+    }
+
+    fn with<'b>(&'b self, relative: &'b Path) -> At<'b> {
+        At { path: self.path, dir: self.dir, relative }
+    }
+
+    /// The folder that holds it; a bare name lies in the folder that it is resolved from.
+    pub(super) fn parent(&self) -> At<'_> {
+        match self.relative.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => self.with(dir),
+            _ => self.with(Path::new(".")),
+        }
+    }
+
+    fn open_with(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        let mode = Mode::from_raw_mode(0o666);
+        let flags = flags | OFlags::CLOEXEC;
+        Ok(retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?)
+    }
+
+    pub(super) fn open_read(&self) -> io::Result<fs::File> {
+        self.open_with(OFlags::RDONLY).map(fs::File::from)
+    }
+
+    pub(super) fn open_existing(&self) -> io::Result<fs::File> {
+        self.open_with(OFlags::RDWR).map(fs::File::from)
+    }
+
+    pub(super) fn create_new(&self) -> io::Result<fs::File> {
+        self.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).map(fs::File::from)
+    }
+
+    pub(super) fn open_or_create(&self) -> io::Result<fs::File> {
+        self.open_with(OFlags::RDWR | OFlags::CREATE).map(fs::File::from)
+    }
+
+    pub(super) fn open_dir(&self) -> io::Result<OwnedFd> {
+        self.open_with(OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// Returns `true` if the name is taken, by whatever it may be.
+    pub(super) fn exists(&self) -> bool {
+        rustix::fs::statat(self.dir, self.relative, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Removes the name; fine if it is gone.
+    pub(super) fn unlink(&self) -> io::Result<()> {
+        match rustix::fs::unlinkat(self.dir, self.relative, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Gives the file the second name `to`.
+    pub(super) fn link(&self, to: &At<'_>) -> io::Result<()> {
+        let flags = AtFlags::empty();
+        Ok(rustix::fs::linkat(self.dir, self.relative, to.dir, to.relative, flags)?)
+    }
+
+    pub(super) fn make_dir(&self) -> io::Result<()> {
+        Ok(rustix::fs::mkdirat(self.dir, self.relative, Mode::from_raw_mode(0o777))?)
+    }
+
+    /// Makes the names in the folder durable.
+    pub(super) fn sync_dir(&self) -> io::Result<()> {
+        fs::File::from(self.open_dir()?).sync_all()
+    }
+
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        let dir = self.open_dir()?;
+        let stat = retry_on_intr(|| rustix::fs::fstatvfs(&dir))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// The files of the folder whose names begin with `prefix`, in order.
+    pub(super) fn list(&self, prefix: &str) -> io::Result<Vec<DirEntry>> {
+        let dir = self.open_dir()?;
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            // A name that is not UTF-8 is none of ours.
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            if !name.starts_with(prefix) {
+                continue;
+            }
+            let stat = match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                // Deleted since the folder was read.
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+                entries.push(DirEntry { name: name.to_owned(), len: stat.st_size as u64 });
+            }
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    /// Creates an empty file under a fresh name beside this one; returns that, as this path is.
+    pub(super) fn create_temporary(&self) -> io::Result<(fs::File, PathBuf)> {
+        loop {
+            let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
+            let mut name = OsString::from(self.relative);
+            name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", std::process::id()));
+            let temporary = PathBuf::from(name);
+            match self.with(&temporary).create_new() {
+                Ok(file) => return Ok((file, temporary)),
+                // A leftover of a process that was killed, and whose id this one has.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// The file that [`At::create_temporary`] made for this one.
+    pub(super) fn temporary<'b>(&'b self, temporary: &'b Path) -> At<'b> {
+        debug_assert!(temporary.as_os_str().as_bytes().ends_with(TEMPORARY_SUFFIX.as_bytes()));
+        self.with(temporary)
+    }
+}

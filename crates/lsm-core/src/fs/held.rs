@@ -1,0 +1,110 @@
+//! [`HeldFs`]: the file system of the machine, with one folder held open.
+//!
+//! A path names a folder only until somebody renames it, or, where the path is relative, until
+//! the process changes its working folder. A database that went by its path would then write its next
+//! table into another folder, and call it durable. Here the folder is opened once, and every file
+//! of it is found from that handle: the database goes on in the folder that it was opened in,
+//! wherever that is by now.
+//!
+//! Invariants:
+//! 1. A path below `root` is resolved from `folder`, and never by its name.
+//! 2. Any other path (a checkpoint's folder, an export's) goes to [`OsFs`].
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::at::At;
+use super::os;
+use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, OsFs};
+use crate::error::{Error, Result};
+
+/// The file system of the machine, with one folder held open. See the module.
+pub(super) struct HeldFs {
+    /// The path under which the folder was opened, from the root on.
+    root: PathBuf,
+    folder: OwnedFd,
+}
+
+impl HeldFs {
+    /// Opens the folder `dir`, which must exist.
+    pub(super) fn open(dir: &Path) -> Result<(Arc<HeldFs>, PathBuf)> {
+        let root = std::path::absolute(dir).map_err(|e| Error::io("find", dir, e))?;
+        let folder = At::whole(&root).open_dir().map_err(|e| Error::io("open", dir, e))?;
+        let path = root.clone();
+        Ok((Arc::new(HeldFs { root, folder }), path))
+    }
+
+    fn at<'a>(&'a self, path: &'a Path) -> At<'a> {
+        match path.strip_prefix(&self.root) {
+            Ok(relative) => At::below(self.folder.as_fd(), relative, path),
+            Err(_) => At::whole(path),
+        }
+    }
+}
+
+impl Fs for HeldFs {
+    fn caps(&self) -> Caps {
+        OsFs.caps()
+    }
+
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        let Ok(relative) = dir.strip_prefix(&self.root) else {
+            return OsFs.create_dir(dir);
+        };
+        let mut folder = self.root.clone();
+        for name in relative {
+            folder.push(name);
+            os::create_one_dir(&self.at(&folder))?;
+        }
+        Ok(())
+    }
+
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        os::open_append(&self.at(path), mode)
+    }
+
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        os::open_read(&self.at(path))
+    }
+
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        os::put_if_absent(&self.at(path), content)
+    }
+
+    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
+        self.at(dir).list(prefix).map_err(|e| Error::io("list", dir, e))
+    }
+
+    fn delete(&self, path: &Path) -> Result<()> {
+        self.at(path).unlink().map_err(|e| Error::io("delete", path, e))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.at(from).link(&self.at(to)).map_err(|e| Error::io("link", to, e))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.at(dir).sync_dir().map_err(|e| Error::io("sync the folder", dir, e))
+    }
+
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        os::try_lock(&self.at(path))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        self.at(dir).free_bytes().map_err(|e| Error::io("get the free space of", dir, e))
+    }
+
+    fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        OsFs.hold_dir(dir)
+    }
+}
+
+/// A folder that a file system holds, see [`Fs::hold_dir`].
+pub struct HeldDir {
+    /// The path of the folder from now on.
+    pub path: PathBuf,
+    /// The file system to go on with; `None` is the one that was asked.
+    pub fs: Option<Arc<dyn Fs>>,
+}

@@ -1,0 +1,321 @@
+//! [`OpenFiles`]: a bounded set of files that are open for reading.
+//!
+//! A process may have only so many files open, and a database may have any number of tables. Each
+//! open table reads through a [`SharedFile`], which opens its file when it is read and may be closed
+//! again between two reads. Index and Bloom structure of a table stay in memory all the same, and
+//! so does a block in the cache: a read that finds its block there asks nothing here.
+//!
+//! Who is closed: the file at the front of a queue, unless it was read since it came there; then it
+//! goes to the back once more. A list in the exact order of use would close better ones, and would
+//! have every read of every thread take one lock.
+//!
+//! Invariants:
+//! 1. No more than `limit` files are open here, but for those that threads are reading at the
+//!    moment or have just opened.
+//! 2. A file that is closed and opened again is the same file: nobody gives a name of the database a
+//!    second time, and no file is deleted while somebody may read it.
+//! 3. Lock order: a file's slot and the queue are never held together.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::{File, Fs};
+use crate::error::{Error, Result};
+
+/// A bounded set of open files. See the module.
+pub struct OpenFiles {
+    // Fixed after construction.
+    fs: Arc<dyn Fs>,
+    limit: usize,
+    /// Files whose slot is filled. Relaxed: a bound that is passed for a moment does no harm.
+    open: AtomicUsize,
+    /// Files that were opened again since the start; for people.
+    reopened: AtomicU64,
+    /// Every file whose slot is filled, the next to be closed in front. Some may be gone.
+    queue: Mutex<VecDeque<Weak<SharedFile>>>,
+}
+
+/// A file of the set: open, or closed until its next read.
+pub struct SharedFile {
+    set: Arc<OpenFiles>,
+    path: PathBuf,
+    slot: Mutex<Option<Arc<dyn File>>>,
+    /// It was read since it came to its place in the queue. Relaxed: a hint.
+    is_used: AtomicBool,
+}
+
+impl OpenFiles {
+    /// A set of at most `limit` open files of `fs`.
+    pub fn new(fs: Arc<dyn Fs>, limit: usize) -> OpenFiles {
+        OpenFiles {
+            fs,
+            limit: limit.max(1),
+            open: AtomicUsize::new(0),
+            reopened: AtomicU64::new(0),
+            queue: Mutex::default(),
+        }
+    }
+
+    /// Opens the file at `path` and takes it into the set.
+    ///
+    /// # Errors
+    /// Those of [`Fs::open_read`].
+    pub fn open(self: &Arc<Self>, path: &Path) -> Result<Arc<SharedFile>> {
+        let file = self.open_now(path)?;
+        let shared = Arc::new(SharedFile {
+            set: self.clone(),
+            path: path.to_owned(),
+            slot: Mutex::new(Some(file)),
+            is_used: AtomicBool::new(true),
+        });
+        self.admit(&shared);
+        Ok(shared)
+    }
+
+    /// The most files that are open at once.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Returns the number of files that are open.
+    pub fn open_count(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of times that a file was opened again since the start.
+    pub fn reopened_count(&self) -> u64 {
+        self.reopened.load(Ordering::Relaxed)
+    }
+
+    /// Opens a file. Where the process has no handle left, although the set is within its limit,
+    /// half of the set is closed first: others need handles too, and a table is opened again.
+    fn open_now(&self, path: &Path) -> Result<Arc<dyn File>> {
+        match self.fs.open_read(path) {
+            Err(error) if is_out_of_handles(&error) && self.open_count() > 0 => {
+                self.close_until(self.open_count() / 2);
+                self.fs.open_read(path)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Puts a file whose slot was just filled at the end of the queue, and closes others for it.
+    fn admit(&self, file: &Arc<SharedFile>) {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        // The read that it was opened for does not count: else all files would be marked, and the
+        // one that is read all the time could not be told from those that were read once.
+        file.is_used.store(false, Ordering::Relaxed);
+        {
+            let mut queue = self.queue.lock();
+            // Files that are gone leave their places behind; they are cleared away when they are
+            // most of the queue, which costs each of them one look.
+            if queue.len() > 2 * self.limit.max(self.open_count()) {
+                queue.retain(|file| file.strong_count() > 0);
+            }
+            queue.push_back(Arc::downgrade(file));
+        }
+        self.close_until(self.limit);
+    }
+
+    /// Closes files until no more than `most` are open.
+    fn close_until(&self, most: usize) {
+        // Each file is looked at twice at most: then its mark is gone. Other threads may set it
+        // again, so the number of looks is bounded as well.
+        let looks = 2 * self.queue.lock().len() + 1;
+        for _ in 0..looks {
+            if self.open_count() <= most {
+                return;
+            }
+            let Some(file) = self.queue.lock().pop_front() else { return };
+            let Some(file) = file.upgrade() else { continue };
+            if file.is_used.swap(false, Ordering::Relaxed) {
+                self.queue.lock().push_back(Arc::downgrade(&file));
+            } else {
+                file.close();
+            }
+        }
+    }
+}
+
+impl SharedFile {
+    /// The file, if it is open.
+    fn get(&self) -> Option<Arc<dyn File>> {
+        self.is_used.store(true, Ordering::Relaxed);
+        self.slot.lock().clone()
+    }
+
+    fn close(&self) {
+        if self.slot.lock().take().is_some() {
+            self.set.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A reader's hold of a [`SharedFile`].
+pub struct TableFile(Arc<SharedFile>);
+
+impl TableFile {
+    /// Opens the file at `path` in `set`.
+    ///
+    /// # Errors
+    /// Those of [`Fs::open_read`].
+    pub fn open(set: &Arc<OpenFiles>, path: &Path) -> Result<TableFile> {
+        set.open(path).map(TableFile)
+    }
+
+    fn file(&self) -> Result<Arc<dyn File>> {
+        if let Some(file) = self.0.get() {
+            return Ok(file);
+        }
+        self.open_again()
+    }
+
+    #[cold]
+    fn open_again(&self) -> Result<Arc<dyn File>> {
+        let shared = &self.0;
+        let file = shared.set.open_now(&shared.path)?;
+        {
+            let mut slot = shared.slot.lock();
+            if let Some(other) = &*slot {
+                // Another thread was faster.
+                return Ok(other.clone());
+            }
+            *slot = Some(file.clone());
+        }
+        shared.set.reopened.fetch_add(1, Ordering::Relaxed);
+        shared.set.admit(shared);
+        Ok(file)
+    }
+}
+
+impl File for TableFile {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.file()?.append(bytes)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.file()?.read_at(offset, buf)
+    }
+
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.file()?.read_at_uncached(offset, buf)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file()?.sync()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file()?.len()
+    }
+
+    fn preallocate(&self, len: u64) -> Result<()> {
+        self.file()?.preallocate(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.file()?.punch(offset, len)
+    }
+}
+
+/// Returns `true` if the process, or the machine, has no handle for another open file.
+fn is_out_of_handles(error: &Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.io_source().and_then(std::io::Error::raw_os_error);
+    code.is_some_and(|code| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&code))
+}
+
+/// Returns the number of files that this process may have open at once.
+pub fn open_files_limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{AppendMode, MemFs};
+
+    fn numbered(n: usize) -> PathBuf {
+        PathBuf::from(format!("/d/{n}"))
+    }
+
+    fn files(count: usize) -> Arc<dyn Fs> {
+        let fs = MemFs::new();
+        fs.create_dir(Path::new("/d")).unwrap();
+        for n in 0..count {
+            let file = fs.open_append(&numbered(n), AppendMode::IfAbsent).unwrap();
+            file.append(&[n as u8; 8]).unwrap();
+        }
+        Arc::new(fs)
+    }
+
+    fn read(file: &TableFile) -> u8 {
+        let mut buf = [0; 1];
+        assert_eq!(file.read_at(3, &mut buf).unwrap(), 1);
+        buf[0]
+    }
+
+    #[test]
+    fn more_files_than_the_limit_are_read_and_no_more_are_open() {
+        let set = Arc::new(OpenFiles::new(files(50), 7));
+        let all: Vec<_> = (0..50).map(|n| TableFile::open(&set, &numbered(n)).unwrap()).collect();
+        for _ in 0..3 {
+            for (n, file) in all.iter().enumerate() {
+                assert_eq!(read(file), n as u8);
+                assert!(set.open_count() <= 7, "{}", set.open_count());
+            }
+        }
+        assert!(set.reopened_count() > 100);
+        // A file that is read all the time stays open while others come and go.
+        let before = set.reopened_count();
+        for file in &all[1..] {
+            read(&all[0]);
+            read(file);
+        }
+        assert!(set.reopened_count() - before <= 50, "the first one was opened again");
+        drop(all);
+        assert_eq!(set.open_count(), 0);
+    }
+
+    #[test]
+    fn files_that_are_gone_leave_no_places_behind() {
+        let set = Arc::new(OpenFiles::new(files(1), 4));
+        for _ in 0..1000 {
+            drop(TableFile::open(&set, &numbered(0)).unwrap());
+        }
+        assert!(set.queue.lock().len() <= 9);
+        assert_eq!(set.open_count(), 0);
+    }
+
+    #[test]
+    fn threads_share_the_set() {
+        let set = Arc::new(OpenFiles::new(files(20), 3));
+        let all: Vec<_> = (0..20).map(|n| TableFile::open(&set, &numbered(n)).unwrap()).collect();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let all = &all;
+                scope.spawn(move || {
+                    for step in 0..500 {
+                        let n = (step * 7 + thread * 3) % 20;
+                        assert_eq!(read(&all[n]), n as u8);
+                    }
+                });
+            }
+        });
+        for file in &all {
+            read(file);
+        }
+        assert!(set.open_count() <= 3);
+    }
+}

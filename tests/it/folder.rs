@@ -1,0 +1,77 @@
+//! The folder of an open database: what it was opened in, whatever becomes of names and of the
+//! process's working folder.
+
+#![expect(clippy::disallowed_methods, reason = "it moves folders behind the database's back")]
+
+use std::path::Path;
+use std::process::Command;
+
+use siltstone::Db;
+
+const SCENE: &str = "SILTSTONE_FOLDER_SCENE";
+
+/// Runs only in a process of its own, because the working folder is the whole process's.
+#[test]
+fn child_that_changes_its_working_folder() {
+    let Some(scene) = std::env::var_os(SCENE) else { return };
+    let scene = Path::new(&scene);
+    std::env::set_current_dir(scene.join("first")).unwrap();
+    let db = Db::open("db").unwrap();
+    let users = db.partition("users").unwrap();
+    users.put("before", "1").unwrap();
+    std::env::set_current_dir(scene.join("second")).unwrap();
+    users.put("after", "2").unwrap();
+    db.flush().unwrap();
+    users.compact(..).unwrap();
+    drop(users);
+    db.close().unwrap();
+}
+
+fn files_in(dir: &Path) -> usize {
+    std::fs::read_dir(dir).unwrap().count()
+}
+
+/// All calls said `Ok`, the table lay in the other folder, and flushed data was missing.
+#[test]
+fn a_relative_path_does_not_follow_the_working_folder() {
+    let scene = tempfile::tempdir().unwrap();
+    let other = scene.path().join("second/db");
+    std::fs::create_dir(scene.path().join("first")).unwrap();
+    std::fs::create_dir_all(&other).unwrap();
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["folder::child_that_changes_its_working_folder", "--exact", "--nocapture"])
+        .env(SCENE, scene.path())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(files_in(&other), 0);
+    let db = Db::open(scene.path().join("first/db")).unwrap();
+    let users = db.partition("users").unwrap();
+    assert_eq!(users.get("before").unwrap().unwrap(), b"1");
+    assert_eq!(users.get("after").unwrap().unwrap(), b"2");
+}
+
+#[test]
+fn a_folder_that_is_renamed_while_it_is_open_stays_the_database() {
+    let scene = tempfile::tempdir().unwrap();
+    let old = scene.path().join("old");
+    let new = scene.path().join("new");
+    let db = Db::open(&old).unwrap();
+    let users = db.partition("users").unwrap();
+    users.put("before", "1").unwrap();
+    db.flush().unwrap();
+    std::fs::rename(&old, &new).unwrap();
+    // Another folder under the name must not take anything in.
+    std::fs::create_dir(&old).unwrap();
+    users.put("after", "2").unwrap();
+    db.flush().unwrap();
+    users.compact(..).unwrap();
+    assert_eq!(users.get("before").unwrap().unwrap(), b"1");
+    drop(users);
+    db.close().unwrap();
+    assert_eq!(files_in(&old), 0);
+    let db = Db::open(&new).unwrap();
+    let users = db.partition("users").unwrap();
+    assert_eq!(users.get("before").unwrap().unwrap(), b"1");
+    assert_eq!(users.get("after").unwrap().unwrap(), b"2");
+}
