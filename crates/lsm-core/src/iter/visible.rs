@@ -10,6 +10,11 @@
 //! 2. Backward and valid: the inner cursor is on the newest entry of an earlier key, or invalid;
 //!    the current entry is in `key`, `trailer` and `value`.
 //! 3. After this many versions of one key the cursor seeks past the rest instead of stepping.
+//! 4. No walk goes on behind a bound. Checked by the caller, on visible entries alone, the bounds
+//!    would be met too late: behind them may lie any number of tombstones, and the walk would pass
+//!    over all of them in search of an entry to show.
+
+use std::ops::Bound;
 
 use super::{InternalIter, STEPS_BEFORE_SEEK};
 use crate::error::Result;
@@ -37,12 +42,19 @@ pub struct VisibleIter<I> {
     key: Vec<u8>,
     trailer: Trailer,
     value: Vec<u8>,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
 }
 
 #[expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")]
 impl<I: InternalIter> VisibleIter<I> {
-    /// The entries of `inner` as a reader at `seq` sees them.
-    pub fn new(inner: I, seq: SeqNo) -> VisibleIter<I> {
+    /// The entries of `inner` from `lower` to `upper` as a reader at `seq` sees them.
+    pub fn new(
+        inner: I,
+        seq: SeqNo,
+        lower: Bound<Vec<u8>>,
+        upper: Bound<Vec<u8>>,
+    ) -> VisibleIter<I> {
         VisibleIter {
             inner,
             seq,
@@ -50,7 +62,19 @@ impl<I: InternalIter> VisibleIter<I> {
             key: Vec::with_capacity(KEY_BYTES_TYPICAL),
             trailer: Trailer::LAST,
             value: Vec::new(),
+            lower,
+            upper,
         }
+    }
+
+    /// Narrows the range to what lies behind `key`. The present entry stays the present one.
+    pub fn set_lower_excluded(&mut self, key: &[u8]) {
+        set_excluded(&mut self.lower, key);
+    }
+
+    /// Narrows the range to what lies before `key`. The present entry stays the present one.
+    pub fn set_upper_excluded(&mut self, key: &[u8]) {
+        set_excluded(&mut self.upper, key);
     }
 
     /// Returns `true` if the cursor is on an entry.
@@ -91,29 +115,47 @@ impl<I: InternalIter> VisibleIter<I> {
         (self.standing == Standing::Forward).then_some(&self.inner)
     }
 
-    /// Moves to the first visible entry.
+    /// Moves to the first visible entry within the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
         self.standing = Standing::Invalid;
-        self.inner.seek_to_first()?;
+        match &self.lower {
+            Bound::Unbounded => self.inner.seek_to_first()?,
+            Bound::Included(key) => self.inner.seek(KeyRef::seek(key, self.seq))?,
+            Bound::Excluded(key) => seek_behind(&mut self.inner, key)?,
+        }
         self.find_forward()
     }
 
-    /// Moves to the last visible entry.
+    /// Moves to the last visible entry within the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.standing = Standing::Invalid;
-        self.inner.seek_to_last()?;
+        match &self.upper {
+            Bound::Unbounded => self.inner.seek_to_last()?,
+            Bound::Excluded(key) => self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?,
+            // Before the key right behind it: all versions of the bound belong to the range.
+            Bound::Included(key) => {
+                let behind = [key, &[0][..]].concat();
+                self.inner.seek_before(KeyRef::seek(&behind, SeqNo::MAX))?;
+            }
+        }
         self.find_backward()
     }
 
-    /// Moves to the first visible entry whose key is at or after `key`.
+    /// Moves to the first visible entry within the bounds whose key is at or after `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        if !is_after_lower(&self.lower, key) {
+            return self.seek_to_first();
+        }
         self.standing = Standing::Invalid;
         self.inner.seek(KeyRef::seek(key, self.seq))?;
         self.find_forward()
     }
 
-    /// Moves to the last visible entry whose key is before `key`.
+    /// Moves to the last visible entry within the bounds whose key is before `key`.
     pub fn seek_before(&mut self, key: &[u8]) -> Result<()> {
+        if !is_before_upper(&self.upper, key) {
+            return self.seek_to_last();
+        }
         self.standing = Standing::Invalid;
         self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?;
         self.find_backward()
@@ -145,11 +187,15 @@ impl<I: InternalIter> VisibleIter<I> {
         self.find_backward()
     }
 
-    /// From the newest entry of a key on: to the first entry that is visible and no tombstone.
+    /// From the newest entry of a key on: to the first entry within the bounds that is visible and
+    /// no tombstone.
     fn find_forward(&mut self) -> Result<()> {
         let mut steps = 0;
         while self.inner.valid() {
             let KeyRef { user, trailer } = self.inner.key();
+            if !is_before_upper(&self.upper, user) {
+                return Ok(());
+            }
             if trailer.seq() > self.seq {
                 // Written after the reader's moment. A step is cheap, so a few are tried first; a
                 // key that is overwritten all the time would make stepping linear in its versions.
@@ -179,10 +225,13 @@ impl<I: InternalIter> VisibleIter<I> {
         Ok(())
     }
 
-    /// From the oldest version of a key on, backwards: to a key whose newest visible version is
-    /// no tombstone.
+    /// From the oldest version of a key on, backwards: to a key within the bounds whose newest
+    /// visible version is no tombstone.
     fn find_backward(&mut self) -> Result<()> {
         while self.inner.valid() {
+            if !is_after_lower(&self.lower, self.inner.key().user) {
+                return Ok(());
+            }
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user);
             let mut found = false;
@@ -225,9 +274,50 @@ impl<I: InternalIter> VisibleIter<I> {
     }
 }
 
+/// Moves to the first entry behind all versions of `key`.
+fn seek_behind(inner: &mut impl InternalIter, key: &[u8]) -> Result<()> {
+    // Trailer::LAST sorts behind every version that can exist, except one that equals it.
+    inner.seek(KeyRef::new(key, Trailer::LAST))?;
+    if inner.valid() && inner.key().user == key {
+        inner.next()?;
+    }
+    Ok(())
+}
+
+/// Makes `key` the bound; its buffer is used again, because a range that is walked from both ends
+/// narrows at every step.
+fn set_excluded(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    if let Bound::Excluded(buffer) = bound {
+        buffer.clear();
+        buffer.extend_from_slice(key);
+    } else {
+        *bound = Bound::Excluded(key.to_vec());
+    }
+}
+
+#[inline]
+fn is_before_upper(upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match upper {
+        Bound::Unbounded => true,
+        Bound::Included(bound) => key <= &bound[..],
+        Bound::Excluded(bound) => key < &bound[..],
+    }
+}
+
+#[inline]
+fn is_after_lower(lower: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match lower {
+        Bound::Unbounded => true,
+        Bound::Included(bound) => key >= &bound[..],
+        Bound::Excluded(bound) => key > &bound[..],
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::BTreeMap;
+    use std::rc::Rc;
 
     use super::super::merge::tests::{ListIter, key};
     use super::*;
@@ -247,12 +337,95 @@ mod tests {
         live.map(|(k, (s, _))| (vec![k], vec![s as u8])).collect()
     }
 
+    fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
+        prop_oneof![
+            2 => Just(Bound::Unbounded),
+            1 => (0u8..6).prop_map(|k| Bound::Included(vec![k])),
+            1 => (0u8..6).prop_map(|k| Bound::Excluded(vec![k])),
+        ]
+    }
+
+    /// A cursor that counts its steps.
+    struct Counted(ListIter, Rc<Cell<usize>>);
+
+    impl InternalIter for Counted {
+        fn valid(&self) -> bool {
+            self.0.valid()
+        }
+
+        fn key(&self) -> KeyRef<'_> {
+            self.0.key()
+        }
+
+        fn value(&self) -> &[u8] {
+            self.0.value()
+        }
+
+        fn seek_to_first(&mut self) -> Result<()> {
+            self.0.seek_to_first()
+        }
+
+        fn seek_to_last(&mut self) -> Result<()> {
+            self.0.seek_to_last()
+        }
+
+        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+            self.0.seek(target)
+        }
+
+        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+            self.0.seek_before(target)
+        }
+
+        fn next(&mut self) -> Result<()> {
+            self.1.set(self.1.get() + 1);
+            self.0.next()
+        }
+
+        fn prev(&mut self) -> Result<()> {
+            self.1.set(self.1.get() + 1);
+            self.0.prev()
+        }
+    }
+
+    /// A range of one key beside thousands that were deleted took as long as walking all of them.
+    #[test]
+    fn a_bounded_walk_passes_over_no_tombstone_behind_its_bounds() {
+        let mut entries = vec![(key(b"m", 1, EntryKind::Value), vec![])];
+        for n in 0..1000u64 {
+            let number = n.to_be_bytes();
+            for prefix in [b"a", b"z"] {
+                let user = [&prefix[..], &number].concat();
+                entries.push((key(&user, n + 2, EntryKind::Tombstone), vec![]));
+            }
+        }
+        let steps = Rc::new(Cell::new(0));
+        let inner = Counted(ListIter::new(entries), Rc::clone(&steps));
+        let lower = Bound::Included(b"b".to_vec());
+        let upper = Bound::Excluded(b"y".to_vec());
+        let mut iter = VisibleIter::new(inner, SeqNo::MAX, lower, upper);
+        iter.seek_to_first().unwrap();
+        assert_eq!(iter.key(), b"m");
+        iter.next().unwrap();
+        assert!(!iter.valid());
+        iter.seek_to_last().unwrap();
+        assert_eq!(iter.key(), b"m");
+        iter.prev().unwrap();
+        assert!(!iter.valid());
+        iter.seek(b"n").unwrap();
+        assert!(!iter.valid());
+        iter.seek_before(b"m").unwrap();
+        assert!(!iter.valid());
+        assert!(steps.get() < 10, "{} steps", steps.get());
+    }
+
     proptest! {
         #[test]
         fn any_walk_sees_one_version_per_key(
             keys in prop::collection::vec((0u8..5, any::<bool>()), 1..80),
             seq in 0u64..90,
             moves in prop::collection::vec((0u8..8, 0u8..6), 1..60),
+            (lower, upper) in (bound(), bound()),
         ) {
             let versions: Versions =
                 keys.iter().enumerate().map(|(n, (k, put))| (*k, n as u64 + 1, *put)).collect();
@@ -260,9 +433,10 @@ mod tests {
                 let kind = if *put { EntryKind::Value } else { EntryKind::Tombstone };
                 (key(&[*k], *s, kind), vec![*s as u8])
             });
-            let list = visible_at(&versions, seq);
+            let mut list = visible_at(&versions, seq);
+            list.retain(|(key, _)| is_after_lower(&lower, key) && is_before_upper(&upper, key));
             let inner = ListIter::new(entries.collect());
-            let mut iter = VisibleIter::new(inner, SeqNo::new(seq).unwrap());
+            let mut iter = VisibleIter::new(inner, SeqNo::new(seq).unwrap(), lower, upper);
             let mut at: Option<usize> = None;
             for (what, k) in moves {
                 let below = list.partition_point(|(key, _)| key[..] < [k][..]);

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::OnceCell;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use super::get::{read_handle, unreadable};
@@ -73,9 +72,6 @@ impl ReadPoint {
 /// costs a few comparisons. Both read blocks that are not in the cache.
 pub struct Cursor {
     entries: VisibleIter<MergeIter<Source>>,
-    lower: Bound<Vec<u8>>,
-    upper: Bound<Vec<u8>>,
-    within: bool,
     any_key: bool,
     /// The present value, if it lies in the value store and was asked for.
     value: OnceCell<Vec<u8>>,
@@ -101,15 +97,14 @@ impl Cursor {
             Err(error) => (Vec::new(), None, Some(error)),
         };
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
-        let entries = VisibleIter::new(MergeIter::new(sources), seq);
-        let value = OnceCell::new();
-        Cursor { entries, lower, upper, within: false, any_key, value, point, broken }
+        let entries = VisibleIter::new(MergeIter::new(sources), seq, lower, upper);
+        Cursor { entries, any_key, value: OnceCell::new(), point, broken }
     }
 
     /// Returns `true` if the cursor is on a key.
     #[inline]
     pub fn valid(&self) -> bool {
-        self.within && self.entries.valid()
+        self.entries.valid()
     }
 
     /// The key. Lives until the cursor moves.
@@ -191,37 +186,23 @@ impl Cursor {
     /// Moves to the first key within the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
         self.check_readable()?;
-        let moved = match &self.lower {
-            Bound::Unbounded => self.entries.seek_to_first(),
-            Bound::Included(key) => self.entries.seek(key),
-            Bound::Excluded(key) => {
-                let key = key.clone();
-                self.entries.seek(&key).and_then(|()| self.skip_forward(&key))
-            }
-        };
-        self.settle_forward(moved)
+        let moved = self.entries.seek_to_first();
+        self.settle(moved)
     }
 
     /// Moves to the last key within the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.check_readable()?;
-        let moved = match &self.upper {
-            Bound::Unbounded => self.entries.seek_to_last(),
-            Bound::Excluded(key) => self.entries.seek_before(key),
-            Bound::Included(key) => self.entries.seek_before(&successor(key)),
-        };
-        self.settle_backward(moved)
+        let moved = self.entries.seek_to_last();
+        self.settle(moved)
     }
 
     /// Moves to the first key at or after `key`, within the bounds.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.check_readable()?;
-        let key = self.stored(key.as_ref());
-        if !after_lower(&self.lower, &key) {
-            return self.seek_to_first();
-        }
+        let key = stored(self.any_key, key.as_ref());
         let moved = self.entries.seek(&key);
-        self.settle_forward(moved)
+        self.settle(moved)
     }
 
     /// Moves to the first key strictly behind `key`, within the bounds.
@@ -232,12 +213,9 @@ impl Cursor {
     /// Moves to the last key before `key`, within the bounds.
     pub fn seek_before(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.check_readable()?;
-        let key = self.stored(key.as_ref());
-        if !before_upper(&self.upper, &key) {
-            return self.seek_to_last();
-        }
+        let key = stored(self.any_key, key.as_ref());
         let moved = self.entries.seek_before(&key);
-        self.settle_backward(moved)
+        self.settle(moved)
     }
 
     /// Moves to the next key; does nothing if the cursor is not valid.
@@ -247,7 +225,7 @@ impl Cursor {
             return Ok(());
         }
         let moved = self.entries.next();
-        self.settle_forward(moved)
+        self.settle(moved)
     }
 
     /// Moves to the previous key; does nothing if the cursor is not valid.
@@ -257,24 +235,19 @@ impl Cursor {
             return Ok(());
         }
         let moved = self.entries.prev();
-        self.settle_backward(moved)
+        self.settle(moved)
     }
 
     /// Narrows the range to what lies behind `key`.
     pub(super) fn set_lower_excluded(&mut self, key: &[u8]) {
-        self.lower = Bound::Excluded(stored_key(self.any_key, key.to_vec()));
+        let key = stored(self.any_key, key);
+        self.entries.set_lower_excluded(&key);
     }
 
     /// Narrows the range to what lies before `key`.
     pub(super) fn set_upper_excluded(&mut self, key: &[u8]) {
-        self.upper = Bound::Excluded(stored_key(self.any_key, key.to_vec()));
-    }
-
-    fn skip_forward(&mut self, key: &[u8]) -> Result<()> {
-        if self.entries.valid() && self.entries.key() == key {
-            return self.entries.next();
-        }
-        Ok(())
+        let key = stored(self.any_key, key);
+        self.entries.set_upper_excluded(&key);
     }
 
     /// The outcome of a move, with the partition's name.
@@ -286,29 +259,21 @@ impl Cursor {
         }
     }
 
-    fn stored<'k>(&self, key: &'k [u8]) -> Cow<'k, [u8]> {
-        if self.any_key { stored_key(true, key.to_vec()).into() } else { key.into() }
-    }
-
     fn check_readable(&self) -> Result<()> {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
+    /// Called behind every move.
     #[inline]
-    fn settle_forward(&mut self, moved: Result<()>) -> Result<()> {
+    fn settle(&mut self, moved: Result<()>) -> Result<()> {
         self.value.take();
-        self.within =
-            moved.is_ok() && self.entries.valid() && before_upper(&self.upper, self.entries.key());
         self.told(moved)
     }
+}
 
-    #[inline]
-    fn settle_backward(&mut self, moved: Result<()>) -> Result<()> {
-        self.value.take();
-        self.within =
-            moved.is_ok() && self.entries.valid() && after_lower(&self.lower, self.entries.key());
-        self.told(moved)
-    }
+/// The form in which a key is stored, borrowed where it is the key itself.
+fn stored(any_key: bool, key: &[u8]) -> Cow<'_, [u8]> {
+    if any_key { stored_key(true, key.to_vec()).into() } else { key.into() }
 }
 
 /// The form in which a key is stored.
@@ -332,22 +297,4 @@ fn successor(key: &[u8]) -> Vec<u8> {
     next.extend_from_slice(key);
     next.push(0);
     next
-}
-
-#[inline]
-fn before_upper(upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
-    match upper {
-        Bound::Unbounded => true,
-        Bound::Included(bound) => key <= &bound[..],
-        Bound::Excluded(bound) => key < &bound[..],
-    }
-}
-
-#[inline]
-fn after_lower(lower: &Bound<Vec<u8>>, key: &[u8]) -> bool {
-    match lower {
-        Bound::Unbounded => true,
-        Bound::Included(bound) => key >= &bound[..],
-        Bound::Excluded(bound) => key > &bound[..],
-    }
 }
