@@ -1,9 +1,12 @@
 //! Stores that earlier versions wrote, kept as files, and what newer ones may one day write.
 //!
-//! `tests/fixtures/v1/` holds two stores of format version 1: one that was closed, one whose
-//! writer died. Every later version must open them. `BLESS_FIXTURE=1 cargo test fixture` writes
-//! them anew from [`write`]; do that only for a format that was never shipped. What they hold
-//! is told by [`expected`], which must never change.
+//! `tests/fixtures/v1/` and `v2/` hold two stores each of that format version: one that was closed,
+//! one whose writer died. Every later version must open them. `BLESS_FIXTURE=1 cargo test fixture`
+//! writes those of the present version anew from [`write`]; do that only for a format that was never
+//! shipped. What they hold is told by [`expected`], which must never change.
+//!
+//! In version 2 frames of the manifest have a checksum of their head, and long headers of the log a
+//! short check; salts of log segments follow from what the segments are.
 
 #![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
 
@@ -24,8 +27,11 @@ const FIXTURES: [(&str, bool); 2] = [("closed", true), ("crashed", false)];
 
 type Content = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1").join(name)
+/// The versions that were written, the present one last.
+const VERSIONS: [&str; 2] = ["v1", "v2"];
+
+fn fixture(version: &str, name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(version).join(name)
 }
 
 fn builder(fs: &MemFs) -> Builder {
@@ -155,11 +161,11 @@ fn check(db: &Db, expected: &Content) {
     }
 }
 
-/// The files of a fixture in memory.
+/// The files of a fixture of version 1 in memory.
 fn load(name: &str) -> MemFs {
     let fs = MemFs::new();
     fs.create_dir(Path::new(DIR)).unwrap();
-    for entry in std::fs::read_dir(fixture(name)).unwrap() {
+    for entry in std::fs::read_dir(fixture("v1", name)).unwrap() {
         let entry = entry.unwrap();
         let bytes = std::fs::read(entry.path()).unwrap();
         fs.write_raw(&Path::new(DIR).join(entry.file_name()), &bytes).unwrap();
@@ -167,20 +173,29 @@ fn load(name: &str) -> MemFs {
     fs
 }
 
-#[test]
-fn fixture_of_version_1_opens_and_lives_on() {
+fn bless() {
     for (name, is_closed) in FIXTURES {
-        if std::env::var_os("BLESS_FIXTURE").is_some() {
-            let _ = std::fs::remove_dir_all(fixture(name));
-            std::fs::create_dir_all(fixture(name)).unwrap();
-            let fs = write(is_closed);
-            for path in fs.paths() {
-                let to = fixture(name).join(path.file_name().unwrap());
-                std::fs::write(to, fs.read_raw(&path).unwrap()).unwrap();
-            }
+        let to = fixture(VERSIONS[VERSIONS.len() - 1], name);
+        let _ = std::fs::remove_dir_all(&to);
+        std::fs::create_dir_all(&to).unwrap();
+        let fs = write(is_closed);
+        for path in fs.paths() {
+            let bytes = fs.read_raw(&path).unwrap();
+            std::fs::write(to.join(path.file_name().unwrap()), bytes).unwrap();
         }
+    }
+}
+
+#[test]
+fn fixtures_of_every_version_open_and_live_on() {
+    if std::env::var_os("BLESS_FIXTURE").is_some() {
+        bless();
+    }
+    for (version, (name, _)) in
+        VERSIONS.into_iter().flat_map(|version| FIXTURES.map(|fixture| (version, fixture)))
+    {
         let dir = tempfile::tempdir().unwrap();
-        for entry in std::fs::read_dir(fixture(name)).unwrap() {
+        for entry in std::fs::read_dir(fixture(version, name)).unwrap() {
             let entry = entry.unwrap();
             std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
         }
@@ -259,8 +274,8 @@ fn seal(bytes: &mut [u8], at: usize) {
 
 #[test]
 fn a_manifest_of_a_newer_version_or_with_unknown_features_is_refused() {
-    check_refused(FileKind::Manifest, "version 2", |bytes| {
-        bytes[8] = 2;
+    check_refused(FileKind::Manifest, "version 3", |bytes| {
+        bytes[8] = 3;
         seal(bytes, 72);
     });
     check_refused(FileKind::Manifest, "features 0x10000", |bytes| {
@@ -275,8 +290,8 @@ fn a_manifest_of_a_newer_version_or_with_unknown_features_is_refused() {
 
 #[test]
 fn a_segment_of_a_newer_version_or_with_unknown_features_is_refused() {
-    check_refused(FileKind::Wal, "version 2", |bytes| {
-        bytes[8] = 2;
+    check_refused(FileKind::Wal, "version 3", |bytes| {
+        bytes[8] = 3;
         seal(bytes, 120);
     });
     check_refused(FileKind::Wal, "features 0x100", |bytes| {

@@ -109,17 +109,25 @@ fn lie_in_manifest(rng: &mut Rng, bytes: &mut [u8]) {
     let mut frames = Vec::new();
     let mut at = 80;
     while at < bytes.len() {
-        let end = at + 20 + half(bytes, at + 8) as usize;
+        let end = at + 28 + half(bytes, at + 16) as usize;
         frames.push(at..end);
         at = end;
     }
     let frame = frames[(rng.next_u64() % frames.len() as u64) as usize].clone();
     // Now and then the edit's number, else what it says.
-    let from = if rng.next_u64().is_multiple_of(16) { 12 } else { 20 };
+    let from = if rng.next_u64().is_multiple_of(16) { 20 } else { 28 };
     lie(rng, &mut bytes[frame.start + from..frame.end]);
+    seal_manifest_frame(bytes, frame);
+}
+
+/// Makes both checksums of a manifest's frame agree.
+fn seal_manifest_frame(bytes: &mut [u8], frame: std::ops::Range<usize>) {
+    let sum = checksum64(&bytes[frame.start + 28..frame.end]);
+    bytes[frame.start + 8..frame.start + 16].copy_from_slice(&sum.to_le_bytes());
     let mut place = bytes[40..64].to_vec();
     place.extend_from_slice(&(frame.start as u64).to_le_bytes());
-    let sum = checksum64_seeded(&bytes[frame.start + 8..frame.end], checksum64(&place));
+    let head = &bytes[frame.start + 8..frame.start + 28];
+    let sum = checksum64_seeded(head, checksum64(&place));
     bytes[frame.start..frame.start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -295,16 +303,16 @@ fn append_change(bytes: &mut Vec<u8>, change: &[u8]) {
     let mut at = 80;
     let mut number = 0;
     while at < bytes.len() {
-        number = word(bytes, at + 12);
-        at += 20 + half(bytes, at + 8) as usize;
+        number = word(bytes, at + 20);
+        at += 28 + half(bytes, at + 16) as usize;
     }
-    let mut frame = (change.len() as u32).to_le_bytes().to_vec();
-    frame.extend_from_slice(&(number + 1).to_le_bytes());
-    frame.extend_from_slice(change);
-    let mut place = bytes[40..64].to_vec();
-    place.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
-    bytes.extend_from_slice(&checksum64_seeded(&frame, checksum64(&place)).to_le_bytes());
-    bytes.extend_from_slice(&frame);
+    let start = bytes.len();
+    bytes.extend_from_slice(&[0; 16]);
+    bytes.extend_from_slice(&(change.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&(number + 1).to_le_bytes());
+    bytes.extend_from_slice(change);
+    let end = bytes.len();
+    seal_manifest_frame(bytes, start..end);
 }
 
 #[test]

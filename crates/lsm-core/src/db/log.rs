@@ -23,7 +23,7 @@ use crate::fs::{AppendMode, File};
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, LogCut};
 use crate::wal::{
-    Control, FramePlace, LogPlace, Lsn, Reserved, SegmentHeader, SegmentWriter, frame,
+    Control, FramePlace, LogPlace, Lsn, Reserved, SegmentHeader, SegmentWriter, frame, salt_of,
 };
 
 /// A buffer that grew beyond this for one large batch is given back.
@@ -204,7 +204,7 @@ impl DbInner {
             db: self.db_id,
             epoch: self.epoch,
             number,
-            salt: self.random(),
+            salt: salt_of(self.db_id, self.epoch, number),
             base: pipeline.lsn(),
             previous: old.map(SegmentWriter::end),
             manifest_edit: self.durable_edit(),

@@ -89,7 +89,6 @@ pub(crate) struct DbInner {
     numbers: Arc<FileNumbers>,
     snapshots: Arc<Snapshots>,
     counters: Counters,
-    random: Mutex<Box<dyn FnMut() -> u64 + Send>>,
     hook_provider: Option<Arc<dyn HookProvider>>,
     /// Changes entries between reading and writing: for tests alone.
     inject: Option<Box<Inject>>,
@@ -152,11 +151,6 @@ impl DbInner {
     /// [`Events::deliver`].
     pub(super) fn deliver(&self) {
         self.events.deliver();
-    }
-
-    /// A random number, from the source that the opener named.
-    pub(super) fn random(&self) -> u64 {
-        (self.random.lock())()
     }
 
     /// The newest sequence number that readers see.

@@ -101,7 +101,7 @@ impl Builder {
         self
     }
 
-    /// Another source of random numbers, which name databases and salt log segments. Default: the
+    /// Another source of random numbers, which name new databases. Default: the
     /// operating system's, through the standard library's hasher keys.
     pub fn random(mut self, random: impl FnMut() -> u64 + Send + 'static) -> Builder {
         self.random = Some(Box::new(random));
@@ -182,7 +182,6 @@ impl Builder {
             numbers,
             snapshots: Arc::new(Snapshots::default()),
             counters: Counters::default(),
-            random: Mutex::new(random),
             hook_provider,
             inject,
             catalog,

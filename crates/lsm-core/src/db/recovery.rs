@@ -204,7 +204,7 @@ impl Opening {
         let segments = self.version.log_segments.len();
         let _span = tracing::info_span!("recovery", segments).entered();
         let sources = self.log_sources(factory)?;
-        let mut reader = LogReader::new(sources, LogReaderOptions::new(self.version.db_id))?;
+        let mut reader = LogReader::new(sources, self.log_reading())?;
         let mut missing: Vec<(LogPlace, Lsn)> = Vec::new();
         while let Some(frame) = reader.next_frame()? {
             if self.lacks_value(&frame.record, &stores)? {
@@ -214,6 +214,15 @@ impl Opening {
         let durable = reader.end()?.durable;
         let cut = missing.into_iter().find(|(_, lsn)| *lsn >= durable);
         Ok(cut.map(|(place, _)| place))
+    }
+
+    /// What is known of the log before it is read.
+    fn log_reading(&self) -> LogReaderOptions {
+        let mut reading = LogReaderOptions::new(self.version.db_id);
+        if let Some(recovered) = &self.recovered {
+            reading.has_derived_salts = recovered.has_derived_salts;
+        }
+        reading
     }
 
     /// Whether a handle that is not flushed points to a value that is not there.
@@ -255,7 +264,7 @@ impl Opening {
         let sources = self.log_sources(factory)?;
         let paths: BTreeMap<_, _> =
             sources.iter().map(|source| (source.number, source.path.clone())).collect();
-        let mut reading = LogReaderOptions::new(self.version.db_id);
+        let mut reading = self.log_reading();
         reading.must_reach = self
             .version
             .log_closed

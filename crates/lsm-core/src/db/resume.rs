@@ -28,7 +28,7 @@ use crate::hooks::{Event, ValueStore, catch};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo};
 use crate::version::{Change, SstMeta};
-use crate::wal::{SegmentHeader, SegmentWriter};
+use crate::wal::{SegmentHeader, SegmentWriter, salt_of};
 
 /// A partition whose memtables are in tables that are not installed yet.
 type Rewritten = (Arc<PartitionState>, FlushedTables);
@@ -188,7 +188,7 @@ impl DbInner {
             db: self.db_id,
             epoch: self.epoch,
             number,
-            salt: self.random(),
+            salt: salt_of(self.db_id, self.epoch, number),
             base,
             previous: pipeline.segment.as_ref().map(SegmentWriter::end),
             manifest_edit: self.durable_edit(),

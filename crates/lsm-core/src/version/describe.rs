@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::change::Change;
 use super::edit::{EditFault, VersionEdit};
-use super::manifest::{FRAME_BYTES, FrameSeal, HEADER_BYTES, read_header};
+use super::manifest::{Frame, FrameSeal, HEADER_BYTES, Search, read_header};
 use super::recover::read_all;
 use crate::codec::describe_fields;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,13 +36,13 @@ pub fn describe(file: &dyn File, path: &Path, changes: bool) -> Result<Vec<(Rang
     lines.extend(describe_fields(&bytes, 0, "header", fields));
     let mut is_first = true;
     frames(&bytes, header.seal, &mut |range, frame| {
-        let Some((number, payload)) = frame else {
+        let Some(&Frame { number, payload, payload_at, .. }) = frame else {
             lines.push((range, "damaged: no edit that verifies".to_owned()));
             return;
         };
+        let payload_at = payload_at as u64;
         let name = if is_first { "snapshot" } else { "edit" };
         is_first = false;
-        let payload_at = range.start + FRAME_BYTES as u64;
         let text = match VersionEdit::decode(number, payload) {
             Err(fault) => format!("{name} {number}: {fault}"),
             Ok(edit) if !changes => format!("{name} {number}: {} changes", edit.changes.len()),
@@ -80,21 +80,23 @@ fn describe_change(change: &Change) -> String {
     }
 }
 
-/// Takes a range of the file, and number and payload of the edit in it if there is one.
-type Visit<'a> = dyn FnMut(Range<u64>, Option<(u64, &[u8])>) + 'a;
+/// Takes a range of the file, and the frame in it if there is one.
+type Visit<'a> = dyn FnMut(Range<u64>, Option<&Frame<'_>>) + 'a;
 
 /// Shows each frame, or each stretch that is none.
 fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
-        if let Some((number, payload, end)) = seal.frame_at(bytes, at) {
-            visit(at as u64..end as u64, Some((number, payload)));
-            at = end;
+        if let Some(frame) = seal.frame_at(bytes, at) {
+            visit(at as u64..frame.end as u64, Some(&frame));
+            at = frame.end;
             continue;
         }
-        let end = (at + 1..bytes.len())
-            .find(|probe| seal.frame_at(bytes, *probe).is_some())
-            .unwrap_or(bytes.len());
+        let end = match seal.search(bytes, at + 1) {
+            Search::Found(next, _) => next,
+            // What cannot be told is shown as one damaged stretch.
+            Search::Nothing | Search::Undecided => bytes.len(),
+        };
         visit(at as u64..end as u64, None);
         at = end;
     }
@@ -129,7 +131,7 @@ pub fn check_generation(
     };
     let mut last = None;
     frames(&bytes, seal, &mut |range, frame| {
-        let Some((number, payload)) = frame else {
+        let Some(&Frame { number, payload, payload_at, .. }) = frame else {
             last = None;
             if expected.is_some() || range.end < len {
                 found.push(Error::corruption(&path, range.start, "an edit is damaged"));
@@ -142,7 +144,7 @@ pub fn check_generation(
         }
         last = Some(number);
         if let Err(EditFault::Malformed(fault)) = VersionEdit::decode(number, payload) {
-            let offset = range.start + (FRAME_BYTES + fault.at) as u64;
+            let offset = (payload_at + fault.at) as u64;
             found.push(Error::corruption(&path, offset, format!("edit {number}: {}", fault.what)));
         }
     });

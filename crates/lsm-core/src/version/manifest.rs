@@ -6,7 +6,7 @@
 //! ```text
 //! offset size name
 //!      0    8 magic            "SILTMANI"
-//!      8    4 format version   1
+//!      8    4 format version   2; version 1 is read
 //!     12    4 checksum         1 = XXH3-64
 //!     16    8 features         compatible: unknown bits do not matter
 //!     24    8 features         read-compatible: with unknown bits it may be read, not written
@@ -17,15 +17,21 @@
 //!     68    4 zero
 //!     72    8 header checksum  XXH3-64 of the 72 bytes before
 //!     80    - frames, the first one holding a whole snapshot:
-//!      0    8 frame checksum   XXH3-64 of the rest of the frame, seeded with the XXH3-64 of
+//!      0    8 head checksum    XXH3-64 of the 20 bytes behind it, seeded with the XXH3-64 of
 //!                              database id, generation and the frame's offset in the file
-//!      8    4 length           of the payload
-//!     12    8 edit number
-//!     20    - payload          see `edit.rs`
+//!      8    8 payload checksum XXH3-64
+//!     16    4 length           of the payload
+//!     20    8 edit number
+//!     28    - payload          see `edit.rs`
 //! ```
 //!
-//! The frame's checksum stands first so that all it covers lies together. The header keeps this
-//! form in all versions to come.
+//! In version 1 a frame has one checksum, of all behind it and seeded as the head's is now, and so
+//! 20 bytes before the payload: checksum, length, edit number. Version 1 also says that the log was
+//! written in its own first version, see `wal/segment.rs`.
+//!
+//! Whether a frame stands at an offset is told from its head alone, whatever length that claims: behind
+//! a damaged frame this is asked at every byte, and the bytes may be anybody's. The header keeps
+//! its form in all versions to come.
 //!
 //! Invariants:
 //! 1. Header and snapshot are published whole or not at all; a present manifest is never torn
@@ -51,12 +57,16 @@ use crate::types::{DbId, Epoch, FileNo};
 
 /// The first bytes of a manifest.
 pub const MAGIC: [u8; 8] = *b"SILTMANI";
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
+/// The first version, whose frames have one checksum.
+const VERSION_ONE_CHECKSUM: u32 = 1;
 const CHECKSUM_XXH3_64: u32 = 1;
 /// Length of the header in bytes.
 pub(super) const HEADER_BYTES: usize = 80;
 /// Length of a frame without its payload in bytes.
-pub(super) const FRAME_BYTES: usize = 20;
+const FRAME_BYTES: usize = 28;
+/// The same in the first version.
+const FRAME_BYTES_ONE_CHECKSUM: usize = 20;
 
 /// A generation that edits are appended to.
 pub struct Manifest {
@@ -85,9 +95,37 @@ enum Writing {
 pub(super) struct FrameSeal {
     pub(super) db_id: DbId,
     pub(super) generation: FileNo,
+    version: u32,
 }
 
+/// A frame that verified.
+pub(super) struct Frame<'a> {
+    pub(super) number: u64,
+    pub(super) payload: &'a [u8],
+    /// Offset of the payload in the file, and of what is behind the frame.
+    pub(super) payload_at: usize,
+    pub(super) end: usize,
+}
+
+/// The search for a frame among bytes that may be anything.
+pub(super) enum Search<'a> {
+    /// The first frame, at this offset.
+    Found(usize, Frame<'a>),
+    /// There is none.
+    Nothing,
+    /// To tell would take more work than is allowed. Only in the first version.
+    Undecided,
+}
+
+/// In the first version a search hashes this many times the length of the file at most.
+const HASHED_TIMES_MAX: u64 = 16;
+
 impl FrameSeal {
+    /// The seal of a generation that this code writes.
+    fn new(db_id: DbId, generation: FileNo) -> FrameSeal {
+        FrameSeal { db_id, generation, version: FORMAT_VERSION }
+    }
+
     fn seed(self, offset: u64) -> u64 {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.db_id.0.to_le_bytes());
@@ -99,29 +137,86 @@ impl FrameSeal {
     /// Appends the frame of an edit to `out`, whose first byte lies at `base` of the file.
     fn put_frame(self, out: &mut Vec<u8>, base: u64, edit: &VersionEdit) -> Result<()> {
         let start = out.len();
-        out.extend_from_slice(&[0; FRAME_BYTES]);
+        // The end of a generation is written into it in the version that it has.
+        let is_old = self.version == VERSION_ONE_CHECKSUM;
+        let head_bytes = if is_old { FRAME_BYTES_ONE_CHECKSUM } else { FRAME_BYTES };
+        let payload_at = start + head_bytes;
+        out.resize(payload_at, 0);
         edit.encode(out);
-        let length = out.len() - start - FRAME_BYTES;
+        let length = out.len() - payload_at;
         let length = u32::try_from(length)
             .map_err(|_| Error::limit("edit length", length as u64, u32::MAX.into()))?;
-        out[start + 8..start + 12].copy_from_slice(&length.to_le_bytes());
-        out[start + 12..start + 20].copy_from_slice(&edit.number.to_le_bytes());
-        let checksum = checksum64_seeded(&out[start + 8..], self.seed(base + start as u64));
+        if !is_old {
+            let payload_checksum = checksum64(&out[payload_at..]);
+            out[start + 8..start + 16].copy_from_slice(&payload_checksum.to_le_bytes());
+        }
+        out[payload_at - 12..payload_at - 8].copy_from_slice(&length.to_le_bytes());
+        out[payload_at - 8..payload_at].copy_from_slice(&edit.number.to_le_bytes());
+        let covered = if is_old { &out[start + 8..] } else { &out[start + 8..payload_at] };
+        let checksum = checksum64_seeded(covered, self.seed(base + start as u64));
         out[start..start + 8].copy_from_slice(&checksum.to_le_bytes());
         Ok(())
     }
 
-    /// The edit number, the payload and the end of the valid frame at `at`, if there is one.
-    pub(super) fn frame_at(self, bytes: &[u8], at: usize) -> Option<(u64, &[u8], usize)> {
+    /// The frame that verifies at `at`, if there is one.
+    pub(super) fn frame_at(self, bytes: &[u8], at: usize) -> Option<Frame<'_>> {
+        if self.version == VERSION_ONE_CHECKSUM {
+            return self.old_frame_at(bytes, at);
+        }
+        let mut reader = Reader::new(bytes.get(at..)?);
+        let head_checksum = reader.u64().ok()?;
+        let payload_checksum = reader.u64().ok()?;
+        let length = usize::try_from(reader.u32().ok()?).ok()?;
+        let number = reader.u64().ok()?;
+        let payload = reader.take(length).ok()?;
+        let payload_at = at + FRAME_BYTES;
+        let verifies = checksum64_seeded(&bytes[at + 8..payload_at], self.seed(at as u64))
+            == head_checksum
+            && checksum64(payload) == payload_checksum;
+        verifies.then_some(Frame { number, payload, payload_at, end: payload_at + length })
+    }
+
+    fn old_frame_at(self, bytes: &[u8], at: usize) -> Option<Frame<'_>> {
         let mut reader = Reader::new(bytes.get(at..)?);
         let checksum = reader.u64().ok()?;
         let length = usize::try_from(reader.u32().ok()?).ok()?;
         let number = reader.u64().ok()?;
         let payload = reader.take(length).ok()?;
-        let end = at + FRAME_BYTES + length;
-        let covered = bytes.get(at + 8..end)?;
-        (checksum64_seeded(covered, self.seed(at as u64)) == checksum)
-            .then_some((number, payload, end))
+        let payload_at = at + FRAME_BYTES_ONE_CHECKSUM;
+        let end = payload_at + length;
+        let verifies = checksum64_seeded(&bytes[at + 8..end], self.seed(at as u64)) == checksum;
+        verifies.then_some(Frame { number, payload, payload_at, end })
+    }
+
+    /// Looks for the first frame at or behind `from`.
+    pub(super) fn search(self, bytes: &[u8], from: usize) -> Search<'_> {
+        let mut budget = (bytes.len() as u64).saturating_mul(HASHED_TIMES_MAX);
+        for at in from..bytes.len() {
+            if self.version == VERSION_ONE_CHECKSUM {
+                let Some(length) = bytes.get(at + 8..).and_then(|rest| rest.first_chunk::<4>())
+                else {
+                    break;
+                };
+                let length = u64::from(u32::from_le_bytes(*length));
+                if length > (bytes.len() - at) as u64 {
+                    continue;
+                }
+                match budget.checked_sub(length) {
+                    Some(left) => budget = left,
+                    None => return Search::Undecided,
+                }
+            }
+            if let Some(frame) = self.frame_at(bytes, at) {
+                return Search::Found(at, frame);
+            }
+        }
+        Search::Nothing
+    }
+
+    /// Returns `true` if the generation was written by code that gives log segments salts which
+    /// follow from what they are, see `wal/segment.rs`.
+    pub(super) fn has_derived_salts(self) -> bool {
+        self.version != VERSION_ONE_CHECKSUM
     }
 }
 
@@ -175,7 +270,7 @@ impl Header {
         let generation = FileNo(r.u64()?);
         let epoch = Epoch(r.u32()?);
         let _zero = r.u32()?;
-        let seal = FrameSeal { db_id, generation };
+        let seal = FrameSeal { db_id, generation, version };
         let header = Header { seal, epoch, writable: read_compatible == 0 };
         Ok((header, Needs { version, checksum_kind, incompatible }, r.u64()?))
     }
@@ -202,7 +297,11 @@ pub(super) fn read_header(bytes: &[u8], name: Option<FileName>, path: &Path) -> 
     }
     // Only a version whose bytes verify is believed; a flipped bit must not ask for newer code.
     let Needs { version, checksum_kind, incompatible } = needs;
-    if version > FORMAT_VERSION || checksum_kind != CHECKSUM_XXH3_64 || incompatible != 0 {
+    if version > FORMAT_VERSION
+        || version == 0
+        || checksum_kind != CHECKSUM_XXH3_64
+        || incompatible != 0
+    {
         let path = path.display();
         let what = format!(
             "{path} needs newer code: format version {version}, checksum \
@@ -241,7 +340,7 @@ impl Manifest {
         version: &DbVersion,
     ) -> Result<Manifest> {
         assert!(name.kind == FileKind::Manifest, "{name} is no name of a manifest");
-        let seal = FrameSeal { db_id: version.db_id, generation: name.number };
+        let seal = FrameSeal::new(version.db_id, name.number);
         let mut bytes = Vec::new();
         Header { seal, epoch: name.epoch, writable: true }.put(&mut bytes);
         seal.put_frame(&mut bytes, 0, &snapshot_edit(version))?;
@@ -261,7 +360,11 @@ impl Manifest {
         name: FileName,
         version: &DbVersion,
     ) -> Result<Manifest> {
-        let seal = FrameSeal { db_id: version.db_id, generation: name.number };
+        let path = name.path(dir);
+        let mut front = [0; HEADER_BYTES];
+        fs.open_read(&path)?.read_at(0, &mut front)?;
+        // Its own version: what is appended must verify for whoever reads the file.
+        let seal = read_header(&front, Some(name), &path)?.seal;
         Manifest::open_at(fs, name.path(dir), name, seal, version.edit_number, None)
     }
 
@@ -377,4 +480,11 @@ pub fn retire(fs: &dyn Fs, dir: &Path, garbage: &[FileName], old: &[FileName]) -
         fs.sync_dir(dir)?;
     }
     Ok(())
+}
+
+/// Appends the frame of an edit to the bytes of the generation `name`.
+#[cfg(test)]
+pub(super) fn put_frame(bytes: &mut Vec<u8>, name: FileName, edit: &VersionEdit) {
+    let header = read_header(bytes, Some(name), Path::new("m")).expect("it is a manifest");
+    header.seal.put_frame(bytes, 0, edit).expect("the edit is short");
 }

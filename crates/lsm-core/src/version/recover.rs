@@ -23,7 +23,7 @@ use super::DbVersion;
 use super::apply::{Builder, Refused};
 use super::change::Change;
 use super::edit::{EditFault, VersionEdit};
-use super::manifest::{FRAME_BYTES, FrameSeal, HEADER_BYTES, read_header};
+use super::manifest::{Frame, FrameSeal, HEADER_BYTES, Search, read_header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs};
@@ -53,6 +53,8 @@ pub struct Recovered {
     pub torn: bool,
     /// `true` if this code knows every feature that a writer must know.
     pub writable: bool,
+    /// `true` if the salts of the log's segments follow from what the segments are.
+    pub has_derived_salts: bool,
 }
 
 /// Recovers the state from the names in a folder; `None` if there is no manifest among them. If
@@ -128,6 +130,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         garbage,
         torn: last.torn,
         writable,
+        has_derived_salts: last.seal.has_derived_salts(),
     }))
 }
 
@@ -151,7 +154,7 @@ fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
         return Ok(false);
     };
     let snapshot = header.seal.frame_at(&bytes, HEADER_BYTES);
-    Ok(snapshot.is_some_and(|(_, _, end)| header.seal.frame_at(&bytes, end).is_some()))
+    Ok(snapshot.is_some_and(|snapshot| header.seal.frame_at(&bytes, snapshot.end).is_some()))
 }
 
 struct Generation {
@@ -182,11 +185,12 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
     };
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
-        let Some((number, payload, end)) = seal.frame_at(&bytes, at) else {
+        let Some(frame) = seal.frame_at(&bytes, at) else {
             generation.damaged(&bytes, at, &path)?;
             break;
         };
-        let edit = decode(number, payload, at, &path)?;
+        let edit = decode(&frame, &path)?;
+        let Frame { number, end, .. } = frame;
         if let Some(new) = successor(&edit) {
             generation.supersede(new, number, end, &bytes, &path)?;
             break;
@@ -215,17 +219,24 @@ impl Generation {
     fn damaged(&mut self, bytes: &[u8], at: usize, path: &Path) -> Result<()> {
         let mut probe = at + 1;
         let mut follows = false;
-        while probe + FRAME_BYTES <= bytes.len() {
-            let Some((number, payload, end)) = self.seal.frame_at(bytes, probe) else {
-                probe += 1;
-                continue;
-            };
-            follows = true;
-            let edit = decode(number, payload, probe, path)?;
-            if let Some(new) = successor(&edit) {
-                return self.supersede(new, number, end, bytes, path);
+        // Byte by byte, because the length in the bad frame cannot be believed.
+        loop {
+            match self.seal.search(bytes, probe) {
+                Search::Nothing => break,
+                Search::Undecided => {
+                    let what =
+                        "an edit is damaged, and it cannot be told whether valid ones follow";
+                    return Err(Error::corruption(path, at as u64, what));
+                }
+                Search::Found(_, frame) => {
+                    follows = true;
+                    let edit = decode(&frame, path)?;
+                    if let Some(new) = successor(&edit) {
+                        return self.supersede(new, frame.number, frame.end, bytes, path);
+                    }
+                    probe = frame.end;
+                }
             }
-            probe = end;
         }
         if follows || self.builder.is_none() {
             let what = "an edit is damaged, and valid ones follow it";
@@ -248,8 +259,7 @@ impl Generation {
             let what = "a manifest is superseded before its last edit";
             return Err(Error::corruption(path, end as u64, what));
         }
-        let seal = self.seal;
-        if (end..bytes.len()).any(|at| seal.frame_at(bytes, at).is_some()) {
+        if !matches!(self.seal.search(bytes, end), Search::Nothing) {
             return Err(Error::corruption(path, end as u64, "edits follow the end of a manifest"));
         }
         self.superseded = Some((new, number));
@@ -258,10 +268,11 @@ impl Generation {
     }
 }
 
-fn decode(number: u64, payload: &[u8], at: usize, path: &Path) -> Result<VersionEdit> {
+fn decode(frame: &Frame<'_>, path: &Path) -> Result<VersionEdit> {
+    let Frame { number, payload, payload_at, .. } = *frame;
     VersionEdit::decode(number, payload).map_err(|fault| match fault {
         EditFault::Malformed(fault) => {
-            let offset = (at + FRAME_BYTES + fault.at) as u64;
+            let offset = (payload_at + fault.at) as u64;
             Error::corruption(path, offset, format!("edit {number}: {}", fault.what))
         }
         EditFault::Unsupported(_) => {

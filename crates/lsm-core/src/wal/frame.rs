@@ -17,11 +17,15 @@
 //!    v   gap: first sequence - 1 - previous logged sequence
 //!    v   partition
 //!    8   section checksum: XXH3-64
-//! kind 2, batch of several partitions:
+//! kind 2, batch of several partitions, with a header of at most 128 bytes (in segments of format
+//! version 1, of any length):
 //!    v   first sequence
 //!    v   operations of all sections
 //!    v   gap
 //!    v   number of sections, then for each { v partition, v operations, v length, 8 checksum }
+//! kind 7, batch of several partitions, with a longer header:
+//!    8   short check: XXH3-64 of the header from the kind to here, seeded as the header checksum
+//!        and with `SHORT_CHECK_SEED`; then as kind 2
 //! kinds 3 to 6, control frames, without a body:
 //!    v   last logged sequence before this frame
 //!    8   salt of the segment, so that they verify when its header is lost
@@ -37,10 +41,17 @@
 //!    whether a header is believed, in 8-byte steps and without its body.
 //! 3. Sequences are dense: a section begins where the operations of the sections before it end.
 //! 4. Kinds are on disk: never renumbered, never reused.
+//! 5. Whether bytes are the front of a header is told from at most [`CHECKED_BYTES_MAX`] of them, by a
+//!    seeded checksum: a look for frames among arbitrary bytes costs a constant at each place.
 
 mod decode;
 
 pub(super) use decode::{Entry, Fields, Prefix, decode_fields, verifies};
+
+/// Returns `true` if `kind` may be the kind of a frame.
+pub(super) fn is_kind(kind: u8) -> bool {
+    (KIND_BATCH..=KIND_LONG_BATCH).contains(&kind)
+}
 
 use super::Lsn;
 use crate::codec::{
@@ -59,6 +70,12 @@ const KIND_MEMTABLE_SWITCH: u8 = 3;
 const KIND_IDLE_MARKER: u8 = 4;
 const KIND_CLEAN_CLOSE: u8 = 5;
 const KIND_EPOCH_START: u8 = 6;
+const KIND_LONG_BATCH: u8 = 7;
+
+/// Headers up to this length have one checksum; a longer one has a short check of its own.
+pub(super) const CHECKED_BYTES_MAX: usize = 128;
+/// Tells the short check from the header checksum, which is seeded with the same place.
+const SHORT_CHECK_SEED: u64 = 0x5851_f42d_4c95_7f2d;
 
 /// Enough bytes for what stands before the fields of a kind.
 pub(super) const PREFIX_BYTES_MAX: usize = CHECKSUM_LEN + 1 + 3 * VARINT_BYTES_MAX;
@@ -68,7 +85,7 @@ const SHORT_HEADER_BYTES_MAX: usize = PREFIX_BYTES_MAX + 4 * VARINT_BYTES_MAX + 
 const ENTRY_BYTES_MAX: usize = 3 * 5 + 8;
 /// Longest header of any frame.
 pub(super) const HEADER_BYTES_MAX: usize =
-    SHORT_HEADER_BYTES_MAX + PARTITIONS_MAX * ENTRY_BYTES_MAX;
+    SHORT_HEADER_BYTES_MAX + CHECKSUM_LEN + PARTITIONS_MAX * ENTRY_BYTES_MAX;
 
 /// The place where a frame will stand; its checksum and its attestation depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +148,8 @@ pub fn section_checksum(bytes: &[u8]) -> u64 {
 /// An upper bound for the length of the frame of these sections, in bytes, wherever it stands.
 pub fn batch_frame_len_max(sections: &[Section<'_>]) -> usize {
     let body: usize = sections.iter().map(|s| s.bytes.len()).sum();
-    let directory = if sections.len() > 1 { sections.len() * ENTRY_BYTES_MAX } else { 0 };
+    let directory =
+        if sections.len() > 1 { CHECKSUM_LEN + sections.len() * ENTRY_BYTES_MAX } else { 0 };
     (SHORT_HEADER_BYTES_MAX + directory + body).next_multiple_of(FRAME_ALIGNMENT)
 }
 
@@ -186,20 +204,28 @@ fn encode_several(
     let body: u64 = sections.iter().map(|s| s.bytes.len() as u64).sum();
     assert!(body <= FORMAT_BATCH_BYTES_MAX);
     let operations = sections.iter().map(|s| u64::from(s.operations)).sum();
-    let before = [body, lag(place), first_seq.get(), operations, gap, sections.len() as u64];
+    let ends = [body, lag(place)];
+    let fields = [first_seq.get(), operations, gap, sections.len() as u64];
     // The length of the rest stands in front of it and is a varint itself, so it is counted before
     // anything is written. Moving what was written by the varint's length would be a second copy.
     let directory: usize =
         sections.iter().map(|section| varints_len(&directory_entry(section)) + CHECKSUM_LEN).sum();
-    let rest = varints_len(&before) + directory;
+    let short_rest = varints_len(&ends) + varints_len(&fields) + directory;
+    let is_long = CHECKSUM_LEN + 1 + varint_len(short_rest as u64) + short_rest > CHECKED_BYTES_MAX;
+    let rest = if is_long { short_rest + CHECKSUM_LEN } else { short_rest };
 
     out.reserve(batch_frame_len_max(sections));
     let start = out.len();
     put_u64(out, 0);
-    out.push(KIND_BATCH_OF_SEVERAL);
+    out.push(if is_long { KIND_LONG_BATCH } else { KIND_BATCH_OF_SEVERAL });
     put_varint(out, rest as u64);
     let rest_at = out.len();
-    before.iter().for_each(|n| put_varint(out, *n));
+    ends.iter().for_each(|n| put_varint(out, *n));
+    if is_long {
+        let check = short_check(&out[start + CHECKSUM_LEN..], seed(place));
+        put_u64(out, check);
+    }
+    fields.iter().for_each(|n| put_varint(out, *n));
     for section in sections {
         directory_entry(section).iter().for_each(|n| put_varint(out, *n));
         put_u64(out, section.checksum);
@@ -266,6 +292,11 @@ fn seed(place: &FramePlace) -> u64 {
 pub(super) fn seed_of(salt: u64, epoch: Epoch, offset: u64) -> u64 {
     salt ^ u64::from(epoch.0).wrapping_mul(0xd6e8_feb8_6659_fd93)
         ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The short check of a long header whose bytes from the kind to the check are `front`.
+fn short_check(front: &[u8], seed: u64) -> u64 {
+    checksum64_seeded(front, seed ^ SHORT_CHECK_SEED)
 }
 
 /// A header under construction whose rest is shorter than 128 bytes, so that its length is one

@@ -4,17 +4,26 @@
 //! It walks in 8-byte steps, because behind a hole no frame boundary is known; most steps end at
 //! the kind byte. It must never yield data.
 //!
+//! The bytes that it walks over may be anybody's: values that a user stored lie in torn frames. So
+//! the work at each step is bounded by a constant, and not by what the bytes claim: a frame is told
+//! from other bytes by a seeded checksum of at most 128 bytes. Bounding the whole work instead, and
+//! calling the hole unattested when that is used up, was the first form of this: values could then
+//! be made that hide rot.
+//!
 //! Invariants:
-//! 1. With the segment's header at hand only a frame that verifies under its salt attests.
-//! 2. With the header lost the salt is unknown. A control frame names it and verifies under it; a
-//!    batch is believed when all its sections carry their checksums. That much only ever turns a
-//!    quiet end into `Corruption`, and the work is bounded by a few times the file's length.
+//! 1. Only a frame that verifies under the segment's salt attests, where that is known: from the
+//!    header, or, where that is lost, because the salt is a function of what the segment is.
+//! 2. A log of the first format version has random salts and long headers without a short check.
+//!    There, with the header lost, a control frame names its salt and verifies under it, and a batch
+//!    is believed when all its sections carry their checksums. What this takes beyond a constant at
+//!    each step is bounded by a few times the file's length; whatever is left undecided then is
+//!    told as that, and the caller must not take it for the end of the log.
 
 use std::ops::Range;
 
 use super::frame::{
     Entry, FRAME_ALIGNMENT, Fields, HEADER_BYTES_MAX, PREFIX_BYTES_MAX, Prefix, decode_fields,
-    section_checksum, seed_of, verifies,
+    is_kind, section_checksum, seed_of, verifies,
 };
 use super::window::Window;
 use super::{Lsn, SegmentHeader};
@@ -25,8 +34,9 @@ use crate::types::Epoch;
 /// The number of bytes looked at between reads; each read also loads the longest header behind
 /// them.
 const STRIDE_BYTES: usize = 4 << 20;
-/// Without a header, bytes are decoded and hashed up to this many times the length looked at.
-const HASHED_TIMES_MAX: u64 = 4;
+/// In a log of the first format version, bytes are decoded and hashed up to this many times the
+/// length looked at.
+const HASHED_TIMES_MAX: u64 = 16;
 
 /// A stretch of a segment to look at.
 pub(super) struct Stretch<'a> {
@@ -34,6 +44,8 @@ pub(super) struct Stretch<'a> {
     pub(super) epoch: Epoch,
     /// The segment's header, if it verifies, and the bad place in the log.
     pub(super) known: Option<(&'a SegmentHeader, Lsn)>,
+    /// The salt of the segment if its header is lost; `None` where that would be random.
+    pub(super) lost_salt: Option<u64>,
     /// From and to where, in bytes of the file; begins at a multiple of 8.
     pub(super) range: Range<u64>,
 }
@@ -43,6 +55,8 @@ pub(super) struct Stretch<'a> {
 pub(super) struct Findings {
     /// Offset of a frame that attests durability beyond the bad place.
     pub(super) attested_at: Option<u64>,
+    /// Offset of the first bytes of which it could not be told whether they are such a frame.
+    pub(super) undecided_at: Option<u64>,
     /// `true` if any byte is not zero (up to the attesting frame, if there is one).
     pub(super) any_bytes: bool,
 }
@@ -79,13 +93,20 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<F
                 continue;
             }
             findings.any_bytes = true;
-            if !(1..=6).contains(&front[8]) {
+            if !is_kind(front[8]) {
                 continue;
             }
             let offset = at + step as u64;
-            if witness.attests(stretch, offset, rest)? {
-                findings.attested_at = Some(offset);
-                return Ok(findings);
+            match witness.testimony(stretch, offset, rest)? {
+                Testimony::Nothing => {}
+                Testimony::Attested => {
+                    findings.attested_at = Some(offset);
+                    return Ok(findings);
+                }
+                // Another frame may decide it yet.
+                Testimony::Undecided => {
+                    findings.undecided_at.get_or_insert(offset);
+                }
             }
         }
         at += stride as u64;
@@ -93,67 +114,116 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<F
     Ok(findings)
 }
 
+/// What the bytes at one place say.
+enum Testimony {
+    /// They are no frame that attests the bad place.
+    Nothing,
+    /// They are one.
+    Attested,
+    /// To tell would take more work than is allowed.
+    Undecided,
+}
+
+impl Testimony {
+    fn of(attests: bool) -> Testimony {
+        if attests { Testimony::Attested } else { Testimony::Nothing }
+    }
+}
+
 struct Witness {
     directory: Vec<Entry>,
     body: Window,
+    /// Bytes that may still be decoded or hashed on the word of a frame of the first version.
     budget: u64,
 }
 
 impl Witness {
-    /// Returns `true` if a frame stands at `offset`, where `bytes` begin, that attests the bad
-    /// place.
-    fn attests(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<bool> {
+    /// What stands at `offset`, where `bytes` begin, says of the bad place.
+    fn testimony(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<Testimony> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
         let Ok(prefix) = Prefix::decode(front) else {
-            return Ok(false);
+            return Ok(Testimony::Nothing);
         };
         let Some(header) = bytes.get(..prefix.header_len) else {
-            return Ok(false);
+            return Ok(Testimony::Nothing);
         };
-        if let Some((segment, bad)) = stretch.known {
-            // First the claim, which costs nothing, then whether it verifies.
-            let durable = segment.lsn_at(offset).0.checked_sub(prefix.lag);
-            let seed = seed_of(segment.salt, stretch.epoch, offset);
-            return Ok(durable.is_some_and(|durable| durable > bad.0) && verifies(header, seed));
-        }
-        // The bad place is the segment's first byte, at or before `offset` by that much.
-        if prefix.lag >= offset {
-            return Ok(false);
-        }
-        let Some(budget) = self.budget.checked_sub(prefix.header_len as u64) else {
-            return Ok(false);
-        };
-        self.budget = budget;
-        match decode_fields(header, &prefix, &mut self.directory) {
-            Err(_) => Ok(false),
-            Ok(Fields::Control { salt, .. }) => {
-                Ok(verifies(header, seed_of(salt, stretch.epoch, offset)))
+        // First the claim, which costs nothing. With the header lost the bad place is the first
+        // byte of the segment, which lies before `offset` by that much.
+        let claims = match stretch.known {
+            Some((segment, bad)) => {
+                let durable = segment.lsn_at(offset).0.checked_sub(prefix.lag);
+                durable.is_some_and(|durable| durable > bad.0)
             }
-            Ok(Fields::Batch { .. }) => self.sections_match(stretch, offset, &prefix),
+            None => prefix.lag < offset,
+        };
+        if !claims {
+            return Ok(Testimony::Nothing);
+        }
+        let derived_salt = match stretch.known {
+            Some((segment, _)) => segment.has_derived_salt().then_some(segment.salt),
+            None => stretch.lost_salt,
+        };
+        if let Some(salt) = derived_salt {
+            let seed = seed_of(salt, stretch.epoch, offset);
+            let is_frame = !prefix.lacks_short_check()
+                && !prefix.fails_short_check(header, seed)
+                && verifies(header, seed);
+            return Ok(Testimony::of(is_frame));
+        }
+        self.old_testimony(stretch, offset, header, &prefix)
+    }
+
+    /// As [`Witness::testimony`], in a segment of the first format version.
+    fn old_testimony(
+        &mut self,
+        stretch: &Stretch<'_>,
+        offset: u64,
+        header: &[u8],
+        prefix: &Prefix,
+    ) -> Result<Testimony> {
+        if prefix.lacks_short_check() && !self.spend(header.len()) {
+            return Ok(Testimony::Undecided);
+        }
+        if let Some((segment, _)) = stretch.known {
+            let seed = seed_of(segment.salt, stretch.epoch, offset);
+            return Ok(Testimony::of(verifies(header, seed)));
+        }
+        match decode_fields(header, prefix, &mut self.directory) {
+            Err(_) => Ok(Testimony::Nothing),
+            Ok(Fields::Control { salt, .. }) => {
+                Ok(Testimony::of(verifies(header, seed_of(salt, stretch.epoch, offset))))
+            }
+            Ok(Fields::Batch { .. }) => self.sections_testify(stretch, offset, prefix),
         }
     }
 
-    fn sections_match(
+    fn sections_testify(
         &mut self,
         stretch: &Stretch<'_>,
         offset: u64,
         prefix: &Prefix,
-    ) -> Result<bool> {
+    ) -> Result<Testimony> {
         let end = stretch.range.end;
         let body_at = offset + prefix.header_len as u64;
         if end.saturating_sub(body_at) < prefix.body_len {
-            return Ok(false);
+            return Ok(Testimony::Nothing);
         }
-        for entry in &self.directory {
-            let Some(budget) = self.budget.checked_sub(entry.len as u64) else {
-                return Ok(false);
-            };
-            self.budget = budget;
+        let directory = std::mem::take(&mut self.directory);
+        for entry in &directory {
+            if !self.spend(entry.len) {
+                return Ok(Testimony::Undecided);
+            }
             let bytes = self.body.load(stretch.file, body_at + entry.start, entry.len, end)?;
             if bytes.len() != entry.len || section_checksum(bytes) != entry.checksum {
-                return Ok(false);
+                return Ok(Testimony::Nothing);
             }
         }
-        Ok(true)
+        Ok(Testimony::Attested)
+    }
+
+    fn spend(&mut self, bytes: usize) -> bool {
+        let left = self.budget.checked_sub(bytes as u64);
+        self.budget = left.unwrap_or(self.budget);
+        left.is_some()
     }
 }

@@ -46,7 +46,7 @@ pub use frame::{Control, FramePlace, Section, section_checksum};
 pub use reader::{
     BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Record, SectionRef, SegmentSource,
 };
-pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader};
+pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
 pub use survey::{Piece, survey};
 pub use writer::{Reserved, SegmentWriter};
 

@@ -368,8 +368,10 @@ impl LogReader {
             return Ok(Err("frame passes the end"));
         }
         let header = window.load(file, at, prefix.header_len, limit)?;
+        let seed = seed_of(current.header.salt, source.epoch, at);
         if header.len() < prefix.header_len
-            || !verifies(header, seed_of(current.header.salt, source.epoch, at))
+            || prefix.fails_short_check(header, seed)
+            || !verifies(header, seed)
         {
             return Ok(Err("frame header checksum does not match"));
         }

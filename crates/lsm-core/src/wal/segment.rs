@@ -6,7 +6,7 @@
 //! ```text
 //! offset size  name
 //!      0    8  magic "SILTWAL\n"
-//!      8    4  format version, 1
+//!      8    4  format version, 2; version 1 is read
 //!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
 //!     16    4  feature bits: compatible (unknown ones are ignored)
 //!     20    4  feature bits: read-compatible (unknown ones forbid writing, not reading)
@@ -14,7 +14,8 @@
 //!     28    4  epoch
 //!     32   16  database id
 //!     48    8  file number
-//!     56    8  salt: random, seeds the checksum of every frame here
+//!     56    8  salt: seeds the checksum of every frame here; from version 2 on `salt_of` database,
+//!              epoch and number, so that it is known when this header is lost; before, random
 //!     64    8  LSN of this header's first byte
 //!     72    8  number of the segment before, 0 = first of its epoch
 //!     80    8  end of the segment before, in bytes: what lies behind it was refused
@@ -44,7 +45,9 @@ pub const SEGMENT_HEADER_BYTES: u64 = 128;
 pub(super) const HEADER_LEN: usize = 128;
 /// The first bytes of a segment.
 pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The first version. Its salts are random, and its long headers have no short check.
+const VERSION_RANDOM_SALT: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
 
 const _: () = assert!(HEADER_LEN as u64 == SEGMENT_HEADER_BYTES && HEADER_LEN.is_multiple_of(8));
@@ -58,7 +61,8 @@ pub struct SegmentHeader {
     pub epoch: Epoch,
     /// Its file number; never 0.
     pub number: FileNo,
-    /// Random; makes the frames of this segment verify nowhere else.
+    /// Makes the frames of this segment verify nowhere else: [`salt_of`] what it is, or random in
+    /// a segment of the first format version.
     pub salt: u64,
     /// Place of its first byte in the log.
     pub base: Lsn,
@@ -81,6 +85,19 @@ pub(super) enum HeaderState {
     Zero,
     /// Something else.
     Garbage(&'static str),
+}
+
+/// Returns the salt of a segment.
+///
+/// It is a function of what the manifest knows of the segment, so that frames can be told from
+/// anything else when the header is lost. Nobody who only writes values into a database knows its
+/// id, so nobody can write a value that looks like a frame of it.
+pub fn salt_of(db: DbId, epoch: Epoch, number: FileNo) -> u64 {
+    let mut bytes = [0; 28];
+    bytes[..16].copy_from_slice(&db.0.to_le_bytes());
+    bytes[16..20].copy_from_slice(&epoch.0.to_le_bytes());
+    bytes[20..].copy_from_slice(&number.0.to_le_bytes());
+    checksum64(&bytes)
 }
 
 impl SegmentHeader {
@@ -176,7 +193,7 @@ impl SegmentHeader {
     fn decode_verified(bytes: &[u8]) -> Result<Result<SegmentHeader, String>, Malformed> {
         let mut reader = Reader::new(bytes);
         let version = reader.u32()?;
-        if version != VERSION {
+        if version != VERSION && version != VERSION_RANDOM_SALT {
             return Ok(Err(format!("log format version {version}")));
         }
         let checksum = reader.u32()?;
@@ -189,7 +206,17 @@ impl SegmentHeader {
         if incompatible != 0 {
             return Ok(Err(format!("log features {incompatible:#x}")));
         }
-        Self::decode_fields(&mut reader).map(Ok)
+        let header = Self::decode_fields(&mut reader)?;
+        if version == VERSION && !header.has_derived_salt() {
+            return Err(reader.malformed("salt is not that of the segment"));
+        }
+        Ok(Ok(header))
+    }
+
+    /// Returns `true` if the salt is [`salt_of`] what the segment is: as in every segment but those
+    /// of the first format version.
+    pub(super) fn has_derived_salt(&self) -> bool {
+        self.salt == salt_of(self.db, self.epoch, self.number)
     }
 
     fn decode_fields(reader: &mut Reader<'_>) -> Result<SegmentHeader, Malformed> {
@@ -235,7 +262,7 @@ mod tests {
             db: DbId(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100),
             epoch: Epoch(3),
             number: FileNo(0x2a),
-            salt: 0x1122_3344_5566_7788,
+            salt: 0xba2f_988b_214e_9385,
             base: Lsn(0x1_0000),
             previous: Some(LogPlace { segment: FileNo(0x29), offset: 0xff80 }),
             manifest_edit: 17,
@@ -252,13 +279,13 @@ mod tests {
     fn golden_segment_header() {
         let parts: [&[u8]; 16] = [
             b"SILTWAL\n",                                            // magic
-            &[1, 0, 0, 0],                                           // version
+            &[2, 0, 0, 0],                                           // version
             &[1, 0, 0, 0],                                           // checksum id
             &[0; 12],                                                // feature bits
             &[3, 0, 0, 0],                                           // epoch
             &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], // database
             &[0x2a, 0, 0, 0, 0, 0, 0, 0],                            // number
-            &[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11],       // salt
+            &[133, 147, 78, 33, 139, 152, 47, 186],                  // salt
             &[0, 0, 1, 0, 0, 0, 0, 0],                               // base LSN
             &[0x29, 0, 0, 0, 0, 0, 0, 0],                            // previous number
             &[0x80, 0xff, 0, 0, 0, 0, 0, 0],                         // previous end
@@ -266,7 +293,7 @@ mod tests {
             &[0, 0xff, 0, 0, 0, 0, 0, 0],                            // durable LSN
             &[0xe8, 3, 0, 0, 0, 0, 0, 0],                            // previous sequence
             &[0; 8],                                                 // zeros
-            &[21, 160, 121, 247, 188, 76, 44, 185],                  // checksum
+            &[217, 57, 65, 195, 246, 98, 38, 176],                   // checksum
         ];
         assert_eq!(header().encode().as_slice(), parts.concat());
     }
@@ -288,10 +315,23 @@ mod tests {
     }
 
     #[test]
+    fn a_header_of_the_first_version_may_have_any_salt_and_a_later_one_its_own() {
+        for (version, salt, is_accepted) in
+            [(1, 77, true), (1, header().salt, true), (2, header().salt, true), (2, 77, false)]
+        {
+            let mut bytes = SegmentHeader { salt, ..header() }.encode();
+            bytes[8] = version;
+            let sum = checksum64(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+            assert_eq!(decode(&bytes).is_ok(), is_accepted, "version {version}");
+        }
+    }
+
+    #[test]
     fn unknown_versions_and_incompatible_features_are_refused() {
         for (at, expected) in [(8, false), (12, false), (16, true), (20, true), (24, false)] {
             let mut bytes = header().encode();
-            bytes[at] = 2;
+            bytes[at] = 3;
             let sum = checksum64(&bytes[..CHECKSUM_AT]);
             bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
             let state = decode(&bytes);

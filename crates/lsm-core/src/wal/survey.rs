@@ -11,8 +11,8 @@
 use std::ops::Range;
 
 use super::frame::{
-    Entry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields, section_checksum,
-    seed_of, verifies,
+    Entry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields, is_kind,
+    section_checksum, seed_of, verifies,
 };
 use super::reader::section_of;
 use super::window::Window;
@@ -142,8 +142,14 @@ impl Survey<'_> {
         if prefix.frame_len() > self.end - at {
             return Ok(Err(Bad::new("frame passes the end")));
         }
-        let header = self.window.load(self.file, at, prefix.header_len, self.end)?;
         let seed = seed_of(self.header.salt, self.header.epoch, at);
+        // Before more of the header is loaded: behind damage this is asked at every 8th byte.
+        let is_none = prefix.fails_short_check(front, seed)
+            || (prefix.lacks_short_check() && self.header.has_derived_salt());
+        let header = match is_none {
+            true => &[],
+            false => self.window.load(self.file, at, prefix.header_len, self.end)?,
+        };
         if header.len() < prefix.header_len || !verifies(header, seed) {
             return Ok(Err(Bad::new("frame header checksum does not match")));
         }
@@ -196,7 +202,7 @@ impl Survey<'_> {
             let front = self.window.load(self.file, next, 2 * FRAME_ALIGNMENT, self.end)?;
             let word = &front[..front.len().min(FRAME_ALIGNMENT)];
             // Most steps end here, at the kind byte.
-            let may_begin = front.get(FRAME_ALIGNMENT).is_some_and(|kind| (1..=6).contains(kind));
+            let may_begin = front.get(FRAME_ALIGNMENT).is_some_and(|kind| is_kind(*kind));
             if word.is_empty() {
                 break;
             }

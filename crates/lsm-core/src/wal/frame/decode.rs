@@ -8,9 +8,9 @@
 //! 1. No input panics, and the directory grows by no more entries than the header has room for.
 
 use super::{
-    CHECKSUM_LEN, Control, FRAME_ALIGNMENT, HEADER_BYTES_MAX, KIND_BATCH, KIND_BATCH_OF_SEVERAL,
-    KIND_CLEAN_CLOSE, KIND_EPOCH_START, KIND_IDLE_MARKER, KIND_MEMTABLE_SWITCH,
-    SHORT_HEADER_BYTES_MAX,
+    CHECKED_BYTES_MAX, CHECKSUM_LEN, Control, FRAME_ALIGNMENT, HEADER_BYTES_MAX, KIND_BATCH,
+    KIND_BATCH_OF_SEVERAL, KIND_CLEAN_CLOSE, KIND_EPOCH_START, KIND_IDLE_MARKER, KIND_LONG_BATCH,
+    KIND_MEMTABLE_SWITCH, SHORT_HEADER_BYTES_MAX, is_kind, short_check,
 };
 use crate::codec::{Malformed, Reader, checksum64_seeded};
 use crate::limits::FORMAT_BATCH_BYTES_MAX;
@@ -25,6 +25,8 @@ pub(in crate::wal) struct Prefix {
     /// Length of the body, at most [`FORMAT_BATCH_BYTES_MAX`].
     pub(in crate::wal) body_len: u64,
     pub(in crate::wal) lag: u64,
+    /// Offset of the short check in the header, if there is one.
+    check_at: usize,
     fields_at: usize,
 }
 
@@ -34,7 +36,7 @@ impl Prefix {
         let mut reader = Reader::new(bytes);
         reader.u64()?;
         let kind = reader.u8()?;
-        if !(KIND_BATCH..=KIND_EPOCH_START).contains(&kind) {
+        if !is_kind(kind) {
             return Err(reader.malformed("unknown kind of frame"));
         }
         let rest = reader.varint_u32()? as usize;
@@ -42,16 +44,40 @@ impl Prefix {
         let body_len = reader.varint()?;
         let lag = reader.varint()?;
         let fields_at = reader.position();
-        let has_body = kind == KIND_BATCH || kind == KIND_BATCH_OF_SEVERAL;
-        let is_short = kind != KIND_BATCH_OF_SEVERAL;
+        let has_directory = kind == KIND_BATCH_OF_SEVERAL || kind == KIND_LONG_BATCH;
+        let has_body = kind == KIND_BATCH || has_directory;
+        // The short check belongs to the front: without it a long header is none.
+        let check_len = if kind == KIND_LONG_BATCH { CHECKSUM_LEN } else { 0 };
+        let check_at = fields_at;
+        let fields_at = fields_at + check_len;
+        let len_max = if has_directory { HEADER_BYTES_MAX } else { SHORT_HEADER_BYTES_MAX };
         if fields_at > header_len
-            || header_len > if is_short { SHORT_HEADER_BYTES_MAX } else { HEADER_BYTES_MAX }
+            || header_len > len_max
             || body_len > FORMAT_BATCH_BYTES_MAX
             || (body_len > 0 && !has_body)
         {
             return Err(reader.malformed("impossible length of a frame"));
         }
-        Ok(Prefix { kind, header_len, body_len, lag, fields_at })
+        Ok(Prefix { kind, header_len, body_len, lag, check_at, fields_at })
+    }
+
+    /// Returns `true` if the header is so long that it has a short check, and `header` begins with
+    /// one that does not agree: then it is none, and need not be read to its end.
+    pub(in crate::wal) fn fails_short_check(&self, header: &[u8], seed: u64) -> bool {
+        if self.kind != KIND_LONG_BATCH {
+            return false;
+        }
+        let Some(front) = header.get(CHECKSUM_LEN..self.check_at) else {
+            return true;
+        };
+        let check = header.get(self.check_at..).and_then(|rest| rest.first_chunk::<CHECKSUM_LEN>());
+        check.is_none_or(|check| u64::from_le_bytes(*check) != short_check(front, seed))
+    }
+
+    /// Returns `true` if only the checksum of the whole header, however long, tells it from other
+    /// bytes: as in segments of the first format version alone.
+    pub(in crate::wal) fn lacks_short_check(&self) -> bool {
+        self.kind == KIND_BATCH_OF_SEVERAL && self.header_len > CHECKED_BYTES_MAX
     }
 
     /// Length of the whole frame.
@@ -98,7 +124,9 @@ pub(in crate::wal) fn decode_fields(
     let mut reader = Reader::new(header);
     reader.take(prefix.fields_at)?;
     let fields = match prefix.kind {
-        KIND_BATCH | KIND_BATCH_OF_SEVERAL => decode_batch(&mut reader, prefix, directory)?,
+        KIND_BATCH | KIND_BATCH_OF_SEVERAL | KIND_LONG_BATCH => {
+            decode_batch(&mut reader, prefix, directory)?
+        }
         kind => decode_control(&mut reader, kind)?,
     };
     reader.finish()?;

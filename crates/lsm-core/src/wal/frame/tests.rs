@@ -107,6 +107,51 @@ fn golden_batch_of_two_partitions() {
 }
 
 #[test]
+fn golden_batch_with_a_long_header() {
+    let bodies: Vec<[u8; 2]> = (0..11).map(|n| [b'a' + n; 2]).collect();
+    let sections: Vec<_> =
+        bodies.iter().zip(0..).map(|(body, partition)| section(partition, 1, body)).collect();
+    let (frame, prefix, _, directory) =
+        check(&place(), |out| encode_batch(out, &place(), seq(10), seq(9), &sections));
+    let entries: Vec<u8> = bodies
+        .iter()
+        .zip(0..)
+        .flat_map(|(body, partition)| {
+            [&[partition, 1, 2][..], &section_checksum(body).to_le_bytes()].concat()
+        })
+        .collect();
+    golden(
+        &frame,
+        0xd5f4_292f_4eec_1227,
+        &[
+            &[7],                                     // kind
+            &[0x88, 0x01],                            // length of the rest
+            &[22],                                    // body
+            &[0x80, 0x01],                            // durable lag
+            &0x7a45_f7ad_abeb_4594_u64.to_le_bytes(), // short check
+            &[10],                                    // first sequence
+            &[11],                                    // operations
+            &[0],                                     // gap
+            &[11],                                    // sections
+            &entries,
+            bodies.as_flattened(),
+            &[0; 7], // padding
+        ],
+    );
+    assert_eq!(directory.len(), 11);
+    // Whatever is wrong in the front is seen without the rest.
+    let seed = seed_of(place().salt, place().epoch, place().offset);
+    assert!(!prefix.fails_short_check(&frame, seed));
+    assert!(prefix.fails_short_check(&frame, seed ^ 1));
+    for at in 11..22 {
+        let mut bad = frame.clone();
+        bad[at] ^= 1;
+        let is_refused = Prefix::decode(&bad).map_or(true, |p| p.fails_short_check(&bad, seed));
+        assert!(is_refused, "byte {at}");
+    }
+}
+
+#[test]
 fn golden_control_frames() {
     let salt = &place().salt.to_le_bytes();
     let switch = Control::MemtableSwitch { partition: PartitionId(5), memtable: MemtableId(6) };
@@ -228,6 +273,8 @@ proptest! {
         let (mut frame, prefix, fields, directory) =
             check(&place, |out| encode_batch(out, &place, seq(first), previous, &sections));
         prop_assert!(frame.len() <= batch_frame_len_max(&sections));
+        let seed = seed_of(place.salt, place.epoch, place.offset);
+        prop_assert!(!prefix.fails_short_check(&frame, seed) && !prefix.lacks_short_check());
         prop_assert_eq!(prefix.lag, place.lsn.0 - place.durable.0);
         let operations: u64 = sections.iter().map(|s| u64::from(s.operations)).sum();
         let last_seq = seq(first + operations - 1);
@@ -255,7 +302,7 @@ proptest! {
     #[test]
     fn no_header_panics(
         mut bytes in prop::collection::vec(any::<u8>(), 0..120),
-        kind in 0u8..8,
+        kind in 0u8..9,
         rest in 0u8..60,
     ) {
         if bytes.len() > 10 {

@@ -45,11 +45,22 @@ pub struct LogReaderOptions {
     pub must_reach: Option<LogPlace>,
     /// Read and verify the sections of this partition alone; the others are left out.
     pub only: Option<PartitionId>,
+    /// The salts of the segments are [`salt_of`](crate::wal::salt_of) what they are, so that one
+    /// whose header is lost has a known salt all the same. Not so in a log that was written in the
+    /// first format version, whose manifest says that.
+    pub has_derived_salts: bool,
 }
 
 impl LogReaderOptions {
     /// All of the log of `db`, with nothing known about its end.
     pub fn new(db: DbId) -> LogReaderOptions {
-        LogReaderOptions { db, start: None, cut: None, must_reach: None, only: None }
+        LogReaderOptions {
+            db,
+            start: None,
+            cut: None,
+            must_reach: None,
+            only: None,
+            has_derived_salts: true,
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::types::{FileNo, SeqNo};
 use crate::wal::lookahead::{Stretch, look_ahead};
 use crate::wal::segment::HeaderState;
-use crate::wal::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wal::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
 
 /// The end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +104,15 @@ impl LogReader {
             // A file without a header may hold another file's old bytes from its front on.
             let first = if header.is_some() { SEGMENT_HEADER_BYTES } else { 0 };
             let source = &self.sources[idx];
+            let lost_salt = self
+                .options
+                .has_derived_salts
+                .then(|| salt_of(self.options.db, source.epoch, source.number));
             let stretch = Stretch {
                 file: &*source.file,
                 epoch: source.epoch,
                 known: header.as_ref().zip(suspect.bad),
+                lost_salt,
                 range: if is_here { self.offset.max(first) } else { first }..self.readable(idx)?,
             };
             let findings = look_ahead(&mut self.window, &stretch)?;
@@ -120,6 +125,15 @@ impl LogReader {
                 }
                 let by = format!("offset {at} of {}", source.path.display());
                 return Err(self.damage(&suspect, &by));
+            }
+            if let Some(at) = findings.undecided_at {
+                let what = format!(
+                    "{}, and bytes behind it (first at offset {at} of {}) are too many to tell \
+                     whether they attest that the log was durable beyond",
+                    suspect.what,
+                    source.path.display()
+                );
+                return Err(Error::corruption(&source.path, suspect.offset, what));
             }
         }
         Ok(torn)
