@@ -63,6 +63,12 @@ impl Builder {
         self
     }
 
+    /// Sets how long log segments grow, in bytes; see [`Options::wal_segment_bytes`].
+    pub fn wal_segment_bytes(mut self, bytes: u64) -> Builder {
+        self.engine = self.engine.wal_segment_bytes(bytes);
+        self
+    }
+
     /// Sets how late, in milliseconds, a write of [`Durability::Os`](crate::Durability::Os) may
     /// reach the device; see [`Options::sync_interval_ms`].
     pub fn sync_interval_ms(mut self, interval_ms: u64) -> Builder {

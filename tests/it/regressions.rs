@@ -1,8 +1,9 @@
 //! Faults of the past: each test tells the story of one that was found and repaired.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::fs::{CrashOutcome, MemFs};
+use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options, Partition};
 use testkit::rng::Rng;
 
@@ -98,4 +99,45 @@ fn a_replay_in_several_tables_keeps_what_its_tombstones_delete() {
     let (_db, p) = open(&fs);
     assert_eq!(p.get("deleted").unwrap(), None);
     assert_eq!(p.iter().count(), 1);
+}
+
+/// The first put preallocated a segment of 64 MiB, and the next one came soon behind it: a disk of
+/// 64 MiB held no store.
+#[test]
+fn one_put_makes_a_folder_of_less_than_a_mebibyte() {
+    let fs = MemFs::new();
+    let capacity = 1 << 30;
+    fs.set_capacity(Some(capacity));
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
+    let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+    let taken = || capacity - fs.free_bytes(Path::new("/db")).unwrap();
+    assert!(taken() < 1 << 20, "an empty store takes {} bytes", taken());
+    db.partition("default").unwrap().put("a", "1").unwrap();
+    assert!(taken() < 1 << 20, "a store with one entry takes {} bytes", taken());
+}
+
+/// A store with a write buffer of 2 MiB goes on and on within 16 MiB.
+#[test]
+fn a_small_store_works_on_a_small_disk() {
+    let fs = MemFs::new();
+    let capacity = 16 << 20;
+    fs.set_capacity(Some(capacity));
+    let options = Options::new().write_buffer_bytes(2 << 20).cache_bytes(0);
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).options(options);
+    let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+    let partition = db.partition("default").unwrap();
+    let mut random = Rng::new(7);
+    let mut written = 0_usize;
+    while written < 60 << 20 {
+        let mut value = vec![0; 1000];
+        value.iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
+        let key = format!("{:04}", random.next_u64() % 2000);
+        partition.put(&key, &value).unwrap_or_else(|error| panic!("after {written}: {error}"));
+        written += value.len();
+        if random.next_u64().is_multiple_of(100) {
+            db.step().unwrap_or_else(|error| panic!("after {written}: {error}"));
+        }
+    }
+    db.wait_idle().unwrap();
+    assert_eq!(partition.keys().count(), 2000);
 }

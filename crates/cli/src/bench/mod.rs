@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// Write buffer, such as 64MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
     write_buffer: Option<u64>,
+    /// Longest log segment, such as 1MiB [default: the engine's]
+    #[arg(long, value_parser = parse_bytes)]
+    log_segment: Option<u64>,
     /// Compression of blocks [default: the engine's]
     #[arg(long, value_enum)]
     compression: Option<Compress>,
@@ -119,6 +122,9 @@ impl Args {
         }
         if let Some(bytes) = self.write_buffer {
             builder = builder.write_buffer_bytes(bytes);
+        }
+        if let Some(bytes) = self.log_segment {
+            builder = builder.wal_segment_bytes(bytes);
         }
         let db = builder.open()?;
         let options = match self.compression {

@@ -43,6 +43,7 @@ impl Report {
             "durability": format!("{:?}", args.durability).to_lowercase(),
             "cache_bytes": args.cache,
             "write_buffer_bytes": args.write_buffer,
+            "log_segment_bytes": args.log_segment,
             "metahive": args.metahive,
             "verified": args.verified,
             "compression": args.compression.map(|c| format!("{c:?}").to_lowercase()),

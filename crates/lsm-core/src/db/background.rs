@@ -144,6 +144,11 @@ impl Background {
         self.schedule.lock().error()
     }
 
+    /// The failure that keeps this work from being done at present.
+    pub(super) fn failure_of(&self, work: Reason) -> Option<Error> {
+        self.schedule.lock().failure_of(work)
+    }
+
     /// What fails at present.
     pub(super) fn failures(&self) -> Vec<BackgroundFailure> {
         self.schedule.lock().failures(self.now())
@@ -375,11 +380,12 @@ impl Worker for DbInner {
     }
 
     fn tend_log(&self) -> Result<Option<Duration>> {
-        self.tend_log()
+        let sync_interval = Duration::from_millis(self.options.sync_interval_ms);
+        self.log.tend(self, self.background.now(), sync_interval)
     }
 
     fn tend_log_now(&self) -> Result<bool> {
-        self.tend_log_now()
+        self.log.tend_now(self)
     }
 
     fn remove_obsolete(&self) -> Result<()> {
@@ -403,7 +409,7 @@ impl Worker for DbInner {
     }
 
     fn ease(&self) {
-        self.ease();
+        self.stall.ease();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::log::Pipeline;
+use super::log::LogWriter;
 use super::{BackgroundMode, DbInner};
 use crate::error::Result;
 use crate::partition::PartitionState;
@@ -28,14 +28,10 @@ impl DbInner {
         // What was acknowledged while the first flush ran.
         let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
         let mut between = self.between_groups();
-        let ended = match &*self.failure.lock() {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        };
-        let ended = ended.and_then(|()| self.close_log(&mut between));
+        let ended = self.log.check().and_then(|()| between.close());
         drop(between);
         self.background.stop();
-        self.ease();
+        self.stall.ease();
         // Calls that work on threads of their own give up; none may touch the folder afterwards.
         let flushing = self.wait_for_jobs();
         self.catalog.shut();
@@ -54,7 +50,7 @@ impl DbInner {
         self.finish_flushes(&unlogged)
     }
 
-    fn seal_unlogged(&self, between: &mut Pipeline) -> Vec<Arc<PartitionState>> {
+    fn seal_unlogged(&self, between: &mut LogWriter<'_>) -> Vec<Arc<PartitionState>> {
         let mut unlogged = self.live_partitions();
         unlogged.retain(|partition| !partition.logged);
         unlogged.iter().for_each(|partition| self.seal(between, partition));

@@ -12,21 +12,20 @@ use std::sync::Arc;
 use arc_swap::Guard;
 
 use super::DbInner;
-use super::commit::Commit;
 use super::health::Health;
 use super::moment::Observation;
 use super::open::Builder;
 use super::verify::{VerifyOptions, VerifyReport};
-use super::write::{Admission, Batch, write_one};
+use super::write::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
-use crate::options::{Durability, Options, PartitionOptions};
+use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::raw;
-use crate::read::{self, Cursor, GetContext, KeyRange, Keys, Range, prefix_bounds};
+use crate::read::{self, Cursor, KeyRange, Keys, Range, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
-use crate::types::{EntryKind, SeqNo, Slice};
+use crate::types::{SeqNo, Slice};
 
 /// Closes the database when the last handle, snapshot and iterator is gone.
 pub(super) struct OpenHandle(Arc<DbInner>);
@@ -150,7 +149,7 @@ impl Db {
 
     /// Returns the newest operation that is on the device, with every logged one before it.
     pub fn durable_seq(&self) -> SeqNo {
-        self.inner().durable_seq()
+        self.inner().log.durable_seq()
     }
 
     /// Returns the newest operation that readers see.
@@ -236,72 +235,6 @@ impl Partition {
     /// Returns the stored options.
     pub fn options(&self) -> PartitionOptions {
         (*self.state.view().version.options).clone()
-    }
-
-    /// Sets `key` to `value`.
-    #[inline]
-    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
-        self.put_with(key, value, Durability::Os)
-    }
-
-    /// Sets `key` to `value`, as durable as `durability` says.
-    #[inline]
-    pub fn put_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-        durability: Durability,
-    ) -> Result<Commit> {
-        let value = value.as_ref();
-        write_one(self, EntryKind::Value, key.as_ref(), value, durability, Admission::Wait)
-    }
-
-    /// Sets `key` to `value`; an error where that would wait for compactions.
-    pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
-        let value = value.as_ref();
-        write_one(self, EntryKind::Value, key.as_ref(), value, Durability::Os, Admission::Try)
-    }
-
-    /// Deletes `key`; no error if it does not exist.
-    #[inline]
-    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        self.delete_with(key, Durability::Os)
-    }
-
-    /// Deletes `key`, as durable as `durability` says.
-    #[inline]
-    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], durability, Admission::Wait)
-    }
-
-    /// Deletes `key`; an error where that would wait for compactions.
-    pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Durability::Os, Admission::Try)
-    }
-
-    /// Returns the value of `key`; never an older one where the newest is damaged.
-    #[inline]
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.get_at(None, key.as_ref())
-    }
-
-    #[inline]
-    fn get_at(&self, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Slice>> {
-        let Observation { view, seq } = self.observe(snapshot)?;
-        let tables = &*self.db().tables;
-        let context = GetContext { view: &view, tables, store: self.state.store(), seq };
-        let found = if self.state.any_key {
-            read::get(&context, &[key, &[0]].concat())
-        } else {
-            read::get(&context, key)
-        };
-        found.map_err(|error| error.in_partition(&self.state.name))
-    }
-
-    /// Returns whether `key` exists.
-    #[inline]
-    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
     }
 
     /// Returns the keys and values in `range`, as they are now.

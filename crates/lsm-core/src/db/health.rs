@@ -151,18 +151,20 @@ impl DbInner {
     /// See the module.
     pub(super) fn health(&self) -> Health {
         let now = self.background.now();
-        let held = self.stall.held_back();
+        let held_since = self.stall.held_since();
         let (mut stalls, mut partitions) = (Vec::new(), Vec::new());
         let mut live = self.live_partitions();
         live.sort_by(|a, b| a.name.cmp(&b.name));
         for partition in live {
             let name = partition.name.to_string();
-            if let Some(held) = held.get(&partition.id) {
+            let pressure = self.stall.pressure(&partition);
+            if pressure.permille > 0 {
+                let since = held_since.get(&partition.id).copied().unwrap_or(now);
                 stalls.push(StallHealth {
                     partition: name.clone(),
-                    reason: held.reason,
-                    pressure_permille: held.pressure,
-                    since: now.saturating_sub(held.since),
+                    reason: pressure.cause.told(),
+                    pressure_permille: pressure.permille,
+                    since: now.saturating_sub(since),
                 });
             }
             let view = partition.view();
@@ -180,14 +182,14 @@ impl DbInner {
         let applied = self.commit.applied_lsn().0;
         let pinned = applied.saturating_sub(self.log_low_water(None).0);
         Health {
-            read_only: self.failure.lock().as_ref().map(ToString::to_string),
+            read_only: self.log.failure().map(|error| error.to_string()),
             stalls,
             background_errors: self.background.failures(),
             damage: self.compaction_damage().map(|error| error.to_string()),
             listener_panic: self.events.panic().map(|error| error.to_string()),
             partitions,
             sealed_memtable_bytes: gauge(
-                self.sealed_bytes(),
+                self.stall.sealed_bytes(),
                 half_buffer,
                 SEALED_SOFT,
                 SEALED_HARD,

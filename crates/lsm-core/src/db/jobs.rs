@@ -69,8 +69,8 @@ struct Claims {
     cursors: Cursors,
     /// Compactions and ingests under way.
     running: usize,
-    /// Whether the last one failed: other partitions come first.
-    is_failing: bool,
+    /// Why the last one failed, if it did: other partitions come first.
+    failure: Option<Error>,
     /// Why some tables stay claimed.
     damage: Option<Error>,
     /// Whether a table keeps entries for snapshots, held or released.
@@ -160,10 +160,13 @@ impl Jobs {
             let picked = claim.pick(&partition, &moment);
             keeps |= claim.keeps_for_snapshots;
             match picked {
-                Err(error) => refused = refused.and(Err(error)),
-                Ok(None) => {}
+                Err(error) => {
+                    claim.failure = Some(error.clone());
+                    refused = refused.and(Err(error));
+                }
+                Ok(None) => claim.failure = None,
                 Ok(Some((compaction, version))) => {
-                    let rank = (!claim.is_failing, compaction.score);
+                    let rank = (claim.failure.is_none(), compaction.score);
                     if rank > best_rank {
                         best_rank = rank;
                         best = Some(Claimed { partition, compaction, version });
@@ -217,7 +220,7 @@ impl Jobs {
         let mut claims = self.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         claim.running -= 1;
-        claim.is_failing = outcome.is_err();
+        claim.failure = outcome.err().cloned();
         match outcome {
             Ok(outputs) => {
                 claim.busy.release(compaction);
@@ -286,6 +289,22 @@ impl Jobs {
     /// Whether a compaction or an ingest is under way.
     pub(super) fn is_running(&self) -> bool {
         self.claims.lock().values().any(|claim| claim.running > 0)
+    }
+
+    /// Why compactions do not get on in a partition: damage that they met, or what the last one
+    /// ended in.
+    pub(super) fn failure_of(&self, partition: PartitionId) -> Option<Error> {
+        let claims = self.claims.lock();
+        let claim = claims.get(&partition)?;
+        claim.damage.clone().or_else(|| claim.failure.clone())
+    }
+
+    /// Forgets what compactions met in a partition that was dropped.
+    pub(super) fn forget(&self, partition: PartitionId) {
+        let mut claims = self.claims.lock();
+        if claims.get(&partition).is_some_and(|claim| claim.running == 0) {
+            claims.remove(&partition);
+        }
     }
 
     /// The first damage that a compaction met since the open.

@@ -1,11 +1,12 @@
 //! The database: the only folder that knows everything below it.
 //!
-//! A write goes `write.rs` -> `commit.rs` -> `log.rs`; a read goes straight to `crate::read`.
+//! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`.
 //! `open.rs` makes a database, `catalog.rs` knows what is in it; `background.rs` runs `flush.rs` and
 //! `compaction.rs`, `jobs.rs` knows what is under way, `job.rs` runs one; `stall.rs` slows writers
 //! down, `obsolete.rs` lets files go, `verify.rs` reads all of them; `checkpoint.rs` and `exchange/`
 //! copy to and from other folders; `errors.rs` says what a failure means and `resume.rs` goes on
-//! after the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`.
+//! after the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`. The
+//! parts meet in `hosts.rs`.
 
 mod background;
 mod catalog;
@@ -20,6 +21,7 @@ mod flush;
 mod handle;
 mod health;
 mod hooked;
+mod hosts;
 mod job;
 mod jobs;
 mod log;
@@ -27,13 +29,15 @@ mod moment;
 mod obsolete;
 mod open;
 mod partitions;
+mod prepared;
 mod recovery;
 mod repair;
 mod resume;
 mod schedule;
 mod stall;
 mod stats;
-mod tending;
+#[cfg(test)]
+mod testing;
 mod verify;
 mod write;
 
@@ -71,6 +75,7 @@ use catalog::Catalog;
 use commit::CommitPath;
 use events::Events;
 use jobs::Jobs;
+use log::Log;
 use obsolete::ObsoleteFiles;
 use stall::Stall;
 
@@ -95,18 +100,15 @@ pub(crate) struct DbInner {
 
     // Each with locks of its own inside.
     catalog: Catalog,
+    log: Log,
     commit: CommitPath,
     background: Background,
-    tending: tending::LogTending,
     jobs: Jobs,
     stall: Stall,
     obsolete: ObsoleteFiles,
     events: Arc<Events>,
     in_doubt: Mutex<resume::InDoubt>,
 
-    /// Why no write is taken until `resume.rs` succeeds. Set and cleared together with the failed
-    /// sync of the commit path.
-    failure: Mutex<Option<Error>>,
     closed: AtomicBool,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
@@ -115,10 +117,7 @@ impl DbInner {
     /// An error if the database is closed or takes no writes.
     pub(super) fn check_open(&self) -> Result<()> {
         self.check_not_closed()?;
-        match &*self.failure.lock() {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
+        self.log.check()
     }
 
     pub(super) fn check_not_closed(&self) -> Result<()> {
@@ -131,11 +130,6 @@ impl DbInner {
     /// Makes changes durable that concern no partition's view.
     pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
         self.catalog.install(changes)
-    }
-
-    /// The last edit that is durable.
-    pub(super) fn durable_edit(&self) -> u64 {
-        self.catalog.durable_edit()
     }
 
     /// All partitions that exist.

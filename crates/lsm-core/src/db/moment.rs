@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
 use crate::raw::{Moment, Readable};
-use crate::read::{GetContext, ReadPoint};
-use crate::types::SeqNo;
+use crate::read::{self, GetContext, ReadPoint};
+use crate::types::{SeqNo, Slice};
 
 /// A view of a partition, and the sequence number up to which it is read.
 pub(super) struct Observation {
@@ -66,6 +66,33 @@ impl Partition {
             true => look(&moment, &[key, &[0]].concat()),
         };
         looked.map_err(|error| error.in_partition(&state.name))
+    }
+}
+
+impl Partition {
+    /// Returns the value of `key`; never an older one where the newest is damaged.
+    #[inline]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.get_at(None, key.as_ref())
+    }
+
+    #[inline]
+    pub(super) fn get_at(&self, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Slice>> {
+        let Observation { view, seq } = self.observe(snapshot)?;
+        let tables = &*self.db().tables;
+        let context = GetContext { view: &view, tables, store: self.state().store(), seq };
+        let found = if self.state().any_key {
+            read::get(&context, &[key, &[0]].concat())
+        } else {
+            read::get(&context, key)
+        };
+        found.map_err(|error| error.in_partition(&self.state().name))
+    }
+
+    /// Returns whether `key` exists.
+    #[inline]
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
     }
 }
 

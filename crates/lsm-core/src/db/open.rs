@@ -14,8 +14,10 @@ use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::events::Events;
 use super::handle::Db;
+use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::recovery::Opening;
+use super::stall::Stall;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::Inject;
@@ -74,6 +76,12 @@ impl Builder {
     /// [`Options::write_buffer_bytes`].
     pub fn write_buffer_bytes(mut self, bytes: u64) -> Builder {
         self.options.write_buffer_bytes = bytes;
+        self
+    }
+
+    /// [`Options::wal_segment_bytes`].
+    pub fn wal_segment_bytes(mut self, bytes: u64) -> Builder {
+        self.options.wal_segment_bytes = bytes;
         self
     }
 
@@ -164,7 +172,9 @@ impl Builder {
         }
         let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
-        let inner = Arc::new(DbInner {
+        let settings = LogSettings::new(&fs, &dir, &version, &numbers, &options);
+        let log = Log::new(settings, version.last_seq);
+        start(Arc::new(DbInner {
             tables: Arc::new(TableContext {
                 fs: fs.clone(),
                 dir: dir.clone(),
@@ -172,6 +182,7 @@ impl Builder {
                 cache: block_cache,
                 files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
             }),
+            stall: Stall::new(options.write_buffer_bytes),
             fs,
             dir,
             options,
@@ -185,26 +196,29 @@ impl Builder {
             hook_provider,
             inject,
             catalog,
+            log,
             commit: CommitPath::new(version.last_seq),
             background: Background::new(mode, clock, events.clone()),
-            tending: Default::default(),
             jobs: super::jobs::Jobs::default(),
-            stall: super::stall::Stall::default(),
             obsolete,
             events,
             in_doubt: Mutex::default(),
-            failure: Mutex::new(None),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
-        });
-        inner.live_partitions().iter().for_each(|partition| inner.update_pressure(partition));
-        let weak = Arc::downgrade(&inner);
-        inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
-        let db = Db::new(inner);
-        let inner = db.inner();
-        inner.background.start(inner, inner.options.compaction_threads)?;
-        Ok(db)
+        }))
     }
+}
+
+/// Lets the parts of an open database begin their work.
+fn start(inner: Arc<DbInner>) -> Result<Db> {
+    let partitions = inner.live_partitions();
+    inner.stall.update(&*inner, partitions.iter().map(|partition| &**partition));
+    let weak = Arc::downgrade(&inner);
+    inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
+    let db = Db::new(inner);
+    let inner = db.inner();
+    inner.background.start(inner, inner.options.compaction_threads)?;
+    Ok(db)
 }
 
 /// Distinct on every call and in every process, which is all that ids and salts ask for.

@@ -129,7 +129,9 @@ impl DbInner {
         let view = partition.pin();
         self.obsolete.add(view.version.tables().map(|(_, table)| table));
         // Its memtables held back writes to every partition; no flush will say that they are gone.
+        self.commit.note_released(view.active.bytes());
         self.update_pressure(&partition);
+        self.jobs.forget(partition.id);
         self.background.wake_all();
         Ok(())
     }

@@ -20,15 +20,13 @@ use std::sync::Arc;
 use super::DbInner;
 use super::flush::FlushedTables;
 use super::jobs::FlushTurn;
-use super::log::{self, Pipeline, SyncState};
-use crate::error::{Error, ErrorKind, Result};
-use crate::fs::AppendMode;
+use super::log::LogHost;
+use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, ValueStore, catch};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo};
 use crate::version::{Change, SstMeta};
-use crate::wal::{SegmentHeader, SegmentWriter, salt_of};
 
 /// A partition whose memtables are in tables that are not installed yet.
 type Rewritten = (Arc<PartitionState>, FlushedTables);
@@ -45,26 +43,8 @@ pub(super) struct InDoubt {
 }
 
 impl DbInner {
-    /// Turns the store read-only until [`DbInner::resume`] worked.
-    pub(super) fn latch_failure(&self, error: Error) -> Error {
-        let message = "a sync of the log failed; writes are refused until what is in memory was \
-                       written to new files";
-        let latched = Error::because(ErrorKind::ReadOnly, message, error);
-        // First the error that is told, then what makes `resume` due.
-        let mut failure = self.failure.lock();
-        let is_news = failure.is_none();
-        let latched = failure.get_or_insert(latched).clone();
-        drop(failure);
-        self.fail_syncs(&latched);
-        if is_news {
-            self.tell(&Event::BackgroundError(latched.clone()));
-        }
-        self.background.wake_all();
-        latched
-    }
-
-    /// Writes what is in memory to new files and takes writes again. The caller holds
-    /// the turn to flush, and nothing else.
+    /// Writes what is in memory to new files and takes writes again. The caller holds the turn to
+    /// flush, and nothing else.
     ///
     /// # Errors
     /// Of the new files, or of the manifest. The store is as it was: readable, and to be tried
@@ -74,7 +54,7 @@ impl DbInner {
     /// A table for each logged partition that was written to, a segment, and an edit.
     pub(super) fn resume(&self, turn: &FlushTurn<'_>) -> Result<()> {
         self.check_not_closed()?;
-        self.wait_for_failed_sync();
+        self.log.wait_for_failed_sync();
         self.catalog.edit()?.ensure_writable()?;
         self.let_go_of_doubtful();
         let mut partitions = self.live_partitions();
@@ -95,7 +75,7 @@ impl DbInner {
             }
         }
         // The tables hold handles; what those point to is durable first.
-        if let Err(error) = self.sync_stores() {
+        if let Err(error) = self.sync_values() {
             self.let_go(&rewritten);
             return Err(error);
         }
@@ -111,22 +91,15 @@ impl DbInner {
         self.tell(&Event::Resumed);
         self.background.flush_worked();
         self.background.wake_all();
-        self.ease();
+        self.stall.ease();
         Ok(())
     }
 
     /// Installs the tables and the new log; the segments that count no more.
     fn begin_anew(&self, rewritten: &[Rewritten]) -> Result<Vec<(FileNo, Epoch)>> {
-        let mut pipeline = self.between_groups();
+        let mut writer = self.between_groups();
         // Closing ends the log, or says why it could not, under the same lock.
-        let fresh = self.check_not_closed().and_then(|()| {
-            // Memtable switches alone, which stay due: batches are in the buffer only while a
-            // group is under way.
-            pipeline.buffer.clear();
-            pipeline.encoded_seq = pipeline.logged_seq;
-            pipeline.switches_encoded = 0;
-            self.fresh_segment(&pipeline)
-        });
+        let fresh = self.check_not_closed().and_then(|()| writer.fresh_segment());
         let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
         let number = segment.header().number;
         let mut versions = self.catalog.edit()?;
@@ -145,8 +118,7 @@ impl DbInner {
         let edit = versions.next_number();
         let sections = store_sections(edit, &kept).inspect_err(|_| {
             // Nothing names them yet.
-            let _ =
-                self.fs.delete(&FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir));
+            let _ = self.log.delete_segment(number);
             self.let_go(rewritten);
         })?;
         changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
@@ -170,42 +142,11 @@ impl DbInner {
             self.obsolete.add_values(edit, partition, store, bytes);
         }
         drop(versions);
-        self.restart_log(&mut pipeline, segment);
-        *self.failure.lock() = None;
-        drop(pipeline);
+        writer.restart(segment);
+        drop(writer);
         dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));
         self.obsolete.tell_stores();
         Ok(condemned)
-    }
-
-    /// A durable segment that continues the log, and that nothing lists yet.
-    fn fresh_segment(&self, pipeline: &Pipeline) -> Result<SegmentWriter> {
-        let number = self.numbers.allocate();
-        let path = FileName::new(FileKind::Wal, number, self.epoch).path(&self.dir);
-        let file = self.fs.open_append(&path, AppendMode::IfAbsent)?;
-        let (base, previous_seq) = (pipeline.lsn(), pipeline.logged_seq);
-        let header = SegmentHeader {
-            db: self.db_id,
-            epoch: self.epoch,
-            number,
-            salt: salt_of(self.db_id, self.epoch, number),
-            base,
-            previous: pipeline.segment.as_ref().map(SegmentWriter::end),
-            manifest_edit: self.durable_edit(),
-            // What lies before it is in tables when this segment counts.
-            durable: base,
-            previous_seq,
-        };
-        let bytes = self.options.wal_segment_bytes;
-        let begun = SegmentWriter::create(file, &path, header, bytes).and_then(|segment| {
-            segment.file().sync()?;
-            self.fs.sync_dir(&self.dir)?;
-            Ok(segment)
-        });
-        begun.inspect_err(|_| {
-            // Nothing lists it; if this fails too, the next open removes it.
-            let _ = self.fs.delete(&path);
-        })
     }
 
     /// What earlier attempts left, once the manifest takes edits again.
@@ -213,46 +154,8 @@ impl DbInner {
         let InDoubt { tables, segments } = std::mem::take(&mut *self.in_doubt.lock());
         self.forget(&tables);
         for number in segments {
-            let name = FileName::new(FileKind::Wal, number, self.epoch);
-            let _ = self.fs.delete(&name.path(&self.dir));
+            let _ = self.log.delete_segment(number);
         }
-    }
-
-    /// Whether a sync failed, and the log was not begun anew since.
-    pub(super) fn is_log_failed(&self) -> bool {
-        self.commit.sync.lock().failed.is_some()
-    }
-
-    /// Has every sync fail with `error` until the log is begun anew.
-    pub(super) fn fail_syncs(&self, error: &Error) {
-        self.commit.sync.lock().failed.get_or_insert_with(|| error.clone());
-        self.commit.synced.notify_all();
-    }
-
-    /// Waits until no sync is under way. None begins while one has failed.
-    pub(super) fn wait_for_failed_sync(&self) {
-        let mut sync = self.commit.sync.lock();
-        while sync.running {
-            self.commit.synced.wait(&mut sync);
-        }
-    }
-
-    /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
-    /// everything before it is in tables, and so as durable as can be.
-    pub(super) fn restart_log(&self, pipeline: &mut Pipeline, segment: SegmentWriter) {
-        assert!(pipeline.buffer.is_empty() && segment.is_empty());
-        let (lsn, seq, file) = (segment.lsn(), pipeline.logged_seq, segment.file().clone());
-        pipeline.segment = Some(segment);
-        pipeline.reserve = None;
-        pipeline.closed.clear();
-        pipeline.spoiled.clear();
-        pipeline.must_switch = false;
-        *self.commit.written.lock() = log::Written { lsn, seq, files: vec![file] };
-        let mut sync = self.commit.sync.lock();
-        assert!(!sync.running, "none begins while one has failed");
-        *sync = SyncState { lsn, seq, running: false, failed: None, marked: true };
-        drop(sync);
-        self.commit.synced.notify_all();
     }
 
     fn let_go(&self, rewritten: &[Rewritten]) {

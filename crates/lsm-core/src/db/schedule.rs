@@ -77,6 +77,11 @@ impl Schedule {
         awaited.next().map(|(_, failing)| failing.error.clone())
     }
 
+    /// The failure that keeps this work from being done.
+    pub(super) fn failure_of(&self, work: Reason) -> Option<Error> {
+        self.failing.get(&work).map(|failing| failing.error.clone())
+    }
+
     /// What fails at `now`.
     pub(super) fn failures(&self, now: Duration) -> Vec<BackgroundFailure> {
         self.failing.values().map(|failing| failing.told(now)).collect()

@@ -1,61 +1,145 @@
 //! When writers wait, and for how long.
 //!
 //! Each partition has a pressure, in thousandths: the worst of its level-0 depth, its compaction
-//! debt and the sealed memtables of all partitions. Below the soft limit of each it is 0; at the
-//! hard limit 1000 and writes stop until it falls. In between a write waits in proportion to its
-//! bytes and to the square of the pressure, so the rate falls smoothly and never to nothing at
-//! once. Short waits are saved up, because a parked thread sleeps no shorter than this.
+//! debt, and the sealed memtables of all partitions together, which hold back everybody. Below the
+//! soft limit of each it is 0; at the hard limit 1000 and writes stop until it falls. In between a
+//! write waits in proportion to its bytes and to the square of the pressure, so the rate falls
+//! smoothly and never to nothing at once. Short waits are saved up, because a parked thread sleeps
+//! no shorter than this.
 //!
 //! A call that must not wait is told the reason instead, at a rate that falls in the same way.
 //!
 //! Invariants:
 //! 1. Nobody waits while the reason is gone: every change of a pressure wakes who is parked.
 //! 2. Background work never waits here.
+//! 3. A change of one partition costs the same with one partition and with a thousand. So what all
+//!    of them share is kept apart from what each of them adds, and sums are carried along.
+
+mod pressure;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::events::in_listener;
-use super::{BackgroundMode, DbInner};
-use crate::compaction::compaction_debt;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
+use crate::stats::Counters;
 use crate::types::PartitionId;
 
-/// Pressure at which writes stop.
-pub(super) const STOP: u32 = 1000;
-/// Level-0 tables, as a multiple of what triggers a compaction: slowed from, stopped at.
-pub(super) const LEVEL0_SOFT: u64 = 5;
-pub(super) const LEVEL0_HARD: u64 = 12;
-/// Compaction debt, as a multiple of the first level's size: slowed from, stopped at.
-pub(super) const DEBT_SOFT: u64 = 16;
-pub(super) const DEBT_HARD: u64 = 128;
-/// Sealed memtables, in halves of the write buffer: slowed from, stopped at.
-pub(super) const SEALED_SOFT: u64 = 4;
-pub(super) const SEALED_HARD: u64 = 6;
+pub(super) use pressure::{
+    Cause, DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, Pressure, SEALED_HARD, SEALED_SOFT,
+};
+
+use pressure::{STOP, own_pressure};
+
 /// What a write of one KiB waits at full pressure.
 const NANOS_PER_KIB: u64 = 2_000_000;
 /// Waits shorter than this are saved up.
 const PARK_MIN: Duration = Duration::from_millis(1);
 
-/// A partition whose writers are held back.
+/// What the stall asks of the database around it.
+pub(super) trait StallHost {
+    /// All partitions that exist.
+    fn partitions(&self) -> Vec<Arc<PartitionState>>;
+
+    /// The time.
+    fn now(&self) -> Duration;
+
+    /// An error if the database takes no writes, whatever the reason.
+    fn check_open(&self) -> Result<()>;
+
+    /// Why background work cannot remove the `cause` that holds back writes to `partition`, at
+    /// present. A failure that stands in no way of that does not count.
+    fn obstacle(&self, partition: &PartitionState, cause: Cause) -> Option<Error>;
+
+    /// Whether writers do background work themselves, as there is nobody else.
+    fn is_stepped(&self) -> bool;
+
+    /// Does one piece of background work; `false` if there is none.
+    fn step(&self) -> Result<bool>;
+
+    /// Whether this thread runs a listener, and so perhaps the work that would be waited for.
+    fn is_in_listener(&self) -> bool;
+
+    /// Queues an event. Called under the stall's lock.
+    fn tell(&self, event: &Event);
+
+    /// Calls the listeners.
+    fn deliver(&self);
+
+    /// Where the time is counted that writers wait.
+    fn counters(&self) -> &Counters;
+}
+
+/// What was told of a partition's writers last.
 #[derive(Clone, Copy)]
-pub(super) struct HeldBack {
-    pub(super) pressure: u32,
-    pub(super) reason: &'static str,
-    /// Since this time of the clock.
-    pub(super) since: Duration,
+struct Told {
+    shown: (bool, Cause),
+    /// They are held back since this time of the clock.
+    since: Duration,
+}
+
+/// What changes under the lock.
+struct Held {
+    told: BTreeMap<PartitionId, Told>,
+    /// Sealed bytes by partition, as they went into the sum; those with none are not listed.
+    sealed: BTreeMap<PartitionId, u64>,
+    sealed_sum: u64,
+    /// What the sum comes to.
+    shared: Pressure,
+    /// Grows whenever those who wait must look again.
+    news: u64,
+}
+
+impl Held {
+    /// Carries the sum of sealed bytes along after a change of `partition`.
+    fn count_sealed(&mut self, partition: &PartitionState) {
+        let bytes = match partition.is_dropped() {
+            true => 0,
+            false => partition.view().sealed.iter().map(|memtable| memtable.bytes()).sum(),
+        };
+        let before = match bytes {
+            0 => self.sealed.remove(&partition.id),
+            _ => self.sealed.insert(partition.id, bytes),
+        };
+        self.sealed_sum = self.sealed_sum + bytes - before.unwrap_or(0);
+    }
+
+    /// Notes what holds a partition's writers back; tells if that begins, stops writes, is for
+    /// another cause, or ends.
+    fn note(&mut self, host: &dyn StallHost, partition: &PartitionState, pressure: Pressure) {
+        let shown = if partition.is_dropped() { None } else { pressure.shown() };
+        let before = self.told.get(&partition.id).copied();
+        if before.map(|told| told.shown) == shown {
+            return;
+        }
+        match shown {
+            None => self.told.remove(&partition.id),
+            Some(shown) => {
+                let since = before.map_or_else(|| host.now(), |told| told.since);
+                self.told.insert(partition.id, Told { shown, since })
+            }
+        };
+        host.tell(&Event::StallChanged {
+            partition: partition.name.to_string(),
+            pressure_permille: if shown.is_some() { pressure.permille } else { 0 },
+            reason: pressure.cause.told(),
+        });
+    }
 }
 
 /// Where writers park.
-#[derive(Default)]
 pub(super) struct Stall {
-    lock: Mutex<BTreeMap<PartitionId, HeldBack>>,
+    // Fixed after construction: half of the write buffer, in bytes.
+    half_buffer: u64,
+    held: Mutex<Held>,
     eased: Condvar,
+    /// What holds back writes to every partition: stored under the lock, read relaxed by writers.
+    shared: AtomicU32,
     /// Waiting time that is saved up, in nanoseconds.
     owed: AtomicU64,
     /// When the next write that must not wait may pass under pressure: nanoseconds of the clock.
@@ -63,100 +147,104 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// The partitions whose writers are held back.
-    pub(super) fn held_back(&self) -> BTreeMap<PartitionId, HeldBack> {
-        self.lock.lock().clone()
-    }
-}
-
-/// How far `got` is from `soft` to `hard`, in thousandths.
-fn share(got: u64, soft: u64, hard: u64) -> u32 {
-    let range = hard.saturating_sub(soft).max(1);
-    let permille = u128::from(got.saturating_sub(soft)) * u128::from(STOP) / u128::from(range);
-    permille.min(u128::from(STOP)) as u32
-}
-
-impl DbInner {
-    /// What holds writes to a partition back, and how much.
-    pub(super) fn pressure(&self, partition: &PartitionState, sealed: u64) -> (u32, &'static str) {
-        let view = partition.view();
-        let options = &view.version.options;
-        let level0 = view.version.levels[0].tables().len() as u64;
-        let trigger = u64::from(options.level0_tables);
-        let debt = compaction_debt(&view.version);
-        let half = self.options.write_buffer_bytes / 2;
-        [
-            (share(level0, trigger * LEVEL0_SOFT, trigger * LEVEL0_HARD), "level-0 tables"),
-            (
-                share(
-                    debt,
-                    options.level_base_bytes.saturating_mul(DEBT_SOFT),
-                    options.level_base_bytes.saturating_mul(DEBT_HARD),
-                ),
-                "compaction debt",
-            ),
-            (
-                share(sealed, half * SEALED_SOFT, half * SEALED_HARD),
-                "memtables that wait for a flush",
-            ),
-        ]
-        .into_iter()
-        .max_by_key(|(pressure, _)| *pressure)
-        .expect("there are three")
+    /// Nobody waits, with a write buffer of so many bytes.
+    pub(super) fn new(write_buffer_bytes: u64) -> Stall {
+        let shared = Pressure { permille: 0, cause: Cause::Sealed };
+        Stall {
+            half_buffer: write_buffer_bytes / 2,
+            held: Mutex::new(Held {
+                told: BTreeMap::new(),
+                sealed: BTreeMap::new(),
+                sealed_sum: 0,
+                shared,
+                news: 0,
+            }),
+            eased: Condvar::new(),
+            shared: AtomicU32::new(0),
+            owed: AtomicU64::new(0),
+            free_at: AtomicU64::new(0),
+        }
     }
 
-    /// Memory of all sealed memtables.
+    /// Memory of all sealed memtables, in bytes.
     pub(super) fn sealed_bytes(&self) -> u64 {
-        let sealed = |p: &PartitionState| p.view().sealed.iter().map(|m| m.bytes()).sum::<u64>();
-        self.live_partitions().iter().map(|partition| sealed(partition)).sum()
+        self.held.lock().sealed_sum
     }
 
-    /// Computes the pressures anew after `changed` took new tables or memtables in, and wakes who
-    /// waits. Sealed memtables count for every partition, so a change of one may move all.
-    pub(super) fn update_pressure(&self, changed: &PartitionState) {
-        // One at a time: else an older view's pressure could be stored over a newer one's.
-        let mut held = self.stall.lock.lock();
-        let sealed = self.sealed_bytes();
-        let mut store = |partition: &PartitionState| {
-            let (pressure, reason) = self.pressure(partition, sealed);
-            partition.pressure.store(pressure, Ordering::Relaxed);
-            self.note_pressure(&mut held, partition, pressure, reason);
-        };
-        store(changed);
-        self.live_partitions().iter().for_each(|partition| store(partition));
-        self.stall.eased.notify_all();
+    /// What holds writes to a partition back.
+    pub(super) fn pressure(&self, partition: &PartitionState) -> Pressure {
+        let shared = self.held.lock().shared;
+        own_pressure(partition).or_worse(shared)
     }
 
-    /// Notes what holds a partition's writers back; tells if that begins, stops writes, is for
-    /// another reason, or ends.
-    fn note_pressure(
+    /// Since when the writers of these partitions are held back, by id.
+    pub(super) fn held_since(&self) -> BTreeMap<PartitionId, Duration> {
+        let held = self.held.lock();
+        held.told.iter().map(|(id, told)| (*id, told.since)).collect()
+    }
+
+    /// Computes the pressures anew after `changed` took new tables or memtables in, or were
+    /// dropped, and wakes who waits.
+    ///
+    /// # Cost
+    /// That of the changed ones; where what all share begins or ceases to hold writers back, or
+    /// stops them, it is told for each partition.
+    pub(super) fn update<'a>(
         &self,
-        held: &mut BTreeMap<PartitionId, HeldBack>,
-        partition: &PartitionState,
-        pressure: u32,
-        reason: &'static str,
+        host: &dyn StallHost,
+        changed: impl Iterator<Item = &'a PartitionState>,
     ) {
-        let pressure = if partition.is_dropped() { 0 } else { pressure };
-        let before = held.get(&partition.id).copied();
-        let shown = |pressure: u32, reason| (pressure > 0).then_some((pressure >= STOP, reason));
-        let is_news =
-            before.and_then(|held| shown(held.pressure, held.reason)) != shown(pressure, reason);
-        if pressure > 0 {
-            let since = before.map_or_else(|| self.background.now(), |held| held.since);
-            held.insert(partition.id, HeldBack { pressure, reason, since });
-        } else {
-            held.remove(&partition.id);
+        // One at a time: else an older view's pressure could be stored over a newer one's.
+        let mut held = self.held.lock();
+        let before = held.shared;
+        let mut own: Vec<(&PartitionState, Pressure)> = Vec::new();
+        for partition in changed {
+            held.count_sealed(partition);
+            let pressure = own_pressure(partition);
+            partition.pressure.store(pressure.permille, Ordering::Relaxed);
+            own.push((partition, pressure));
         }
-        if is_news {
-            let partition = partition.name.to_string();
-            self.tell(&Event::StallChanged { partition, pressure_permille: pressure, reason });
+        held.shared = Pressure::of(
+            Cause::Sealed,
+            held.sealed_sum,
+            self.half_buffer * SEALED_SOFT,
+            self.half_buffer * SEALED_HARD,
+        );
+        let shared = held.shared;
+        self.shared.store(shared.permille, Ordering::Relaxed);
+        for (partition, pressure) in own {
+            held.note(host, partition, pressure.or_worse(shared));
         }
+        if shared.shown() != before.shown() {
+            for partition in host.partitions() {
+                held.note(host, &partition, own_pressure(&partition).or_worse(shared));
+            }
+        }
+        held.news += 1;
+        drop(held);
+        self.eased.notify_all();
     }
 
     /// Wakes parked writers, to look again.
     pub(super) fn ease(&self) {
-        let _lock = self.stall.lock.lock();
-        self.stall.eased.notify_all();
+        self.held.lock().news += 1;
+        self.eased.notify_all();
+    }
+
+    /// The worst of the partitions, in thousandths.
+    #[inline]
+    fn worst<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) -> u32 {
+        let shared = self.shared.load(Ordering::Relaxed);
+        let mut worst = 0;
+        for partition in partitions {
+            let pressure = partition.pressure.load(Ordering::Relaxed).max(shared);
+            // A dropped one has none: its writers must hear of the drop, and nothing would ever
+            // ease them.
+            if pressure > worst && !partition.is_dropped() {
+                worst = pressure;
+            }
+        }
+        worst
     }
 
     /// Holds a write of `bytes` bytes back as long as its partitions' pressure asks for.
@@ -166,102 +254,150 @@ impl DbInner {
     #[inline]
     pub(super) fn admit<'a>(
         &self,
+        host: &dyn StallHost,
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
-        let pressure = worst(partitions.clone());
-        if pressure == 0 { Ok(()) } else { self.hold_back(partitions, bytes) }
+        if self.worst(partitions.clone()) == 0 {
+            return Ok(());
+        }
+        let partitions: Vec<&PartitionState> = partitions.collect();
+        self.hold_back(host, &partitions, bytes)
     }
 
-    /// As [`DbInner::admit`], for a write that must not wait.
+    /// As [`Stall::admit`], for a write that must not wait.
     ///
     /// # Errors
     /// [`ErrorKind::WouldStall`] with the reason.
     pub(super) fn try_admit<'a>(
         &self,
+        host: &dyn StallHost,
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
-        let pressure = worst(partitions.clone());
+        let pressure = self.worst(partitions.clone());
         if pressure == 0 {
             return Ok(());
         }
-        self.check_open()?;
-        let now = u64::try_from(self.background.now().as_nanos()).unwrap_or(u64::MAX);
-        let cost = wait_nanos(bytes, pressure);
-        let pass = |free_at: u64| (free_at <= now).then(|| now.saturating_add(cost));
-        let free_at = &self.stall.free_at;
-        if pressure < STOP
-            && free_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pass).is_ok()
-        {
+        host.check_open()?;
+        if pressure < STOP && self.passes_at(host.now(), wait_nanos(bytes, pressure)) {
             return Ok(());
         }
         let how = if pressure < STOP { "slowed down" } else { "stopped" };
-        let message = format!("writes are {how}: {}", self.why(partitions));
+        let partitions: Vec<&PartitionState> = partitions.collect();
+        let message = format!("writes are {how}: {}", self.why(&partitions));
         Err(Error::new(ErrorKind::WouldStall, message))
     }
 
-    /// What holds writes to these partitions back most.
-    fn why<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) -> String {
-        let sealed = self.sealed_bytes();
-        let worst = partitions.map(|p| (self.pressure(p, sealed), p)).max_by_key(|(p, _)| p.0);
-        worst.map_or_else(String::new, |((_, reason), partition)| {
-            format!("too many {reason}, partition {:?}", partition.name)
-        })
+    /// Whether a write that costs so many nanoseconds may pass at `now` without waiting.
+    fn passes_at(&self, now: Duration, cost: u64) -> bool {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let next = |free_at: u64| (free_at <= now).then(|| now.saturating_add(cost));
+        self.free_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+
+    /// The partition that is held back most, and how much.
+    fn hardest<'a>(
+        &self,
+        partitions: &[&'a PartitionState],
+    ) -> Option<(&'a PartitionState, Pressure)> {
+        let shared = self.held.lock().shared;
+        let pressures = partitions.iter().map(|p| (*p, own_pressure(p).or_worse(shared)));
+        pressures.max_by_key(|(_, pressure)| pressure.permille)
+    }
+
+    fn why(&self, partitions: &[&PartitionState]) -> String {
+        let Some((partition, pressure)) = self.hardest(partitions) else { return String::new() };
+        format!("too many {}, partition {:?}", pressure.cause.told(), partition.name)
     }
 
     #[cold]
-    fn hold_back<'a>(
+    fn hold_back(
         &self,
-        partitions: impl Iterator<Item = &'a PartitionState> + Clone,
+        host: &dyn StallHost,
+        partitions: &[&PartitionState],
         bytes: u64,
     ) -> Result<()> {
-        if in_listener() {
+        let each = || partitions.iter().copied();
+        if host.is_in_listener() {
             // On a thread that may be the one that is waited for.
-            return if worst(partitions.clone()) < STOP {
-                Ok(())
-            } else {
-                self.try_admit(partitions, bytes)
-            };
+            let stopped = self.worst(each()) >= STOP;
+            return if stopped { self.try_admit(host, each(), bytes) } else { Ok(()) };
         }
-        if self.background.mode() == BackgroundMode::Stepped {
-            return self.step_until_admitted(partitions);
+        if host.is_stepped() {
+            return self.step_until_admitted(host, partitions);
         }
-        self.deliver();
-        let started = self.background.now();
-        let mut lock = self.stall.lock.lock();
-        while worst(partitions.clone()) >= STOP {
-            self.check_open()?;
-            if let Some(error) = self.background.error().or_else(|| self.compaction_damage()) {
-                drop(lock);
+        host.deliver();
+        let started = host.now();
+        let admitted = self.wait_while_stopped(host, partitions);
+        let paid = admitted.and_then(|()| self.pay(host, partitions, bytes));
+        let waited = host.now().saturating_sub(started);
+        host.counters().stall_nanos.add(waited.as_nanos() as u64);
+        paid
+    }
+
+    fn wait_while_stopped(
+        &self,
+        host: &dyn StallHost,
+        partitions: &[&PartitionState],
+    ) -> Result<()> {
+        loop {
+            // Before looking: news that comes while this looks ends the wait below at once. The
+            // lock is not held meanwhile, since what the host looks at has locks of its own.
+            let seen = self.held.lock().news;
+            if self.worst(partitions.iter().copied()) < STOP {
+                return Ok(());
+            }
+            host.check_open()?;
+            if let Some((partition, pressure)) = self.hardest(partitions)
+                && let Some(error) = host.obstacle(partition, pressure.cause)
+            {
                 return Err(stopped_by(&self.why(partitions), error));
             }
-            self.stall.eased.wait(&mut lock);
+            let mut held = self.held.lock();
+            while held.news == seen {
+                self.eased.wait(&mut held);
+            }
         }
-        let nanos = wait_nanos(bytes, worst(partitions.clone()));
-        let owed = self.stall.owed.fetch_add(nanos, Ordering::Relaxed) + nanos;
-        if u128::from(owed) >= PARK_MIN.as_nanos() {
-            self.stall.owed.store(0, Ordering::Relaxed);
-            self.stall.eased.wait_for(&mut lock, Duration::from_nanos(owed).min(PARK_MIN * 100));
+    }
+
+    /// Waits for what a write of `bytes` bytes costs under the present pressure, or saves it up.
+    /// It is paid in full: relief makes what is left cheaper, and only its end is free.
+    fn pay(&self, host: &dyn StallHost, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
+        let pressure = self.worst(partitions.iter().copied());
+        let nanos = wait_nanos(bytes, pressure);
+        let owed = self.owed.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
+        if u128::from(owed) < PARK_MIN.as_nanos() {
+            return Ok(());
         }
-        drop(lock);
-        let waited = self.background.now().saturating_sub(started);
-        self.counters.stall_nanos.add(waited.as_nanos() as u64);
+        // Who comes here first pays for those who saved up before; nobody pays twice.
+        let left = Duration::from_nanos(self.owed.swap(0, Ordering::Relaxed));
+        let mut debt = Debt { left, pressure };
+        while !debt.left.is_zero() {
+            let from = host.now();
+            let mut held = self.held.lock();
+            if self.eased.wait_for(&mut held, debt.left).timed_out() {
+                return Ok(());
+            }
+            drop(held);
+            host.check_open()?;
+            let waited = host.now().saturating_sub(from);
+            debt.pay(waited, self.worst(partitions.iter().copied()));
+        }
         Ok(())
     }
 
     /// With stepped background work the writer does it, as there is nobody else.
-    fn step_until_admitted<'a>(
+    fn step_until_admitted(
         &self,
-        partitions: impl Iterator<Item = &'a PartitionState> + Clone,
+        host: &dyn StallHost,
+        partitions: &[&PartitionState],
     ) -> Result<()> {
-        while worst(partitions.clone()) >= STOP {
-            self.check_open()?;
-            if !self
-                .background
-                .step(self)
-                .map_err(|error| stopped_by(&self.why(partitions.clone()), error))?
-            {
+        while self.worst(partitions.iter().copied()) >= STOP {
+            host.check_open()?;
+            let stepped = host.step();
+            let is_done = stepped.map_err(|error| stopped_by(&self.why(partitions), error))?;
+            if !is_done {
                 let why = self.why(partitions);
                 let message =
                     format!("writes are stopped, and no background work is left to do: {why}");
@@ -272,20 +408,28 @@ impl DbInner {
     }
 }
 
-/// The worst pressure. A dropped partition has none: its writers must hear of the drop, and
-/// nothing would ever ease them.
-fn worst<'a>(partitions: impl Iterator<Item = &'a PartitionState>) -> u32 {
-    let pressures = partitions.map(|p| match p.pressure.load(Ordering::Relaxed) {
-        0 => 0,
-        _ if p.is_dropped() => 0,
-        pressure => pressure,
-    });
-    pressures.max().unwrap_or(0)
+/// The wait that a write owes, and the pressure that it was computed at.
+struct Debt {
+    left: Duration,
+    pressure: u32,
+}
+
+impl Debt {
+    /// Takes `waited` off. Under a lower pressure than before what is left costs less; a higher
+    /// one is for the writes that come.
+    fn pay(&mut self, waited: Duration, pressure: u32) {
+        self.left = self.left.saturating_sub(waited);
+        if pressure < self.pressure {
+            self.left = self.left.mul_f64((f64::from(pressure) / f64::from(self.pressure)).powi(2));
+            self.pressure = pressure;
+        }
+    }
 }
 
 /// How long a write of `bytes` bytes waits, in nanoseconds.
 fn wait_nanos(bytes: u64, pressure: u32) -> u64 {
-    let (pressure, full) = (u64::from(pressure), u64::from(STOP) * u64::from(STOP));
+    let pressure = u64::from(pressure);
+    let full = u64::from(STOP) * u64::from(STOP);
     (bytes.saturating_mul(NANOS_PER_KIB) / 1024).saturating_mul(pressure * pressure) / full
 }
 
@@ -295,13 +439,4 @@ fn stopped_by(why: &str, error: Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pressure_rises_from_the_soft_limit_to_the_hard_one() {
-        let at = |got| share(got, 20, 40);
-        assert_eq!((at(0), at(20), at(30), at(40), at(400)), (0, 0, 500, 1000, 1000));
-        assert_eq!(share(u64::MAX, 0, u64::MAX), STOP);
-    }
-}
+mod tests;

@@ -25,15 +25,15 @@ fn level_stats(level: &Level) -> LevelStats {
 impl DbInner {
     fn partition_stats(&self, partition: &Arc<PartitionState>) -> PartitionStats {
         let view = partition.view();
-        let (pressure_permille, reason) = self.pressure(partition, self.sealed_bytes());
+        let pressure = self.stall.pressure(partition);
         PartitionStats {
             name: partition.name.to_string(),
             memtable_bytes: view.memtable_bytes(),
             sealed_memtable_count: view.sealed.len() as u64,
             levels: view.version.levels.iter().map(level_stats).collect(),
             compaction_debt_bytes: compaction_debt(&view.version),
-            pressure_permille,
-            pressure_reason: (pressure_permille > 0).then_some(reason),
+            pressure_permille: pressure.permille,
+            pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
         }
     }
 
@@ -72,7 +72,7 @@ impl DbInner {
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
             memory_budget_bytes: buffers.saturating_add(self.options.cache_bytes),
             memory_used_bytes: 0,
-            read_only_because: self.failure.lock().as_ref().map(ToString::to_string),
+            read_only_because: self.log.failure().map(|error| error.to_string()),
             background_error: self
                 .background
                 .error()

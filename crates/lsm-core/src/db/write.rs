@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::DbInner;
-use super::commit::{Commit, Prepared, PreparedSection, Sections};
+use super::commit::Commit;
 use super::handle::{Db, Partition};
+use super::prepared::{Prepared, PreparedSection, Sections};
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
@@ -101,14 +102,14 @@ fn push_operation(
 /// Commits; the handles are kept if their operations are visible, also where the sync failed that
 /// was asked for; else their values are let go.
 fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>) -> Result<Commit> {
-    let (commit, synced) = db.commit(batch)?;
+    let committed = db.commit.commit(&db.log, db, batch)?;
     pending.into_iter().for_each(PendingHandle::keep);
-    synced.map(|()| commit)
+    committed.synced.map(|()| committed.commit)
 }
 
 /// Whether a write may be held back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admission {
+enum Admission {
     /// It waits as long as it must.
     Wait,
     /// It is refused if it had to wait.
@@ -116,7 +117,7 @@ pub(super) enum Admission {
 }
 
 /// Writes one operation: what `put` and `delete` are made of.
-pub(super) fn write_one(
+fn write_one(
     partition: &Partition,
     kind: EntryKind,
     key: &[u8],
@@ -132,8 +133,8 @@ pub(super) fn write_one(
     check_batch(&db.options, state, bytes)?;
     check_durability(state, durability)?;
     match admission {
-        Admission::Wait => db.admit(std::iter::once(&**state), bytes)?,
-        Admission::Try => db.try_admit(std::iter::once(&**state), bytes)?,
+        Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
+        Admission::Try => db.stall.try_admit(&**db, std::iter::once(&**state), bytes)?,
     }
     let rules_epoch = state.rules_epoch();
     let mut pending = Vec::new();
@@ -147,6 +148,49 @@ pub(super) fn write_one(
     })?;
     let sections = Sections::One(section);
     commit(db, Prepared { sections, durability }, pending)
+}
+
+impl Partition {
+    /// Sets `key` to `value`.
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
+        self.put_with(key, value, Durability::Os)
+    }
+
+    /// Sets `key` to `value`, as durable as `durability` says.
+    #[inline]
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<Commit> {
+        let value = value.as_ref();
+        write_one(self, EntryKind::Value, key.as_ref(), value, durability, Admission::Wait)
+    }
+
+    /// Sets `key` to `value`; an error where that would wait for compactions.
+    pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
+        let value = value.as_ref();
+        write_one(self, EntryKind::Value, key.as_ref(), value, Durability::Os, Admission::Try)
+    }
+
+    /// Deletes `key`; no error if it does not exist.
+    #[inline]
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
+        self.delete_with(key, Durability::Os)
+    }
+
+    /// Deletes `key`, as durable as `durability` says.
+    #[inline]
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], durability, Admission::Wait)
+    }
+
+    /// Deletes `key`; an error where that would wait for compactions.
+    pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Durability::Os, Admission::Try)
+    }
 }
 
 /// Operations on any partitions that become visible, and durable, together or not at all.
@@ -303,8 +347,8 @@ impl Batch {
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_durability(state, durability))?;
         match admission {
-            Admission::Wait => db.admit(states(), self.bytes)?,
-            Admission::Try => db.try_admit(states(), self.bytes)?,
+            Admission::Wait => db.stall.admit(&**db, states(), self.bytes)?,
+            Admission::Try => db.stall.try_admit(&**db, states(), self.bytes)?,
         }
         let mut sections = self.sections.iter();
         let sections = match (sections.next(), sections.len()) {

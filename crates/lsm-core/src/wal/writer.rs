@@ -25,6 +25,11 @@ pub struct Reserved {
 }
 
 impl Reserved {
+    /// Returns how many bytes it takes, header included.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     /// Writes the header; the caller syncs the file.
     ///
     /// # Errors
@@ -60,6 +65,7 @@ impl SegmentWriter {
     ///
     /// # Errors
     /// Those of the file. It is then of no use.
+    #[cfg(test)]
     pub fn create(
         file: Arc<dyn File>,
         path: &Path,
@@ -110,6 +116,24 @@ impl SegmentWriter {
     /// takes any frame: a frame that is larger than a segment gets one of its own.
     pub fn fits(&self, len: usize) -> bool {
         self.is_empty() || self.capacity.saturating_sub(self.offset) >= len as u64
+    }
+
+    /// Gives back the space that is reserved behind the last frame. Appending goes on as before,
+    /// and takes space anew.
+    ///
+    /// # Errors
+    /// Those of [`File::punch`]. Nothing that was appended is touched.
+    pub fn give_back(&self) -> Result<()> {
+        match self.unused() {
+            0 => Ok(()),
+            unused => self.file.punch(self.offset, unused),
+        }
+    }
+
+    /// Returns how many bytes are reserved behind the last frame and may be given back.
+    pub fn unused(&self) -> u64 {
+        let is_reserved = self.capacity != u64::MAX && !self.failed;
+        if is_reserved { self.capacity.saturating_sub(self.offset) } else { 0 }
     }
 
     /// Returns `true` if it holds no frame yet.

@@ -82,9 +82,9 @@ impl DbInner {
             }));
         }
         // Between two groups, so that no frame is half way into the file.
-        let pipeline = self.between_groups();
+        let between = self.between_groups();
         let versions = self.catalog.edit()?;
-        let begun = pipeline.begun();
+        let begun = between.begun();
         for (number, epoch) in &versions.current().log_segments {
             let begun = begun.iter().find(|begun| begun.header.number == *number).copied();
             units.push(Unit {
@@ -100,7 +100,7 @@ impl DbInner {
             kind: UnitKind::Manifest,
         });
         drop(versions);
-        drop(pipeline);
+        drop(between);
         units.sort_by_key(|unit| unit.number);
         Ok(units)
     }

@@ -1,0 +1,238 @@
+//! Groups of writers over a log of their own, and what each of them is answered.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+
+use super::{CommitPath, Committed};
+use crate::db::prepared::{Prepared, PreparedSection, Sections};
+use crate::db::testing::{EPOCH, TestHost, TestLog, batches_in, partition};
+use crate::error::{ErrorKind, Result};
+use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, OpKind};
+use crate::options::Durability;
+use crate::partition::PartitionState;
+use crate::sstable::bloom_hash;
+use crate::types::{EntryKind, SeqNo};
+use crate::wal::section_checksum;
+
+/// A commit path over a log of its own and one partition.
+struct Store {
+    test: TestLog,
+    host: TestHost,
+    path: CommitPath,
+    partition: Arc<PartitionState>,
+}
+
+impl Store {
+    fn new(segment_bytes: u64) -> Arc<Store> {
+        Arc::new(Store {
+            test: TestLog::new(segment_bytes),
+            host: TestHost::default(),
+            path: CommitPath::new(SeqNo::ZERO),
+            partition: partition(true),
+        })
+    }
+
+    fn put(&self, key: &str, value: &[u8], durability: Durability) -> Result<Committed> {
+        let batch = prepare(&self.partition, key, value, durability);
+        self.path.commit(&self.test.log, &self.host, batch)
+    }
+
+    /// Whether a reader finds `key`.
+    fn sees(&self, key: &str) -> bool {
+        let view = self.partition.view();
+        view.active
+            .get(key.as_bytes(), bloom_hash(key.as_bytes()), self.path.visible_seq())
+            .is_some()
+    }
+
+    /// Commits `batches` as one group, led by the first; what each of them is answered.
+    fn commit_group(self: &Arc<Store>, batches: Vec<Batch>) -> Vec<Result<Committed>> {
+        // The leader waits for the writer, and the others behind the leader.
+        let writer = self.test.log.lock(&self.host);
+        let mut writers: Vec<JoinHandle<Result<Committed>>> = Vec::new();
+        for (count, batch) in batches.into_iter().enumerate() {
+            let path = self.clone();
+            writers
+                .push(thread::spawn(move || path.put(batch.key, &batch.value, batch.durability)));
+            while !self.is_queued(count) {
+                thread::yield_now();
+            }
+        }
+        drop(writer);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    }
+
+    /// Whether somebody leads and `count` others wait.
+    fn is_queued(&self, count: usize) -> bool {
+        let queue = self.path.queue.lock();
+        queue.leading && queue.waiting.len() == count
+    }
+}
+
+struct Batch {
+    key: &'static str,
+    value: Vec<u8>,
+    durability: Durability,
+}
+
+fn batch(key: &'static str, len: usize, durability: Durability) -> Batch {
+    Batch { key, value: vec![b'v'; len], durability }
+}
+
+fn prepare(
+    partition: &Arc<PartitionState>,
+    key: &str,
+    value: &[u8],
+    durability: Durability,
+) -> Prepared {
+    let mut section = crate::batch::SectionBuilder::default();
+    section.push(EntryKind::Value, key.as_bytes(), value);
+    let section = PreparedSection {
+        partition: partition.clone(),
+        operations: 1,
+        checksum: section_checksum(section.bytes()),
+        bytes: section.bytes().into(),
+        rules_epoch: partition.rules_epoch(),
+    };
+    Prepared { sections: Sections::One(section), durability }
+}
+
+fn fail_append(nth: u64) -> FaultRule {
+    let at = FaultAt::Nth { kind: OpKind::Append, suffix: ".wal".into(), nth };
+    FaultRule::once(at, FaultAction::Eio)
+}
+
+#[test]
+fn a_commit_is_visible_when_it_returns_and_in_the_log() {
+    let path = Store::new(1 << 16);
+    let committed = path.put("a", b"1", Durability::Os).unwrap();
+    assert_eq!((committed.commit.seq.get(), committed.commit.epoch), (1, EPOCH));
+    assert!(path.sees("a"));
+    assert_eq!(path.path.visible_seq().get(), 1);
+    assert_eq!(path.path.applied_lsn(), path.test.log.lock(&path.host).lsn());
+    assert_eq!(batches_in(&path.test.mem, &path.host.listed()).unwrap(), [1]);
+    assert_eq!(path.host.groups.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn writers_that_wait_go_into_one_group_and_one_write() {
+    let path = Store::new(1 << 16);
+    path.put("first", b"", Durability::Os).unwrap();
+    path.test.faults.start_log();
+    let keys = ["a", "b", "c", "d"];
+    let answers =
+        path.commit_group(keys.map(|key| batch(key, 10, Durability::Os)).into_iter().collect());
+    let seqs: Vec<u64> =
+        answers.into_iter().map(|answer| answer.unwrap().commit.seq.get()).collect();
+    assert_eq!(seqs, [2, 3, 4, 5]);
+    let appends = path.test.faults.take_log();
+    assert_eq!(appends.iter().filter(|op| op.kind == OpKind::Append).count(), 1);
+    assert!(keys.iter().all(|key| path.sees(key)));
+    assert_eq!(path.host.groups.load(Ordering::Relaxed), 2);
+}
+
+/// Followers hear of the failure as the leader does: nobody is told that a frame is fine which
+/// was in the failed write.
+#[test]
+fn a_failed_append_fails_every_member_of_the_group() {
+    let path = Store::new(1 << 16);
+    path.put("first", b"", Durability::Sync).unwrap();
+    path.test.faults.add_rule(fail_append(0));
+    let keys = ["a", "b", "c", "d"];
+    let answers =
+        path.commit_group(keys.map(|key| batch(key, 10, Durability::Sync)).into_iter().collect());
+    for (key, answer) in keys.iter().zip(answers) {
+        assert!(answer.is_err(), "{key}");
+        assert!(!path.sees(key), "{key}");
+    }
+    // Their numbers stay unused, and nothing of them comes back after a cut.
+    let next = path.put("next", b"", Durability::Sync).unwrap();
+    assert_eq!(next.commit.seq.get(), 6);
+    let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &path.host.listed()).unwrap(), [1, 6]);
+}
+
+/// A group that does not fit into its segment takes two writes. If the second fails, exactly those
+/// are refused whose frames were in it.
+#[test]
+fn a_failed_append_fails_only_the_members_whose_frames_were_in_it() {
+    let path = Store::new(4096);
+    path.put("first", b"", Durability::Os).unwrap();
+    // Behind the frames that fill the segment, and behind the header of the next one.
+    path.test.faults.add_rule(fail_append(2));
+    let answers = path.commit_group(vec![
+        batch("a", 1200, Durability::Os),
+        batch("b", 1200, Durability::Os),
+        batch("c", 1200, Durability::Os),
+        batch("d", 1200, Durability::Os),
+        batch("e", 1200, Durability::Os),
+    ]);
+    let fine: Vec<bool> = answers.iter().map(Result::is_ok).collect();
+    assert_eq!(fine, [true, true, true, false, false]);
+    assert_eq!(
+        ["a", "b", "c", "d", "e"].map(|key| path.sees(key)),
+        [true, true, true, false, false]
+    );
+    path.test.log.sync_all(&path.host).unwrap();
+    let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &path.host.listed()).unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_refused_member_costs_no_sequence_number_and_harms_nobody() {
+    let path = Store::new(1 << 16);
+    *path.host.refused_key.lock() = Some("b".into());
+    let keys = ["a", "b", "c"];
+    let answers =
+        path.commit_group(keys.map(|key| batch(key, 10, Durability::Os)).into_iter().collect());
+    let seqs: Vec<Option<u64>> =
+        answers.into_iter().map(|answer| answer.ok().map(|done| done.commit.seq.get())).collect();
+    assert_eq!(seqs, [Some(1), None, Some(2)]);
+    assert_eq!(keys.map(|key| path.sees(key)), [true, false, true]);
+}
+
+#[test]
+fn one_sync_serves_all_of_a_group_that_asked_for_it() {
+    let path = Store::new(1 << 16);
+    let before = path.host.syncs();
+    let answers = path.commit_group(vec![
+        batch("a", 10, Durability::Sync),
+        batch("b", 10, Durability::Os),
+        batch("c", 10, Durability::Sync),
+    ]);
+    for answer in answers {
+        answer.unwrap().synced.unwrap();
+    }
+    assert_eq!(path.host.syncs(), before + 1);
+    assert_eq!(path.test.log.durable_seq().get(), 3);
+}
+
+#[test]
+fn a_failed_sync_is_told_to_those_who_asked_and_their_batches_are_visible() {
+    let path = Store::new(1 << 16);
+    path.put("first", b"", Durability::Sync).unwrap();
+    let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".into(), nth: 0 };
+    path.test.faults.add_rule(FaultRule::once(at, FaultAction::SyncLost));
+    let answers = path.commit_group(vec![
+        batch("a", 10, Durability::Sync),
+        batch("b", 10, Durability::Os),
+        batch("c", 10, Durability::Sync),
+    ]);
+    let synced: Vec<Option<ErrorKind>> =
+        answers.into_iter().map(|answer| answer.unwrap().synced.err().map(|e| e.kind())).collect();
+    assert_eq!(synced, [Some(ErrorKind::ReadOnly), None, Some(ErrorKind::ReadOnly)]);
+    assert!(["a", "b", "c"].iter().all(|key| path.sees(key)));
+    assert_eq!(path.host.failures.lock().len(), 1);
+}
+
+#[test]
+fn a_batch_without_a_log_is_visible_and_in_no_segment() {
+    let path = Store::new(1 << 16);
+    let unlogged = partition(false);
+    let batch = prepare(&unlogged, "a", b"1", Durability::Os);
+    path.path.commit(&path.test.log, &path.host, batch).unwrap();
+    assert_eq!(unlogged.view().active.first_lsn(), None);
+    assert_eq!(unlogged.view().active.entry_count(), 1);
+    assert!(path.test.segment_files().is_empty());
+}

@@ -1,0 +1,152 @@
+//! [`Log`]: the write-ahead log of an open database. Segments, syncs, markers, and which segments
+//! may go.
+//!
+//! The commit path appends to it as [`LogWriter`], everybody else asks it to be durable. It knows
+//! the rest of the database only as a [`LogHost`], so that its tests run it alone.
+//!
+//! ```text
+//! writer.rs    frames into the buffer, the buffer into the segment
+//! segments.rs  beginning segments, keeping one in reserve, letting them go
+//! sync.rs      making the log durable, and the latch after that failed
+//! tending.rs   what the log thread does: syncs that nobody asked for, marks, the reserve
+//! ```
+//!
+//! Invariants:
+//! 1. A segment is registered in the manifest, and its name durable, before a frame goes into it;
+//!    a live segment that is missing at the next open is therefore `Corruption`.
+//! 2. Segments are synced in order: what is durable is always a prefix of the log.
+//! 3. After a failed append the segment is closed at its last good frame; the header of the next
+//!    one, durable before anything in it is acknowledged, names that end.
+//! 4. After a failed sync nothing that was written before is synced again: the log takes no more,
+//!    and with it the store no writes, until `resume.rs` has begun it anew behind tables.
+//! 5. Segments are begun in the order of their numbers, because replay follows the numbers. One
+//!    that was overtaken, or could not be begun, is spoiled: it leaves the manifest no later than
+//!    the next segment is begun, and so before the one that it could name as its last is let go.
+//!
+//! Lock order: `writer`, then whatever the host locks to install an edit, then `sync`.
+
+mod segments;
+mod sync;
+mod tending;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::options::Options;
+use crate::stats::Counters;
+use crate::types::{DbId, Epoch, FileNo, SeqNo};
+use crate::version::{Change, DbVersion, FileNumbers};
+
+pub(super) use writer::LogWriter;
+
+use segments::SEGMENT_BYTES_MIN;
+use sync::SyncState;
+use tending::LogWatch;
+use writer::WriterState;
+
+/// What the log asks of the database around it.
+pub(super) trait LogHost {
+    /// Makes a manifest edit of `changes` durable.
+    fn install_edit(&self, changes: Vec<Change>) -> Result<()>;
+
+    /// The number of the last manifest edit that is durable.
+    fn durable_edit(&self) -> u64;
+
+    /// Whether the manifest lists segment `number`.
+    fn is_segment_listed(&self, number: FileNo) -> Result<bool>;
+
+    /// Makes the values durable that handles in the log point to.
+    fn sync_values(&self) -> Result<()>;
+
+    /// An error if the database takes no writes, whatever the reason.
+    fn check_open(&self) -> Result<()>;
+
+    /// Hears that a sync failed and that the log takes no more.
+    fn log_failed(&self, error: &Error);
+
+    /// Has the log thread call [`Log::tend`].
+    fn wake_log_thread(&self);
+
+    /// Where the log counts its bytes and syncs.
+    fn counters(&self) -> &Counters;
+}
+
+/// What a log is made with.
+pub(super) struct LogSettings {
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) dir: PathBuf,
+    pub(super) db_id: DbId,
+    pub(super) epoch: Epoch,
+    pub(super) numbers: Arc<FileNumbers>,
+    /// How long a segment grows, in bytes.
+    pub(super) segment_bytes_max: u64,
+}
+
+impl LogSettings {
+    /// For the database that `version` describes.
+    pub(super) fn new(
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        version: &DbVersion,
+        numbers: &Arc<FileNumbers>,
+        options: &Options,
+    ) -> LogSettings {
+        LogSettings {
+            fs: fs.clone(),
+            dir: dir.to_owned(),
+            db_id: version.db_id,
+            epoch: version.epoch,
+            numbers: numbers.clone(),
+            // A segment is let go as a whole, when all memtables with frames in it are in tables.
+            // One that is longer than the memtables together would keep what is long flushed.
+            segment_bytes_max: options
+                .wal_segment_bytes
+                .min(options.write_buffer_bytes.max(SEGMENT_BYTES_MIN)),
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Log {
+    // Fixed after construction.
+    settings: LogSettings,
+    /// Held by who leads the commit path, and by who stands between two groups.
+    writer: Mutex<WriterState>,
+    /// A leaf: how far the log is appended and how far it is durable.
+    sync: Mutex<SyncState>,
+    /// A sync ended, well or not.
+    synced: Condvar,
+    /// Whether the log thread knows of work. Saves a wake-up per append; acquire and release, so
+    /// that the thread, which clears it, sees the append behind which nobody told it.
+    told: AtomicBool,
+    /// A leaf, of the log thread alone.
+    watch: Mutex<LogWatch>,
+}
+
+impl Log {
+    /// A log without a segment, of which everything through `last_seq` is in tables.
+    pub(super) fn new(settings: LogSettings, last_seq: SeqNo) -> Log {
+        Log {
+            settings,
+            writer: Mutex::new(WriterState::new(last_seq)),
+            sync: Mutex::new(SyncState::new(last_seq)),
+            synced: Condvar::new(),
+            told: AtomicBool::new(false),
+            watch: Mutex::default(),
+        }
+    }
+
+    /// Waits for the writer's lock. While the result lives no frame is appended and no segment
+    /// begun by anybody else.
+    pub(super) fn lock<'a>(&'a self, host: &'a dyn LogHost) -> LogWriter<'a> {
+        LogWriter { log: self, host, state: self.writer.lock() }
+    }
+}

@@ -1,0 +1,366 @@
+//! Segments of the log: making and beginning them, keeping one in reserve, letting them go.
+
+use std::path::PathBuf;
+
+use super::{Log, LogHost, LogWriter};
+use crate::db::verify::Begun;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::AppendMode;
+use crate::fs::names::{FileKind, FileName};
+use crate::types::FileNo;
+use crate::version::Change;
+use crate::wal::{Lsn, Reserved, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter, salt_of};
+
+/// A segment is made no shorter than this, if the options let it be so long.
+pub(super) const SEGMENT_BYTES_MIN: u64 = 256 << 10;
+/// A segment is made so many times as long as what was appended of late.
+const GROWTH: u64 = 4;
+
+impl Log {
+    fn segment_path(&self, number: FileNo) -> PathBuf {
+        FileName::new(FileKind::Wal, number, self.settings.epoch).path(&self.settings.dir)
+    }
+
+    /// Deletes the file of a segment that the manifest does not list.
+    pub(in crate::db) fn delete_segment(&self, number: FileNo) -> Result<()> {
+        self.settings.fs.delete(&self.segment_path(number))
+    }
+
+    /// Makes a segment of `wanted` bytes whose header is not written yet, or as close to that as the
+    /// disk has room for, and of `needed` bytes at least. Nothing lists it.
+    ///
+    /// # Durability
+    /// Name and zeros are durable once this returns. A header over durable zeros is torn to zeros
+    /// or not at all, so that one which is neither is known as damage.
+    fn make_segment(&self, wanted: u64, needed: u64) -> Result<(Reserved, FileNo)> {
+        let mut bytes = wanted.max(needed);
+        loop {
+            // A new file each time: how much of a refused preallocation stays with the old one is
+            // the file system's secret.
+            let number = self.settings.numbers.allocate();
+            let made = self.make_file(number, bytes);
+            if !matches!(made, Ok(Ok(_))) {
+                // Nothing names it; if this fails too, the next open removes it.
+                let _ = self.delete_segment(number);
+            }
+            match made? {
+                Ok(reserved) => return Ok((reserved, number)),
+                Err(no_room) if bytes <= needed => return Err(no_room),
+                Err(_) => bytes = (bytes / 2).max(needed),
+            }
+        }
+    }
+
+    /// A segment of `bytes` bytes, or inside the error that the disk has no room for so many.
+    fn make_file(&self, number: FileNo, bytes: u64) -> Result<Result<Reserved>> {
+        let path = self.segment_path(number);
+        let file = self.settings.fs.open_append(&path, AppendMode::IfAbsent)?;
+        let reserved = match SegmentWriter::create_reserved(file, &path, bytes) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Err(error)),
+            reserved => reserved?,
+        };
+        reserved.file().sync()?;
+        self.settings.fs.sync_dir(&self.settings.dir)?;
+        Ok(Ok(reserved))
+    }
+
+    /// How long a segment is made when so many bytes were appended of late. A store that is hardly
+    /// written to takes little; under load segments reach their full length after a few, so that
+    /// making them, which takes three syncs, is rare.
+    pub(super) fn segment_bytes(&self, recent_bytes: u64) -> u64 {
+        let bytes_min = SEGMENT_BYTES_MIN.min(self.settings.segment_bytes_max);
+        recent_bytes.saturating_mul(GROWTH).clamp(bytes_min, self.settings.segment_bytes_max)
+    }
+
+    /// Registers a segment in the manifest; the same edit removes `spoiled` ones. If the manifest
+    /// refuses it is returned with the error.
+    fn list_segment(
+        &self,
+        host: &dyn LogHost,
+        made: (Reserved, FileNo),
+        spoiled: &[FileNo],
+    ) -> Result<(Reserved, FileNo), ((Reserved, FileNo), Error)> {
+        let mut changes = removals(spoiled);
+        changes.push(Change::SegmentAdded { file: made.1, epoch: self.settings.epoch });
+        match host.install_edit(changes) {
+            Ok(()) => Ok(made),
+            Err(error) => Err((made, error)),
+        }
+    }
+
+    /// Keeps one segment ready behind the present one.
+    pub(super) fn ensure_reserve(&self, host: &dyn LogHost) -> Result<()> {
+        let mut writer = self.lock(host);
+        if !writer.wants_reserve() {
+            return Ok(());
+        }
+        let wanted = self.segment_bytes(writer.state.recent_bytes);
+        let unlisted = writer.take_unlisted(0);
+        drop(writer);
+        // Without the writer's lock: this syncs a file, the folder and the manifest.
+        let made = match unlisted {
+            Some(made) => made,
+            None => self.make_segment(wanted, SEGMENT_BYTES_MIN.min(wanted))?,
+        };
+        let listed = self.list_segment(host, made, &[]);
+        let mut writer = self.lock(host);
+        let (reserved, number) = match listed {
+            Ok(listed) => listed,
+            Err((made, error)) => {
+                writer.state.unlisted.push(made);
+                return Err(error);
+            }
+        };
+        // The log may have been begun anew meanwhile, without the reserve.
+        if !host.is_segment_listed(number)? {
+            return Ok(());
+        }
+        let present = writer.present();
+        if writer.state.reserve.is_none() && present.is_none_or(|present| present < number) {
+            writer.state.reserve = Some((reserved, number));
+        } else {
+            // The log went on meanwhile, in a segment with a larger number.
+            writer.state.spoiled.push(number);
+        }
+        Ok(())
+    }
+
+    /// Gives back what the log has reserved on the disk: a log at rest may stay there for long.
+    pub(super) fn release_reserve(&self, host: &dyn LogHost) -> Result<()> {
+        let mut writer = self.lock(host);
+        writer.state.recent_bytes /= 2;
+        writer.remove_unused()?;
+        let unused = writer.state.segment.as_ref().map_or(0, SegmentWriter::unused);
+        if unused > SEGMENT_BYTES_MIN && self.settings.fs.caps().punch {
+            writer.give_back()?;
+        }
+        Ok(())
+    }
+
+    /// The segments that lie wholly below `low`, whose removals go into a manifest edit. Not the
+    /// spoiled ones: the next segment's edit removes those under the writer's lock, and a flush
+    /// that did so as well would remove one twice. Call [`Log::segments_removed`] when that edit
+    /// is durable.
+    ///
+    /// # Durability
+    /// The header behind each of them is durable: what is left of the log says how far it came,
+    /// so that the next open can tell a log that lost everything from one that never began.
+    pub(in crate::db) fn obsolete_segments(
+        &self,
+        host: &dyn LogHost,
+        low: Lsn,
+    ) -> Result<Vec<FileNo>> {
+        if self.failure().is_some() {
+            // They go when the log is begun anew; nothing can be made durable before.
+            return Ok(Vec::new());
+        }
+        let writer = self.lock(host);
+        let closed = writer.state.closed.iter();
+        let obsolete: Vec<Begun> =
+            closed.take_while(|closed| closed.end_lsn() <= low).copied().collect();
+        drop(writer);
+        if obsolete.last().is_some_and(|closed| closed.end_lsn() >= self.durable_lsn()) {
+            self.sync_all(host)?;
+        }
+        Ok(obsolete.into_iter().map(|closed| closed.header.number).collect())
+    }
+
+    /// Deletes segments whose removal is durable.
+    pub(in crate::db) fn segments_removed(
+        &self,
+        host: &dyn LogHost,
+        numbers: &[FileNo],
+    ) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let mut writer = self.lock(host);
+        writer.state.closed.retain(|closed| !numbers.contains(&closed.header.number));
+        writer.state.spoiled.retain(|number| !numbers.contains(number));
+        drop(writer);
+        numbers.iter().try_for_each(|number| self.delete_segment(*number))
+    }
+}
+
+fn removals(segments: &[FileNo]) -> Vec<Change> {
+    segments.iter().map(|file| Change::SegmentRemoved { file: *file }).collect()
+}
+
+impl LogWriter<'_> {
+    fn wants_reserve(&self) -> bool {
+        self.state.reserve.is_none() && !self.state.closed.is_empty()
+    }
+
+    /// The number of the present segment.
+    fn present(&self) -> Option<FileNo> {
+        self.state.segment.as_ref().map(|segment| segment.header().number)
+    }
+
+    /// A segment that the manifest refused before, if it may still be begun and has `needed` bytes.
+    fn take_unlisted(&mut self, needed: u64) -> Option<(Reserved, FileNo)> {
+        let present = self.present();
+        let unlisted = &mut self.state.unlisted;
+        let fits = unlisted.iter().position(|(reserved, number)| {
+            reserved.capacity() >= needed && present.is_none_or(|present| present < *number)
+        })?;
+        Some(unlisted.swap_remove(fits))
+    }
+
+    /// Has the manifest forget the reserve and all segments that will never be begun, and deletes
+    /// them.
+    pub(super) fn remove_unused(&mut self) -> Result<()> {
+        // As one that was overtaken: if the edit fails, the next segment's removes it.
+        if let Some((_, number)) = self.state.reserve.take() {
+            self.state.spoiled.push(number);
+        }
+        if self.state.spoiled.is_empty() && self.state.unlisted.is_empty() {
+            return Ok(());
+        }
+        self.host.install_edit(removals(&self.state.spoiled))?;
+        self.delete_unused();
+        Ok(())
+    }
+
+    /// Deletes spoiled segments, whose removal is durable, and those that the manifest refused.
+    /// The edit came behind each refusal and under this lock, so it went into a generation of the
+    /// manifest that does not know the refused ones. If deleting fails, the next open does it.
+    fn delete_unused(&mut self) {
+        let refused = std::mem::take(&mut self.state.unlisted);
+        for number in
+            refused.into_iter().map(|(_, number)| number).chain(self.state.spoiled.drain(..))
+        {
+            let _ = self.log.delete_segment(number);
+        }
+    }
+
+    /// Gives back the space behind the last frame of the present segment.
+    pub(super) fn give_back(&self) -> Result<()> {
+        self.state.segment.as_ref().map_or(Ok(()), SegmentWriter::give_back)
+    }
+
+    /// Whether a segment was begun since the last call.
+    pub(in crate::db) fn take_segment_switched(&mut self) -> bool {
+        std::mem::take(&mut self.state.segment_switched)
+    }
+
+    /// The segments that frames were written to and that are still live, in order.
+    pub(in crate::db) fn begun(&self) -> Vec<Begun> {
+        let present = self.state.segment.as_ref().map(Begun::of);
+        self.state.closed.iter().copied().chain(present).collect()
+    }
+
+    /// The header of a segment that follows the present one; every place below `durable` is.
+    fn next_header(&self, number: FileNo, durable: Lsn) -> SegmentHeader {
+        SegmentHeader {
+            db: self.log.settings.db_id,
+            epoch: self.log.settings.epoch,
+            number,
+            salt: salt_of(self.log.settings.db_id, self.log.settings.epoch, number),
+            base: self.state.lsn(),
+            previous: self.state.segment.as_ref().map(SegmentWriter::end),
+            manifest_edit: self.host.durable_edit(),
+            durable,
+            previous_seq: self.state.logged_seq,
+        }
+    }
+
+    /// Begins the next segment, with room for the memtable switches that are due and a frame of
+    /// `len` bytes. The buffer is empty.
+    pub(super) fn begin_segment(&mut self, len: usize) -> Result<()> {
+        assert!(self.state.buffer.is_empty(), "its frames belong to the present segment");
+        let frames = self.state.switches_len_max() + len;
+        let (reserved, number) = self.take_reserve(frames as u64)?;
+        let header = self.next_header(number, self.log.durable_lsn());
+        let begun = reserved.begin(header);
+        if begun.is_err() {
+            // Its header may be whole, and says where the present segment ends.
+            self.state.spoiled.push(number);
+            self.state.must_switch = true;
+        }
+        let segment = begun?;
+        let replaces_failed = self.state.segment.as_ref().is_some_and(SegmentWriter::is_failed);
+        // Durability: what a failed append left behind the end is known not to count before the
+        // writers hear of it. The one sync under the writer's lock.
+        if replaces_failed && let Err(error) = segment.file().sync() {
+            return Err(self.log.fail(self.host, error));
+        }
+        self.log.note_begun(&segment);
+        if let Some(old) = self.state.segment.replace(segment) {
+            self.state.closed.push_back(Begun::of(&old));
+        }
+        self.state.segment_switched = true;
+        self.state.must_switch = false;
+        self.encode_switches();
+        Ok(())
+    }
+
+    /// The reserve, or a new segment, with room for frames of `len` bytes; nothing is spoiled then.
+    fn take_reserve(&mut self, len: u64) -> Result<(Reserved, FileNo)> {
+        let needed = len + SEGMENT_HEADER_BYTES;
+        if let Some((reserved, number)) = self.state.reserve.take() {
+            if reserved.capacity() >= needed {
+                if !self.state.spoiled.is_empty() {
+                    let removed = self.host.install_edit(removals(&self.state.spoiled));
+                    if let Err(error) = removed {
+                        self.state.reserve = Some((reserved, number));
+                        return Err(error);
+                    }
+                    self.delete_unused();
+                }
+                return Ok((reserved, number));
+            }
+            // It has a smaller number than the segment that is made now.
+            self.state.spoiled.push(number);
+        }
+        let made = match self.take_unlisted(needed) {
+            Some(made) => made,
+            None => {
+                let wanted = self.log.segment_bytes(self.state.recent_bytes);
+                self.log.make_segment(wanted, needed)?
+            }
+        };
+        match self.log.list_segment(self.host, made, &self.state.spoiled) {
+            Ok(listed) => {
+                self.delete_unused();
+                Ok(listed)
+            }
+            Err((made, error)) => {
+                // Kept for the next attempt: a new file for each would fill the disk.
+                self.state.unlisted.push(made);
+                Err(error)
+            }
+        }
+    }
+
+    /// A durable segment that continues the log, with nothing of it below, and that nothing lists
+    /// yet: for [`LogWriter::restart`]. Frames that were not appended are thrown away.
+    pub(in crate::db) fn fresh_segment(&mut self) -> Result<SegmentWriter> {
+        // Memtable switches alone, which stay due: batches are in the buffer only while a group
+        // is under way.
+        self.state.clear_buffer();
+        let wanted = self.log.segment_bytes(self.state.recent_bytes);
+        let (reserved, number) = self.log.make_segment(wanted, SEGMENT_HEADER_BYTES)?;
+        // What lies before it is in tables when this segment counts.
+        let header = self.next_header(number, self.lsn());
+        let begun = reserved.begin(header).and_then(|segment| {
+            segment.file().sync()?;
+            Ok(segment)
+        });
+        begun.inspect_err(|_| {
+            let _ = self.log.delete_segment(number);
+        })
+    }
+
+    /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
+    /// everything before it is in tables, and so as durable as can be. Ends the failure.
+    pub(in crate::db) fn restart(&mut self, segment: SegmentWriter) {
+        assert!(self.state.buffer.is_empty() && segment.is_empty());
+        self.log.note_restarted(&segment, self.state.logged_seq);
+        self.state.segment = Some(segment);
+        self.state.reserve = None;
+        self.state.closed.clear();
+        // The edit that listed the new segment removed all others.
+        self.delete_unused();
+        self.state.must_switch = false;
+    }
+}

@@ -1,0 +1,211 @@
+//! Making the log durable: one sync for all who wait, and the latch after one failed.
+//!
+//! The latch is here because only a sync of the log can set it, and only a log that was begun
+//! anew can clear it. So this is the one owner of "the log takes no more", and there is no second
+//! copy of it that could disagree.
+
+use std::sync::Arc;
+
+use super::{Log, LogHost};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::File;
+use crate::types::SeqNo;
+use crate::wal::{Lsn, SegmentWriter};
+
+/// How far the log is in the kernel, how far on the device, and what lies between.
+pub(super) struct SyncState {
+    appended_lsn: Lsn,
+    appended_seq: SeqNo,
+    durable_lsn: Lsn,
+    durable_seq: SeqNo,
+    /// The present segment's file, and closed ones before it that were not synced since.
+    files: Vec<Arc<dyn File>>,
+    /// Whether somebody syncs.
+    running: bool,
+    /// Why the log takes no more.
+    failed: Option<Error>,
+    /// Whether a frame behind the last sync attests it.
+    marked: bool,
+}
+
+impl SyncState {
+    pub(super) fn new(last_seq: SeqNo) -> SyncState {
+        SyncState {
+            appended_lsn: Lsn(0),
+            appended_seq: last_seq,
+            durable_lsn: Lsn(0),
+            durable_seq: last_seq,
+            files: Vec::new(),
+            running: false,
+            failed: None,
+            marked: true,
+        }
+    }
+}
+
+/// What the log thread should do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::db) enum LogChore {
+    /// Nothing is unsynced or unattested.
+    Rest,
+    /// Frames wait for their sync.
+    Sync,
+    /// The last sync is not attested yet.
+    Mark,
+}
+
+impl Log {
+    /// How far the log is durable.
+    pub(in crate::db) fn durable_lsn(&self) -> Lsn {
+        self.sync.lock().durable_lsn
+    }
+
+    /// The newest sequence number that is durable, with every logged one before it.
+    pub(in crate::db) fn durable_seq(&self) -> SeqNo {
+        self.sync.lock().durable_seq
+    }
+
+    /// Why the log takes no more, if a sync failed and it was not begun anew since.
+    pub(in crate::db) fn failure(&self) -> Option<Error> {
+        self.sync.lock().failed.clone()
+    }
+
+    /// An error if the log takes no more.
+    pub(in crate::db) fn check(&self) -> Result<()> {
+        match &self.sync.lock().failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// What is left to do for the log.
+    pub(in crate::db) fn chore(&self) -> LogChore {
+        let sync = self.sync.lock();
+        if sync.failed.is_some() {
+            LogChore::Rest
+        } else if sync.durable_lsn < sync.appended_lsn {
+            LogChore::Sync
+        } else if !sync.marked {
+            LogChore::Mark
+        } else {
+            LogChore::Rest
+        }
+    }
+
+    pub(super) fn note_appended(&self, lsn: Lsn, seq: SeqNo) {
+        let mut sync = self.sync.lock();
+        sync.appended_lsn = lsn;
+        sync.appended_seq = seq;
+    }
+
+    pub(super) fn note_begun(&self, segment: &SegmentWriter) {
+        let mut sync = self.sync.lock();
+        sync.files.push(segment.file().clone());
+        sync.appended_lsn = segment.lsn();
+    }
+
+    /// Everything before `segment` is in tables, and with it every operation through `seq`.
+    pub(super) fn note_restarted(&self, segment: &SegmentWriter, seq: SeqNo) {
+        let mut sync = self.sync.lock();
+        assert!(!sync.running, "none begins while one has failed");
+        *sync = SyncState {
+            appended_lsn: segment.lsn(),
+            durable_lsn: segment.lsn(),
+            files: vec![segment.file().clone()],
+            ..SyncState::new(seq)
+        };
+        drop(sync);
+        self.synced.notify_all();
+    }
+
+    /// Notes that the last sync is attested by a frame that ends at `lsn`, and that is durable.
+    pub(super) fn note_marked(&self, lsn: Lsn) {
+        let mut sync = self.sync.lock();
+        // A later sync has nothing behind it that attests it.
+        sync.marked |= sync.durable_lsn == lsn;
+    }
+
+    /// Waits until the log is durable through `lsn`, syncing it if nobody does.
+    ///
+    /// # Errors
+    /// Those of the sync, or of one that failed before. The log takes no more then.
+    pub(in crate::db) fn sync_through(&self, host: &dyn LogHost, lsn: Lsn) -> Result<()> {
+        let mut sync = self.sync.lock();
+        loop {
+            if sync.durable_lsn >= lsn {
+                return Ok(());
+            }
+            if let Some(error) = &sync.failed {
+                return Err(error.clone());
+            }
+            if !sync.running {
+                break;
+            }
+            self.synced.wait(&mut sync);
+        }
+        sync.running = true;
+        let target_lsn = sync.appended_lsn;
+        let target_seq = sync.appended_seq;
+        let files = sync.files.clone();
+        drop(sync);
+        // Durability: no place in the log is durable before the values are that handles below it
+        // point to. Their handles are in what was written, so their `put` has returned.
+        let mut result = host.sync_values();
+        for file in &files {
+            // In the order of the segments, and none behind one that failed.
+            result = result.and_then(|()| file.sync());
+        }
+        host.counters().wal_syncs.add(files.len() as u64);
+        // Latched before another sync may begin: none may follow before this is made good.
+        let result = result.map_err(|error| self.fail(host, error));
+        let mut sync = self.sync.lock();
+        sync.running = false;
+        if result.is_ok() {
+            sync.durable_lsn = target_lsn;
+            sync.durable_seq = target_seq;
+            sync.marked = false;
+            // All but the present segment's file are closed and now durable.
+            sync.files.drain(..files.len() - 1);
+        }
+        drop(sync);
+        self.synced.notify_all();
+        self.tell_thread(host);
+        result
+    }
+
+    /// Waits until everything that was appended is durable.
+    pub(in crate::db) fn sync_all(&self, host: &dyn LogHost) -> Result<()> {
+        let lsn = self.sync.lock().appended_lsn;
+        self.sync_through(host, lsn)
+    }
+
+    /// Waits until every logged operation through `seq` is durable.
+    pub(in crate::db) fn sync_through_seq(&self, host: &dyn LogHost, seq: SeqNo) -> Result<()> {
+        if self.durable_seq() >= seq { Ok(()) } else { self.sync_all(host) }
+    }
+
+    /// Takes no more until the log is begun anew, because of `error`, which a sync returned; the
+    /// error that everybody gets from now on.
+    pub(super) fn fail(&self, host: &dyn LogHost, error: Error) -> Error {
+        let message = "a sync of the log failed; writes are refused until what is in memory was \
+                       written to new files";
+        let latched = Error::because(ErrorKind::ReadOnly, message, error);
+        let mut sync = self.sync.lock();
+        let is_news = sync.failed.is_none();
+        let latched = sync.failed.get_or_insert(latched).clone();
+        drop(sync);
+        self.synced.notify_all();
+        if is_news {
+            host.log_failed(&latched);
+        }
+        latched
+    }
+
+    /// Waits until no sync is under way. None begins while one has failed.
+    pub(in crate::db) fn wait_for_failed_sync(&self) {
+        let mut sync = self.sync.lock();
+        while sync.running {
+            self.synced.wait(&mut sync);
+        }
+    }
+}

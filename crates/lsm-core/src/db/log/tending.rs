@@ -1,0 +1,121 @@
+//! What the log thread does when nobody asks: syncs after the interval, marks, keeps a reserve, gives it back.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::sync::LogChore;
+use super::{Log, LogHost};
+use crate::error::Result;
+use crate::wal::Control;
+
+/// An idle log is marked this long after its last sync. What is due is looked at as often.
+const MARK_AFTER: Duration = Duration::from_millis(10);
+/// A log that is never synced by itself is looked at this often.
+const LOOK_AT_UNSYNCED: Duration = Duration::from_secs(1);
+/// A log at rest gives back what it has reserved after this long.
+const RESERVE_KEPT: Duration = Duration::from_secs(1);
+
+/// Since when the log thread has seen the same chore.
+#[derive(Default)]
+pub(super) struct LogWatch(Option<(LogChore, Duration)>);
+
+impl LogWatch {
+    /// For how long `chore` has been due, at `now`.
+    fn age(&mut self, chore: LogChore, now: Duration) -> Duration {
+        match self.0 {
+            // A clock that went back counts from where it is now: what is due waits for the
+            // interval once more, and not until the clock has caught up.
+            Some((same, since)) if same == chore && since <= now => now - since,
+            _ => {
+                self.0 = Some((chore, now));
+                Duration::ZERO
+            }
+        }
+    }
+}
+
+impl Log {
+    /// Has the log thread look, unless it knows already.
+    #[inline]
+    pub(super) fn tell_thread(&self, host: &dyn LogHost) {
+        if !self.told.load(Ordering::Relaxed) && !self.told.swap(true, Ordering::AcqRel) {
+            host.wake_log_thread();
+        }
+    }
+
+    /// Syncs and marks the log as they fall due, and keeps a reserve while it is written to; says
+    /// when to look again, `None` for when the host is told.
+    ///
+    /// `sync_interval` is how old what is not synced may become; zero leaves syncing to the
+    /// operating system and to commits that ask for it.
+    pub(in crate::db) fn tend(
+        &self,
+        host: &dyn LogHost,
+        now: Duration,
+        sync_interval: Duration,
+    ) -> Result<Option<Duration>> {
+        let chore = self.chore();
+        let age = self.watch.lock().age(chore, now);
+        let mut next = MARK_AFTER;
+        match chore {
+            LogChore::Rest => {
+                self.told.store(false, Ordering::Release);
+                // What was written before that store has told nobody.
+                if self.chore() == LogChore::Rest {
+                    return self.rest(host, age);
+                }
+                self.told.store(true, Ordering::Release);
+            }
+            LogChore::Sync if sync_interval.is_zero() => next = LOOK_AT_UNSYNCED,
+            LogChore::Sync if age >= sync_interval => {
+                self.sync_all(host)?;
+                *self.watch.lock() = LogWatch::default();
+            }
+            LogChore::Mark if age >= MARK_AFTER => self.mark(host)?,
+            LogChore::Sync | LogChore::Mark => {}
+        }
+        // Last: a disk without room for a reserve keeps nothing from being synced.
+        self.ensure_reserve(host)?;
+        Ok(Some(next))
+    }
+
+    /// What a log does that has been at rest for `age`.
+    fn rest(&self, host: &dyn LogHost, age: Duration) -> Result<Option<Duration>> {
+        if age < RESERVE_KEPT {
+            return Ok(Some(RESERVE_KEPT - age));
+        }
+        self.release_reserve(host)?;
+        Ok(None)
+    }
+
+    /// Does what is due now, without waiting for its age; `false` if there was nothing.
+    pub(in crate::db) fn tend_now(&self, host: &dyn LogHost) -> Result<bool> {
+        match self.chore() {
+            LogChore::Sync => self.sync_all(host)?,
+            LogChore::Mark => {
+                self.ensure_reserve(host)?;
+                self.mark(host)?;
+            }
+            LogChore::Rest => {
+                self.release_reserve(host)?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Appends and syncs a frame that attests the last sync and the manifest's last edit.
+    fn mark(&self, host: &dyn LogHost) -> Result<()> {
+        let mut writer = self.lock(host);
+        host.check_open()?;
+        if self.chore() != LogChore::Mark {
+            return Ok(());
+        }
+        writer.append_control(Control::IdleMarker { manifest_edit: host.durable_edit() })?;
+        let lsn = writer.lsn();
+        drop(writer);
+        self.sync_through(host, lsn)?;
+        self.note_marked(lsn);
+        Ok(())
+    }
+}

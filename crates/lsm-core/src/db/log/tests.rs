@@ -1,0 +1,310 @@
+//! The log over a host that is no database, through failures and power cuts.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::segments::SEGMENT_BYTES_MIN;
+use super::sync::LogChore;
+use super::{Log, LogHost};
+use crate::db::testing::{TestHost, TestLog, batches_in};
+use crate::error::{ErrorKind, Result};
+use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, Fs, OpKind};
+use crate::types::{FileNo, PartitionId};
+use crate::version::Change;
+use crate::wal::{Section, section_checksum};
+
+const SEGMENT: u64 = 4096;
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Writes one batch of `bytes` bytes, as the commit path does; its sequence number.
+fn write(log: &Log, host: &TestHost, bytes: usize) -> Result<u64> {
+    let body = vec![b'x'; bytes];
+    let checksum = section_checksum(&body);
+    let sections = [Section { partition: PartitionId(0), operations: 1, checksum, bytes: &body }];
+    let mut writer = log.lock(host);
+    if !writer.has_room(&sections) {
+        writer.append()?;
+    }
+    writer.encode_batch(&sections, 1)?;
+    let seq = writer.take_seqs(1);
+    writer.append()?;
+    Ok(seq.get())
+}
+
+fn fail(kind: OpKind, action: FaultAction) -> FaultRule {
+    FaultRule::once(FaultAt::Nth { kind, suffix: ".wal".into(), nth: 0 }, action)
+}
+
+#[test]
+fn what_was_appended_reads_back_over_several_segments() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    for _ in 0..20 {
+        write(&test.log, &host, 1000).unwrap();
+        test.log.tend_now(&host).unwrap();
+    }
+    let listed = host.listed();
+    assert!(listed.len() >= 6, "20 batches of 1,000 bytes in segments of {SEGMENT}: {listed:?}");
+    // Not the reserve, whose header is not written.
+    let begun: Vec<FileNo> =
+        test.log.lock(&host).begun().iter().map(|begun| begun.header.number).collect();
+    let numbers: Vec<u64> = (1..=20).collect();
+    assert_eq!(batches_in(&test.mem, &begun).unwrap(), numbers);
+}
+
+#[test]
+fn a_segment_is_listed_before_a_frame_goes_into_it() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    host.refuses_edits.store(true, Ordering::Relaxed);
+    assert!(write(&test.log, &host, 100).is_err());
+    host.refuses_edits.store(false, Ordering::Relaxed);
+    let seq = write(&test.log, &host, 100).unwrap();
+    assert_eq!(batches_in(&test.mem, &host.listed()).unwrap(), [seq]);
+}
+
+#[test]
+fn one_sync_makes_everything_before_it_durable() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    for _ in 0..9 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    assert_eq!(test.log.chore(), LogChore::Sync);
+    assert_eq!(test.log.durable_seq().get(), 0);
+    test.log.sync_all(&host).unwrap();
+    assert_eq!(test.log.durable_seq().get(), 9);
+    let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &host.listed()).unwrap().len(), 9);
+    // Nothing is left to sync, so this asks nothing of the files.
+    test.faults.add_rule(FaultRule::sticky(FaultAt::Op(0), FaultAction::Eio));
+    test.log.sync_through_seq(&host, crate::types::SeqNo::new(9).unwrap()).unwrap();
+}
+
+/// The whole frame reaches the file, the append reports an error all the same, and power goes
+/// before anything else is synced. The header of the next segment says that the frame does not
+/// count; if it were not durable before the writer hears of the error, the batch would come back.
+#[test]
+fn a_refused_batch_never_comes_back() {
+    let mut cuts = 0;
+    for seed in 0..200_u64 {
+        let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+        let kept = write(&test.log, &host, 100).unwrap();
+        test.log.sync_all(&host).unwrap();
+        test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(u64::MAX)));
+        let refused = test.log.lock(&host).next_seq().get();
+        write(&test.log, &host, 100).unwrap_err();
+        if seed % 2 == 0 {
+            write(&test.log, &host, 100).unwrap();
+        }
+        for outcome in CrashOutcome::ALL {
+            let mut state = seed;
+            let after = test.mem.crash_clone(outcome, &mut || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state ^ (state >> 29)
+            });
+            let found = batches_in(&after, &host.listed())
+                .unwrap_or_else(|error| panic!("seed {seed}, {outcome:?}: {error}"));
+            assert!(found.contains(&kept), "seed {seed}, {outcome:?}: {found:?}");
+            assert!(!found.contains(&refused), "seed {seed}, {outcome:?}: {found:?}");
+            cuts += 1;
+        }
+    }
+    assert_eq!(cuts, 1400);
+}
+
+#[test]
+fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    write(&test.log, &host, 100).unwrap();
+    test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
+    let first = test.log.sync_all(&host).unwrap_err();
+    assert_eq!(first.kind(), ErrorKind::ReadOnly);
+    // The file would sync now, and would lie: nothing asks it again.
+    let syncs = host.counters().wal_syncs.get();
+    assert_eq!(test.log.sync_all(&host).unwrap_err().to_string(), first.to_string());
+    assert_eq!(host.counters().wal_syncs.get(), syncs);
+    assert_eq!(test.log.check().unwrap_err().to_string(), first.to_string());
+    assert_eq!(host.failures.lock().len(), 1, "told once");
+    assert_eq!(test.log.chore(), LogChore::Rest);
+
+    let mut writer = test.log.lock(&host);
+    let fresh = writer.fresh_segment().unwrap();
+    let number = fresh.header().number;
+    let removed = host.listed().into_iter().map(|file| Change::SegmentRemoved { file });
+    let added = Change::SegmentAdded { file: number, epoch: crate::db::testing::EPOCH };
+    host.install_edit(removed.chain([added]).collect()).unwrap();
+    writer.restart(fresh);
+    drop(writer);
+    test.log.check().unwrap();
+    assert_eq!(test.log.durable_seq().get(), 1, "it is in tables");
+    let seq = write(&test.log, &host, 100).unwrap();
+    test.log.sync_all(&host).unwrap();
+    let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &[number]).unwrap(), [seq]);
+}
+
+#[test]
+fn segments_below_the_low_water_go_once_the_header_behind_them_is_durable() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    for _ in 0..9 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    let end = test.log.lock(&host).lsn();
+    let before = host.listed();
+    let obsolete = test.log.obsolete_segments(&host, end).unwrap();
+    assert_eq!(obsolete, before[..2], "all but the present one");
+    assert_eq!(test.log.durable_seq().get(), 9, "synced before they go");
+    let removed = obsolete.iter().map(|file| Change::SegmentRemoved { file: *file });
+    host.install_edit(removed.collect()).unwrap();
+    test.log.segments_removed(&host, &obsolete).unwrap();
+    assert_eq!(test.segment_files().len(), 1);
+    assert!(test.log.obsolete_segments(&host, end).unwrap().is_empty());
+}
+
+#[test]
+fn an_idle_log_is_synced_then_marked_then_left_alone() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let tend = |millis| test.log.tend(&host, Duration::from_millis(millis), INTERVAL).unwrap();
+    write(&test.log, &host, 100).unwrap();
+    assert_eq!(host.wakes.load(Ordering::Relaxed), 1);
+    write(&test.log, &host, 100).unwrap();
+    assert_eq!(host.wakes.load(Ordering::Relaxed), 1, "the thread knows");
+    assert!(tend(0).is_some());
+    assert!(tend(99).is_some());
+    assert_eq!(test.log.chore(), LogChore::Sync, "not due before the interval");
+    assert!(tend(100).is_some());
+    assert_eq!(test.log.chore(), LogChore::Mark);
+    let unmarked = test.log.lock(&host).lsn();
+    tend(100);
+    tend(110);
+    assert_eq!(test.log.chore(), LogChore::Rest);
+    assert!(test.log.lock(&host).lsn() > unmarked);
+    assert_eq!(tend(111), Some(Duration::from_secs(1)), "then it gives its reserve back");
+    write(&test.log, &host, 100).unwrap();
+    assert_eq!(host.wakes.load(Ordering::Relaxed), 2, "the thread is told, though it looks again");
+    test.log.tend_now(&host).unwrap();
+    test.log.tend_now(&host).unwrap();
+    assert_eq!(tend(2000), None, "nobody looks until it is told");
+}
+
+/// An interval that is counted from a time that never comes again would never end.
+#[test]
+fn a_clock_that_goes_back_stops_no_sync() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let tend = |millis| test.log.tend(&host, Duration::from_millis(millis), INTERVAL).unwrap();
+    write(&test.log, &host, 100).unwrap();
+    tend(1_000_000);
+    tend(5);
+    tend(104);
+    assert_eq!(test.log.chore(), LogChore::Sync, "not due before the interval");
+    tend(105);
+    assert_eq!(test.log.chore(), LogChore::Mark);
+}
+
+/// The lengths of the segment files, in the order of their names.
+fn lengths(test: &TestLog) -> Vec<u64> {
+    let entries = test.mem.list(std::path::Path::new("/db"), "").unwrap();
+    entries.into_iter().map(|entry| entry.len).collect()
+}
+
+#[test]
+fn segments_grow_with_what_is_written_and_shrink_at_rest() {
+    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    write(&test.log, &host, 10).unwrap();
+    assert_eq!(lengths(&test), [SEGMENT_BYTES_MIN], "a store that was hardly written to");
+    for _ in 0..100 {
+        write(&test.log, &host, 1 << 20).unwrap();
+        test.log.ensure_reserve(&host).unwrap();
+    }
+    let grown = lengths(&test);
+    assert_eq!(grown.iter().max(), Some(&(64 << 20)), "{grown:?}");
+    assert!(grown.len() <= 8, "making one takes three syncs: {grown:?}");
+    for _ in 0..3 {
+        test.log.tend_now(&host).unwrap();
+    }
+    assert_eq!(test.log.chore(), LogChore::Rest);
+    assert_eq!(host.listed().len(), test.log.lock(&host).begun().len(), "no reserve is kept");
+    for _ in 0..20 {
+        test.log.release_reserve(&host).unwrap();
+    }
+    let recent = test.log.lock(&host).state.recent_bytes;
+    assert_eq!(test.log.segment_bytes(recent), SEGMENT_BYTES_MIN);
+}
+
+#[test]
+fn a_log_at_rest_takes_no_more_space_than_its_frames() {
+    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    for _ in 0..4000 {
+        write(&test.log, &host, 10_000).unwrap();
+    }
+    let capacity = 1 << 30;
+    test.mem.set_capacity(Some(capacity));
+    test.log.sync_all(&host).unwrap();
+    test.log.release_reserve(&host).unwrap();
+    let taken = capacity - test.mem.free_bytes(std::path::Path::new("/db")).unwrap();
+    assert!(taken < 41_000_000, "{taken} bytes for 40 MB of frames");
+    // It goes on where it was.
+    let seq = write(&test.log, &host, 100).unwrap();
+    test.log.sync_all(&host).unwrap();
+    let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &host.listed()).unwrap().last(), Some(&seq));
+}
+
+#[test]
+fn a_segment_that_the_disk_has_no_room_for_is_made_as_long_as_it_can_be() {
+    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    test.log.lock(&host).state.recent_bytes = 64 << 20;
+    test.mem.set_capacity(Some(10 << 20));
+    write(&test.log, &host, 100).unwrap();
+    assert_eq!(lengths(&test), [8 << 20]);
+    test.mem.set_capacity(Some(100));
+    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    test.mem.set_capacity(Some(100));
+    assert_eq!(write(&test.log, &host, 100).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(test.segment_files().is_empty());
+}
+
+/// The manifest refuses every segment: each attempt made another file, which nothing removed.
+#[test]
+fn refused_segments_leave_one_file_and_none_after_healing() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    host.refuses_edits.store(true, Ordering::Relaxed);
+    for _ in 0..100 {
+        write(&test.log, &host, 100).unwrap_err();
+    }
+    assert_eq!(test.segment_files().len(), 1);
+    // One that needs a longer segment cannot use it.
+    write(&test.log, &host, 10_000).unwrap_err();
+    assert_eq!(test.segment_files().len(), 2);
+    host.refuses_edits.store(false, Ordering::Relaxed);
+    let seq = write(&test.log, &host, 100).unwrap();
+    assert_eq!(test.segment_files().len(), 1);
+    assert_eq!(batches_in(&test.mem, &host.listed()).unwrap(), [seq]);
+}
+
+#[test]
+fn a_log_that_ends_cleanly_names_its_end() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    write(&test.log, &host, 100).unwrap();
+    test.log.lock(&host).close().unwrap();
+    let edits = host.edits.lock();
+    let Some([Change::LogClosed(cut)]) = edits.last().map(Vec::as_slice) else {
+        panic!("the last edit closes the log: {edits:?}");
+    };
+    assert_eq!((cut.last_seq.get(), cut.segment), (1, FileNo(1)));
+    assert_eq!(test.log.durable_seq().get(), 1);
+}
+
+#[test]
+fn a_segment_that_could_not_be_begun_leaves_the_manifest_with_the_next_one() {
+    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    write(&test.log, &host, 100).unwrap();
+    for _ in 0..3 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    // Full; the header of the next segment is torn.
+    test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(10)));
+    write(&test.log, &host, 1000).unwrap_err();
+    let listed = host.listed();
+    let seq = write(&test.log, &host, 100).unwrap();
+    assert_ne!(host.listed(), listed, "the spoiled one is gone");
+    assert_eq!(batches_in(&test.mem, &host.listed()).unwrap(), [1, 2, 3, 4, seq]);
+}

@@ -1,0 +1,254 @@
+//! [`LogWriter`]: frames into the buffer, and the buffer into the present segment.
+//!
+//! Used by the commit path, which leads, and by marks and the clean end of the log. Frames are
+//! encoded for a place behind the buffer, so whoever encodes asks [`LogWriter::has_room`] first
+//! and appends what is there if it says no.
+
+use std::collections::VecDeque;
+
+use parking_lot::MutexGuard;
+
+use super::{Log, LogHost};
+use crate::db::verify::Begun;
+use crate::error::Result;
+use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
+use crate::version::{Change, LogCut};
+use crate::wal::{Control, FramePlace, LogPlace, Lsn, Reserved, Section, SegmentWriter, frame};
+
+/// A buffer that grew beyond this for one large batch is given back.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
+/// More than any control frame takes.
+const CONTROL_BYTES_MAX: usize = 128;
+
+/// What the holder of the writer's lock owns.
+pub(super) struct WriterState {
+    /// The next sequence number.
+    next_seq: SeqNo,
+    /// Frames that are encoded and not yet appended.
+    pub(super) buffer: Vec<u8>,
+    /// The last sequence number in a frame, appended or in the buffer.
+    encoded_seq: SeqNo,
+    /// The last sequence number in an appended frame.
+    pub(super) logged_seq: SeqNo,
+    pub(super) segment: Option<SegmentWriter>,
+    /// Whether a segment was begun since this was last taken.
+    pub(super) segment_switched: bool,
+    /// A segment that is ready to be begun.
+    pub(super) reserve: Option<(Reserved, FileNo)>,
+    /// Segments that were made and that the manifest refused. It may list one on the device until
+    /// its next edit, so their files stay until then; the next segment is one of them.
+    pub(super) unlisted: Vec<(Reserved, FileNo)>,
+    /// Bytes that were appended of late: all since the log was last at rest, and less and less of
+    /// what came before.
+    pub(super) recent_bytes: u64,
+    /// Closed segments that are still live.
+    pub(super) closed: VecDeque<Begun>,
+    /// Live segments that will never be used.
+    pub(super) spoiled: Vec<FileNo>,
+    /// Whether a spoiled segment may hold a header that ends the present one here.
+    pub(super) must_switch: bool,
+    /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
+    switches: Vec<Control>,
+    switches_encoded: usize,
+}
+
+impl WriterState {
+    pub(super) fn new(last_seq: SeqNo) -> WriterState {
+        WriterState {
+            next_seq: last_seq.plus(1),
+            buffer: Vec::new(),
+            encoded_seq: last_seq,
+            logged_seq: last_seq,
+            segment: None,
+            segment_switched: false,
+            reserve: None,
+            unlisted: Vec::new(),
+            recent_bytes: 0,
+            closed: VecDeque::new(),
+            spoiled: Vec::new(),
+            must_switch: false,
+            switches: Vec::new(),
+            switches_encoded: 0,
+        }
+    }
+
+    /// Throws away what is encoded; the memtable switches in it stay due.
+    pub(super) fn clear_buffer(&mut self) {
+        self.buffer.clear();
+        self.encoded_seq = self.logged_seq;
+        self.switches_encoded = 0;
+    }
+
+    pub(super) fn lsn(&self) -> Lsn {
+        self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
+    }
+
+    /// Whether `len` more bytes fit behind the buffer.
+    fn fits(&self, len: usize) -> bool {
+        let Some(segment) = &self.segment else { return false };
+        !self.must_switch && !segment.is_failed() && segment.fits(self.buffer.len() + len)
+    }
+
+    /// The most that encoding the pending memtable switches takes, in bytes.
+    pub(super) fn switches_len_max(&self) -> usize {
+        (self.switches.len() - self.switches_encoded) * frame::CONTROL_FRAME_LEN_MAX
+    }
+
+    /// The place behind the buffer, for a frame that attests `durable`.
+    fn place(&self, durable: Lsn) -> FramePlace {
+        let segment = self.segment.as_ref().expect("a frame that fits has a segment");
+        let header = segment.header();
+        let offset = segment.offset() + self.buffer.len() as u64;
+        let lsn = header.lsn_at(offset);
+        FramePlace {
+            salt: header.salt,
+            epoch: header.epoch,
+            offset,
+            lsn,
+            durable: durable.min(lsn),
+        }
+    }
+}
+
+/// The log, held by the one who may append to it.
+pub(in crate::db) struct LogWriter<'a> {
+    pub(super) log: &'a Log,
+    pub(super) host: &'a dyn LogHost,
+    pub(super) state: MutexGuard<'a, WriterState>,
+}
+
+impl LogWriter<'_> {
+    /// The sequence number that is taken next.
+    pub(in crate::db) fn next_seq(&self) -> SeqNo {
+        self.state.next_seq
+    }
+
+    /// Takes the next `count` sequence numbers and returns the first. They are used up even if
+    /// nothing comes of them.
+    pub(in crate::db) fn take_seqs(&mut self, count: u64) -> SeqNo {
+        let first = self.state.next_seq;
+        self.state.next_seq = first.plus(count);
+        first
+    }
+
+    /// Where the log ends, without the buffer.
+    pub(in crate::db) fn lsn(&self) -> Lsn {
+        self.state.lsn()
+    }
+
+    /// Whether a batch fits into the present segment behind what is encoded.
+    pub(in crate::db) fn has_room(&self, sections: &[Section<'_>]) -> bool {
+        self.state.fits(frame::batch_frame_len_max(sections) + self.state.switches_len_max())
+    }
+
+    /// Encodes a batch into the buffer, under the next `operations` sequence numbers, which the
+    /// caller takes; returns where its frame begins. Begins a segment if the present one has no
+    /// room; the buffer is appended before that, see [`LogWriter::append`].
+    ///
+    /// # Errors
+    /// Those of a new segment. Nothing is encoded then.
+    pub(in crate::db) fn encode_batch(
+        &mut self,
+        sections: &[Section<'_>],
+        operations: u64,
+    ) -> Result<Lsn> {
+        // Asked again: a failed append has begun the next segment already, and perhaps encoded
+        // memtable switches for it.
+        if !self.has_room(sections) {
+            self.begin_segment(frame::batch_frame_len_max(sections))?;
+        }
+        self.encode_switches();
+        let place = self.state.place(self.log.durable_lsn());
+        let lsn = place.lsn;
+        let first = self.state.next_seq;
+        let previous = self.state.encoded_seq;
+        frame::encode_batch(&mut self.state.buffer, &place, first, previous, sections);
+        self.state.encoded_seq = first.plus(operations - 1);
+        Ok(lsn)
+    }
+
+    /// Notes that what the next frames hold for `partition` goes to `memtable`.
+    pub(in crate::db) fn note_switch(&mut self, partition: PartitionId, memtable: MemtableId) {
+        self.state.switches.push(Control::MemtableSwitch { partition, memtable });
+    }
+
+    /// Encodes the memtable switches that are not in the buffer yet: what follows goes to the new
+    /// memtables.
+    pub(super) fn encode_switches(&mut self) {
+        for idx in self.state.switches_encoded..self.state.switches.len() {
+            let control = self.state.switches[idx];
+            self.encode_control(control);
+        }
+        self.state.switches_encoded = self.state.switches.len();
+    }
+
+    fn encode_control(&mut self, control: Control) {
+        let place = self.state.place(self.log.durable_lsn());
+        let previous = self.state.encoded_seq;
+        frame::encode_control(&mut self.state.buffer, &place, previous, control);
+    }
+
+    /// Appends the buffer to the segment: one `write`.
+    ///
+    /// # Errors
+    /// Then none of the frames that were in the buffer count, now or after a crash.
+    pub(in crate::db) fn append(&mut self) -> Result<()> {
+        if self.state.buffer.is_empty() {
+            return Ok(());
+        }
+        let state = &mut *self.state;
+        let segment = state.segment.as_mut().expect("a frame was encoded for it");
+        let appended = segment.append(&state.buffer);
+        let lsn = segment.lsn();
+        let len = state.buffer.len();
+        if let Err(error) = appended {
+            state.clear_buffer();
+            // Any part of the buffer may have reached the file. The next segment's header, which
+            // says that none of it counts, is durable before the writers hear of the failure. If
+            // no segment can be begun now, the next write tries again.
+            let _ = self.begin_segment(0);
+            return Err(error);
+        }
+        state.buffer.clear();
+        state.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        state.logged_seq = state.encoded_seq;
+        state.switches.drain(..state.switches_encoded);
+        state.switches_encoded = 0;
+        state.recent_bytes = state.recent_bytes.saturating_add(len as u64);
+        self.host.counters().wal_bytes.add(len as u64);
+        self.log.note_appended(lsn, self.state.logged_seq);
+        self.log.tell_thread(self.host);
+        Ok(())
+    }
+
+    /// Appends a control frame.
+    pub(super) fn append_control(&mut self, control: Control) -> Result<()> {
+        if !self.state.fits(CONTROL_BYTES_MAX + self.state.switches_len_max()) {
+            self.append()?;
+            self.begin_segment(CONTROL_BYTES_MAX)?;
+        }
+        self.encode_switches();
+        self.encode_control(control);
+        self.append()
+    }
+
+    /// Ends the log cleanly: a last frame, then a durable edit that names the log's end.
+    pub(in crate::db) fn close(&mut self) -> Result<()> {
+        if self.state.segment.is_none() {
+            return Ok(());
+        }
+        self.log.sync_all(self.host)?;
+        self.remove_unused()?;
+        self.append_control(Control::CleanClose { manifest_edit: self.host.durable_edit() })?;
+        self.log.sync_all(self.host)?;
+        let segment = self.state.segment.as_ref().expect("a frame was just appended");
+        let LogPlace { segment, offset } = segment.end();
+        let cut = LogCut { segment, offset, last_seq: self.state.logged_seq };
+        self.host.install_edit(vec![Change::LogClosed(cut)])?;
+        if self.log.settings.fs.caps().punch {
+            // The log is closed whatever becomes of this, and the next open removes the file.
+            let _ = self.give_back();
+        }
+        Ok(())
+    }
+}

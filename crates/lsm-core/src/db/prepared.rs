@@ -1,0 +1,113 @@
+//! A batch on its way: encoded and hashed by `write.rs` without a lock, logged and applied by
+//! `commit.rs`.
+
+use std::sync::Arc;
+
+use crate::batch::SectionReader;
+use crate::error::Result;
+use crate::options::Durability;
+use crate::partition::PartitionState;
+use crate::wal::Section;
+
+/// The operations of a batch on one partition, encoded and hashed outside any lock.
+#[derive(Clone)]
+pub(super) struct PreparedSection {
+    pub(super) partition: Arc<PartitionState>,
+    pub(super) operations: u32,
+    pub(super) checksum: u64,
+    pub(super) bytes: Arc<[u8]>,
+    /// The rules that the keys were checked against.
+    pub(super) rules_epoch: u32,
+}
+
+impl PreparedSection {
+    /// Looks again at the rules, if they changed since the keys were checked.
+    pub(super) fn check_rules(&self) -> Result<()> {
+        if self.partition.rules_epoch() == self.rules_epoch {
+            return Ok(());
+        }
+        let mut operations = SectionReader::new(&self.bytes);
+        while let Some(operation) =
+            operations.next_operation().expect("db/write.rs encoded this section")
+        {
+            self.partition.check_key(&self.bytes[operation.key])?;
+        }
+        Ok(())
+    }
+
+    fn as_section(&self) -> Section<'_> {
+        Section {
+            partition: self.partition.id,
+            operations: self.operations,
+            checksum: self.checksum,
+            bytes: &self.bytes,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Prepared {
+    pub(super) sections: Sections,
+    pub(super) durability: Durability,
+}
+
+/// The sections of a batch; the usual batch has one and allocates no list for it.
+#[derive(Clone)]
+pub(super) enum Sections {
+    One(PreparedSection),
+    Many(Vec<PreparedSection>),
+}
+
+impl Sections {
+    fn as_slice(&self) -> &[PreparedSection] {
+        match self {
+            Sections::One(section) => std::slice::from_ref(section),
+            Sections::Many(sections) => sections,
+        }
+    }
+}
+
+impl Prepared {
+    pub(super) fn sections(&self) -> &[PreparedSection] {
+        self.sections.as_slice()
+    }
+
+    /// A batch never mixes logged and unlogged partitions: `db/write.rs` sees to it.
+    pub(super) fn is_logged(&self) -> bool {
+        self.sections()[0].partition.logged
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.sections().iter().map(|section| u64::from(section.operations)).sum()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.sections().iter().map(|section| section.bytes.len()).sum()
+    }
+
+    /// What its frame holds.
+    pub(super) fn frame(&self) -> FrameSections<'_> {
+        match &self.sections {
+            Sections::One(section) => FrameSections::One([section.as_section()]),
+            Sections::Many(sections) => {
+                FrameSections::Many(sections.iter().map(PreparedSection::as_section).collect())
+            }
+        }
+    }
+}
+
+/// The sections of a batch as a frame takes them; again without a list for one.
+pub(super) enum FrameSections<'a> {
+    One([Section<'a>; 1]),
+    Many(Vec<Section<'a>>),
+}
+
+impl<'a> FrameSections<'a> {
+    pub(super) fn as_slice(&self) -> &[Section<'a>] {
+        match self {
+            FrameSections::One(section) => section,
+            FrameSections::Many(sections) => sections,
+        }
+    }
+}

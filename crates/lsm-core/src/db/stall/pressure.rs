@@ -1,0 +1,81 @@
+//! How much writes are held back, and by what: pure functions of what a partition holds.
+
+use crate::compaction::compaction_debt;
+use crate::partition::PartitionState;
+
+/// Pressure at which writes stop.
+pub(super) const STOP: u32 = 1000;
+/// Level-0 tables, as a multiple of what triggers a compaction: slowed from, stopped at.
+pub(in crate::db) const LEVEL0_SOFT: u64 = 5;
+pub(in crate::db) const LEVEL0_HARD: u64 = 12;
+/// Compaction debt, as a multiple of the first level's size: slowed from, stopped at.
+pub(in crate::db) const DEBT_SOFT: u64 = 16;
+pub(in crate::db) const DEBT_HARD: u64 = 128;
+/// Sealed memtables, in halves of the write buffer: slowed from, stopped at.
+pub(in crate::db) const SEALED_SOFT: u64 = 4;
+pub(in crate::db) const SEALED_HARD: u64 = 6;
+
+/// What holds writes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::db) enum Cause {
+    /// The depth of the partition's level 0.
+    Level0,
+    /// What the partition's compactions have to move.
+    Debt,
+    /// The sealed memtables of all partitions.
+    Sealed,
+}
+
+impl Cause {
+    /// It in the words of health, stats and errors.
+    pub(in crate::db) fn told(self) -> &'static str {
+        match self {
+            Cause::Level0 => "level-0 tables",
+            Cause::Debt => "compaction debt",
+            Cause::Sealed => "memtables that wait for a flush",
+        }
+    }
+}
+
+/// How much writes are held back, in thousandths, and by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::db) struct Pressure {
+    pub(in crate::db) permille: u32,
+    pub(in crate::db) cause: Cause,
+}
+
+impl Pressure {
+    pub(super) fn of(cause: Cause, got: u64, soft: u64, hard: u64) -> Pressure {
+        Pressure { permille: share(got, soft, hard), cause }
+    }
+
+    pub(super) fn or_worse(self, other: Pressure) -> Pressure {
+        if other.permille > self.permille { other } else { self }
+    }
+
+    /// What listeners hear of when it changes: whether writes are stopped, and why.
+    pub(super) fn shown(self) -> Option<(bool, Cause)> {
+        (self.permille > 0).then_some((self.permille >= STOP, self.cause))
+    }
+}
+
+/// How far `got` is from `soft` to `hard`, in thousandths.
+pub(super) fn share(got: u64, soft: u64, hard: u64) -> u32 {
+    let range = hard.saturating_sub(soft).max(1);
+    let permille = u128::from(got.saturating_sub(soft)) * u128::from(STOP) / u128::from(range);
+    permille.min(u128::from(STOP)) as u32
+}
+
+/// What holds back writes to this partition alone.
+pub(super) fn own_pressure(partition: &PartitionState) -> Pressure {
+    let view = partition.view();
+    let options = &view.version.options;
+    let level0 = view.version.levels[0].tables().len() as u64;
+    let trigger = u64::from(options.level0_tables);
+    let base = options.level_base_bytes;
+    let debt = compaction_debt(&view.version);
+    let soft = base.saturating_mul(DEBT_SOFT);
+    let hard = base.saturating_mul(DEBT_HARD);
+    let level0 = Pressure::of(Cause::Level0, level0, trigger * LEVEL0_SOFT, trigger * LEVEL0_HARD);
+    level0.or_worse(Pressure::of(Cause::Debt, debt, soft, hard))
+}

@@ -1,0 +1,193 @@
+//! A database of nothing but a log, for the tests of the parts of the write path.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::commit::CommitHost;
+use super::log::{Log, LogHost, LogSettings, LogWriter};
+use super::prepared::Prepared;
+use crate::batch::SectionReader;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{FileKind, FileName};
+use crate::fs::{FaultFs, Fs, MemFs};
+use crate::hooks::PartitionHooks;
+use crate::memtable::SlabPool;
+use crate::options::PartitionOptions;
+use crate::partition::PartitionState;
+use crate::stats::Counters;
+use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
+use crate::version::{Change, FileNumbers, PartitionVersion};
+use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
+
+pub(super) const DB: DbId = DbId(7);
+pub(super) const EPOCH: Epoch = Epoch(3);
+const DIR: &str = "/db";
+
+/// A host that keeps what it is told. Its manifest is durable at once.
+#[derive(Default)]
+pub(super) struct TestHost {
+    pub(super) edits: Mutex<Vec<Vec<Change>>>,
+    listed: Mutex<BTreeSet<FileNo>>,
+    pub(super) refuses_edits: AtomicBool,
+    pub(super) failures: Mutex<Vec<Error>>,
+    pub(super) wakes: AtomicU64,
+    /// A batch that begins with this key is refused.
+    pub(super) refused_key: Mutex<Option<String>>,
+    /// Groups that were committed.
+    pub(super) groups: AtomicU64,
+    counters: Counters,
+}
+
+impl TestHost {
+    /// Files of the log that were synced.
+    pub(super) fn syncs(&self) -> u64 {
+        self.counters.wal_syncs.get()
+    }
+
+    /// The live segments.
+    pub(super) fn listed(&self) -> Vec<FileNo> {
+        self.listed.lock().iter().copied().collect()
+    }
+}
+
+impl LogHost for TestHost {
+    fn install_edit(&self, changes: Vec<Change>) -> Result<()> {
+        if self.refuses_edits.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Io, "no edits today"));
+        }
+        let mut listed = self.listed.lock();
+        for change in &changes {
+            match change {
+                Change::SegmentAdded { file, .. } => assert!(listed.insert(*file), "added twice"),
+                Change::SegmentRemoved { file } => assert!(listed.remove(file), "not there"),
+                _ => {}
+            }
+        }
+        self.edits.lock().push(changes);
+        Ok(())
+    }
+
+    fn durable_edit(&self) -> u64 {
+        self.edits.lock().len() as u64
+    }
+
+    fn is_segment_listed(&self, number: FileNo) -> Result<bool> {
+        Ok(self.listed.lock().contains(&number))
+    }
+
+    fn sync_values(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn log_failed(&self, error: &Error) {
+        self.failures.lock().push(error.clone());
+    }
+
+    fn wake_log_thread(&self) {
+        self.wakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl CommitHost for TestHost {
+    fn epoch(&self) -> Epoch {
+        EPOCH
+    }
+
+    fn check_batch(&self, batch: &Prepared) -> Result<()> {
+        let bytes = &batch.sections()[0].bytes;
+        let first = SectionReader::new(bytes).next_operation().unwrap().unwrap();
+        match &*self.refused_key.lock() {
+            Some(key) if key.as_bytes() == &bytes[first.key] => {
+                Err(Error::new(ErrorKind::ReservedKey, "refused"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn after_group(&self, _: &mut LogWriter<'_>) {
+        self.groups.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A partition without tables.
+pub(super) fn partition(logged: bool) -> Arc<PartitionState> {
+    partition_with(0, logged)
+}
+
+/// As [`partition`], with this id.
+pub(super) fn partition_with(id: u32, logged: bool) -> Arc<PartitionState> {
+    let version = PartitionVersion {
+        id: PartitionId(id),
+        name: format!("partition-{id}").into(),
+        options: Arc::new(PartitionOptions { logged, ..PartitionOptions::default() }),
+        levels: Default::default(),
+        flushed_through: SeqNo::ZERO,
+        created_at_edit: 1,
+        hooks: Arc::new([]),
+        store_sections: Vec::new(),
+    };
+    let slabs = Arc::new(SlabPool::new(0));
+    Arc::new(PartitionState::new(Arc::new(version), PartitionHooks::default(), &slabs))
+}
+
+/// A log over a file system in memory that can be told to fail.
+pub(super) struct TestLog {
+    pub(super) mem: MemFs,
+    pub(super) faults: FaultFs,
+    pub(super) log: Log,
+}
+
+impl TestLog {
+    /// With segments of at most `segment_bytes_max` bytes.
+    pub(super) fn new(segment_bytes_max: u64) -> TestLog {
+        let mem = MemFs::new();
+        let faults = FaultFs::over_mem(mem.clone());
+        faults.create_dir(Path::new(DIR)).unwrap();
+        let settings = LogSettings {
+            fs: Arc::new(faults.clone()),
+            dir: DIR.into(),
+            db_id: DB,
+            epoch: EPOCH,
+            numbers: Arc::new(FileNumbers::new(FileNo(1))),
+            segment_bytes_max,
+        };
+        TestLog { mem, faults, log: Log::new(settings, SeqNo::ZERO) }
+    }
+
+    /// The segment files that exist.
+    pub(super) fn segment_files(&self) -> Vec<String> {
+        let names = self.mem.list(Path::new(DIR), "").unwrap().into_iter();
+        names.map(|entry| entry.name).filter(|name| name.ends_with(".wal")).collect()
+    }
+}
+
+/// The first sequence numbers of the batches that a reader finds in `segments` of `mem`.
+pub(super) fn batches_in(mem: &MemFs, segments: &[FileNo]) -> Result<Vec<u64>> {
+    let mut sources = Vec::new();
+    for number in segments {
+        let path = FileName::new(FileKind::Wal, *number, EPOCH).path(Path::new(DIR));
+        let file = mem.open_read(&path)?;
+        sources.push(SegmentSource { number: *number, epoch: EPOCH, path, file });
+    }
+    let mut reader = LogReader::new(sources, LogReaderOptions::new(DB))?;
+    let mut found = Vec::new();
+    while let Some(frame) = reader.next_frame()? {
+        if let Record::Batch(batch) = frame.record {
+            found.push(batch.first_seq.get());
+        }
+    }
+    reader.end()?;
+    Ok(found)
+}
