@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::engine::{self, Existing, Target};
 use crate::output::{Failure, Output};
+use crate::progress;
 
 /// Arguments of `compact`.
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,13 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<(), Failure> {
         false => vec![args.target.partition.clone()],
     };
     for name in &names {
-        existing.partition(name)?.compact(..)?;
+        let partition = existing.partition(name)?;
+        let before = existing.db.stats().compaction_read_bytes;
+        progress::during(
+            &format!("compacting {name:?}"),
+            || progress::compacted(&existing.db, name, before),
+            || partition.compact(..),
+        )?;
     }
     existing.db.wait_idle()?;
     let mut out = Output::new(args.target.json);

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use serde_json::json;
 use siltstone::Db;
 
+use crate::bytes::Encoding;
 use crate::engine::{Existing, Target};
-use crate::output::{Bytes, Failure, Output};
+use crate::output::{Failure, Output};
+use crate::progress;
 
 /// Arguments of `checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -25,7 +27,11 @@ pub(crate) struct CheckpointArgs {
 /// Copies a database; what can be linked is.
 pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
     let existing = Existing::open(&args.database)?;
-    existing.db.checkpoint(&args.folder)?;
+    progress::during(
+        "copying",
+        || progress::folder_bytes(&args.folder),
+        || existing.db.checkpoint(&args.folder),
+    )?;
     let mut out = Output::new(args.json);
     let folder = args.folder.display().to_string();
     out.line(format_args!("checkpoint in {folder}"), &json!({ "checkpoint": folder }))?;
@@ -46,21 +52,25 @@ pub(crate) struct ExportArgs {
     /// Key behind the last
     #[arg(long)]
     to: Option<OsString>,
-    /// Keys are given in hex
-    #[arg(long)]
-    hex: bool,
+    #[command(flatten)]
+    encoding: Encoding,
 }
 
 /// Writes entries to tables that any database takes in.
 pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
-    let bytes = Bytes::new(args.hex);
-    let key = |text: &Option<OsString>| text.as_ref().map(|t| bytes.argument(t)).transpose();
+    let bytes = args.encoding.bytes();
     let range = (
-        key(&args.from)?.map_or(Bound::Unbounded, Bound::Included),
-        key(&args.to)?.map_or(Bound::Unbounded, Bound::Excluded),
+        bytes.optional(args.from.as_ref())?.map_or(Bound::Unbounded, Bound::Included),
+        bytes.optional(args.to.as_ref())?.map_or(Bound::Unbounded, Bound::Excluded),
     );
     let existing = Existing::open(&args.target.database)?;
-    let summary = existing.partition(&args.target.partition)?.export(range, &args.folder)?;
+    let partition = existing.partition(&args.target.partition)?;
+    let summary = progress::during(
+        "exporting",
+        || progress::folder_bytes(&args.folder),
+        || partition.export(range, &args.folder),
+    )?;
+    drop(partition);
     let entries = summary.entries;
     let tables = summary.tables;
     let mut out = Output::new(args.target.json);

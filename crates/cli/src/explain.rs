@@ -8,8 +8,9 @@ use std::ffi::OsString;
 use serde_json::{Value, json};
 use siltstone::metahive::{EntryFault, ExplainedMetadata, ExplainedVersion, Explanation, Sealing};
 
+use crate::bytes::{Bytes, Encoding};
 use crate::engine::{Existing, Target};
-use crate::output::{Bytes, Failure, Output};
+use crate::output::{Failure, Output};
 use crate::parts::{self, damage_json, printable};
 
 /// Arguments of `explain`.
@@ -19,14 +20,13 @@ pub(crate) struct Args {
     target: Target,
     /// The key
     key: OsString,
-    /// The key is given in hex
-    #[arg(long)]
-    hex: bool,
+    #[command(flatten)]
+    encoding: Encoding,
 }
 
 /// Prints what is known of a key.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let bytes = Bytes::new(args.hex);
+    let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
@@ -103,7 +103,7 @@ pub(crate) fn sealing_json(sealing: &Sealing) -> Value {
 /// The faults of an entry, as an object.
 pub(crate) fn fault_json(fault: &EntryFault) -> Value {
     json!({
-        "key": Bytes::Escaped.text(&fault.key),
+        "key": Bytes::Text.text(&fault.key),
         "sequence": fault.seq.get(),
         "kind": format!("{:?}", fault.kind),
         "offset": fault.at.block_offset,

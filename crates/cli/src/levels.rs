@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use siltstone::raw::SstMeta;
 
+use crate::bytes::Bytes;
 use crate::engine::{Existing, partition_names};
-use crate::output::{Bytes, Failure, Output, note};
+use crate::output::{Failure, Output, note};
 use crate::stats::bytes;
 
 /// Longest key that is printed in a table for people, in characters.
@@ -110,7 +111,7 @@ fn range(tables: &[Placed]) -> Option<(&[u8], &[u8])> {
 
 /// A key for people: escaped, and cut where it is long.
 fn short_key(key: &[u8]) -> String {
-    let text = Bytes::Escaped.text(key);
+    let text = Bytes::Text.text(key);
     match text.char_indices().nth(KEY_CHARS_MAX) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text,
@@ -153,7 +154,7 @@ fn text(shapes: &[Shape], each_table: bool) -> String {
 }
 
 fn json(shapes: &[Shape]) -> Value {
-    let key = |key: &[u8]| Bytes::Escaped.text(key);
+    let key = |key: &[u8]| Bytes::Text.text(key);
     let table = |Placed { meta, .. }: &Placed| {
         json!({
             "file": meta.file.0,

@@ -14,7 +14,7 @@ mod rows;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -22,8 +22,10 @@ use serde_json::json;
 use siltstone::limits::USER_KEY_BYTES_MAX;
 use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition};
 
+use crate::bytes::Bytes;
 use crate::engine::{self, Existing, Target};
-use crate::output::{Bytes, Failure, Output, note};
+use crate::output::{Failure, Output, note};
+use crate::progress;
 
 /// A batch is written beyond so many bytes; an entry as large as that is written alone.
 const BATCH_BYTES: usize = 1 << 20;
@@ -52,7 +54,7 @@ enum Format {
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Folder or file to load
+    /// Folder or file to load; - is standard input
     source: PathBuf,
     /// Format of the source
     #[arg(long, value_enum)]
@@ -66,6 +68,9 @@ pub(crate) struct Args {
 
 /// Loads, or compares.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if is_standard_input(&args.source) && !matches!(args.format, Format::Files) {
+        return if args.check { check(args) } else { load(args) };
+    }
     if !args.source.exists() {
         return Err(Failure::NotFound(format!("no {}", args.source.display())));
     }
@@ -105,7 +110,7 @@ impl Named {
     fn add(&mut self, key: &[u8], why: &str) {
         self.count += 1;
         if self.count <= NAMED_MAX {
-            note(format_args!("{} {}: {why}", self.what, Bytes::Escaped.text(key)));
+            note(format_args!("{} {}: {why}", self.what, Bytes::Text.text(key)));
         } else if self.count == NAMED_MAX + 1 {
             note(format_args!("{} more; not named", self.what));
         }
@@ -118,9 +123,14 @@ fn load(args: &Args) -> Result<(), Failure> {
     let mut loader = Loader::new(&db, &partition);
     let mut skipped = Named::new("skipped");
     let mut refused = Named::new("skipped");
-    each_entry(args, &mut skipped, &mut |key, value| loader.add(key, value, &mut refused))?;
+    let bar = progress::counting("loading");
+    each_entry(args, &mut skipped, &mut |key, value| {
+        bar.inc((key.len() + value.len()) as u64);
+        loader.add(key, value, &mut refused)
+    })?;
     loader.write(&mut refused)?;
     db.flush()?;
+    bar.finish_and_clear();
 
     let entries = loader.entries;
     let bytes = loader.bytes;
@@ -295,13 +305,24 @@ fn each_file(
     Ok(())
 }
 
+fn is_standard_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
 #[expect(clippy::disallowed_methods, reason = "the source is no database")]
+fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
+    if is_standard_input(path) {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
 fn each_line(
     path: &Path,
     sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let file = fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
-    for (at, line) in BufReader::new(file).split(b'\n').enumerate() {
+    for (at, line) in open(path)?.split(b'\n').enumerate() {
         let line = line.map_err(|e| Failure::io("read", path, &e))?;
         let Some(tab) = line.iter().position(|&byte| byte == b'\t') else {
             let place = path.display();
@@ -312,15 +333,13 @@ fn each_line(
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the source is no database")]
 fn each_row(
     path: &Path,
     format: Format,
     columns: &rows::Columns,
     sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let file = fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
-    let file = BufReader::new(file);
+    let file = open(path)?;
     let read = match format {
         Format::Jsonl => rows::each_json_line(file, sink),
         _ => rows::each_table_row(file, matches!(format, Format::Csv), columns, sink),

@@ -9,6 +9,7 @@
 
 mod admin;
 mod bench;
+mod bytes;
 mod dump;
 mod engine;
 mod exchange;
@@ -17,6 +18,7 @@ mod levels;
 mod load;
 mod output;
 mod parts;
+mod progress;
 mod read;
 mod scrub;
 mod stats;
@@ -25,9 +27,9 @@ mod write;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::output::Failure;
+use crate::output::{Failure, Output};
 
 /// Benchmarks, loads, reads and looks into siltstone databases.
 #[derive(Debug, Parser)]
@@ -75,6 +77,24 @@ enum Command {
     Export(exchange::ExportArgs),
     /// Takes an export in
     Ingest(exchange::IngestArgs),
+    /// Prints a script that completes the arguments of this command in a shell
+    Completions(Completions),
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, clap::Args)]
+struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    shell: clap_complete::Shell,
+}
+
+fn completions(args: &Completions) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "siltstone", &mut script);
+    let mut out = Output::new(false);
+    out.raw(&script)?;
+    out.finish()
 }
 
 fn run(command: Command) -> Result<(), Failure> {
@@ -97,6 +117,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Checkpoint(args) => exchange::checkpoint(&args),
         Command::Export(args) => exchange::export(&args),
         Command::Ingest(args) => exchange::ingest(&args),
+        Command::Completions(args) => completions(&args),
     }
 }
 
@@ -124,7 +145,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_arguments_do_not_contradict_each_other() {

@@ -1,11 +1,10 @@
 //! The output of the command, and its exit status.
 //!
-//! Every subcommand writes through [`Output`] and fails with a [`Failure`]. Keys and values are
-//! printed escaped or in hex, so that a terminal never sees raw bytes unless `--raw` asks.
+//! Every subcommand writes through [`Output`] and fails with a [`Failure`]. Keys and values become
+//! text in `bytes.rs`.
 //!
 //! Invariant: a reader that closes the pipe (`| head`) ends the command quietly.
 
-use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::path::Path;
@@ -82,51 +81,6 @@ pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// The form of printed bytes and of arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bytes {
-    /// Printable ASCII as it is, the rest as `\xNN`; arguments are taken as they are.
-    Escaped,
-    /// Two digits a byte, both ways.
-    Hex,
-}
-
-impl Bytes {
-    /// By the flag `--hex`.
-    pub(crate) fn new(hex: bool) -> Bytes {
-        if hex { Bytes::Hex } else { Bytes::Escaped }
-    }
-
-    /// `bytes` as text.
-    pub(crate) fn text(self, bytes: &[u8]) -> String {
-        match self {
-            Bytes::Escaped => bytes.escape_ascii().to_string(),
-            Bytes::Hex => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        }
-    }
-
-    /// The bytes that an argument stands for.
-    pub(crate) fn argument(self, text: &OsStr) -> Result<Vec<u8>, Failure> {
-        match self {
-            Bytes::Escaped => Ok(text.as_encoded_bytes().to_vec()),
-            Bytes::Hex => from_hex(text.as_encoded_bytes()).ok_or_else(|| {
-                Failure::Usage(format!("{text:?} is not a row of pairs of hex digits"))
-            }),
-        }
-    }
-}
-
-/// The bytes of a row of pairs of hex digits.
-pub(crate) fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    text.chunks(2)
-        .map(|pair| match pair {
-            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-            _ => None,
-        })
-        .collect()
-}
-
 /// Standard output, as text or as JSON.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -171,21 +125,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hex_reads_back_and_half_a_byte_is_refused() {
-        let bytes = [0, 0x7f, 0xff, b'a'];
-        let text = Bytes::Hex.text(&bytes);
-        assert_eq!(text, "007fff61");
-        assert_eq!(Bytes::Hex.argument(OsStr::new(&text)).ok(), Some(bytes.to_vec()));
-        for wrong in ["0", "0g", "+1", "00f"] {
-            assert!(matches!(Bytes::Hex.argument(OsStr::new(wrong)), Err(Failure::Usage(_))));
-        }
-        assert_eq!(Bytes::Escaped.text(b"a\t\xff"), "a\\t\\xff");
-    }
-
-    #[test]
     fn limits_are_usage_and_damage_is_not() {
-        let code = |e: Error| format!("{:?}", Failure::from(e).exit_code());
-        assert_eq!(code(Error::limit("key length", 9, 8)), format!("{:?}", ExitCode::from(2)));
-        assert_eq!(code(Error::corruption("a", 1, "bad")), format!("{:?}", ExitCode::from(1)));
+        let limit = Failure::from(Error::limit("key length", 9, 8));
+        let damage = Failure::from(Error::corruption("a", 1, "bad"));
+        assert_eq!(format!("{:?}", limit.exit_code()), format!("{:?}", ExitCode::from(2)));
+        assert_eq!(format!("{:?}", damage.exit_code()), format!("{:?}", ExitCode::from(1)));
     }
 }

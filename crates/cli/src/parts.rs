@@ -17,8 +17,10 @@ use serde_json::{Value, json};
 use siltstone::Damage;
 
 use crate::bench::parse_bytes;
+use crate::bytes::Bytes;
 use crate::engine::Existing;
-use crate::output::{Bytes, Failure};
+use crate::output::Failure;
+use crate::progress;
 
 /// Arguments of a run that may be one part of several.
 #[derive(Debug, clap::Args)]
@@ -26,7 +28,7 @@ pub(crate) struct Part {
     /// Read no more than so many bytes a second, such as 50MiB
     #[arg(long, value_parser = parse_bytes, default_value = "0")]
     pub(crate) rate: u64,
-    /// Keep in this file how far a run came that was stopped, and go on from there
+    /// Keep in this file how far a run came that was stopped, also by Ctrl-C, and go on from there
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
     /// Stop at the first file beyond so many bytes, such as 10GiB
@@ -38,13 +40,16 @@ impl Part {
     /// Returns whether to read on. The first file is read whatever its size, so that every run comes
     /// further.
     pub(crate) fn goes_on(&self, files_done: u64, bytes_done: u64) -> bool {
-        files_done == 0 || self.at_most.is_none_or(|most| bytes_done <= most)
+        let is_asked_to_stop = self.resume.is_some() && progress::is_interrupted();
+        files_done == 0 || (!is_asked_to_stop && self.at_most.is_none_or(|most| bytes_done <= most))
     }
 
     /// The mark that an earlier run left, if it was stopped.
     #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
     pub(crate) fn mark<M: FromStr>(&self) -> Result<Option<M>, Failure> {
         let Some(path) = &self.resume else { return Ok(None) };
+        // From here on Ctrl-C ends the run and leaves a mark.
+        progress::watch_for_interrupt()?;
         match fs::read(path) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
@@ -117,7 +122,7 @@ pub(crate) fn printable(text: impl Display) -> String {
 
 /// Damage as an object.
 pub(crate) fn damage_json(damage: &Damage) -> Value {
-    let key = |key: &Vec<u8>| Bytes::Escaped.text(key);
+    let key = |key: &Vec<u8>| Bytes::Text.text(key);
     json!({
         "partition": damage.partition,
         "level": damage.level,
@@ -128,4 +133,19 @@ pub(crate) fn damage_json(damage: &Damage) -> Value {
         "last_key": damage.keys.as_ref().map(|(_, last)| key(last)),
         "what": damage.what,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupted_run_stops_behind_its_first_file_if_it_can_leave_a_mark() {
+        let marked = Part { rate: 0, resume: Some("mark".into()), at_most: None };
+        let unmarked = Part { rate: 0, resume: None, at_most: None };
+        assert!(marked.goes_on(7, 1 << 40));
+        progress::interrupt();
+        assert!(marked.goes_on(0, 0) && !marked.goes_on(1, 1));
+        assert!(unmarked.goes_on(7, 1 << 40));
+    }
 }

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 
 use serde_json::json;
 
+use crate::bytes::Encoding;
 use crate::engine::{self, Existing, Target};
-use crate::output::{Bytes, Failure, Output};
+use crate::output::{Failure, Output};
 
 /// Arguments of `get`.
 #[derive(Debug, clap::Args)]
@@ -14,29 +15,26 @@ pub(crate) struct GetArgs {
     target: Target,
     /// The key
     key: OsString,
-    /// The key is given, and the value printed, in hex
-    #[arg(long)]
-    hex: bool,
+    #[command(flatten)]
+    encoding: Encoding,
     /// Write the value's bytes and nothing else
-    #[arg(long, conflicts_with_all = ["hex", "json"])]
+    #[arg(long, conflicts_with_all = ["hex", "base64", "json"])]
     raw: bool,
 }
 
 /// Prints the value of a key.
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
-    let bytes = Bytes::new(args.hex);
+    let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
     let existing = Existing::open(&args.target.database)?;
     let value = existing.partition(&args.target.partition)?.get(&key)?;
-    let key = bytes.text(&key);
-    let value = value.ok_or_else(|| Failure::NotFound(format!("no key {key}")))?;
+    let value = value.ok_or_else(|| Failure::NotFound(format!("no key {}", bytes.text(&key))))?;
 
     let mut out = Output::new(args.target.json);
     if args.raw {
         out.raw(&value)?;
     } else {
-        let value = bytes.text(&value);
-        out.line(&value, &json!({ "key": key, "value": value }))?;
+        out.line(bytes.text(&value), &bytes.entry(&key, Some(&value)))?;
     }
     out.finish()?;
     Ok(existing.db.close()?)
@@ -65,20 +63,16 @@ pub(crate) struct ScanArgs {
     /// Print keys only
     #[arg(long)]
     keys: bool,
-    /// Keys and values in hex, also in the arguments
-    #[arg(long)]
-    hex: bool,
+    #[command(flatten)]
+    encoding: Encoding,
 }
 
 /// Prints entries in key order.
 pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
-    let bytes = Bytes::new(args.hex);
-    let argument = |text: &Option<OsString>| -> Result<Option<Vec<u8>>, Failure> {
-        text.as_deref().map(|text| bytes.argument(text)).transpose()
-    };
-    let prefix = argument(&args.prefix)?;
-    let from = argument(&args.from)?;
-    let to = argument(&args.to)?;
+    let bytes = args.encoding.bytes();
+    let prefix = bytes.optional(args.prefix.as_ref())?;
+    let from = bytes.optional(args.from.as_ref())?;
+    let to = bytes.optional(args.to.as_ref())?;
 
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
@@ -91,12 +85,11 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
     let mut out = Output::new(args.target.json);
     for entry in entries.take(args.limit.unwrap_or(usize::MAX)) {
         let (key, value) = entry?;
-        let key = bytes.text(&key);
         if args.keys {
-            out.line(&key, &json!({ "key": key }))?;
+            out.line(bytes.text(&key), &bytes.entry(&key, None))?;
         } else {
-            let value = bytes.text(&value);
-            out.line(format_args!("{key}\t{value}"), &json!({ "key": key, "value": value }))?;
+            let text = format_args!("{}\t{}", bytes.text(&key), bytes.text(&value)).to_string();
+            out.line(text, &bytes.entry(&key, Some(&value)))?;
         }
     }
     out.finish()?;

@@ -2,8 +2,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn siltstone(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
@@ -33,7 +34,7 @@ fn entries_are_put_read_scanned_and_deleted() {
         at,
         &["get", "db", "00ff", "--hex", "--json"],
         0,
-        "{\"key\":\"00ff\",\"value\":\"0a\"}\n",
+        "{\"key_hex\":\"00ff\",\"value_hex\":\"0a\"}\n",
     );
     check(at, &["scan", "db"], 0, "\\x00\\xff\t\\n\na\t1\nb\tx\\ty\n");
     check(at, &["scan", "db", "--keys", "--from", "a", "--to", "b"], 0, "a\n");
@@ -44,6 +45,90 @@ fn entries_are_put_read_scanned_and_deleted() {
     check(at, &["delete", "db", "a"], 1, "");
     check(at, &["compact", "db", "--all"], 0, "compacted default\n");
     check(at, &["count", "db", "--json"], 0, "{\"count\":2}\n");
+}
+
+/// Runs the command with `input` on its standard input.
+fn siltstone_reading(folder: &Path, args: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    let command = command.current_dir(folder).args(args);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command can be started");
+    child.stdin.take().expect("it is piped").write_all(input).expect("the command reads it");
+    child.wait_with_output().expect("the command ends")
+}
+
+#[test]
+fn text_is_shown_as_it_is_and_bytes_in_hex_or_base64() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["put", "db", "schl\u{fc}ssel", "l'\u{e9}t\u{e9} \u{952e}"], 0, "");
+    check(at, &["get", "db", "schl\u{fc}ssel"], 0, "l'\u{e9}t\u{e9} \u{952e}\n");
+    check(at, &["put", "db", "--base64", "//4=", "AA=="], 0, "");
+    check(at, &["get", "db", "--base64", "//4="], 0, "AA==\n");
+    check(at, &["get", "db", "--hex", "fffe"], 0, "00\n");
+    check(at, &["scan", "db", "--keys"], 0, "schl\u{fc}ssel\n\\xff\\xfe\n");
+    check(at, &["scan", "db", "--base64", "--keys", "--from", "//0="], 0, "//4=\n");
+    check(
+        at,
+        &["explain", "db", "--base64", "AAA="],
+        1,
+        "key \"\\x00\\x00\" in partition \"default\": 0 versions\n",
+    );
+    check(
+        at,
+        &["export", "db", "out", "--base64", "--from", "//4="],
+        0,
+        "exported 1 entries in 1 tables\n",
+    );
+    check(at, &["get", "db", "--base64", "--hex", "00"], 2, "");
+    check(at, &["get", "db", "--base64", "AA"], 2, "");
+    check(at, &["delete", "db", "--base64", "//4="], 0, "");
+}
+
+#[test]
+fn what_scan_prints_as_json_loads_again_byte_for_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let entries = [("61", "c3a9"), ("00ff", "0a0d09"), ("c3", "5c"), ("22", ""), ("e29c93", "ff")];
+    for (key, value) in entries {
+        check(at, &["put", "db", "--hex", key, value], 0, "");
+    }
+    let expected = siltstone(at, &["scan", "db", "--hex"]).stdout;
+    assert_eq!(String::from_utf8_lossy(&expected).lines().count(), 5);
+    for form in [&["scan", "db", "--json"][..], &["scan", "db", "--json", "--hex"]] {
+        let json = siltstone(at, form).stdout;
+        let name = format!("copy {}", form.len());
+        let load = ["load", &name, "-", "--format", "jsonl"];
+        let loaded = siltstone_reading(at, &load, &json);
+        assert!(loaded.status.success(), "{}", String::from_utf8_lossy(&loaded.stderr));
+        assert_eq!(siltstone(at, &["scan", &name, "--hex"]).stdout, expected);
+    }
+}
+
+#[test]
+fn values_come_from_a_file_or_from_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    std::fs::write(at.join("value"), b"\xff\n\0").unwrap();
+    check(at, &["put", "db", "a", "--value-file", "value"], 0, "");
+    check(at, &["get", "db", "a", "--hex"], 2, "");
+    check(at, &["get", "db", "61", "--hex"], 0, "ff0a00\n");
+    let put = siltstone_reading(at, &["put", "db", "b", "--value-file", "-"], b"piped\n");
+    assert!(put.status.success());
+    check(at, &["get", "db", "b", "--raw"], 0, "piped\n");
+    check(at, &["put", "db", "c", "--value-file", "missing"], 1, "");
+    check(at, &["put", "db", "c"], 2, "");
+    check(at, &["put", "db", "c", "v", "--value-file", "value"], 2, "");
+}
+
+#[test]
+fn shells_get_their_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = siltstone(folder.path(), &["completions", shell]);
+        let text = String::from_utf8_lossy(&script.stdout);
+        assert!(script.status.success() && text.contains("checkpoint"), "{shell}");
+    }
 }
 
 #[test]

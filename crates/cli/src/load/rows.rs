@@ -242,45 +242,11 @@ fn json_field(object: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String
     };
     let Value::String(text) = value else { return Err(format!("{found:?} is no string")) };
     let decoded = match found.strip_prefix(name) {
-        Some("_base64") => from_base64(text.as_bytes()),
-        Some("_hex") => crate::output::from_hex(text.as_bytes()),
+        Some("_base64") => crate::bytes::from_base64(text.as_bytes()),
+        Some("_hex") => crate::bytes::from_hex(text.as_bytes()),
         _ => Some(text.as_bytes().to_vec()),
     };
     decoded.ok_or_else(|| format!("{found:?} does not decode"))
-}
-
-/// Standard base64 with its padding, and nothing else in between.
-fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
-    let digit = |byte: u8| {
-        Some(match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        })
-    };
-    if !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let padding = text.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for four in text[..text.len() - padding].chunks(4) {
-        let mut word = 0u32;
-        for byte in four {
-            word = word << 6 | u32::from(digit(*byte)?);
-        }
-        word <<= 6 * (4 - four.len());
-        // Bits that belong to no byte must be zeros, so that bytes have one spelling.
-        let len = four.len() - 1;
-        let rest = word << 8 << (8 * (four.len() - 1));
-        if len == 0 || rest != 0 {
-            return None;
-        }
-        bytes.extend_from_slice(&word.to_be_bytes()[1..=len]);
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

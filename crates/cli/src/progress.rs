@@ -1,0 +1,92 @@
+//! Progress of verbs that may run for long, on standard error, if that is a terminal.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use siltstone::Db;
+
+use crate::output::Failure;
+
+/// The time between two looks at the progress.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Does `work` and shows how long it has been at it, with the words that `look` finds meanwhile.
+pub(crate) fn during<T: Send>(
+    deed: &str,
+    look: impl Fn() -> String,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    let bar = ProgressBar::new_spinner().with_prefix(deed.to_owned());
+    let style = "{spinner} {prefix}, {elapsed} {msg}";
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is well formed"));
+    if bar.is_hidden() {
+        return work();
+    }
+    let done = thread::scope(|scope| {
+        let (ended, has_ended) = mpsc::channel::<()>();
+        let worker = scope.spawn(move || {
+            let done = work();
+            drop(ended);
+            done
+        });
+        // The channel closes when the work is done, also when it panics.
+        while has_ended.recv_timeout(LOOK_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
+            bar.set_message(look());
+            bar.tick();
+        }
+        worker.join()
+    });
+    bar.finish_and_clear();
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Returns a bar that counts bytes of which nobody knows how many will come.
+pub(crate) fn counting(deed: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_prefix(deed.to_owned());
+    let style = "{spinner} {prefix}, {elapsed}: {bytes}, {bytes_per_sec}";
+    bar.with_style(ProgressStyle::with_template(style).expect("the template is well formed"))
+}
+
+/// Returns the size of the files in a folder, as words.
+#[expect(clippy::disallowed_methods, reason = "the folder is no open database")]
+pub(crate) fn folder_bytes(folder: &Path) -> String {
+    let mut bytes = 0;
+    for name in fs::read_dir(folder).into_iter().flatten().flatten() {
+        bytes += name.metadata().map_or(0, |found| found.len());
+    }
+    HumanBytes(bytes).to_string()
+}
+
+/// Returns the bytes that compactions have read since `before`, of those of the partition.
+pub(crate) fn compacted(db: &Db, partition: &str, before: u64) -> String {
+    let stats = db.stats();
+    let read = stats.compaction_read_bytes.saturating_sub(before);
+    let found = stats.partitions.iter().find(|found| found.name == partition);
+    let size: u64 = found.map_or(0, |found| found.levels.iter().map(|level| level.bytes).sum());
+    format!("{} read of {}", HumanBytes(read), HumanBytes(size))
+}
+
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Returns `true` once the user has asked for an end with Ctrl-C, if
+/// [`watch_for_interrupt`] was called before.
+pub(crate) fn is_interrupted() -> bool {
+    IS_INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Lets Ctrl-C ask for an end instead of ending the process. A second Ctrl-C ends it at once.
+pub(crate) fn watch_for_interrupt() -> Result<(), Failure> {
+    ctrlc::set_handler(interrupt)
+        .map_err(|error| Failure::Io(format!("cannot wait for Ctrl-C: {error}")))
+}
+
+pub(crate) fn interrupt() {
+    if IS_INTERRUPTED.swap(true, Ordering::Relaxed) {
+        std::process::exit(130);
+    }
+}
