@@ -2,7 +2,7 @@
 //! the parts of the world that only a simulation sets. No stable interface: anything here may
 //! change with any release.
 
-use lsm_core::db::BackgroundMode;
+use lsm_core::db::{BackgroundMode, InMemory};
 use lsm_core::error::Result;
 use lsm_core::hooks::{Origin, OwnedEntry};
 use lsm_core::options::PartitionOptions as StoredOptions;
@@ -71,6 +71,16 @@ impl Builder {
         inject: impl Fn(Origin, &mut OwnedEntry) + Send + Sync + 'static,
     ) -> Builder {
         self.engine = self.engine.inject(inject);
+        self
+    }
+
+    /// Changes the bytes of writes on their way through memory, as bad memory would.
+    #[doc(hidden)]
+    pub fn inject_in_memory(
+        mut self,
+        inject: impl Fn(InMemory, &mut Vec<u8>) + Send + Sync + 'static,
+    ) -> Builder {
+        self.engine = self.engine.inject_in_memory(inject);
         self
     }
 }

@@ -19,6 +19,7 @@ mod health;
 mod hooks;
 mod hostile;
 mod kill;
+mod memory;
 mod metahive;
 mod model;
 mod panics;

@@ -17,34 +17,37 @@ use std::ops::Range;
 
 use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::types::{EntryKind, Operation};
+use crate::types::{EntryKind, Operation, OperationSum};
 
 /// Encodes operations of one partition.
 #[derive(Clone, Debug, Default)]
 pub struct SectionBuilder {
     bytes: Vec<u8>,
-    operation_count: u32,
+    /// Made of what [`SectionBuilder::push`] was given, one an operation.
+    sums: Vec<OperationSum>,
 }
 
 impl SectionBuilder {
-    /// An empty section that keeps its operations in `buffer`, whose content is thrown away.
-    pub fn with_buffer(mut buffer: Vec<u8>) -> SectionBuilder {
-        buffer.clear();
-        SectionBuilder { bytes: buffer, operation_count: 0 }
+    /// Empties the section, which keeps its memory up to about `bytes_max` bytes.
+    pub fn clear(&mut self, bytes_max: usize) {
+        self.bytes.clear();
+        self.bytes.shrink_to(bytes_max);
+        self.sums.clear();
     }
 
     /// Appends an operation. The caller has checked every limit.
     pub fn push(&mut self, kind: EntryKind, key: &[u8], value: &[u8]) {
+        // Before anything is copied.
+        self.sums.push(OperationSum::new(kind, key, value));
         self.bytes.reserve(1 + 2 * VARINT_BYTES_MAX + key.len() + value.len());
         self.bytes.push(kind as u8);
         put_bytes(&mut self.bytes, key);
         put_bytes(&mut self.bytes, value);
-        self.operation_count += 1;
     }
 
     /// Returns the number of operations.
     pub fn operation_count(&self) -> u32 {
-        self.operation_count
+        self.sums.len() as u32
     }
 
     /// The encoded operations.
@@ -52,10 +55,30 @@ impl SectionBuilder {
         &self.bytes
     }
 
-    /// Gives the buffer back.
-    pub fn into_buffer(self) -> Vec<u8> {
-        self.bytes
+    /// What is known of each operation from the bytes that it was made of.
+    pub fn sums(&self) -> &[OperationSum] {
+        &self.sums
     }
+}
+
+/// The first key of `section` that is not what it was made of, by what is known of each operation.
+///
+/// # Errors
+/// The section is not one.
+pub fn damaged_key<'s>(
+    section: &'s [u8],
+    sums: &[OperationSum],
+) -> Result<Option<&'s [u8]>, Malformed> {
+    let mut operations = SectionReader::new(section);
+    for sum in sums {
+        let missing = Malformed { what: "an operation is missing", at: section.len() };
+        let operation = operations.next_operation()?.ok_or(missing)?;
+        let key = &section[operation.key];
+        if OperationSum::new(operation.kind, key, &section[operation.value]) != *sum {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
 }
 
 /// Walks the operations of a section, checking everything.

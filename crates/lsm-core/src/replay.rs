@@ -13,8 +13,7 @@ use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, NotNewer, SlabPool};
-use crate::sstable::bloom_hash;
-use crate::types::{EntrySum, MemtableId, PartitionId};
+use crate::types::{MemtableId, OperationSum, PartitionId};
 use crate::version::DbVersion;
 use crate::wal::{FrameRef, Record, SectionRef};
 
@@ -72,9 +71,9 @@ impl Replay {
             let operation = operation
                 .ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
             let seq = section.first_seq.plus(number);
-            let hash = bloom_hash(&bytes[operation.key.clone()]);
-            let sum = EntrySum::new(hash, operation.kind, &bytes[operation.value.clone()]);
-            let inserted = writer.insert(seq, lsn, hash, sum, &bytes, &operation);
+            let (key, value) = (&bytes[operation.key.clone()], &bytes[operation.value.clone()]);
+            let sums = OperationSum::new(operation.kind, key, value);
+            let inserted = writer.insert(seq, lsn, sums, &bytes, &operation);
             self.bytes += inserted
                 .map_err(|NotNewer| Malformed { what: "sequence numbers go back", at: 0 })?;
         }

@@ -132,8 +132,8 @@ impl<'a> Merge<'a> {
     /// Reads every input once, past the block cache, and writes what survives.
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
         let RunContext { factory, tables, mut stages, should_stop } = context;
-        let mut inputs: Vec<MergeInput> =
-            self.memtables.iter().map(|memtable| MergeInput::Memtable(memtable.iter())).collect();
+        let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
+        let mut inputs: Vec<MergeInput> = memtables.map(MergeInput::Memtable).collect();
         inputs.extend(open_inputs(&self.tables, tables, stages.hooks())?);
         inputs.extend(MergeInput::replacements(&stages, self.input_tables()));
         self.start(&mut stages, tables)?;

@@ -33,8 +33,7 @@ use super::prepared::Prepared;
 use crate::batch::SectionReader;
 use crate::error::{Error, Result};
 use crate::options::Durability;
-use crate::sstable::bloom_hash;
-use crate::types::{EntrySum, Epoch, SeqNo};
+use crate::types::{Epoch, SeqNo};
 use crate::wal::Lsn;
 
 /// Frames of followers beyond this many bytes wait for the next group.
@@ -324,17 +323,15 @@ impl CommitPath {
         let mut user_bytes = 0;
         for section in member.batch.sections() {
             let view = section.partition.view();
+            let bytes = section.injected.as_ref().unwrap_or(&section.bytes);
             let mut writer = view.active.writer();
-            let mut operations = SectionReader::new(&section.bytes);
-            while let Some(operation) =
-                operations.next_operation().expect("db/write.rs encoded this section")
-            {
+            let mut operations = SectionReader::new(bytes);
+            for sums in section.sums.as_slice() {
+                let operation = operations.next_operation().ok().flatten();
+                let operation = operation.expect("db/write.rs encoded this section");
                 user_bytes += (operation.key.len() + operation.value.len()) as u64;
-                let hash = bloom_hash(&section.bytes[operation.key.clone()]);
-                let value = &section.bytes[operation.value.clone()];
-                let sum = EntrySum::new(hash, operation.kind, value);
                 memory += writer
-                    .insert(seq, lsn, hash, sum, &section.bytes, &operation)
+                    .insert(seq, lsn, *sums, bytes, &operation)
                     .expect("the commit path alone gives out sequence numbers, and they ascend");
                 seq = seq.plus(1);
             }

@@ -18,7 +18,7 @@ use super::DbInner;
 use super::job::{Installation, JobTables};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::hooks::Event;
 use crate::memtable::Memtable;
 use crate::partition::{PartitionState, ReadView};
@@ -161,10 +161,20 @@ impl DbInner {
         let sealed = sealed_through(&view, through);
         let hooks = partition.hooks();
         let (snapshots, deciding) = self.snapshots_for(partition, &hooks);
-        let merge = Merge::flush(sealed, &view.version);
-        // Nobody stops a flush: closing waits for it, so that it need not be done again.
-        let made =
-            self.run_until_tables(&merge, &view, &hooks, &snapshots, &self.factory(), &|| false)?;
+        let run = |memtables: &[Arc<Memtable>]| {
+            let merge = Merge::flush(memtables, &view.version);
+            // Nobody stops a flush: closing waits for it, so that it need not be done again.
+            self.run_until_tables(&merge, &view, &hooks, &snapshots, &self.factory(), &|| false)
+        };
+        let made = match run(sealed) {
+            Err(error) if error.kind() == ErrorKind::Corruption => {
+                match self.mended(&view, sealed)? {
+                    Some(mended) => run(&mended)?,
+                    None => return Err(error),
+                }
+            }
+            made => made?,
+        };
         Ok(FlushedTables {
             made,
             through,

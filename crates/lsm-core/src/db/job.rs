@@ -112,7 +112,7 @@ impl DbInner {
                 &snapshots.respected,
                 &snapshots.registered,
                 &patches,
-                self.inject.as_deref(),
+                self.inject.entries.as_deref(),
             );
             let context = RunContext { factory, tables: &self.tables, stages, should_stop };
             match (merge.run(context)?, hooks.sealing()) {

@@ -424,7 +424,7 @@ mod tests {
     use crate::compaction::drawing::draw;
     use crate::error::ErrorKind;
     use crate::hooks::PartitionHooks;
-    use crate::types::{EntryKind, EntrySum};
+    use crate::types::EntryKind;
     use crate::version::{Kept, Level, Table};
 
     /// Two compactions are due: level 0 alone, and a level that is too large.
@@ -562,9 +562,13 @@ mod tests {
         section.push(EntryKind::Value, b"key", &vec![7; len]);
         let operation = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
         let seq = SeqNo::new(1).unwrap();
-        let sum = EntrySum::new(0, operation.kind, &section.bytes()[operation.value.clone()]);
         let bytes = section.bytes().into();
-        partition.view().active.writer().insert(seq, 0, 0, sum, &bytes, &operation).unwrap();
+        partition
+            .view()
+            .active
+            .writer()
+            .insert(seq, 0, section.sums()[0], &bytes, &operation)
+            .unwrap();
         partition.seal();
         partition
     }

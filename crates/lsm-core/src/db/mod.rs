@@ -22,9 +22,11 @@ mod handle;
 mod health;
 mod hooked;
 mod hosts;
+mod inject;
 mod job;
 mod jobs;
 mod log;
+mod mend;
 mod moment;
 mod obsolete;
 mod open;
@@ -47,8 +49,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use inject::Injections;
+
 use crate::cache::Blocks;
-use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
 use crate::hooks::{Event, HookProvider};
@@ -66,6 +69,7 @@ pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};
 pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth, StallHealth};
+pub use inject::InMemory;
 pub use open::Builder;
 pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use write::Batch;
@@ -96,7 +100,7 @@ pub(crate) struct DbInner {
     counters: Counters,
     hook_provider: Option<Arc<dyn HookProvider>>,
     /// Changes entries between reading and writing: for tests alone.
-    inject: Option<Box<Inject>>,
+    inject: Injections,
 
     // Each with locks of its own inside.
     catalog: Catalog,

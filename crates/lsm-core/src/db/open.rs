@@ -14,13 +14,13 @@ use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::events::Events;
 use super::handle::Db;
+use super::inject::{InMemory, Injections};
 use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::recovery::Opening;
 use super::stall::Stall;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
-use crate::compaction::Inject;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, OpenFiles, OsFs, names};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
@@ -43,7 +43,7 @@ pub struct Builder {
     random: Option<Box<dyn FnMut() -> u64 + Send>>,
     hooks: Option<Arc<dyn HookProvider>>,
     listeners: Vec<Arc<dyn EventListener>>,
-    inject: Option<Box<Inject>>,
+    inject: Injections,
 }
 
 impl Builder {
@@ -57,7 +57,7 @@ impl Builder {
             random: None,
             hooks: None,
             listeners: Vec::new(),
-            inject: None,
+            inject: Injections::default(),
         }
     }
 
@@ -135,7 +135,17 @@ impl Builder {
         mut self,
         inject: impl Fn(Origin, &mut OwnedEntry) + Send + Sync + 'static,
     ) -> Builder {
-        self.inject = Some(Box::new(inject));
+        self.inject.entries = Some(Box::new(inject));
+        self
+    }
+
+    /// Changes the bytes of sections in memory: for tests of what finds memory faults.
+    #[doc(hidden)]
+    pub fn inject_in_memory(
+        mut self,
+        inject: impl Fn(InMemory, &mut Vec<u8>) + Send + Sync + 'static,
+    ) -> Builder {
+        self.inject.sections = Some(Box::new(inject));
         self
     }
 

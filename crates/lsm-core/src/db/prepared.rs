@@ -7,6 +7,7 @@ use crate::batch::SectionReader;
 use crate::error::Result;
 use crate::options::Durability;
 use crate::partition::PartitionState;
+use crate::types::OperationSum;
 use crate::wal::Section;
 
 /// The operations of a batch on one partition, encoded and hashed outside any lock.
@@ -16,8 +17,28 @@ pub(super) struct PreparedSection {
     pub(super) operations: u32,
     pub(super) checksum: u64,
     pub(super) bytes: Arc<[u8]>,
+    /// What the memtable is given, if a test wants other bytes there.
+    pub(super) injected: Option<Arc<[u8]>>,
+    pub(super) sums: OperationSums,
     /// The rules that the keys were checked against.
     pub(super) rules_epoch: u32,
+}
+
+/// What is known of each operation of a section from the caller's own bytes. The usual section has
+/// one, and allocates no list for it.
+#[derive(Clone)]
+pub(super) enum OperationSums {
+    One(OperationSum),
+    Many(Arc<[OperationSum]>),
+}
+
+impl OperationSums {
+    pub(super) fn as_slice(&self) -> &[OperationSum] {
+        match self {
+            OperationSums::One(sum) => std::slice::from_ref(sum),
+            OperationSums::Many(sums) => sums,
+        }
+    }
 }
 
 impl PreparedSection {

@@ -37,7 +37,7 @@ impl RepairSources for Sources<'_> {
     }
 
     fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        self.db.find_in_log(self.partition, key, seq)
+        self.db.find_in_log(self.partition, Some(key), seq)
     }
 }
 
@@ -113,11 +113,12 @@ impl DbInner {
         }
     }
 
-    /// The operation of `key` and `seq` in the log of this epoch, if a live segment still has it.
-    fn find_in_log(
+    /// The operation of `seq`, on `key` if that is known, in the log of this epoch, if a live
+    /// segment still has it.
+    pub(super) fn find_in_log(
         &self,
         partition: PartitionId,
-        key: &[u8],
+        key: Option<&[u8]>,
         seq: SeqNo,
     ) -> Result<Option<OwnedEntry>> {
         let segments = self.catalog.current().log_segments.clone();
@@ -147,11 +148,12 @@ impl DbInner {
                     operation = operations.next_operation().map_err(malformed)?;
                 }
                 let Some(operation) = operation else { return Ok(None) };
-                if section.bytes[operation.key.clone()] != *key {
+                let found = &section.bytes[operation.key.clone()];
+                if key.is_some_and(|key| key != found) {
                     return Ok(None);
                 }
                 return Ok(Some(OwnedEntry {
-                    key: key.to_vec(),
+                    key: found.to_vec(),
                     seq,
                     kind: operation.kind,
                     value: section.bytes[operation.value].to_vec(),

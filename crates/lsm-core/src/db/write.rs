@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::DbInner;
 use super::commit::Commit;
 use super::handle::{Db, Partition};
-use super::prepared::{Prepared, PreparedSection, Sections};
-use crate::batch::SectionBuilder;
+use super::inject::InMemory;
+use super::prepared::{OperationSums, Prepared, PreparedSection, Sections};
+use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
@@ -20,7 +21,7 @@ use crate::wal::section_checksum;
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
 thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<SectionBuilder> = RefCell::default();
 }
 
 fn is_stored_apart(partition: &PartitionState, len: u64) -> bool {
@@ -54,18 +55,34 @@ fn check_durability(partition: &PartitionState, durability: Durability) -> Resul
     Ok(())
 }
 
+/// Sums a section for the log.
+///
+/// # Errors
+/// Corruption of the key of an operation that is not what the caller gave any more. Only what is
+/// found before the section has its checksum would pass as valid in the log.
 fn prepare(
-    partition: Arc<PartitionState>,
+    db: &DbInner,
+    partition: &Arc<PartitionState>,
     rules_epoch: u32,
     section: &SectionBuilder,
-) -> PreparedSection {
-    PreparedSection {
-        partition,
-        operations: section.operation_count(),
-        checksum: section_checksum(section.bytes()),
-        bytes: section.bytes().into(),
-        rules_epoch,
+) -> Result<PreparedSection> {
+    let injected = db.inject.in_memory(InMemory::Section, section.bytes());
+    let bytes = injected.unwrap_or_else(|| section.bytes().into());
+    let checksum = section_checksum(&bytes);
+    let damaged = damaged_key(&bytes, section.sums());
+    if let Some(key) = damaged.unwrap_or(Some(&[])) {
+        let what = "an operation changed in memory on its way to the log";
+        let error = Error::corruption("memory", None, what).in_partition(&partition.name);
+        return Err(error.at_key(key));
     }
+    let sums = match section.sums() {
+        [one] => OperationSums::One(*one),
+        many => OperationSums::Many(many.into()),
+    };
+    let operations = section.operation_count();
+    let partition = partition.clone();
+    let injected = db.inject.in_memory(InMemory::Memtable, &bytes);
+    Ok(PreparedSection { partition, operations, checksum, bytes, injected, sums, rules_epoch })
 }
 
 /// Appends an operation to a section in the partition's stored form: with the zero byte behind the
@@ -138,13 +155,10 @@ fn write_one(
     }
     let rules_epoch = state.rules_epoch();
     let mut pending = Vec::new();
-    let section = SCRATCH.with_borrow_mut(|scratch| {
-        let mut section = SectionBuilder::with_buffer(std::mem::take(scratch));
-        let pushed = push_operation(state, &mut section, kind, key, value, &mut pending);
-        let prepared = pushed.map(|()| prepare(state.clone(), rules_epoch, &section));
-        *scratch = section.into_buffer();
-        scratch.shrink_to(SCRATCH_BYTES_KEPT);
-        prepared
+    let section = SCRATCH.with_borrow_mut(|section| {
+        section.clear(SCRATCH_BYTES_KEPT);
+        push_operation(state, section, kind, key, value, &mut pending)?;
+        prepare(db, state, rules_epoch, section)
     })?;
     let sections = Sections::One(section);
     commit(db, Prepared { sections, durability }, pending)
@@ -357,13 +371,13 @@ impl Batch {
                 return Ok(Commit { seq: db.visible_seq(), epoch: db.epoch });
             }
             (Some((state, rules, section)), 0) => {
-                Sections::One(prepare(state.clone(), *rules, section))
+                Sections::One(prepare(db, state, *rules, section)?)
             }
             _ => Sections::Many(
                 self.sections
                     .iter()
-                    .map(|(state, rules, s)| prepare(state.clone(), *rules, s))
-                    .collect(),
+                    .map(|(state, rules, section)| prepare(db, state, *rules, section))
+                    .collect::<Result<_>>()?,
             ),
         };
         commit(db, Prepared { sections, durability }, self.pending)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::protection::{damaged_at, is_intact};
 use super::skiplist::{Cursor, NodeRef, SkipList, VersionRef};
 use crate::error::Result;
 use crate::iter::InternalIter;
@@ -10,11 +11,30 @@ use crate::types::{KeyRef, Slice};
 /// See the module.
 pub struct MemtableIter {
     cursor: Cursor,
+    is_checked: bool,
 }
 
 impl MemtableIter {
     pub(super) fn new(list: Arc<SkipList>) -> MemtableIter {
-        MemtableIter { cursor: Cursor::new(list) }
+        MemtableIter { cursor: Cursor::new(list), is_checked: false }
+    }
+
+    /// With each entry held against its checksum.
+    pub(super) fn checked(self) -> MemtableIter {
+        MemtableIter { is_checked: true, ..self }
+    }
+
+    /// After each move: an error if the entry is not the one that came in.
+    #[inline]
+    fn look(&mut self) -> Result<()> {
+        match self.cursor.get() {
+            Some((node, version)) if self.is_checked && !is_intact(node, version) => {
+                let error = damaged_at(node.key());
+                self.cursor.leave();
+                Err(error)
+            }
+            _ => Ok(()),
+        }
     }
 
     #[inline]
@@ -47,34 +67,34 @@ impl InternalIter for MemtableIter {
 
     fn seek_to_first(&mut self) -> Result<()> {
         self.cursor.go_first();
-        Ok(())
+        self.look()
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
         self.cursor.go_last();
-        Ok(())
+        self.look()
     }
 
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
         self.cursor.seek(target);
-        Ok(())
+        self.look()
     }
 
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
         self.cursor.seek_before(target);
-        Ok(())
+        self.look()
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
         self.cursor.next();
-        Ok(())
+        self.look()
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
         self.cursor.prev();
-        Ok(())
+        self.look()
     }
 
     #[inline]
@@ -82,6 +102,6 @@ impl InternalIter for MemtableIter {
         if self.cursor.get().is_some_and(|(node, _)| node.key() == user) {
             self.cursor.next_key();
         }
-        Ok(())
+        self.look()
     }
 }

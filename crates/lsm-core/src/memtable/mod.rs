@@ -15,6 +15,7 @@
 mod arena;
 mod bloom;
 mod iter;
+mod protection;
 mod shared_prefix;
 #[expect(unsafe_code, reason = "readers follow pointers while one writer inserts")]
 mod skiplist;
@@ -22,11 +23,13 @@ mod skiplist;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::types::{EntrySum, MemtableId, Operation, SeqNo, Slice, Trailer};
+use crate::error::Result;
+use crate::types::{MemtableId, Operation, OperationSum, SeqNo, Slice, Trailer};
 
 pub use arena::SlabPool;
 use bloom::MemtableBloom;
 pub use iter::MemtableIter;
+pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
 use skiplist::{Inserted, NewEntry, NewValue, SkipList, Writer};
 
@@ -123,6 +126,48 @@ impl Memtable {
         MemtableIter::new(self.list().clone())
     }
 
+    /// As [`Memtable::get`], of an entry that is what came in.
+    ///
+    /// # Errors
+    /// Corruption of the key if it is not.
+    pub fn get_checked(
+        &self,
+        key: &[u8],
+        hash: u64,
+        seq: SeqNo,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        if !self.bloom.may_contain(hash) {
+            return Ok(None);
+        }
+        let Some(node) = self.list().find(key) else { return Ok(None) };
+        let Some(version) = node.newest().at_most(Trailer::seek(seq)) else { return Ok(None) };
+        if !protection::is_intact(node, version) {
+            return Err(protection::damaged_at(key));
+        }
+        Ok(Some((version.trailer(), version.value_slice())))
+    }
+
+    /// A cursor that refuses an entry whose bytes are not those that came in: for what makes
+    /// entries durable.
+    pub fn checked_iter(&self) -> MemtableIter {
+        MemtableIter::new(self.list().clone()).checked()
+    }
+
+    /// Counts a new key, whose checksum is `hash`, and adds it to the filter. Under the writer's lock.
+    fn note_key(&self, hash: u64) {
+        let count = self.key_count.load(Ordering::Relaxed);
+        self.bloom.insert(hash, count);
+        self.key_count.store(count + 1, Ordering::Relaxed);
+    }
+
+    /// Takes over what is told of the entries of `other`.
+    fn take_counters_of(&self, other: &Memtable) {
+        self.entry_count.store(other.entry_count(), Ordering::Relaxed);
+        self.bytes.store(other.bytes(), Ordering::Relaxed);
+        self.first_lsn.store(other.first_lsn.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.last_seq.store(other.last_seq.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Memory taken by the entries, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -162,8 +207,7 @@ pub struct MemtableWriter<'a> {
 
 impl MemtableWriter<'_> {
     /// Inserts one operation of `section`, whose frame lies at `lsn` in the WAL (`u64::MAX` for an
-    /// unlogged one). `hash` is the key's, as [`Memtable::get`] is given it, and `sum` was made of
-    /// the caller's own bytes. Returns the memory that it took, in bytes.
+    /// unlogged one). `sums` was made of the caller's own bytes. Returns the memory that it took, in bytes.
     ///
     /// # Errors
     /// [`NotNewer`]: nothing was inserted. Only a log that lies about its numbers gets there.
@@ -172,8 +216,7 @@ impl MemtableWriter<'_> {
         &mut self,
         seq: SeqNo,
         lsn: u64,
-        hash: u64,
-        sum: EntrySum,
+        sums: OperationSum,
         section: &Arc<[u8]>,
         operation: &Operation,
     ) -> Result<u64, NotNewer> {
@@ -184,9 +227,9 @@ impl MemtableWriter<'_> {
         };
         let entry = NewEntry {
             key: &section[operation.key.clone()],
-            key_check: key_check(hash),
+            key_check: key_check(sums.key_hash),
             trailer: Trailer::new(seq, operation.kind),
-            sum: sum.numbered(seq),
+            sum: sums.sum.numbered(seq),
             value,
         };
         let table = self.table;
@@ -196,11 +239,7 @@ impl MemtableWriter<'_> {
         match self.writer.insert(&entry) {
             Inserted::NotNewer => return Err(NotNewer),
             Inserted::Version => {}
-            Inserted::Key => {
-                let count = table.key_count.load(Ordering::Relaxed);
-                table.bloom.insert(hash, count);
-                table.key_count.store(count + 1, Ordering::Relaxed);
-            }
+            Inserted::Key => table.note_key(sums.key_hash),
         }
         let shared =
             if operation.value.len() > COPIED_BYTES_MAX { operation.value.len() } else { 0 };

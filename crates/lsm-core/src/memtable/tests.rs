@@ -17,10 +17,9 @@ fn insert(table: &Memtable, seq: u64, lsn: u64, kind: EntryKind, key: &[u8], val
     let mut section = SectionBuilder::default();
     section.push(kind, key, value);
     let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
-    let (hash, seq) = (checksum64(key), SeqNo::new(seq).unwrap());
-    let sum = EntrySum::new(hash, kind, value);
-    let before = table.bytes();
-    let taken = table.writer().insert(seq, lsn, hash, sum, &section.bytes().into(), &op).unwrap();
+    let seq = SeqNo::new(seq).unwrap();
+    let (sums, before) = (section.sums()[0], table.bytes());
+    let taken = table.writer().insert(seq, lsn, sums, &section.bytes().into(), &op).unwrap();
     assert_eq!(table.bytes(), before + taken);
 }
 
@@ -159,9 +158,9 @@ fn an_entry_that_is_not_newer_is_refused() {
     insert(&table, 7, 0, EntryKind::Value, b"k", b"v");
     let section: Arc<[u8]> = b"\x01\x01k\x01w".as_slice().into();
     let op = SectionReader::new(&section).next_operation().unwrap().unwrap();
-    let sum = EntrySum::new(checksum64(b"k"), EntryKind::Value, b"w");
+    let sums = OperationSum::new(EntryKind::Value, b"k", b"w");
     let seq = SeqNo::new(7).unwrap();
-    table.writer().insert(seq, 1, checksum64(b"k"), sum, &section, &op).unwrap_err();
+    table.writer().insert(seq, 1, sums, &section, &op).unwrap_err();
     assert_eq!(table.entry_count(), 1);
     assert_eq!(&*table.get(b"k", checksum64(b"k"), SeqNo::MAX).unwrap().1, b"v");
 }
@@ -234,4 +233,61 @@ fn readers_meet_writers() {
     what_was_applied();
     assert_eq!(table.last_seq().get(), ENTRIES);
     assert_eq!(table.first_lsn(), Some(0));
+}
+
+/// A memtable that holds `key` of sequence 5 with other bytes than came in.
+fn damaged(key: &[u8], value: &[u8], damage: impl Fn(&mut Vec<u8>)) -> Arc<Memtable> {
+    let table = table();
+    insert(&table, 1, 0, EntryKind::Value, b"before", b"1");
+    let mut section = SectionBuilder::default();
+    section.push(EntryKind::Value, key, value);
+    let mut bytes = section.bytes().to_vec();
+    damage(&mut bytes);
+    let op = SectionReader::new(&bytes).next_operation().unwrap().unwrap();
+    let seq = SeqNo::new(5).unwrap();
+    table.writer().insert(seq, 1, section.sums()[0], &bytes.into(), &op).unwrap();
+    insert(&table, 9, 2, EntryKind::Value, b"behind", b"9");
+    table
+}
+
+#[test]
+fn each_bit_of_an_entry_is_seen_and_undone() {
+    let (key, value) = (b"key", b"some value");
+    let key_at = 2..2 + key.len();
+    let value_at = key_at.end + 1..key_at.end + 1 + value.len();
+    for bit in key_at.chain(value_at).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
+        let table = damaged(key, value, |bytes| bytes[bit.0] ^= 1 << bit.1);
+        let mut iter = table.checked_iter();
+        let mut walk = || -> crate::error::Result<()> {
+            iter.seek_to_first()?;
+            while iter.valid() {
+                iter.next()?;
+            }
+            Ok(())
+        };
+        walk().unwrap_err();
+        let found = table.damaged();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].is_key_sound, bit.0 >= 2 + key.len());
+        let whole = found[0].with_one_bit_undone().unwrap();
+        assert_eq!((&whole.key[..], &whole.value[..]), (&key[..], &value[..]));
+        let mended = table.mended(&[whole]).unwrap();
+        assert!(mended.damaged().is_empty());
+        assert_eq!((mended.entry_count(), mended.iter_count()), (3, 3));
+        assert_eq!(&*mended.get(key, checksum64(key), SeqNo::MAX).unwrap().1, value);
+        assert_eq!((mended.last_seq(), mended.first_lsn()), (table.last_seq(), table.first_lsn()));
+    }
+}
+
+#[test]
+fn two_bits_are_not_undone_and_poison_has_the_true_key_or_none() {
+    let value_at = 2 + 3 + 1;
+    let table = damaged(b"key", b"value", |bytes| bytes[value_at] ^= 0b11);
+    let found = &table.damaged()[0];
+    assert_eq!(found.with_one_bit_undone(), None);
+    let poison = found.poison(SeqNo::new(3).unwrap()).unwrap();
+    let trailer = Trailer::new(SeqNo::new(4).unwrap(), EntryKind::Poison);
+    assert_eq!((&poison.key[..], poison.trailer), (&b"key"[..], trailer));
+    let table = damaged(b"key", b"value", |bytes| bytes[2] ^= 0b11);
+    assert_eq!(table.damaged()[0].poison(SeqNo::ZERO), None);
 }

@@ -153,9 +153,8 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
 
     #[inline(always)]
     fn in_memtable(&mut self, memtable: &'a Memtable) -> Result<Option<Self::Found>> {
-        let Some((trailer, value)) = memtable.get(self.key, self.hash, self.context.seq) else {
-            return Ok(None);
-        };
+        let found = memtable.get_checked(self.key, self.hash, self.context.seq)?;
+        let Some((trailer, value)) = found else { return Ok(None) };
         let seq = trailer.seq();
         let kind = trailer.kind().unwrap_or(EntryKind::Poison);
         self.witness.found(&Found { seq, stored_seq: seq, kind, value: &value, place: None })?;

@@ -31,10 +31,33 @@ impl EntrySum {
         EntrySum(self.0 ^ (seq.get() + 1).wrapping_mul(SPREAD))
     }
 
+    /// In how many bits two checksums differ.
+    pub fn differing_bits(self, other: EntrySum) -> u32 {
+        (self.0 ^ other.0).count_ones()
+    }
+
     /// The checksum of the entry of `key`; `None` if the trailer is of no kind that there is.
     pub fn of_entry(key: &[u8], trailer: Trailer, value: &[u8]) -> Option<EntrySum> {
         let sum = EntrySum::new(checksum64(key), trailer.kind()?, value);
         Some(sum.numbered(trailer.seq()))
+    }
+}
+
+/// What is known of an operation from the caller's own bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationSum {
+    /// The checksum of the stored key, which filters over keys are asked by.
+    pub key_hash: u64,
+    /// The checksum of the whole.
+    pub sum: EntrySum,
+}
+
+impl OperationSum {
+    /// Those of an operation.
+    #[inline]
+    pub fn new(kind: EntryKind, key: &[u8], value: &[u8]) -> OperationSum {
+        let key_hash = checksum64(key);
+        OperationSum { key_hash, sum: EntrySum::new(key_hash, kind, value) }
     }
 }
 

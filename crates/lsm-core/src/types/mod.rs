@@ -10,7 +10,7 @@ pub use ids::{DbId, Epoch, FileNo, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use slice::Slice;
 
-pub(crate) use entry_sum::EntrySum;
+pub(crate) use entry_sum::{EntrySum, OperationSum};
 pub(crate) use ids::MemtableId;
 pub(crate) use key::{InternalKey, prefix8};
 pub(crate) use operation::Operation;

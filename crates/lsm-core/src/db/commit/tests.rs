@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 
 use super::{CommitPath, Committed};
-use crate::db::prepared::{Prepared, PreparedSection, Sections};
+use crate::db::prepared::{OperationSums, Prepared, PreparedSection, Sections};
 use crate::db::testing::{EPOCH, TestHost, TestLog, batches_in, partition};
 use crate::error::{ErrorKind, Result};
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, OpKind};
@@ -93,6 +93,8 @@ fn prepare(
         operations: 1,
         checksum: section_checksum(section.bytes()),
         bytes: section.bytes().into(),
+        injected: None,
+        sums: OperationSums::One(section.sums()[0]),
         rules_epoch: partition.rules_epoch(),
     };
     Prepared { sections: Sections::One(section), durability }

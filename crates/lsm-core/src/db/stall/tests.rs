@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use super::pressure::share;
 use super::*;
 use crate::db::testing::partition_with;
-use crate::types::{EntryKind, EntrySum, Operation, SeqNo};
+use crate::types::{EntryKind, Operation, OperationSum, SeqNo};
 
 const BUFFER: u64 = 1 << 20;
 
@@ -75,8 +75,8 @@ fn seal(partition: &PartitionState, len: usize) -> u64 {
     let operation = Operation { kind: EntryKind::Value, key: 0..1, value: 1..1 + len };
     let view = partition.view();
     let seq = SeqNo::new(1).unwrap();
-    let sum = EntrySum::new(0, EntryKind::Value, &section[1..]);
-    let bytes = view.active.writer().insert(seq, 0, 0, sum, &section, &operation).unwrap();
+    let sums = OperationSum::new(EntryKind::Value, &section[..1], &section[1..]);
+    let bytes = view.active.writer().insert(seq, 0, sums, &section, &operation).unwrap();
     partition.seal().unwrap();
     bytes
 }

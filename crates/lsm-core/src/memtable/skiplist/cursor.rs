@@ -35,6 +35,11 @@ impl Cursor {
         self.at.map(|(node, version)| unsafe { (NodeRef::new(node), VersionRef::new(version)) })
     }
 
+    /// To nowhere.
+    pub(in crate::memtable) fn leave(&mut self) {
+        self.at = None;
+    }
+
     pub(in crate::memtable) fn go_first(&mut self) {
         self.at = newest_of(self.list.first());
     }

@@ -1,0 +1,116 @@
+//! Mending sealed memtables in which bits have changed since the writer's call.
+//!
+//! Called by a flush that met an entry which does not agree with the checksum of the caller's own
+//! bytes. The flush then writes a mended copy. An entry comes from the log, or from the search for
+//! one bit, and only where its checksum confirms it; else its key is marked as damaged, so that no
+//! older value passes for the present one.
+//!
+//! Invariant: a key that is not known is not marked: the flush fails, and says so, because an older
+//! value of the true key would show.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::DbInner;
+use crate::error::{Damage, Error, ErrorKind, Result};
+use crate::hooks::Event;
+use crate::memtable::{DamagedEntry, Memtable, TrueEntry};
+use crate::partition::ReadView;
+use crate::types::Trailer;
+
+/// What a damaged entry is replaced by, and what is told of it.
+struct Mend {
+    entry: TrueEntry,
+    event: Event,
+}
+
+impl DbInner {
+    /// Copies of `memtables`, which `view` has, without damaged entries; `None` if there are none.
+    ///
+    /// # Errors
+    /// Corruption that names the key that was found, if the true one is not known. Those of
+    /// reading the log: what it may know is not given up for them.
+    pub(super) fn mended(
+        &self,
+        view: &ReadView,
+        memtables: &[Arc<Memtable>],
+    ) -> Result<Option<Vec<Arc<Memtable>>>> {
+        let damaged: Vec<_> = memtables.iter().map(|memtable| memtable.damaged()).collect();
+        if damaged.iter().all(Vec::is_empty) {
+            return Ok(None);
+        }
+        for entry in damaged.iter().flatten() {
+            self.tell(&Event::Corruption(damage_of(view, entry)));
+        }
+        let mut copies = Vec::with_capacity(memtables.len());
+        let mut events = Vec::new();
+        for (memtable, damaged) in memtables.iter().zip(&damaged) {
+            let mut repaired = Vec::with_capacity(damaged.len());
+            for found in damaged {
+                let Mend { entry, event } = self.mend(view, found)?;
+                repaired.push(entry);
+                events.push(event);
+            }
+            let copy = memtable.mended(&repaired);
+            copies.push(copy.ok_or_else(|| lost(view, &damaged[0]))?);
+        }
+        events.iter().for_each(|event| self.tell(event));
+        Ok(Some(copies))
+    }
+
+    fn mend(&self, view: &ReadView, found: &DamagedEntry) -> Result<Mend> {
+        let repaired = |entry: TrueEntry, source: &str| {
+            let partition = view.version.name.to_string();
+            let (key, source) = (entry.key.clone(), source.to_owned());
+            Mend { entry, event: Event::Repaired { partition, key, source } }
+        };
+        let in_log = self.in_log(view, found);
+        if let Ok(Some(entry)) = in_log {
+            return Ok(repaired(entry, "the log"));
+        }
+        if let Some(entry) = found.with_one_bit_undone() {
+            return Ok(repaired(entry, "one bit undone"));
+        }
+        in_log?;
+        let poison = found.poison(view.version.flushed_through);
+        let entry = poison.ok_or_else(|| lost(view, found))?;
+        let (damage, value) = (damage_of(view, found), found.value.clone());
+        Ok(Mend { entry, event: Event::Quarantined { damage, value } })
+    }
+
+    /// The entry as the log has it, if its checksum confirms it.
+    fn in_log(&self, view: &ReadView, found: &DamagedEntry) -> Result<Option<TrueEntry>> {
+        if !view.version.options.logged {
+            return Ok(None);
+        }
+        let seq = found.trailer.seq();
+        let logged = match self.find_in_log(view.version.id, None, seq) {
+            // A log that is damaged there knows no more, and says the same the next time.
+            Err(error) if error.kind() == ErrorKind::Corruption => None,
+            logged => logged?,
+        };
+        let entry = logged.map(|logged| TrueEntry {
+            trailer: Trailer::new(logged.seq, logged.kind),
+            key: logged.key,
+            value: logged.value,
+        });
+        Ok(entry.filter(|entry| found.accepts(entry)))
+    }
+}
+
+fn damage_of(view: &ReadView, found: &DamagedEntry) -> Damage {
+    Damage {
+        partition: Some(view.version.name.to_string()),
+        file: PathBuf::from("memtable"),
+        offset: None,
+        key: Some(found.key.clone()),
+        keys: None,
+        level: None,
+        what: "an entry in memory is not the one that was written".to_owned(),
+    }
+}
+
+fn lost(view: &ReadView, found: &DamagedEntry) -> Error {
+    let what = "a key was damaged in memory, and neither the log nor one bit makes it whole";
+    Error::corruption("memtable", None, what).in_partition(&view.version.name).at_key(&found.key)
+}

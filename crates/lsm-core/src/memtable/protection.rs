@@ -1,0 +1,202 @@
+//! Entries of a memtable that do not agree with their checksums, and what takes their place.
+//!
+//! Nothing in a memtable is changed: a mended memtable is a copy, which the flush writes instead.
+//! The sources of a repair are the caller's; it may only give what the checksum confirms.
+
+use std::sync::Arc;
+
+use super::skiplist::{Inserted, NewEntry, NewValue, NodeRef, SkipList, VersionRef};
+use super::{Memtable, key_check};
+use crate::codec::checksum64;
+use crate::error::Error;
+use crate::types::{EntryKind, EntrySum, KeyRef, SeqNo, Trailer};
+
+/// Longest entry of which every single bit is tried, in bytes. It takes a second or less.
+const BITS_TRIED_BYTES_MAX: usize = 4 << 10;
+
+/// An entry whose bytes are not those that came in, as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedEntry {
+    /// The key, damaged or not.
+    pub key: Vec<u8>,
+    /// Sequence number and kind, damaged or not.
+    pub trailer: Trailer,
+    /// The value, damaged or not.
+    pub value: Vec<u8>,
+    /// Made of the bytes that came in.
+    sum: EntrySum,
+    /// Whether the key is the one that came in: it agrees with a checksum of its own.
+    pub is_key_sound: bool,
+    /// A number above every older version of the key in the memtable.
+    above_older: SeqNo,
+}
+
+/// An entry as it came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrueEntry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Sequence number and kind.
+    pub trailer: Trailer,
+    /// The value.
+    pub value: Vec<u8>,
+}
+
+impl TrueEntry {
+    fn sum(&self) -> Option<EntrySum> {
+        EntrySum::of_entry(&self.key, self.trailer, &self.value)
+    }
+}
+
+/// Whether an entry is the one that came in.
+pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
+    let sum = EntrySum::of_entry(node.key(), version.trailer(), version.value());
+    sum == Some(version.sum())
+}
+
+/// The error of an entry of `key` that is not the one that came in.
+#[cold]
+pub(super) fn damaged_at(key: &[u8]) -> Error {
+    let what = "an entry in memory is not the one that was written";
+    Error::corruption("memtable", None, what).at_key(key)
+}
+
+impl DamagedEntry {
+    fn new(node: NodeRef<'_>, version: VersionRef<'_>) -> DamagedEntry {
+        let older = version.older().map_or(SeqNo::ZERO, |older| older.trailer().seq());
+        DamagedEntry {
+            key: node.key().to_vec(),
+            trailer: version.trailer(),
+            value: version.value().to_vec(),
+            sum: version.sum(),
+            is_key_sound: key_check(checksum64(node.key())) == node.key_check(),
+            above_older: older.plus(1),
+        }
+    }
+
+    /// Whether `entry` is what came in: the checksum confirms it, or it is what was found, so that
+    /// the checksum is what was damaged.
+    pub fn accepts(&self, entry: &TrueEntry) -> bool {
+        entry.sum() == Some(self.sum)
+            || entry.key == self.key && entry.trailer == self.trailer && entry.value == self.value
+    }
+
+    /// The entry with one bit undone that makes it agree with its checksum. Tries nothing of an
+    /// entry longer than a few KiB.
+    pub fn with_one_bit_undone(&self) -> Option<TrueEntry> {
+        if self.key.len() + self.value.len() > BITS_TRIED_BYTES_MAX {
+            return None;
+        }
+        let DamagedEntry { key, trailer, value, .. } = self.clone();
+        let mut entry = TrueEntry { key, trailer, value };
+        if entry.sum().is_some_and(|found| found.differing_bits(self.sum) == 1) {
+            return Some(entry);
+        }
+        if let Some(trailer) = self.other_trailers().find(|trailer| {
+            EntrySum::of_entry(&entry.key, *trailer, &entry.value) == Some(self.sum)
+        }) {
+            entry.trailer = trailer;
+            return Some(entry);
+        }
+        for bit in 0..8 * entry.value.len() {
+            entry.value[bit / 8] ^= 1 << (bit % 8);
+            if entry.sum() == Some(self.sum) {
+                return Some(entry);
+            }
+            entry.value[bit / 8] ^= 1 << (bit % 8);
+        }
+        for bit in 0..8 * entry.key.len() {
+            entry.key[bit / 8] ^= 1 << (bit % 8);
+            if entry.sum() == Some(self.sum) {
+                return Some(entry);
+            }
+            entry.key[bit / 8] ^= 1 << (bit % 8);
+        }
+        None
+    }
+
+    /// Those of another kind, or with one bit of the number undone.
+    fn other_trailers(&self) -> impl Iterator<Item = Trailer> {
+        let found = self.trailer;
+        let kinds = [EntryKind::Tombstone, EntryKind::Value, EntryKind::Handle, EntryKind::Poison];
+        let of_kind = kinds.into_iter().map(move |kind| Trailer::new(found.seq(), kind));
+        let numbers = (0..56).filter_map(move |bit| SeqNo::new(found.seq().get() ^ 1 << bit));
+        let kind = found.kind().unwrap_or(EntryKind::Value);
+        of_kind.chain(numbers.map(move |seq| Trailer::new(seq, kind)))
+    }
+
+    /// What says of the key that its record is damaged: newer than every older version in the
+    /// memtable, and than `flushed`, so that none of them passes for the present one; no newer than
+    /// that, because the number that was found may be damaged. `None` if the key is not known.
+    pub fn poison(&self, flushed: SeqNo) -> Option<TrueEntry> {
+        let seq = self.above_older.max(flushed.plus(1));
+        let trailer = Trailer::new(seq, EntryKind::Poison);
+        self.is_key_sound.then(|| TrueEntry { key: self.key.clone(), trailer, value: Vec::new() })
+    }
+}
+
+impl Memtable {
+    /// The entries that do not agree with their checksums.
+    ///
+    /// # Cost
+    /// Reads the whole memtable.
+    pub fn damaged(&self) -> Vec<DamagedEntry> {
+        let entries = all_entries(self.list());
+        let damaged = entries.filter(|(node, version)| !is_intact(*node, *version));
+        damaged.map(|(node, version)| DamagedEntry::new(node, version)).collect()
+    }
+
+    /// A copy in which `repaired` stand for the entries that do not agree with their checksums;
+    /// `None` if they do not fit among the versions that are sound.
+    ///
+    /// # Cost
+    /// That of inserting every entry anew.
+    pub fn mended(&self, repaired: &[TrueEntry]) -> Option<Arc<Memtable>> {
+        let copy = self.successor(self.id);
+        let mut entries: Vec<(KeyRef<'_>, NewEntry<'_>)> = Vec::new();
+        for (node, version) in all_entries(self.list()) {
+            if is_intact(node, version) {
+                let key_check = node.key_check();
+                let (trailer, sum) = (version.trailer(), version.sum());
+                let value = version.new_value();
+                let entry = NewEntry { key: node.key(), key_check, trailer, sum, value };
+                entries.push((KeyRef::new(node.key(), trailer), entry));
+            }
+        }
+        for TrueEntry { key, trailer, value } in repaired {
+            let hash = checksum64(key);
+            let kind = trailer.kind().unwrap_or(EntryKind::Poison);
+            let entry = NewEntry {
+                key,
+                key_check: key_check(hash),
+                trailer: *trailer,
+                sum: EntrySum::new(hash, kind, value).numbered(trailer.seq()),
+                value: NewValue::Copied(value),
+            };
+            entries.push((KeyRef::new(key, *trailer), entry));
+        }
+        // Oldest version first, as they came in.
+        entries
+            .sort_by(|(a, _), (b, _)| a.user.cmp(b.user).then_with(|| a.trailer.cmp(&b.trailer)));
+        let mut writer = copy.list().writer();
+        for (_, entry) in &entries {
+            match writer.insert(entry) {
+                Inserted::NotNewer => return None,
+                Inserted::Version => {}
+                Inserted::Key => copy.note_key(checksum64(entry.key)),
+            }
+        }
+        drop(writer);
+        copy.take_counters_of(self);
+        Some(Arc::new(copy))
+    }
+}
+
+/// All entries, newest version of a key first.
+fn all_entries(list: &SkipList) -> impl Iterator<Item = (NodeRef<'_>, VersionRef<'_>)> {
+    let nodes = std::iter::successors(list.first(), |node| node.next());
+    nodes.flat_map(|node| {
+        std::iter::successors(Some(node.newest()), |version| version.older())
+            .map(move |version| (node, version))
+    })
+}

@@ -1,0 +1,187 @@
+//! Bits that flip in memory between a write and its table: what was written arrives, or an error
+//! says which key is damaged. No older value passes for the present one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lsm_core::db::InMemory;
+use lsm_core::fs::MemFs;
+use siltstone::hooks::{Event, EventListener};
+use siltstone::{
+    BackgroundMode, Db, Durability, ErrorKind, MetaHiveOptions, Partition, PartitionOptions,
+};
+use testkit::Rng;
+
+const KEY: &str = "victim";
+const VALUE: &str = "the new value";
+/// Places of the key and of the value in the section of a single put.
+const KEY_AT: usize = 2;
+const VALUE_AT: usize = KEY_AT + KEY.len() + 1;
+
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl EventListener for Log {
+    fn on_event(&self, event: &Event) {
+        let told = match event {
+            Event::Corruption(_) => "corruption".to_owned(),
+            Event::Repaired { source, .. } => format!("repaired: {source}"),
+            Event::Quarantined { .. } => "quarantined".to_owned(),
+            _ => return,
+        };
+        self.0.lock().unwrap().push(told);
+    }
+}
+
+/// A store in which `flips` of one put's section come about at `place`: byte and mask.
+struct Case {
+    db: Db,
+    partition: Partition,
+    armed: Arc<AtomicBool>,
+    log: Arc<Log>,
+}
+
+impl Case {
+    fn new(options: PartitionOptions, place: InMemory, flips: Vec<(usize, u8)>) -> Case {
+        let (armed, log) = (Arc::new(AtomicBool::new(false)), Arc::new(Log::default()));
+        let mut rng = Rng::new(3);
+        let is_armed = armed.clone();
+        let db = Db::builder("/db")
+            .fs(Arc::new(MemFs::new()))
+            .random(move || rng.next_u64())
+            .background(BackgroundMode::Stepped)
+            .listener(log.clone())
+            .inject_in_memory(move |at, bytes| {
+                if at == place && is_armed.load(Ordering::Relaxed) {
+                    flips.iter().for_each(|(byte, mask)| bytes[*byte] ^= mask);
+                }
+            })
+            .open()
+            .unwrap();
+        let partition = db.partition_with("p", options).unwrap();
+        // Something older in a table, and neighbours on both sides.
+        for key in ["a", KEY, "z"] {
+            partition.put(key, "old").unwrap();
+        }
+        db.flush().unwrap();
+        partition.put("b", "beside").unwrap();
+        Case { db, partition, armed, log }
+    }
+
+    fn put(&self) -> siltstone::Result<()> {
+        self.armed.store(true, Ordering::Relaxed);
+        let put = self.partition.put(KEY, VALUE);
+        self.armed.store(false, Ordering::Relaxed);
+        put.map(drop)
+    }
+
+    fn pairs(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let pairs = self.partition.iter().map(|pair| pair.unwrap());
+        pairs.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+    }
+
+    fn assert_whole(&self) {
+        let whole = [("a", "old"), ("b", "beside"), (KEY, VALUE), ("z", "old")];
+        let whole: Vec<_> =
+            whole.map(|(k, v)| (k.as_bytes().to_vec(), v.as_bytes().to_vec())).into();
+        assert_eq!(self.pairs(), whole);
+        assert_eq!(self.partition.get(KEY).unwrap().as_deref(), Some(VALUE.as_bytes()));
+    }
+
+    fn told(&self) -> Vec<String> {
+        self.log.0.lock().unwrap().clone()
+    }
+}
+
+fn every_bit() -> impl Iterator<Item = (usize, u8)> {
+    let key = KEY_AT..KEY_AT + KEY.len();
+    let value = VALUE_AT..VALUE_AT + VALUE.len();
+    key.chain(value).flat_map(|byte| (0..8).map(move |bit| (byte, 1 << bit)))
+}
+
+fn all_sorts() -> [PartitionOptions; 3] {
+    let plain = PartitionOptions::new;
+    [plain(), plain().logged(false), plain().metahive(MetaHiveOptions::default())]
+}
+
+#[test]
+fn a_bit_that_flips_in_a_memtable_is_undone_by_the_flush() {
+    for (sort, options) in all_sorts().into_iter().enumerate() {
+        for flip in every_bit() {
+            let case = Case::new(options.clone(), InMemory::Memtable, vec![flip]);
+            case.put().unwrap();
+            case.db.flush().unwrap();
+            case.assert_whole();
+            let source = if sort == 1 { "one bit undone" } else { "the log" };
+            assert_eq!(case.told(), ["corruption".to_owned(), format!("repaired: {source}")]);
+            case.partition.compact(..).unwrap();
+            case.assert_whole();
+        }
+    }
+}
+
+#[test]
+fn a_bit_that_flips_before_the_log_has_its_checksum_fails_the_write() {
+    for options in all_sorts() {
+        for flip in every_bit() {
+            let case = Case::new(options.clone(), InMemory::Section, vec![flip]);
+            assert_eq!(case.put().unwrap_err().kind(), ErrorKind::Corruption);
+            assert_eq!(case.partition.get(KEY).unwrap().as_deref(), Some(&b"old"[..]));
+            case.put_again();
+            case.db.flush().unwrap();
+            case.assert_whole();
+        }
+    }
+}
+
+impl Case {
+    /// Without a fault, in a batch.
+    fn put_again(&self) {
+        let batch = self.db.batch().put(&self.partition, KEY, VALUE);
+        batch.commit(Durability::Os).unwrap();
+    }
+}
+
+#[test]
+fn a_value_that_nothing_makes_whole_reads_as_damaged_and_never_as_the_old_one() {
+    let flips = vec![(VALUE_AT, 0b11), (VALUE_AT + 3, 0b1000)];
+    let case = Case::new(PartitionOptions::new().logged(false), InMemory::Memtable, flips);
+    case.put().unwrap();
+    case.db.flush().unwrap();
+    for _ in 0..2 {
+        assert_eq!(case.partition.get(KEY).unwrap_err().kind(), ErrorKind::Corruption);
+        assert_eq!(case.partition.get("b").unwrap().as_deref(), Some(&b"beside"[..]));
+        assert_eq!(case.told(), ["corruption", "quarantined"]);
+        case.partition.compact(..).unwrap();
+    }
+    case.put_again();
+    case.db.flush().unwrap();
+    case.assert_whole();
+}
+
+#[test]
+fn a_key_that_nothing_makes_whole_fails_the_flush() {
+    let flips = vec![(KEY_AT, 0b11), (KEY_AT + 3, 0b1000)];
+    let case = Case::new(PartitionOptions::new().logged(false), InMemory::Memtable, flips.clone());
+    case.put().unwrap();
+    assert_eq!(case.db.flush().unwrap_err().kind(), ErrorKind::Corruption);
+    // With a log the true key is known.
+    let case = Case::new(PartitionOptions::new(), InMemory::Memtable, flips);
+    case.put().unwrap();
+    case.db.flush().unwrap();
+    case.assert_whole();
+}
+
+#[test]
+fn a_verified_read_refuses_an_entry_that_changed_in_a_memtable() {
+    let flip = vec![(VALUE_AT, 1)];
+    let case = Case::new(
+        PartitionOptions::new().metahive(MetaHiveOptions::default()),
+        InMemory::Memtable,
+        flip,
+    );
+    case.put().unwrap();
+    assert_eq!(case.partition.verified_get(KEY).unwrap_err().kind(), ErrorKind::Corruption);
+    case.db.flush().unwrap();
+    assert_eq!(&*case.partition.verified_get(KEY).unwrap().unwrap().value, VALUE.as_bytes());
+}
