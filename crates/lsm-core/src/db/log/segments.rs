@@ -126,6 +126,11 @@ impl Log {
     }
 
     /// Gives back what the log has reserved on the disk: a log at rest may stay there for long.
+    ///
+    /// # Cost
+    /// An edit of the manifest under the writer's lock, where there is a reserve. Not without the
+    /// lock: a segment that was begun meanwhile would stand behind one that is listed and empty,
+    /// which after a crash looks as if the log ended there.
     pub(super) fn release_reserve(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         writer.state.recent_bytes /= 2;
