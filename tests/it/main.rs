@@ -23,6 +23,7 @@ mod memory;
 mod metahive;
 mod model;
 mod panics;
+mod partitions;
 mod regressions;
 mod resume;
 mod shelf;

@@ -5,7 +5,8 @@
 //!
 //! A job whose filters decide (remove, replace) goes further than the survival rules: it changes
 //! the version that is visible now. Snapshots registered before it are respected by the rules;
-//! one that is taken while it runs keeps the view that the partition had, for its life.
+//! one that is taken while it runs keeps the view that the partition had, for its life. A dropped
+//! partition's last view is kept here for the snapshots before the drop.
 //!
 //! Invariant: the list that a job gets always contains the visible sequence at its start; else it
 //! would drop what a snapshot taken a moment later must see.
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::Guard;
 use parking_lot::Mutex;
 
 use crate::partition::{PartitionState, ReadView};
@@ -25,6 +27,22 @@ struct Registered {
     held: BTreeMap<SeqNo, Held>,
     /// Partitions with deciding jobs under way, and how many.
     deciding: BTreeMap<PartitionId, (Arc<PartitionState>, usize)>,
+    /// The number of snapshots that were ever taken: tells which of them came before a drop. Their
+    /// sequence numbers do not, as nothing may be written between a drop and the next snapshot.
+    taken: u64,
+    /// The number of snapshots that live.
+    live: u64,
+    /// Dropped partitions that snapshots may still read.
+    retired: BTreeMap<PartitionId, Retired>,
+}
+
+/// A dropped partition as snapshots see it.
+struct Retired {
+    /// The number of snapshots that were taken before the drop,
+    taken_before: u64,
+    /// and of those that still live.
+    readers: u64,
+    view: Arc<ReadView>,
 }
 
 /// A sequence number that snapshots have.
@@ -53,7 +71,10 @@ impl Snapshots {
         state.held.entry(seq).or_insert_with(|| Held { count: 0, since: now() }).count += 1;
         let pinned = state.deciding.iter().map(|(id, (partition, _))| (*id, partition.pin()));
         let pinned = pinned.collect();
-        RegisteredSnapshot { seq, pinned, list: self.clone() }
+        let order = state.taken;
+        state.taken += 1;
+        state.live += 1;
+        RegisteredSnapshot { seq, order, pinned, list: self.clone() }
     }
 
     /// Returns what a job starting now must respect.
@@ -89,6 +110,21 @@ impl Snapshots {
         self.0.lock().held.first_key_value().map(|(_, held)| held.since)
     }
 
+    /// Marks a partition as dropped: its handles let go of its memtables and tables, which live on
+    /// as long as a snapshot that was taken before may read them, and iterators that exist. Under the commit path's lock.
+    pub fn retire(&self, partition: &PartitionState) {
+        let mut state = self.0.lock();
+        if state.live > 0 {
+            let retired =
+                Retired { taken_before: state.taken, readers: state.live, view: partition.pin() };
+            state.retired.insert(partition.id, retired);
+        }
+        // Under this lock, so that every snapshot comes before the drop or behind it.
+        partition.mark_dropped(state.taken);
+        drop(state);
+        partition.let_go();
+    }
+
     /// Returns the number of different sequence numbers that are registered.
     pub fn count(&self) -> usize {
         self.0.lock().held.len()
@@ -96,6 +132,23 @@ impl Snapshots {
 }
 
 impl Registered {
+    /// Notes that a snapshot is released that `order` others were taken before; takes out the views
+    /// that no snapshot reads any more.
+    fn release(&mut self, order: u64) -> Vec<Arc<ReadView>> {
+        self.live -= 1;
+        let mut unread = Vec::new();
+        self.retired.retain(|_, retired| {
+            if order < retired.taken_before {
+                retired.readers -= 1;
+            }
+            if retired.readers == 0 {
+                unread.push(retired.view.clone());
+            }
+            retired.readers > 0
+        });
+        unread
+    }
+
     fn for_job(&self, visible: SeqNo) -> JobSnapshots {
         let registered: Vec<SeqNo> = self.held.keys().copied().collect();
         let mut respected = registered.clone();
@@ -135,6 +188,8 @@ impl Drop for DecidingJob {
 /// A registered sequence number; dropped, it is released.
 pub struct RegisteredSnapshot {
     seq: SeqNo,
+    /// The number of snapshots that were taken before it.
+    order: u64,
     /// Views that deciding jobs were about to replace.
     pinned: BTreeMap<PartitionId, Arc<ReadView>>,
     list: Arc<Snapshots>,
@@ -146,9 +201,24 @@ impl RegisteredSnapshot {
         self.seq
     }
 
-    /// The view to read a partition through, if not its present one.
-    pub fn pinned_view(&self, partition: PartitionId) -> Option<Arc<ReadView>> {
-        self.pinned.get(&partition).cloned()
+    /// The number of snapshots that were taken before it.
+    pub fn order(&self) -> u64 {
+        self.order
+    }
+
+    /// The view to read a partition through; `None` if it was dropped before.
+    pub fn view_of(&self, partition: &PartitionState) -> Option<Guard<Arc<ReadView>>> {
+        if let Some(view) = self.pinned.get(&partition.id) {
+            return Some(Guard::from_inner(view.clone()));
+        }
+        // The view first: a drop marks the partition before it takes the view away.
+        let view = partition.view();
+        if !partition.is_dropped() {
+            return Some(view);
+        }
+        let retired =
+            self.list.0.lock().retired.get(&partition.id).map(|retired| retired.view.clone());
+        retired.filter(|_| partition.existed_at(self.order)).map(Guard::from_inner)
     }
 }
 
@@ -160,6 +230,10 @@ impl Drop for RegisteredSnapshot {
         if held.count == 0 {
             state.held.remove(&self.seq);
         }
+        let unread = state.release(self.order);
+        // Freeing memtables takes its time: not under the lock.
+        drop(state);
+        drop(unread);
     }
 }
 

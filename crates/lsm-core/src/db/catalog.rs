@@ -9,8 +9,8 @@
 //!    one. The log attests that number, so a manifest that lost its end is found out at the next
 //!    open; an edit that went past the note would not be attested.
 //! 2. Nothing is installed once [`Catalog::shut`] has returned: the folder may be another process's.
-//! 3. The map of partitions changes only while the versions are locked, so what a holder of
-//!    [`Editing`] sees of both agrees.
+//! 3. A partition is in the map from when its creation is durable until its drop is: what is found
+//!    there may be gone from the versions a moment before, never after.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -35,6 +35,10 @@ struct Partitions {
 pub(super) struct Catalog {
     /// Held over the manifest's append and sync, and while views take a new version in.
     versions: Mutex<VersionSet>,
+    /// Held over creating, changing or dropping a partition, each of which is one edit and what
+    /// follows from it: one at a time, so that no two make the same name. It is not the commit
+    /// path's lock, because writers need not wait for the manifest.
+    structure: Mutex<()>,
     /// A leaf: nothing else is locked while it is held.
     partitions: RwLock<Partitions>,
     /// Number of the last durable edit: stored under `versions` with release, loaded anywhere with
@@ -51,6 +55,7 @@ impl Catalog {
         let edit_number = AtomicU64::new(versions.current().edit_number);
         Catalog {
             versions: Mutex::new(versions),
+            structure: Mutex::new(()),
             partitions: RwLock::default(),
             edit_number,
             is_shut: AtomicBool::new(false),
@@ -67,6 +72,11 @@ impl Catalog {
             return Err(Error::new(ErrorKind::Closed, "the database is closed"));
         }
         Ok(Editing { versions, edit_number: &self.edit_number })
+    }
+
+    /// Takes the turn to create, change or drop a partition.
+    pub(super) fn change_structure(&self) -> MutexGuard<'_, ()> {
+        self.structure.lock()
     }
 
     /// Makes changes durable that concern no partition's view.

@@ -61,12 +61,22 @@ impl FlushedTables {
     }
 }
 
-/// The sealed memtables of a view through `through`, which is one of them, newest first.
-fn sealed_through(view: &ReadView, through: MemtableId) -> &[Arc<Memtable>] {
+/// The sealed memtables of a view through `through`, newest first.
+///
+/// # Errors
+/// If there are none because the partition was dropped: nothing but a drop and the holder of the
+/// turn takes them away.
+fn sealed_through<'v>(
+    partition: &PartitionState,
+    view: &'v ReadView,
+    through: MemtableId,
+) -> Result<&'v [Arc<Memtable>]> {
     let newer = view.sealed.iter().take_while(|memtable| memtable.id > through).count();
     let sealed = &view.sealed[newer..];
-    assert!(!sealed.is_empty(), "memtable {through:?} is sealed: only flushes take them away");
-    sealed
+    if sealed.is_empty() {
+        return Err(partition.dropped_error());
+    }
+    Ok(sealed)
 }
 
 /// The id of the memtable that was sealed last and is not flushed.
@@ -94,8 +104,10 @@ impl DbInner {
             }
         }
         let Some(partition) = turn.largest(candidates) else { return Ok(false) };
-        let newest = newest_sealed(&partition);
-        let newest = newest.expect("it was picked for its sealed memtables, and only flushes take");
+        let Some(newest) = newest_sealed(&partition) else {
+            // It was dropped meanwhile: another one is next.
+            return Ok(true);
+        };
         let flushed = self.flush_partition(&turn, &partition, newest, OldLog::Release);
         turn.note(&partition, flushed.is_ok());
         flushed?;
@@ -104,7 +116,8 @@ impl DbInner {
         Ok(true)
     }
 
-    /// Flushes the sealed memtables of a partition through `through`, which is one of them.
+    /// Flushes the sealed memtables of a partition through `through`, which is one of them; nothing
+    /// if the partition is dropped meanwhile.
     pub(super) fn flush_partition(
         &self,
         turn: &FlushTurn<'_>,
@@ -115,12 +128,16 @@ impl DbInner {
         // Before the work, because without a manifest its result could not be installed.
         self.catalog.edit()?.ensure_writable()?;
         let view = partition.pin();
-        let last_seq = sealed_through(&view, through)[0].last_seq();
+        let Ok(sealed) = sealed_through(partition, &view, through) else { return Ok(()) };
+        let last_seq = sealed[0].last_seq();
         // Durability: the log first, see invariant 2.
         if partition.logged {
             self.sync_through_seq(last_seq)?;
         }
-        let written = self.write_sealed(turn, partition, through)?;
+        let written = match self.write_sealed(turn, partition, through) {
+            Err(_) if partition.is_dropped() => return Ok(()),
+            written => written?,
+        };
         let mut changes = written.changes(partition.id);
         let segments = match old_log {
             OldLog::Release => {
@@ -158,7 +175,7 @@ impl DbInner {
         let started = self.background.now();
         let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
         let view = partition.pin();
-        let sealed = sealed_through(&view, through);
+        let sealed = sealed_through(partition, &view, through)?;
         let hooks = partition.hooks();
         let (snapshots, deciding) = self.snapshots_for(partition, &hooks);
         let run = |memtables: &[Arc<Memtable>]| {

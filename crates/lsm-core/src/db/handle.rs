@@ -313,7 +313,11 @@ impl Partition {
             let message = "the snapshot is of another database";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        if self.state.existed_at(snapshot.seq()) { Ok(()) } else { self.state.check_live() }
+        if self.state.existed_at(snapshot.registered.order()) {
+            Ok(())
+        } else {
+            self.state.check_live()
+        }
     }
 
     /// Writes the memtables of the partition to tables and waits for it.

@@ -514,7 +514,7 @@ mod tests {
         let (jobs, host) = (Jobs::default(), host(vec![partition(1, BOTH_DUE)]));
         let claimed = pick(&jobs, &host).expect("two are due");
         let entered = jobs.enter(&claimed.partition);
-        claimed.partition.mark_dropped(SeqNo::ZERO);
+        claimed.partition.mark_dropped(0);
         jobs.finish(&claimed, Err(&Error::corruption("/db/1.sst", 0, "rotten")));
         assert!(jobs.is_running(), "an ingest is under way in it");
         drop(entered);

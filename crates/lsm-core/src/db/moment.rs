@@ -30,22 +30,23 @@ impl Partition {
     pub(super) fn observe(&self, snapshot: Option<&Snapshot>) -> Result<Observation> {
         let Some(snapshot) = snapshot else {
             self.db().check_not_closed()?;
-            self.state().check_live()?;
             // The view first. Merges keep what is visible while they run, not what an older
             // sequence number sees: loaded first, the number could need a version of a key that
             // the view no longer has, and the key would seem to be missing. In this order the
             // number may be ahead of the view, which then is the database at the moment when the
             // view was replaced: a seal never parts a batch.
             let view = self.state().view();
+            // Behind the view, which a drop takes away after it has marked the partition.
+            self.state().check_live()?;
             let seq = self.db().visible_seq();
             return Ok(Observation { view, seq });
         };
         self.check_snapshot(snapshot)?;
-        let view = match snapshot.registered.pinned_view(self.state().id) {
-            Some(pinned) => Guard::from_inner(pinned),
-            None => self.state().view(),
-        };
-        Ok(Observation { view, seq: snapshot.seq() })
+        let seq = snapshot.seq();
+        match snapshot.registered.view_of(self.state()) {
+            Some(view) => Ok(Observation { view, seq }),
+            None => Err(self.state().dropped_error()),
+        }
     }
 
     #[inline]

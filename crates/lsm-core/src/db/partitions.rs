@@ -35,9 +35,9 @@ impl DbInner {
             check_complete(&partition)?;
             return Ok(partition);
         }
-        // The commit path's lock makes creating, changing and dropping one thing at a time.
-        let _between = self.between_groups();
+        let _structure = self.catalog.change_structure();
         if let Some(partition) = self.catalog.named(name) {
+            let _between = self.between_groups();
             if let Some(options) = options {
                 self.change_options(&partition, options)?;
             }
@@ -114,19 +114,24 @@ impl DbInner {
             let message = "the partition \"default\" always exists";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let _between = self.between_groups();
+        let _structure = self.catalog.change_structure();
         let Some(partition) = self.catalog.named(name) else {
             return Err(not_found(name));
         };
-        let mut editing = self.catalog.edit()?;
-        // A failure leaves in doubt whether the partition is gone. Until a later edit has settled
-        // it, writes to the partition are refused: a crash might drop it with them.
-        partition.set_doubtful(true);
-        editing.install(vec![Change::PartitionDropped { id: partition.id }])?;
-        partition.mark_dropped(self.visible_seq());
-        self.catalog.remove(&partition);
-        drop(editing);
+        // Writers go on while the edit is synced: what they are told is written comes before the
+        // drop, and goes with it. Holding them back would make every partition wait for the disk.
+        let dropped = self.catalog.install(vec![Change::PartitionDropped { id: partition.id }]);
+        let between = self.between_groups();
+        if let Err(error) = dropped {
+            // It is in doubt whether the partition is gone. Until a later edit has settled it,
+            // writes to the partition wait for that: a crash might drop it with them.
+            partition.set_doubtful(true);
+            return Err(error);
+        }
         let view = partition.pin();
+        self.snapshots.retire(&partition);
+        self.catalog.remove(&partition);
+        drop(between);
         self.obsolete.add(view.version.tables().map(|(_, table)| table));
         // Its memtables held back writes to every partition; no flush will say that they are gone.
         self.commit.note_released(view.active.bytes());

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{PartitionHooks, Rules, ValueStore};
 use crate::memtable::{Memtable, SlabPool};
-use crate::types::{MemtableId, PartitionId, SeqNo};
+use crate::types::{MemtableId, PartitionId};
 use crate::version::PartitionVersion;
 
 pub use view::ReadView;
@@ -40,8 +40,8 @@ pub struct PartitionState {
     change: Mutex<MemtableId>,
     /// Versions that were replaced and that a reader still holds; kept for a value store alone.
     past: Mutex<Vec<Weak<PartitionVersion>>>,
-    // Set once, under the commit path's lock; read anywhere. The visible sequence number at the
-    // drop, plus one so that 0 can mean that it lives.
+    // Set once, under the commit path's lock; read anywhere. The number of snapshots that were taken
+    // before the drop, plus one so that 0 can mean that it lives.
     dropped_at: AtomicU64,
     /// Every stored key has a zero byte behind it: fixed when the partition is made.
     pub any_key: bool,
@@ -184,9 +184,20 @@ impl PartitionState {
         self.past.lock().clone()
     }
 
-    /// Marks the partition as dropped behind `visible`. Only under the commit path's lock.
-    pub fn mark_dropped(&self, visible: SeqNo) {
-        self.dropped_at.store(visible.get() + 1, Ordering::Release);
+    /// Marks the partition as dropped after so many snapshots were taken. Only under the commit
+    /// path's lock.
+    pub fn mark_dropped(&self, snapshots_before: u64) {
+        self.dropped_at.store(snapshots_before + 1, Ordering::Release);
+    }
+
+    /// Lets go of memtables and tables: who reads them holds them. After it was marked as dropped.
+    pub fn let_go(&self) {
+        let mut next = self.change.lock();
+        let view = self.view.load_full();
+        let active = Arc::new(view.active.successor(*next));
+        next.0 += 1;
+        let version = Arc::new(view.version.without_tables());
+        self.view.store(Arc::new(ReadView { active, sealed: Vec::new(), version }));
     }
 
     /// Says whether a drop of it may be on disk that did not take place.
@@ -205,9 +216,9 @@ impl PartitionState {
     }
 
     /// Returns `true` if a snapshot at `seq` was taken while the partition existed.
-    pub fn existed_at(&self, seq: SeqNo) -> bool {
+    pub fn existed_at(&self, order: u64) -> bool {
         let dropped_at = self.dropped_at.load(Ordering::Acquire);
-        dropped_at == 0 || seq.get() < dropped_at
+        dropped_at == 0 || order + 1 < dropped_at
     }
 
     /// An error if it was dropped.
@@ -216,8 +227,9 @@ impl PartitionState {
         if self.is_dropped() { Err(self.dropped_error()) } else { Ok(()) }
     }
 
+    /// The error of whoever uses it after it was dropped.
     #[cold]
-    fn dropped_error(&self) -> Error {
+    pub fn dropped_error(&self) -> Error {
         let message = format!("partition {:?} was dropped", self.name);
         Error::new(ErrorKind::PartitionNotFound, message)
     }

@@ -105,6 +105,11 @@ impl PartitionVersion {
         levels.flat_map(|(number, level)| level.tables().iter().map(move |table| (number, table)))
     }
 
+    /// The same partition without a table.
+    pub fn without_tables(&self) -> PartitionVersion {
+        PartitionVersion { levels: Default::default(), ..self.clone() }
+    }
+
     /// Length of all tables together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.levels.iter().map(Level::bytes).sum()

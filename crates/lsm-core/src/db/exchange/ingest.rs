@@ -155,7 +155,10 @@ impl DbInner {
         });
         let changes = added.chain([Change::LastSeq(seq)]).chain(rules).collect();
         arrival.keep_files();
-        let installed = self.install_job(partition, Installation::of(changes));
+        let installed = self.install_job(
+            partition,
+            Installation { made: &arrival.tables, ..Installation::of(changes) },
+        );
         if let (Err(_), Some(before)) = (&installed, before) {
             partition.set_hooks(before);
         }
@@ -165,8 +168,11 @@ impl DbInner {
         drop(between);
         drop(no_other_flush);
         self.jobs.release_levels(partition, &arrival.tables);
-        let is_live = installed?;
-        assert!(is_live, "a partition is dropped under the commit path's lock");
-        Ok(seq)
+        if installed? {
+            Ok(seq)
+        } else {
+            // Its drop is durable, and about to be told.
+            Err(partition.dropped_error())
+        }
     }
 }
