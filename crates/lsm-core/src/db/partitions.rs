@@ -74,8 +74,8 @@ impl DbInner {
         let records = records_of(&hooks)?;
         let mut editing = self.catalog.edit()?;
         let current = editing.current();
-        if current.partitions.len() >= PARTITIONS_MAX {
-            let count = current.partitions.len() as u64 + 1;
+        if current.partitions.count() >= PARTITIONS_MAX {
+            let count = current.partitions.count() as u64 + 1;
             return Err(Error::limit("number of partitions", count, PARTITIONS_MAX as u64));
         }
         let id = current.next_partition;

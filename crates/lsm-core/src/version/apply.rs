@@ -90,14 +90,12 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
 pub struct Builder {
     version: DbVersion,
     drafts: BTreeMap<PartitionId, Draft>,
-    /// Names of the living partitions; filled when the first one is created.
-    names: Option<HashSet<Arc<str>>>,
 }
 
 impl Builder {
     /// Begins at `version`.
     pub fn new(version: DbVersion) -> Builder {
-        Builder { version, drafts: BTreeMap::new(), names: None }
+        Builder { version, drafts: BTreeMap::new() }
     }
 
     /// Begins at the snapshot of a generation.
@@ -140,7 +138,8 @@ impl Builder {
     /// overlap.
     pub fn finish(mut self) -> Result<DbVersion, Refused> {
         for (id, draft) in self.drafts {
-            self.version.partitions.insert(id, Arc::new(draft.finish()?));
+            debug_assert_eq!(id, draft.partition.id, "a draft is of its partition");
+            self.version.partitions.insert(Arc::new(draft.finish()?));
         }
         Ok(self.version)
     }
@@ -245,14 +244,10 @@ impl Builder {
         if created_at_edit > self.version.edit_number {
             return refuse(format!("partition {id} comes from a later edit"));
         }
-        if self.version.partitions.len() >= PARTITIONS_MAX {
+        if self.version.partitions.count() >= PARTITIONS_MAX {
             return refuse(format!("more than {PARTITIONS_MAX} partitions"));
         }
-        let partitions = &self.version.partitions;
-        let names =
-            self.names.get_or_insert_with(|| partitions.values().map(|p| p.name.clone()).collect());
-        let name: Arc<str> = name.into();
-        if !names.insert(name.clone()) {
+        if self.version.partitions.named(name).is_some() {
             return refuse(format!("two partitions are named {name:?}"));
         }
         let Some(next) = id.0.checked_add(1) else {
@@ -261,7 +256,7 @@ impl Builder {
         self.version.next_partition = PartitionId(next);
         let partition = Arc::new(PartitionVersion {
             id,
-            name,
+            name: name.into(),
             options: Arc::new(options.clone()),
             levels: Default::default(),
             flushed_through: SeqNo::ZERO,
@@ -269,19 +264,16 @@ impl Builder {
             hooks: hooks.into(),
             store_sections: Vec::new(),
         });
-        self.version.partitions.insert(id, partition);
+        self.version.partitions.insert(partition);
         Ok(())
     }
 
     fn drop_partition(&mut self, id: PartitionId) -> Result<(), Refused> {
         self.drafts.remove(&id);
-        let Some(partition) = self.version.partitions.remove(&id) else {
-            return refuse(format!("partition {id} is dropped but unknown"));
-        };
-        if let Some(names) = &mut self.names {
-            names.remove(&partition.name);
+        match self.version.partitions.remove(&id) {
+            Some(_) => Ok(()),
+            None => refuse(format!("partition {id} is dropped but unknown")),
         }
-        Ok(())
     }
 
     fn draft(&mut self, id: PartitionId) -> Result<&mut Draft, Refused> {

@@ -15,6 +15,7 @@ mod edit;
 mod level;
 mod level_iter;
 mod manifest;
+mod partition_map;
 mod record;
 mod recover;
 mod set;
@@ -32,6 +33,7 @@ pub use edit::{EditFault, VersionEdit};
 pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{MAGIC, Manifest, retire};
+pub use partition_map::PartitionMap;
 pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};
@@ -106,6 +108,7 @@ impl PartitionVersion {
     }
 
     /// The same partition without a table.
+    #[must_use]
     pub fn without_tables(&self) -> PartitionVersion {
         PartitionVersion { levels: Default::default(), ..self.clone() }
     }
@@ -141,7 +144,7 @@ pub struct DbVersion {
     /// Number of the last edit in this version.
     pub edit_number: u64,
     /// The living partitions.
-    pub partitions: BTreeMap<PartitionId, Arc<PartitionVersion>>,
+    pub partitions: PartitionMap,
     /// Every live log segment, reserves included, with the epoch in its name.
     pub log_segments: BTreeMap<FileNo, Epoch>,
     /// The end of the log of the epochs before the present one: replay never reads past it. Absent
@@ -162,7 +165,7 @@ impl DbVersion {
             next_file: FileNo(1),
             next_partition: PartitionId(0),
             edit_number: 0,
-            partitions: BTreeMap::new(),
+            partitions: PartitionMap::default(),
             log_segments: BTreeMap::new(),
             log_cut: None,
             log_closed: None,
@@ -171,11 +174,8 @@ impl DbVersion {
     }
 
     /// The living partition of that name.
-    ///
-    /// # Cost
-    /// Looks at every partition; a handle keeps the id.
     #[cfg(any(test, feature = "internals"))]
     pub fn partition_named(&self, name: &str) -> Option<&Arc<PartitionVersion>> {
-        self.partitions.values().find(|partition| &*partition.name == name)
+        self.partitions.named(name)
     }
 }

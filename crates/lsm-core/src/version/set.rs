@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Change, DbVersion, Manifest, VersionEdit, apply, retire};
+use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply, retire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
@@ -151,12 +151,17 @@ impl VersionSet {
     /// Puts one section, the store's whole state, in the place of what came edit by edit.
     fn compact_store_sections(&self, version: &mut DbVersion) {
         let Some(state_of) = &self.state_of else { return };
-        for (id, partition) in &mut version.partitions {
-            if partition.store_sections.len() > 1
-                && let Some(state) = state_of(*id)
-            {
-                let section = (version.edit_number, state.into());
-                Arc::make_mut(partition).store_sections = vec![section];
+        let with_sections: Vec<Arc<PartitionVersion>> = version
+            .partitions
+            .values()
+            .filter(|partition| partition.store_sections.len() > 1)
+            .cloned()
+            .collect();
+        for partition in with_sections {
+            if let Some(state) = state_of(partition.id) {
+                let store_sections = vec![(version.edit_number, state.into())];
+                let partition = PartitionVersion { store_sections, ..(*partition).clone() };
+                version.partitions.insert(Arc::new(partition));
             }
         }
     }

@@ -321,7 +321,7 @@ proptest! {
 }
 
 fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> Option<Vec<Change>> {
-    let partition = v.partitions.values().nth(pick as usize % v.partitions.len().max(1));
+    let partition = v.partitions.values().nth(pick as usize % v.partitions.count().max(1));
     let file = v.next_file.0;
     let cut = LogCut { segment: FileNo(pick), offset: word.into(), last_seq: v.last_seq };
     Some(match deed {

@@ -108,7 +108,7 @@ fn sealed_memtables_are_summed_as_they_come_and_go() {
     stall.update(&host, partitions.iter().map(|partition| &**partition));
     assert_eq!(stall.sealed_bytes(), sum);
     let dropped: u64 = partitions[1].view().sealed.iter().map(|memtable| memtable.bytes()).sum();
-    partitions[1].mark_dropped(SeqNo::ZERO);
+    partitions[1].mark_dropped(0);
     stall.update(&host, one(&partitions[1]));
     assert_eq!(stall.sealed_bytes(), sum - dropped);
 }
@@ -154,7 +154,7 @@ fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
     });
     let refused = stall.wait_while_stopped(&host, &[&partitions[0]]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corruption);
-    partitions[0].mark_dropped(SeqNo::ZERO);
+    partitions[0].mark_dropped(0);
     stall.admit(&host, one(&partitions[0]), 10).unwrap();
 }
 
