@@ -126,6 +126,7 @@ impl Snapshots {
     }
 
     /// Returns the number of different sequence numbers that are registered.
+    #[cfg(test)]
     pub fn count(&self) -> usize {
         self.0.lock().held.len()
     }
