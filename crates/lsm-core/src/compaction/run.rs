@@ -18,12 +18,11 @@ use super::survivors::write_survivors;
 use super::{Clip, Compaction, JobOutcome, KeyBelow, Outputs, Split, Stages, TableFactory};
 use crate::error::Result;
 use crate::hooks::{Job, JobKind};
-use crate::iter::{InternalIter, MergeIter};
+use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::Memtable;
-use crate::options::Compression;
 use crate::types::SeqNo;
-use crate::version::{PartitionVersion, Table, TableContext, UserRange};
+use crate::version::{PartitionVersion, Table, TableContext};
 
 /// See the module.
 pub struct Merge<'a> {
@@ -171,42 +170,10 @@ impl<'a> Merge<'a> {
 
     fn outputs<'f>(&self, factory: &'f TableFactory, stages: &Stages<'_>) -> Result<Outputs<'f>> {
         let suffix = &stages.hooks().rules.reserved_suffix;
-        let compression = self.compression()?;
         let options = &self.version.options;
+        // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.
+        let compression = level_compression(options, self.level_to);
         Ok(Outputs::new(factory, options, compression, self.base_seq, suffix))
-    }
-
-    /// The compression of the outputs. Levels 0 and 1 are read and rewritten soon: compressing them
-    /// costs more than it saves. But a flush that overlaps nothing is moved to a deeper level as it
-    /// is, or would have to be rewritten there: it is compressed at once. Moving it uncompressed and
-    /// leaving the rest to a later merge left data that was written in order uncompressed for ever,
-    /// because no merge ever comes.
-    fn compression(&self) -> Result<Compression> {
-        let options = &self.version.options;
-        let is_moved_later = self.kind == JobKind::Flush && self.overlaps_nothing()?;
-        Ok(if is_moved_later {
-            options.compression
-        } else {
-            level_compression(options, self.level_to)
-        })
-    }
-
-    /// Whether no table of the partition lies in the range of the memtables.
-    fn overlaps_nothing(&self) -> Result<bool> {
-        for memtable in &self.memtables {
-            let mut first = memtable.iter();
-            first.seek_to_first()?;
-            let mut last = memtable.iter();
-            last.seek_to_last()?;
-            if !first.valid() || !last.valid() {
-                continue;
-            }
-            let range = UserRange::new(first.key().user, last.key().user);
-            if self.version.tables().any(|(_, table)| table.meta.overlaps(range)) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// The tables in which something older may lie than what this merge reads.

@@ -348,7 +348,12 @@ impl Writing<'_, '_> {
             sealing.output(entry, untouched_from)?;
         }
         self.outputs.add(key, entry.value)?;
-        if let Some(snapshot) = self.survival.kept_for() {
+        // For registered snapshots alone. The rules respect the visible sequence as well, and an
+        // entry whose damaged sequence lies above it is kept for it by every rewrite: noted, it
+        // would make the table due again and again.
+        if let Some(snapshot) = self.survival.kept_for()
+            && self.stages.registered().binary_search(&snapshot).is_ok()
+        {
             self.outputs.note_kept(snapshot);
         }
         if self.stages.sealing.is_some() {
