@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::check;
 use crate::source::{files_below, read, sources};
+use crate::{UNSAFE_FILES, check};
 
 /// Endings of names that a page may only give to files of the repository.
 const ENDINGS: [&str; 7] = [".rs", ".md", ".sh", ".svg", ".toml", ".json", ".lock"];
@@ -98,6 +98,23 @@ fn in_folder(file: &str, folder: &str) -> bool {
     below.is_some_and(|rest| rest.starts_with('/'))
 }
 
+/// The part of `page` below the heading `heading`, up to the next heading.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let below = page.split_once(&format!("\n{heading}\n")).map_or("", |(_, below)| below);
+    below.split("\n#").next().unwrap_or_default()
+}
+
+#[test]
+fn the_architecture_names_the_files_with_unsafe_code() {
+    let page = read("ARCHITECTURE.md");
+    let named: BTreeSet<&str> = section(&page, "### Unsafe code")
+        .lines()
+        .flat_map(file_names)
+        .filter(|name| name.ends_with(".rs"))
+        .collect();
+    assert_eq!(named, BTreeSet::from(UNSAFE_FILES), "ARCHITECTURE.md and UNSAFE_FILES");
+}
+
 #[test]
 fn design_notes_are_numbered_and_dated() {
     let mut notes = Vec::new();
@@ -188,6 +205,7 @@ fn the_pages_are_read_as_written() {
     let line = "see `db/open.rs`, docs/MEDIA.md. Not v1.rs/x, a.txt or 2.5";
     assert_eq!(file_names(line).collect::<Vec<_>>(), ["db/open.rs", "docs/MEDIA.md"]);
     assert_eq!(anchor(" When to use it, and when not"), "when-to-use-it-and-when-not");
+    assert_eq!(section("# A\n## B\nb\n### C\nc\n", "## B"), "b");
     assert!(in_folder("docs/design/a.md", "docs/design/") && !in_folder("docsx", "docs"));
     assert!(has_date("Date: 2026-01-31") && !has_date("2026-1-31 or so"));
 }
