@@ -1,0 +1,132 @@
+//! Threads and steps over work that is a number which falls.
+
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+use crate::clock::SystemClock;
+
+/// Work to do: flushes and compactions, as numbers that fall.
+struct Heap {
+    background: Background,
+    flushes: AtomicU64,
+    compactions: AtomicU64,
+    /// Flushes fail while it is set.
+    is_broken: AtomicBool,
+    log: Mutex<Vec<&'static str>>,
+}
+
+fn take(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+}
+
+impl Heap {
+    fn new(mode: BackgroundMode, flushes: u64, compactions: u64) -> Arc<Heap> {
+        let clock = Arc::new(SystemClock::new());
+        Arc::new(Heap {
+            background: Background::new(mode, clock, Arc::new(Events::default())),
+            flushes: AtomicU64::new(flushes),
+            compactions: AtomicU64::new(compactions),
+            is_broken: AtomicBool::new(false),
+            log: Mutex::default(),
+        })
+    }
+
+    fn note(&self, what: &'static str) {
+        self.log.lock().push(what);
+    }
+}
+
+impl Worker for Heap {
+    fn background(&self) -> &Background {
+        &self.background
+    }
+
+    fn check_not_closed(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn flush_one(&self) -> Result<bool> {
+        if self.is_broken.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Io, "the disk is away"));
+        }
+        let some = take(&self.flushes);
+        if some {
+            self.note("flush");
+        }
+        Ok(some)
+    }
+
+    fn compact_one(&self) -> Result<bool> {
+        let some = take(&self.compactions);
+        if some {
+            self.note("compaction");
+        }
+        Ok(some)
+    }
+
+    fn tend_log(&self) -> Result<Option<Duration>> {
+        Ok(None)
+    }
+
+    fn tend_log_now(&self) -> Result<bool> {
+        self.note("log");
+        Ok(false)
+    }
+
+    fn remove_obsolete(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish_removing(&self) -> Result<()> {
+        self.note("removed");
+        Ok(())
+    }
+
+    fn holds_obsolete(&self) -> bool {
+        false
+    }
+
+    fn waits_for_release(&self) -> bool {
+        false
+    }
+
+    fn has_work(&self) -> bool {
+        self.flushes.load(Ordering::SeqCst) + self.compactions.load(Ordering::SeqCst) > 0
+    }
+
+    fn ease(&self) {}
+}
+
+#[test]
+fn a_step_flushes_first_and_looks_after_the_log_last() {
+    let heap = Heap::new(BackgroundMode::Stepped, 1, 1);
+    assert!(heap.background.step(&*heap).unwrap());
+    assert!(heap.background.step(&*heap).unwrap());
+    assert!(!heap.background.step(&*heap).unwrap());
+    assert_eq!(*heap.log.lock(), ["flush", "compaction", "log"]);
+}
+
+#[test]
+fn threads_work_until_nothing_is_left_and_end_when_they_are_stopped() {
+    let heap = Heap::new(BackgroundMode::Threads, 30, 30);
+    heap.background.start(&heap, 2).unwrap();
+    heap.background.wait_idle(&*heap).unwrap();
+    assert!(!heap.has_work() && heap.log.lock().last() == Some(&"removed"));
+    heap.background.stop();
+    assert!(heap.background.is_stopping() && heap.background.threads.lock().is_empty());
+    assert_eq!(Arc::strong_count(&heap), 1, "every thread has ended");
+}
+
+#[test]
+fn who_waits_for_idleness_hears_why_it_does_not_come() {
+    let heap = Heap::new(BackgroundMode::Threads, 1, 0);
+    heap.is_broken.store(true, Ordering::SeqCst);
+    heap.background.start(&heap, 1).unwrap();
+    let error = heap.background.wait_idle(&*heap).unwrap_err();
+    assert!(error.to_string().contains("the disk is away"));
+    assert_eq!(heap.background.failures().len(), 1);
+    heap.is_broken.store(false, Ordering::SeqCst);
+    heap.background.wait_idle(&*heap).unwrap();
+    assert!(heap.background.failures().is_empty());
+    heap.background.stop();
+}

@@ -1,0 +1,163 @@
+//! Picks and claims over partitions that are drawn, and the turn to flush.
+
+use super::*;
+use crate::batch::{SectionBuilder, SectionReader};
+use crate::compaction::drawing::draw;
+use crate::error::ErrorKind;
+use crate::hooks::PartitionHooks;
+use crate::types::EntryKind;
+use crate::version::{Kept, Level, Table};
+
+/// Two compactions are due: level 0 alone, and a level that is too large.
+const BOTH_DUE: &str = "L0: 2:a-b 1:a-b\nL5: 5:p-q*2000\nL6: 6:p-q*9000";
+
+/// Partitions, held snapshots, the time.
+struct Host {
+    partitions: Vec<Arc<PartitionState>>,
+    held: Mutex<Vec<SeqNo>>,
+    now: Mutex<Duration>,
+}
+
+fn host(partitions: Vec<Arc<PartitionState>>) -> Host {
+    Host { partitions, held: Mutex::default(), now: Mutex::default() }
+}
+
+impl JobsHost for Host {
+    fn partitions(&self) -> Vec<Arc<PartitionState>> {
+        self.partitions.clone()
+    }
+
+    fn oldest_snapshot(&self) -> SeqNo {
+        SeqNo::MAX
+    }
+
+    fn held_snapshots(&self) -> Vec<SeqNo> {
+        self.held.lock().clone()
+    }
+
+    fn now(&self) -> Duration {
+        *self.now.lock()
+    }
+}
+
+fn partition(id: u32, drawing: &str) -> Arc<PartitionState> {
+    let version = PartitionVersion { id: PartitionId(id), ..draw(drawing) };
+    Arc::new(PartitionState::new(
+        Arc::new(version),
+        PartitionHooks::default(),
+        &Arc::new(crate::memtable::SlabPool::new(0)),
+    ))
+}
+
+fn pick(jobs: &Jobs, host: &Host) -> Option<Claimed> {
+    jobs.pick(host).expect("no hooks")
+}
+
+#[test]
+fn what_is_claimed_is_not_picked_again_until_it_is_given_back() {
+    let (jobs, host) = (Jobs::default(), host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
+    let claimed = pick(&jobs, &host).expect("level 0 has too many tables");
+    assert!(pick(&jobs, &host).is_none() && jobs.is_running() && jobs.has_work(&host));
+    let failed = Error::new(ErrorKind::Io, "no");
+    jobs.finish(&claimed, Err(&failed));
+    assert!(!jobs.is_running());
+    assert!(pick(&jobs, &host).is_some(), "it failed, and is tried again");
+}
+
+#[test]
+fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
+    let (jobs, host) = (Jobs::default(), host(vec![partition(1, BOTH_DUE)]));
+    let damaged = pick(&jobs, &host).expect("two are due");
+    let rotten = Error::corruption("/db/1.sst", 0, "rotten");
+    jobs.finish(&damaged, Err(&rotten));
+    assert!(jobs.damage().expect("it is told").is_corruption());
+    let other = pick(&jobs, &host).expect("the other is sound");
+    assert_ne!(other.compaction.level_from, damaged.compaction.level_from);
+    jobs.finish(&other, Err(&Error::new(ErrorKind::Io, "no")));
+    let again = pick(&jobs, &host).expect("its inputs were given back");
+    assert_eq!(again.compaction.level_from, other.compaction.level_from);
+}
+
+#[test]
+fn a_partition_whose_last_compaction_failed_comes_last() {
+    let (heavy, light) = ("L0: 4:a-b 3:a-b 2:a-b 1:a-b", "L0: 2:a-b 1:a-b");
+    let host = host(vec![partition(1, heavy), partition(2, light)]);
+    let jobs = Jobs::default();
+    let first = pick(&jobs, &host).expect("both are due");
+    assert_eq!(first.partition.id, PartitionId(1), "it is more overdue");
+    jobs.finish(&first, Err(&Error::new(ErrorKind::Io, "no")));
+    let next = pick(&jobs, &host).expect("both are due");
+    assert_eq!(next.partition.id, PartitionId(2));
+}
+
+#[test]
+fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
+    let (jobs, host) = (Jobs::default(), host(vec![partition(1, BOTH_DUE)]));
+    let claimed = pick(&jobs, &host).expect("two are due");
+    let entered = jobs.enter(&claimed.partition);
+    claimed.partition.mark_dropped(0);
+    jobs.finish(&claimed, Err(&Error::corruption("/db/1.sst", 0, "rotten")));
+    assert!(jobs.is_running(), "an ingest is under way in it");
+    drop(entered);
+    assert!(jobs.claims.lock().is_empty() && jobs.damage().is_none());
+}
+
+#[test]
+fn compactions_keep_clear_of_levels_that_an_ingest_has_reserved() {
+    let (jobs, host) = (Jobs::default(), host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
+    let arriving = crate::compaction::drawing::table("9:x-z");
+    let partition = &host.partitions[0];
+    let one = std::slice::from_ref(&arriving);
+    assert_eq!(jobs.reserve_levels(partition, one), [6]);
+    let inside = crate::compaction::drawing::table("10:y-y");
+    assert_eq!(jobs.reserve_levels(partition, std::slice::from_ref(&inside)), [0]);
+    jobs.release_levels(partition, one);
+    assert_eq!(jobs.reserve_levels(partition, std::slice::from_ref(&inside)), [6]);
+}
+
+#[test]
+fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released() {
+    let mut meta = crate::compaction::drawing::table("1:a-z");
+    meta.kept = [Kept { snapshot: SeqNo::new(5).unwrap(), entries: 11 }].into();
+    let mut version = draw("");
+    version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
+    let host = host(vec![Arc::new(PartitionState::new(
+        Arc::new(version),
+        PartitionHooks::default(),
+        &Arc::new(crate::memtable::SlabPool::new(0)),
+    ))]);
+    let jobs = Jobs::default();
+    host.held.lock().push(SeqNo::new(5).unwrap());
+    assert!(pick(&jobs, &host).is_none() && jobs.keeps_for_snapshots());
+    host.held.lock().clear();
+    assert!(pick(&jobs, &host).is_none(), "others may be released soon");
+    *host.now.lock() += RELEASE_DELAY;
+    let claimed = pick(&jobs, &host).expect("11 of 100 entries could go");
+    assert_eq!((claimed.compaction.level_from, claimed.compaction.level_to), (6, 6));
+}
+
+/// A partition with one sealed memtable that holds a value of `len` bytes.
+fn sealed(id: u32, len: usize) -> Arc<PartitionState> {
+    let partition = partition(id, "");
+    let mut section = SectionBuilder::default();
+    section.push(EntryKind::Value, b"key", &vec![7; len]);
+    let operation = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
+    let seq = SeqNo::new(1).unwrap();
+    let bytes = section.bytes().into();
+    partition.view().active.writer().insert(seq, 0, section.sums()[0], &bytes, &operation).unwrap();
+    partition.seal();
+    partition
+}
+
+#[test]
+fn the_most_sealed_memory_is_flushed_first_and_what_failed_last() {
+    let candidates = vec![sealed(1, 10_000), sealed(2, 100_000), sealed(3, 10)];
+    let jobs = Jobs::default();
+    let mut turn = jobs.flush_turn();
+    let large = turn.largest(candidates.clone()).unwrap();
+    assert_eq!(large.id, PartitionId(2));
+    turn.note(&large, false);
+    assert_eq!(turn.largest(candidates.clone()).unwrap().id, PartitionId(1));
+    turn.note(&large, true);
+    assert_eq!(turn.largest(candidates).unwrap().id, PartitionId(2));
+}

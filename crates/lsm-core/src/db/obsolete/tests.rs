@@ -1,0 +1,141 @@
+//! Tables and values that somebody holds, and what is left when nobody does.
+
+use super::*;
+use crate::compaction::drawing::{draw, table};
+use crate::error::{Error, ErrorKind};
+use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
+use crate::hooks::{PartitionHooks, PendingHandle};
+
+/// Obsolete files of a folder in memory.
+fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
+    let fs = Arc::new(FaultFs::over_mem(MemFs::new()));
+    fs.create_dir("/db".as_ref()).unwrap();
+    (fs.clone(), ObsoleteFiles::new(fs, "/db".into()))
+}
+
+/// A table with a file.
+fn table_in(fs: &FaultFs) -> Arc<Table> {
+    let table = Arc::new(Table::new(table("7:a-b")));
+    let name = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
+    fs.open_append(&name.path("/db".as_ref()), AppendMode::IfAbsent).unwrap();
+    table
+}
+
+fn files(fs: &FaultFs) -> usize {
+    fs.list("/db".as_ref(), "").unwrap().len()
+}
+
+#[test]
+fn a_table_goes_when_nobody_holds_it_any_more() {
+    let (fs, obsolete) = obsolete();
+    let table = table_in(&fs);
+    obsolete.add([&table].into_iter());
+    obsolete.remove().expect("nobody else is at it").unwrap();
+    assert_eq!((files(&fs), obsolete.pinned_bytes()), (1, table.meta.bytes));
+    drop(table);
+    obsolete.remove().expect("nobody else is at it").unwrap();
+    assert!(files(&fs) == 0 && obsolete.is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_is_tried_again() {
+    let (fs, obsolete) = obsolete();
+    let meta = table_in(&fs).meta.clone();
+    obsolete.add_unnamed(&[meta]);
+    let at = FaultAt::Nth { kind: OpKind::Delete, suffix: ".sst".into(), nth: 0 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+    assert!(obsolete.finish_removing().is_err() && !obsolete.is_empty());
+    obsolete.finish_removing().unwrap();
+    assert!(files(&fs) == 0 && obsolete.is_empty());
+}
+
+/// Notes its calls; refuses to take edits in while it is told to.
+#[derive(Default)]
+struct Store {
+    calls: Mutex<Vec<String>>,
+    refuses: Mutex<bool>,
+}
+
+impl ValueStore for Store {
+    fn name(&self) -> &str {
+        "notes"
+    }
+
+    fn wants(&self, _: PartitionId, _: u64) -> bool {
+        false
+    }
+
+    fn put(&self, _: PartitionId, _: &[u8], _: &[u8]) -> Result<PendingHandle> {
+        unreachable!("it wants nothing")
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn probe(&self, _: &[u8]) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn len(&self, _: &[u8]) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn read(&self, _: &[u8], _: u64, _: usize) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn edit(&self, _: u64, _: &[Vec<u8>]) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn apply(&self, number: u64, _: &[u8]) -> Result<()> {
+        if *self.refuses.lock() {
+            return Err(Error::new(ErrorKind::Io, "not now"));
+        }
+        self.calls.lock().push(format!("apply {number}"));
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        b"state".to_vec()
+    }
+
+    fn reclaim(&self, number: u64) -> Result<()> {
+        self.calls.lock().push(format!("reclaim {number}"));
+        Ok(())
+    }
+
+    fn identity(&self, _: &[u8]) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+}
+
+#[test]
+fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
+    let (_, obsolete) = obsolete();
+    let notes = Arc::new(Store::default());
+    let store: Arc<dyn ValueStore> = notes.clone();
+    let hooks = PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() };
+    let partition = PartitionState::new(
+        Arc::new(draw("")),
+        hooks,
+        &Arc::new(crate::memtable::SlabPool::new(0)),
+    );
+    let reader = partition.pin();
+    partition.install(Arc::new(draw("L6: 1:a-b")), None);
+    *notes.refuses.lock() = true;
+    obsolete.add_values(4, &partition, &store, b"four");
+    obsolete.add_values(5, &partition, &store, b"five");
+    obsolete.tell_stores();
+    assert!(obsolete.store_state(partition.id, &*store).is_none(), "edit 4 is not told yet");
+    *notes.refuses.lock() = false;
+    obsolete.tell_stores();
+    obsolete.finish_removing().unwrap();
+    assert_eq!(*notes.calls.lock(), ["apply 4", "apply 5"], "a reader may read both");
+    assert_eq!(obsolete.store_state(partition.id, &*store).unwrap().unwrap(), b"state");
+    drop(reader);
+    obsolete.finish_removing().unwrap();
+    assert_eq!(notes.calls.lock()[2..], ["reclaim 4", "reclaim 5"]);
+    assert!(obsolete.is_empty());
+}
