@@ -36,7 +36,7 @@ const BANNED_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common",
 
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
-/// Files that are longer: path, production lines.
+/// Files that are longer: path, lines.
 const LONG_FILES: [(&str, usize); 0] = [];
 /// Functions that are longer: path, name, lines.
 const LONG_FUNCTIONS: [(&str, &str, usize); 0] = [];
@@ -58,9 +58,13 @@ fn every_file_opens_by_saying_what_it_is() {
 fn files_fit_their_limit() {
     let mut breaches = Vec::new();
     let mut listed: BTreeSet<&str> = LONG_FILES.iter().map(|(path, _)| *path).collect();
-    for source in sources().iter().filter(|source| source.is_production()) {
-        let lines =
-            source.raw.lines().zip(&source.is_test).filter(|(_, is_test)| !**is_test).count();
+    for source in &sources() {
+        // A file of tests is read like any other; tests inside a file of the product do not count.
+        let lines = if source.is_production() {
+            source.raw.lines().zip(&source.is_test).filter(|(_, is_test)| !**is_test).count()
+        } else {
+            source.raw.lines().count()
+        };
         let entry = LONG_FILES.iter().find(|(path, _)| *path == source.path);
         listed.remove(source.path.as_str());
         breaches.extend(

@@ -1,0 +1,176 @@
+//! Manifests that are cut, rotten, torn or in the wrong place, and the chain of generations.
+
+use super::*;
+
+/// A damaged tail that looks at many offsets like the front of a long frame: opening took 57 s at
+/// 1 MiB, in the square of the length.
+#[test]
+fn a_crafted_tail_of_a_manifest_is_torn_and_costs_a_walk_over_it() {
+    let mem = MemFs::new();
+    mem.create_dir(dir()).unwrap();
+    let version = base();
+    let name = generation(20);
+    let mut manifest = Manifest::create(&mem, dir(), name, &version).unwrap();
+    manifest.append(&next(&version, vec![created(1, "other", 2)])).unwrap();
+    let path = name.path(dir());
+    let whole = mem.read_raw(&path).unwrap();
+    // Lengths of 256 KiB and of 1 KiB, at every second offset.
+    let tail = [0, 0, 4, 0].repeat(2 << 20);
+    mem.write_raw(&path, &[&whole[..], &tail].concat()).unwrap();
+    let found = recover(&mem, dir(), &[name]).unwrap().unwrap();
+    assert!(found.torn && found.has_derived_salts);
+    assert_eq!(found.end, whole.len() as u64);
+    // An edit behind the tail makes it damage.
+    let mut behind = [&whole[..], &tail].concat();
+    let later = with(&version, vec![created(1, "other", 2)]);
+    put_frame(&mut behind, name, &next(&later, vec![created(2, "third", 3)]));
+    mem.write_raw(&path, &behind).unwrap();
+    assert!(recover(&mem, dir(), &[name]).unwrap_err().is_corruption());
+}
+
+/// A manifest with three edits behind its snapshot, and the version after each of them.
+fn small_manifest(shelf: &Shelf) -> (Manifest, Vec<DbVersion>) {
+    let mut versions = vec![base()];
+    let mut manifest = Manifest::create(shelf, dir(), generation(100), &versions[0]).unwrap();
+    for file in 5..8 {
+        let edit = next(&versions[file - 5], vec![added(0, meta(file as u64, "a", "z"))]);
+        manifest.append(&edit).unwrap();
+        versions.push(apply(&versions[file - 5], &edit).unwrap());
+    }
+    for version in &mut versions {
+        version.next_file = FileNo(101);
+    }
+    (manifest, versions)
+}
+
+fn recover_bytes(bytes: Vec<u8>) -> Result<Recovered> {
+    let shelf = Shelf::default();
+    shelf.files.lock().insert(generation(100).path(dir()), bytes);
+    recover(&shelf, dir(), &[generation(100)]).map(Option::unwrap)
+}
+
+fn frame_ends(bytes: &[u8]) -> Vec<usize> {
+    let mut ends = vec![80];
+    while let Some(length) = bytes.get(ends[ends.len() - 1] + 16..).and_then(|b| b.first_chunk()) {
+        ends.push(ends[ends.len() - 1] + 28 + u32::from_le_bytes(*length) as usize);
+    }
+    ends
+}
+
+#[test]
+fn every_truncation_and_bit_flip_is_corruption_or_costs_the_last_edit_alone() {
+    let shelf = Shelf::default();
+    let (manifest, versions) = small_manifest(&shelf);
+    let bytes = shelf.files.lock()[&generation(100).path(dir())].clone();
+    assert_eq!(manifest.bytes(), bytes.len() as u64);
+    let ends = frame_ends(&bytes);
+    assert_eq!(ends.len(), 5);
+    for cut in 0..=bytes.len() {
+        let found = recover_bytes(bytes[..cut].to_vec());
+        match ends[1..].iter().rposition(|end| *end <= cut) {
+            None => assert_eq!(found.unwrap_err().kind(), ErrorKind::Corruption, "{cut}"),
+            Some(edits) => {
+                let found = found.unwrap();
+                assert_eq!(found.version, versions[edits], "cut at {cut}");
+                assert_eq!(found.torn, !ends.contains(&cut));
+            }
+        }
+    }
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut rotten = bytes.clone();
+            rotten[at] ^= 1 << bit;
+            match recover_bytes(rotten) {
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption, "{at}.{bit}: {e}"),
+                Ok(found) => {
+                    assert!(at >= ends[3], "damage at {at}.{bit} went unseen");
+                    assert_eq!(found.version, versions[2]);
+                    assert!(found.torn);
+                }
+            }
+        }
+    }
+    let zeros = recover_bytes([&bytes[..], &[0; 4096]].concat()).unwrap();
+    assert!(zeros.torn && zeros.version == versions[3], "a zero tail is no edit");
+}
+
+#[test]
+fn a_frame_in_another_place_or_file_does_not_verify() {
+    let shelf = Shelf::default();
+    small_manifest(&shelf);
+    let bytes = shelf.files.lock()[&generation(100).path(dir())].clone();
+    let ends = frame_ends(&bytes);
+    let repeated = [&bytes[..], &bytes[ends[3]..]].concat();
+    assert!(recover_bytes(repeated).unwrap().torn);
+    shelf.files.lock().insert(generation(101).path(dir()), bytes);
+    let e = recover(&shelf, dir(), &[generation(101)]).unwrap_err();
+    assert!(e.to_string().contains("another generation than its name says"), "{e}");
+}
+
+#[test]
+fn recovery_follows_the_chain_and_calls_the_unnamed_garbage() {
+    let shelf = Shelf::default();
+    let (mut old, versions) = small_manifest(&shelf);
+    let mut version = versions[3].clone();
+    version.next_file = FileNo(200);
+    Manifest::create(&shelf, dir(), generation(110), &version).unwrap();
+    let names = [generation(120), generation(100), generation(110)];
+    let found = recover(&shelf, dir(), &names[1..]).unwrap().unwrap();
+    assert_eq!((found.generation, found.garbage), (generation(100), vec![generation(110)]));
+    let mut new = Manifest::create(&shelf, dir(), generation(120), &version).unwrap();
+    old.supersede(generation(120)).unwrap();
+    let edit = next(&version, vec![created(1, "late", version.edit_number + 1)]);
+    new.append(&edit).unwrap();
+    let found = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!(found.version, apply(&version, &edit).unwrap());
+    assert_eq!((found.generation, found.end), (generation(120), new.bytes()));
+    assert_eq!((found.older.clone(), found.garbage.len()), (vec![names[1], names[2]], 0));
+    let e = recover(&shelf, dir(), &names[1..]).unwrap_err();
+    assert!(e.to_string().contains("missing") && e.is_corruption(), "{e}");
+    // A generation that has edits counts, whatever the ones before it say: a failed sync of the
+    // folder may have brought them back.
+    let path = generation(100).path(dir());
+    *shelf.files.lock().get_mut(&path).unwrap().last_mut().unwrap() ^= 1;
+    let again = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!((again.version, again.older), (found.version, found.older.clone()));
+    retire(&shelf, dir(), &found.garbage, &found.older).unwrap();
+    let found = recover(&shelf, dir(), &names[..1]).unwrap().unwrap();
+    assert_eq!(found.version.edit_number, edit.number);
+    assert_eq!(shelf.files.lock().len(), 1);
+    assert!(recover(&shelf, dir(), &[]).unwrap().is_none());
+}
+
+#[test]
+fn a_successor_named_behind_a_torn_tail_is_followed() {
+    let shelf = Shelf::default();
+    let (_, versions) = small_manifest(&shelf);
+    let path = generation(100).path(dir());
+    shelf.files.lock().get_mut(&path).unwrap().extend_from_slice(b"torn");
+    let found = recover(&shelf, dir(), &[generation(100)]).unwrap().unwrap();
+    assert!(found.torn);
+    Manifest::create(&shelf, dir(), generation(110), &found.version).unwrap();
+    let mut old = Manifest::reopen(&shelf, dir(), generation(100), &found.version).unwrap();
+    old.supersede(generation(110)).unwrap();
+    let names = [generation(100), generation(110)];
+    let found = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!((found.generation, found.torn), (generation(110), false));
+    assert_eq!(found.version.partitions, versions[3].partitions);
+}
+
+fn length(shelf: &Shelf) -> usize {
+    shelf.files.lock()[&generation(100).path(dir())].len()
+}
+
+#[test]
+fn a_failed_sync_fails_the_generation_for_good() {
+    let shelf = Shelf::default();
+    let (mut manifest, versions) = small_manifest(&shelf);
+    let edit = next(&versions[3], vec![]);
+    *shelf.fail_sync.lock() = true;
+    assert_eq!(manifest.append(&edit).unwrap_err().kind(), ErrorKind::Io);
+    *shelf.fail_sync.lock() = false;
+    let before = length(&shelf);
+    assert_eq!(manifest.append(&edit).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(manifest.supersede(generation(110)).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert!(manifest.is_failed() && length(&shelf) == before, "nothing was appended");
+}

@@ -1,0 +1,117 @@
+//! A value store that fails or panics: it is told again, and the call or the sync fails.
+
+use super::*;
+
+#[test]
+fn a_value_store_that_fails_after_the_edit_is_told_again() {
+    let blows = [(Blow::Panic, Class::Hook), (Blow::Fail, Class::Io)];
+    for (mode, (blow, class)) in MODES.into_iter().flat_map(|mode| blows.map(|b| (mode, b))) {
+        for call in ["apply", "reclaim"] {
+            let mut store = store(mode, true);
+            store.shelf.fuse.set(call, blow);
+            store.fill();
+            // The work itself is done: its edit is durable.
+            store.p.compact(..).unwrap();
+            store.db.flush().unwrap();
+            let error = store.background_or_idle_failure();
+            if blow == Blow::Panic {
+                check_named(&error, call, "shelf");
+            }
+            let health = store.db.health();
+            let [failure] = &health.background_errors[..] else { panic!("{health}") };
+            assert_eq!((failure.reason, failure.class), (Reason::Obsolete, class));
+            assert!(store.shelf.live() > LARGE, "values wait");
+            store.check_content();
+            store.check_goes_on();
+        }
+    }
+}
+
+#[test]
+fn a_value_store_that_was_not_told_of_an_edit_is_at_the_next_open() {
+    let mut store = store(BackgroundMode::Stepped, true);
+    let told = store.shelf.told();
+    store.set("apply");
+    // Far enough for the manifest to begin a new generation, which keeps what was not told.
+    let before = store.manifest();
+    while store.manifest() == before {
+        store.fill();
+        store.p.compact(..).unwrap();
+    }
+    let Store { fs, shelf, db, p, q, content, .. } = store;
+    drop((p, q));
+    check_named(&db.close().unwrap_err(), "apply", "shelf");
+    let dropped = shelf.live() - LARGE;
+    assert!(dropped > LARGE && shelf.told() == told);
+    shelf.fuse.clear();
+    let (db, _) = open(BackgroundMode::Stepped, &fs, &shelf).unwrap();
+    assert_eq!(read(&db.partition("p").unwrap()), content);
+    assert_eq!(shelf.told(), told + dropped, "of every value that an edit dropped");
+}
+
+#[test]
+fn a_state_that_a_value_store_cannot_give_is_told_and_not_needed() {
+    for mode in MODES {
+        let mut store = store(mode, true);
+        store.set("snapshot");
+        let before = store.manifest();
+        while store.manifest() == before {
+            store.fill();
+            store.p.compact(..).unwrap();
+        }
+        store.db.flush().unwrap();
+        check_named(&store.next_error(), "snapshot", "shelf");
+        store.check_content();
+        store.check_goes_on();
+    }
+}
+
+#[test]
+fn a_value_store_that_panics_in_a_sync_fails_it_and_the_store_resumes() {
+    for mode in MODES {
+        let mut store = store(mode, true);
+        store.set("sync");
+        store.fill();
+        let batch = store.db.batch().put(&store.p, "k", "v");
+        let error = batch.commit(Durability::Sync).unwrap_err();
+        store.content.insert(b"k".to_vec(), b"v".to_vec());
+        assert_eq!(error.kind(), ErrorKind::ReadOnly);
+        assert!(
+            error.to_string().contains("sync of the value store \"shelf\" panicked"),
+            "{error}"
+        );
+        assert_eq!(store.p.put("k", "w").unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert!(store.db.wait_durable(store.db.visible_seq()).is_err());
+        assert!(store.db.flush().is_err());
+        store.check_content();
+        store.shelf.fuse.clear();
+        store.db.wait_idle().unwrap();
+        store.db.batch().put(&store.p, "k", "w").commit(Durability::Sync).unwrap();
+        store.p.delete("k").unwrap();
+        store.content.remove(&b"k"[..]);
+        store.check_goes_on();
+    }
+}
+
+#[test]
+fn a_value_store_that_panics_on_the_way_of_a_call_fails_that_call() {
+    for mode in MODES {
+        let store = store(mode, true);
+        store.set("put");
+        check_named(&store.p.put("k", [7; 200]).unwrap_err(), "put", "shelf");
+        for call in ["len", "read"] {
+            store.set(call);
+            check_named(&store.p.get([0]).unwrap_err(), call, "shelf");
+            let first = store.p.iter().next().unwrap();
+            check_named(&first.unwrap_err(), call, "shelf");
+        }
+        store.set("wants");
+        // Before anything was written; there is no error to return it in.
+        let unwound = catch_unwind(AssertUnwindSafe(|| store.p.put("k", "v")));
+        assert!(unwound.is_err());
+        let batch = || store.db.batch().put(&store.p, "a", "b").put(&store.p, "k", "v");
+        assert!(catch_unwind(AssertUnwindSafe(batch)).is_err());
+        store.check_content();
+        store.check_goes_on();
+    }
+}
