@@ -162,7 +162,7 @@ pub use lsm_core::hooks::{Event, EventListener, Hooks};
 pub use lsm_core::options::{Compression, Durability, Options};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
-pub use lsm_core::types::{Epoch, SeqNo, Slice};
+pub use lsm_core::types::{Epoch, Gap, SeqNo, Slice};
 pub use options::PartitionOptions;
 pub use partition::Partition;
 pub use readable::Readable;

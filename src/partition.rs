@@ -8,7 +8,7 @@ use lsm_core::error::Result;
 use lsm_core::options::Durability;
 use lsm_core::raw::{RawVersion, Walk};
 use lsm_core::read::{Cursor, KeyRange, Keys, Range};
-use lsm_core::types::Slice;
+use lsm_core::types::{Gap, Slice};
 use metahive::{Explanation, ScrubOptions, ScrubReport, Verified, VerifiedRange};
 
 use crate::options::PartitionOptions;
@@ -295,6 +295,26 @@ impl Partition {
 
 /// Integrity: what MetaHive and the stored entries tell.
 impl Partition {
+    /// Returns the stretches of keys whose entries are damaged beyond repair. A read in one of them
+    /// is an error unless a newer write answers it, and so is a scan across it. Keys are as they
+    /// are stored: with a zero byte behind them if the partition takes any key.
+    pub fn gaps(&self) -> Vec<Gap> {
+        self.0.gaps()
+    }
+
+    /// Gives up what is lost in `range`, and returns it. Every older entry there is hidden for
+    /// good, so that no old value rises from a deeper level; reads and scans answer again.
+    /// Snapshots that were taken before stay refused there.
+    ///
+    /// # Errors
+    /// Those of the manifest; a closed database, a dropped partition.
+    ///
+    /// # Durability
+    /// Durable once this returns.
+    pub fn accept_loss(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
+        self.0.accept_loss(range)
+    }
+
     /// Returns the value of `key` if it agrees with its metadata, with the reason for trusting it:
     /// [`Verified::by`].
     ///

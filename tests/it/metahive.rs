@@ -8,6 +8,7 @@ mod exchange;
 mod explain;
 mod faulty;
 mod flips;
+mod model;
 mod scrub;
 mod verified;
 

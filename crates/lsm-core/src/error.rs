@@ -219,6 +219,14 @@ impl Error {
         })
     }
 
+    /// Adds the keys that may be affected to a corruption that does not name them yet.
+    #[must_use]
+    pub fn between_keys(self, first: &[u8], last: &[u8]) -> Self {
+        self.map_damage(&|d| {
+            d.keys.get_or_insert_with(|| (first.to_vec(), last.to_vec()));
+        })
+    }
+
     /// Returns the kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -17,7 +17,7 @@ use crate::payload::Payload;
 
 /// A bit of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bit {
+pub(crate) enum Bit {
     Key(usize),
     Value(usize),
     Seq(usize),
@@ -114,6 +114,25 @@ pub(crate) fn one_bit(
         }
     });
     only(found.iter().filter_map(|bits| turned(entry, bits)).filter(plausible))
+}
+
+/// The only single bit of the entry that, turned, makes it agree with its metadata.
+pub(crate) fn one_bit_at(entry: &OwnedEntry, metadata: &Payload) -> Option<Bit> {
+    let sum = sum_of(entry);
+    let is_consistent = checksum::hash(metadata.sum) == metadata.sum_of_sum;
+    let mut found = Vec::new();
+    each_bit(entry, |bit, by| {
+        let turned = sum ^ by;
+        let agrees = turned == metadata.sum
+            || (!is_consistent && checksum::hash(turned) == metadata.sum_of_sum);
+        if agrees {
+            found.push(bit);
+        }
+    });
+    match found[..] {
+        [bit] => Some(bit),
+        _ => None,
+    }
 }
 
 /// As [`one_bit`], for two bits. Only for metadata whose checksum is undamaged.

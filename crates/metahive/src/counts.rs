@@ -1,4 +1,4 @@
-//! What the filters of a partition did, in numbers.
+//! The work of the filters of a partition, in numbers.
 
 use std::ops::AddAssign;
 

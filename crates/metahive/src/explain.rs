@@ -11,6 +11,7 @@ use std::fmt;
 use lsm_core::error::{Damage, Result};
 use lsm_core::hooks::Origin;
 use lsm_core::raw::{EntryKind, RawEntry, RawTable, RawVersion, Walk, Walkable};
+use lsm_core::types::{InGap, SeqNo};
 
 use crate::inspect::{EntryFault, Inspector, Sealing};
 use crate::payload::{Payload, metadata_key};
@@ -120,6 +121,11 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
         orphans: Vec::new(),
         damage: Vec::new(),
     };
+    for gap in walk.gaps().open() {
+        if gap.judge(&stored, SeqNo::MAX, None) != InGap::Sound {
+            explanation.damage.extend(walk.lost(gap));
+        }
+    }
     // As readers look for it, so newest first.
     for table in walk.tables().filter(|table| table.meta().covers(&stored)) {
         if let Err(error) = explain_table(&inspector, &table, &stored, &mut explanation) {

@@ -17,6 +17,7 @@
 //! 3. Between an entry and its metadata no cut is allowed within the bounds of a group.
 //! 4. In a table that is sealed, nothing is made anew and nothing is dropped without a fault.
 
+mod spans;
 mod verify;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
     CompactionFilter, Cut, Emitter, Entry, Fault, Faults, Input, Job, JobKind, Origin, Properties,
+    Vouched,
 };
 use lsm_core::types::SeqNo;
 
@@ -35,12 +37,15 @@ use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX, metadata_key_pr
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 
+use spans::Spans;
 use verify::Judge;
 
-/// How many bytes of other keys may lie between an entry and its metadata in one block.
+use crate::judge::NOT_SEALED;
+
+/// Most bytes of other keys that may lie between an entry and its metadata in one block.
 pub const GROUP_OTHER_BYTES_MAX: u64 = 64 << 10;
 
-/// How many bytes a group may have in all, from its first entry to its metadata.
+/// Most bytes that a group may have in all, from its first entry to its metadata.
 pub const GROUP_BYTES_MAX: u64 = 1 << 20;
 
 /// Boxed, because each of them moves through all three lists.
@@ -67,6 +72,10 @@ pub(crate) struct HiveFilter {
     /// Of the table that is being written.
     table_sealed: u64,
     table_split: u64,
+    table_keys: u64,
+    spans: Spans,
+    /// The metadata that the last input had, of a provider that may carry it on.
+    carried: Option<Vec<u8>>,
 }
 
 impl HiveFilter {
@@ -82,10 +91,13 @@ impl HiveFilter {
             written: 0,
             table_sealed: 0,
             table_split: 0,
+            table_keys: 0,
+            spans: Spans::default(),
+            carried: None,
         })
     }
 
-    /// Whether it takes an input for metadata.
+    /// Returns `true` if it takes an input for metadata.
     pub(crate) fn may_be_metadata(&self, entry: &Entry<'_>, at: Origin) -> bool {
         self.judge.may_be_metadata(entry, at)
     }
@@ -166,7 +178,7 @@ impl HiveFilter {
         }
     }
 
-    /// Whether a block may end here: not while a pair is open, unless it lies too far apart.
+    /// Returns the answer for a cut here: not while a pair is open, unless it lies too far apart.
     fn cut(&mut self) -> Cut {
         let mut cut = Cut::Allowed;
         for cluster in &mut self.open {
@@ -219,6 +231,35 @@ impl CompactionFilter for HiveFilter {
         Ok(Input::Pass)
     }
 
+    fn input_vouched(
+        &mut self,
+        entry: Entry<'_>,
+        at: Origin,
+        vouched: Vouched<'_>,
+        faults: &mut Faults,
+    ) -> Result<Input> {
+        // Its judge has counted, and what comes here beside is a part of the table.
+        self.judge.is_whole = false;
+        if vouched.note == NOT_SEALED {
+            return self.input(entry, at, faults);
+        }
+        self.close_until(Some(entry.key));
+        // The judge saw the bytes as they lay in their block; what came since is damage in memory.
+        let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        if sum != vouched.note {
+            self.judge.push_changed(&entry, at, vouched.note, faults);
+        }
+        let is_integrity = self.shared.is_integrity;
+        let cluster = self.open_cluster(entry.key);
+        cluster.push_judged(&entry, vouched.note);
+        if !is_integrity {
+            cluster.made.push(Made::default());
+            self.carried = vouched.hidden.map(<[u8]>::to_vec);
+        }
+        self.last_input = Some(entry.stored_seq);
+        Ok(Input::Pass)
+    }
+
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
         let sum = || checksum::of_entry(entry.key, entry.value, entry.seq, entry.kind);
         let bytes = (entry.key.len() + entry.value.len()) as u64;
@@ -249,9 +290,14 @@ impl CompactionFilter for HiveFilter {
             }
         }
         let cluster = self.open.last_mut().expect("the entry's own");
+        self.table_keys += u64::from(cluster.survivors == 0);
         cluster.survive(written, bytes);
+        let last = cluster.slots.len() - 1;
+        self.spans.add(cluster.written_as(last).1);
         if let Some(made) = cluster.made.last_mut() {
-            made.bytes = self.shared.provider.make(&entry);
+            let carried = self.carried.take().filter(|_| untouched_from.is_some());
+            let carried = carried.and_then(|old| self.shared.provider.carry(&entry, &old));
+            made.bytes = carried.unwrap_or_else(|| self.shared.provider.make(&entry));
             made.is_untouched = untouched_from.is_some();
         }
         self.written += bytes;
@@ -267,6 +313,7 @@ impl CompactionFilter for HiveFilter {
         faults: &mut Faults,
     ) -> Result<Cut> {
         self.close_until(next);
+        self.spans.boundary(out.blocks(), out.forced_cuts());
         if out.forced_cuts() > 0 {
             self.count_forced_cuts();
         }
@@ -288,6 +335,8 @@ impl CompactionFilter for HiveFilter {
             sealed: std::mem::take(&mut self.table_sealed),
             split_pairs: std::mem::take(&mut self.table_split),
             open: Vec::new(),
+            keys: Some(std::mem::take(&mut self.table_keys)),
+            spans: self.spans.finish(),
         };
         // Pairs that the end of the table comes between keep their metadata in its properties:
         // see `table_seal.rs`.

@@ -9,7 +9,7 @@ use crate::payload::{entry_key, is_metadata};
 use crate::provider::MetadataProvider;
 use crate::verdict::Verdict;
 
-/// What is known of an entry of a group.
+/// The state of an entry of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It was compared with its metadata.

@@ -76,6 +76,7 @@
 //! [`ErrorHandler`] control the repair of damaged entries.
 
 mod bits;
+mod budget;
 pub mod checksum;
 mod cluster;
 mod counts;
@@ -84,6 +85,8 @@ mod explain;
 mod filter;
 pub mod group;
 mod inspect;
+mod judge;
+mod mend;
 mod metahive;
 mod options;
 pub mod payload;

@@ -8,17 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lsm_core::codec::{Reader, put_bytes};
 use lsm_core::error::Result;
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Entry, Fault, Job, Patch, RepairSources, Rules,
-    WhenAbsent,
+    CompactionFilter, CompactionFilterFactory, Entry, Fault, InputTable, Job, JudgeSources,
+    JudgedTable, Patch, RepairSources, Rules, TableJudge, WhenAbsent,
 };
 
 use crate::checksum;
 use crate::counts::Counts;
 use crate::filter::HiveFilter;
+use crate::judge::HiveJudge;
 use crate::options::MetaHiveOptions;
 use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, SUFFIX};
 use crate::provider::{Integrity, MetadataProvider};
 use crate::repair::{self, RepairOptions};
+use crate::table_seal::TableSeal;
 
 /// What the factory and its filters share.
 pub(crate) struct Shared {
@@ -154,6 +156,22 @@ impl CompactionFilterFactory for MetaHive {
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
         Ok(Box::new(HiveFilter::start(self.shared.clone(), job)?))
+    }
+
+    fn judges(&self) -> bool {
+        true
+    }
+
+    fn judge(
+        &self,
+        input: &InputTable,
+        table: &JudgedTable,
+        sources: &Arc<dyn JudgeSources>,
+    ) -> Result<Option<Box<dyn TableJudge>>> {
+        let seal = TableSeal::of(&input.properties, self.shared.provider.name())?;
+        let (options, sources) = (self.repair.clone(), sources.clone());
+        let judge = HiveJudge::new(self.shared.clone(), seal, table.clone(), options, sources);
+        Ok(Some(Box::new(judge)))
     }
 
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {

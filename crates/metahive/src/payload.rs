@@ -77,7 +77,7 @@ impl Payload {
     }
 }
 
-/// Whether an entry is metadata: its key has the suffix, it is a tombstone, and its payload begins
+/// Returns `true` if an entry is metadata: its key has the suffix, it is a tombstone, and its payload begins
 /// with its own stored sequence number. A deletion has no payload and is never taken for it.
 #[inline]
 pub fn is_metadata(key: &[u8], kind: EntryKind, payload: &[u8], stored_seq: SeqNo) -> bool {
@@ -103,7 +103,7 @@ pub fn entry_key(key: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether the metadata key of `key` sorts before `next`.
+/// Returns `true` if the metadata key of `key` sorts before `next`.
 #[inline]
 pub(crate) fn metadata_key_precedes(key: &[u8], next: &[u8]) -> bool {
     let (head, tail) = next.split_at(key.len().min(next.len()));

@@ -1,4 +1,4 @@
-//! What metadata says: integrity, or whatever an application keeps for each entry.
+//! The contents of metadata: integrity, or whatever an application keeps for each entry.
 //!
 //! The filter calls `make` for each entry that it writes and `check` for each whose metadata it
 //! meets. The bytes stand behind the 8-byte sequence number at the head of V+. Like integrity's
@@ -28,7 +28,7 @@ pub trait MetadataProvider: Send + Sync + 'static {
     /// The metadata of an entry.
     fn make(&self, entry: &Entry<'_>) -> Vec<u8>;
 
-    /// Whether the entry and its metadata belong together.
+    /// Returns whether the entry and its metadata belong together.
     fn check(&self, entry: &Entry<'_>, metadata: &[u8]) -> Verdict;
 
     /// The metadata of an entry that goes on unchanged, from the one it had: for what must

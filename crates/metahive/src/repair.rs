@@ -47,21 +47,21 @@ pub trait ErrorHandler: Send + Sync + 'static {
     fn on_unrepaired(&self, fault: &Fault, found: Option<&OwnedEntry>);
 }
 
-/// How repairs look for the good bytes.
+/// Options of the search for the good bytes.
 #[derive(Clone)]
 pub struct RepairOptions {
-    /// How often storage is read again. Default 3: what three readings agree on is on the medium.
+    /// Most readings of storage. Default 3: what three readings agree on is on the medium.
     pub retries_max: u32,
     /// Longest entry, key and value, in which one bit is searched. Default 65,536 bytes, about
     /// 2 s; 0 for none.
     pub one_bit_bytes_max: usize,
     /// Longest entry in which two bits are searched. Default 512 bytes, about 0.2 s; 0 for none.
     pub two_bit_bytes_max: usize,
-    /// Whether the log is asked. Default: yes.
+    /// The log is asked. Default: yes.
     pub log: bool,
     /// A copy elsewhere. Default: none.
     pub replica: Option<Arc<dyn Replica>>,
-    /// Who is told of what could not be repaired. Default: nobody.
+    /// The handler that is told of what could not be repaired. Default: nobody.
     pub error_handler: Option<Arc<dyn ErrorHandler>>,
 }
 
@@ -89,12 +89,12 @@ impl fmt::Debug for RepairOptions {
     }
 }
 
-/// How far behind an entry its metadata is looked for, in entries.
+/// The distance behind an entry at which its metadata is looked for, in entries.
 const ENTRIES_BEHIND_MAX: u32 = 1024;
-/// How far around an entry its neighbours are looked for, in entries.
+/// The distance around an entry at which its neighbours are looked for, in entries.
 const ENTRIES_AROUND_MAX: u32 = 8;
 
-/// What takes the places of faulty entries.
+/// Returns what takes the places of faulty entries.
 pub(crate) fn repair(
     faults: &[Fault],
     sources: &mut dyn RepairSources,
@@ -254,7 +254,7 @@ impl Ladder<'_> {
         None
     }
 
-    /// Whether the entry may stand where it stands: between its neighbours, under a key that
+    /// Returns `true` if the entry may stand where it stands: between its neighbours, under a key that
     /// users can have.
     fn is_in_order(&mut self, entry: &OwnedEntry) -> bool {
         let is_user_key = !entry.key.is_empty() && entry_key(&entry.key).is_none();

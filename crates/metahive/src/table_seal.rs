@@ -1,11 +1,11 @@
-//! What a table's properties say of its metadata.
+//! The note of a table's properties about its metadata.
 //!
 //! Written when a table ends, read when a job that has the table among its inputs starts, and by
 //! verified reads and scrubs.
 //!
 //! ```text
 //! name          encoding             meaning
-//! version       1 byte               1
+//! version       1 byte               2; 1 ends in front of `keys`
 //! algorithm     1 byte               number of the checksum
 //! provider      length, bytes        name of the provider
 //! sealed        varint               entries that have metadata
@@ -13,8 +13,19 @@
 //! open          varint               pairs that the table's end came between
 //!   key         length, bytes        of the entry
 //!   payload     length, bytes        its V+, sequence number first
+//! keys          varint               different user keys among the entries
+//! spans         varint               stretches of blocks, from the first block on
+//!   digest      4 bytes              low bits of the sum of the checksums of their entries
+//! long          varint               spans of more than one block
+//!   span        varint               its number
+//!   blocks      varint               how many
 //! checksum      8 bytes              XXH3-64 of all before
 //! ```
+//!
+//! Each entry can vouch for itself alone. That none is missing, and none was put there with
+//! metadata of its own, only the digest of its block shows. It is a sum, so that it is made from
+//! checksums that are at hand. A span is one block, unless blocks had to be cut where they must not
+//! be, or there are more than fit here.
 //!
 //! A table may end inside the run of keys that lies between K and K+ only past the bound of a
 //! group. The metadata of the pairs that are open there is kept here, in the table of its entry,
@@ -25,7 +36,7 @@
 //!    is damage.
 //! 2. A property that does not decode still marks its table as sealed.
 
-use lsm_core::codec::{Malformed, Reader, checksum64, put_bytes, put_u64, put_varint};
+use lsm_core::codec::{Malformed, Reader, checksum64, put_bytes, put_u32, put_u64, put_varint};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::Properties;
 
@@ -34,19 +45,36 @@ use crate::checksum;
 /// Name of the property.
 pub const PROPERTY: &str = "metahive";
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version without digests.
+const VERSION_WITHOUT_SPANS: u8 = 1;
+/// Most spans of a table: beyond that each is twice as long.
+const SPANS_MAX: usize = 64 << 10;
 
-/// What a table's property says.
+/// Consecutive blocks, and the digest of their entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The number of blocks.
+    pub blocks: u64,
+    /// The low bits of the sum of the checksums of their entries.
+    pub digest: u32,
+}
+
+/// The contents of a table's property.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableSeal {
     /// Name of the provider.
     pub provider: String,
     /// Number of entries that have metadata.
     pub sealed: u64,
-    /// How many of them may lie in another block than their metadata.
+    /// Of them, those that may lie in another block than their metadata.
     pub split_pairs: u64,
     /// Key and V+ of the entries whose metadata would lie behind the end of the table.
     pub open: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Number of different user keys, where the table says so.
+    pub keys: Option<u64>,
+    /// Its blocks from the first on; none where the table does not say.
+    pub spans: Vec<Span>,
 }
 
 impl TableSeal {
@@ -68,12 +96,29 @@ impl TableSeal {
             put_bytes(&mut out, key);
             put_bytes(&mut out, payload);
         }
+        put_varint(&mut out, self.keys.unwrap_or(self.sealed));
+        let spans = halved(self.spans.clone());
+        put_varint(&mut out, spans.len() as u64);
+        for span in &spans {
+            put_u32(&mut out, span.digest);
+        }
+        let long: Vec<_> = (0u64..).zip(&spans).filter(|(_, span)| span.blocks > 1).collect();
+        put_varint(&mut out, long.len() as u64);
+        for (number, span) in long {
+            put_varint(&mut out, number);
+            put_varint(&mut out, span.blocks);
+        }
         let sum = checksum64(&out);
         put_u64(&mut out, sum);
         out
     }
 
-    /// What the table says, `None` if it is not sealed. A damaged property counts as one with
+    /// Returns `true` if it may hold several versions of one user key.
+    pub fn has_versions(&self) -> bool {
+        self.keys != Some(self.sealed)
+    }
+
+    /// Returns the seal of a table, `None` if it is not sealed. A damaged property counts as one with
     /// nothing in it: sealed, of this provider, with no pair open.
     ///
     /// # Errors
@@ -95,6 +140,18 @@ impl TableSeal {
     }
 }
 
+/// As many spans as may be, by putting two and two together.
+fn halved(mut spans: Vec<Span>) -> Vec<Span> {
+    while spans.len() > SPANS_MAX {
+        let join = |pair: &[Span]| Span {
+            blocks: pair.iter().map(|span| span.blocks).sum(),
+            digest: pair.iter().fold(0, |sum: u32, span| sum.wrapping_add(span.digest)),
+        };
+        spans = spans.chunks(2).map(join).collect();
+    }
+    spans
+}
+
 fn checked(bytes: &[u8]) -> Result<&[u8], Malformed> {
     let body_len = bytes.len().saturating_sub(8);
     let mut reader = Reader::new(bytes);
@@ -108,7 +165,9 @@ fn checked(bytes: &[u8]) -> Result<&[u8], Malformed> {
 /// `None` for a version or an algorithm that is not known.
 fn decode(bytes: &[u8]) -> Result<Option<TableSeal>, Malformed> {
     let mut reader = Reader::new(bytes);
-    if reader.u8()? != VERSION || reader.u8()? != checksum::ALGORITHM {
+    let version = reader.u8()?;
+    let is_known = [VERSION_WITHOUT_SPANS, VERSION].contains(&version);
+    if !is_known || reader.u8()? != checksum::ALGORITHM {
         return Ok(None);
     }
     let provider = String::from_utf8(reader.bytes()?.to_vec())
@@ -119,8 +178,29 @@ fn decode(bytes: &[u8]) -> Result<Option<TableSeal>, Malformed> {
     for _ in 0..count {
         open.push((reader.bytes()?.to_vec(), reader.bytes()?.to_vec()));
     }
+    let mut keys = None;
+    let mut spans = Vec::new();
+    if version != VERSION_WITHOUT_SPANS {
+        keys = Some(reader.varint()?);
+        spans = read_spans(&mut reader)?;
+    }
     reader.finish()?;
-    Ok(Some(TableSeal { provider, sealed, split_pairs, open }))
+    Ok(Some(TableSeal { provider, sealed, split_pairs, open, keys, spans }))
+}
+
+fn read_spans(reader: &mut Reader<'_>) -> Result<Vec<Span>, Malformed> {
+    let count = reader.varint()?;
+    let mut spans = Vec::new();
+    for _ in 0..count {
+        spans.push(Span { blocks: 1, digest: reader.u32()? });
+    }
+    for _ in 0..reader.varint()? {
+        let number = reader.varint()?;
+        let blocks = reader.varint()?;
+        let span = usize::try_from(number).ok().and_then(|number| spans.get_mut(number));
+        span.ok_or(reader.malformed("number of a span"))?.blocks = blocks.max(1);
+    }
+    Ok(spans)
 }
 
 #[cfg(test)]
@@ -132,17 +212,45 @@ mod tests {
     }
 
     #[test]
+    fn more_blocks_than_fit_are_told_two_by_two() {
+        let spans: Vec<_> = (0..=SPANS_MAX as u32).map(|n| Span { blocks: 1, digest: n }).collect();
+        let seal = TableSeal { spans, ..TableSeal::default() };
+        let read = TableSeal::of(&properties(seal.encode()), "").unwrap().unwrap();
+        assert_eq!(read.spans.len(), SPANS_MAX / 2 + 1);
+        assert_eq!(read.spans[1], Span { blocks: 2, digest: 5 });
+        assert_eq!(read.spans.last(), Some(&Span { blocks: 1, digest: SPANS_MAX as u32 }));
+    }
+
+    #[test]
     fn the_property_reads_back_and_stays_a_seal_when_damaged() {
         let open = vec![(b"T".to_vec(), 7u64.to_le_bytes().to_vec())];
-        let seal = TableSeal { provider: "integrity".into(), sealed: 300, split_pairs: 2, open };
+        let spans = vec![Span { blocks: 1, digest: 7 }, Span { blocks: 3, digest: 9 }];
+        let seal = TableSeal {
+            provider: "integrity".into(),
+            sealed: 300,
+            split_pairs: 2,
+            open,
+            keys: Some(299),
+            spans,
+        };
+        assert!(seal.has_versions());
         let bytes = seal.encode();
-        assert_eq!(bytes[..12], *b"\x01\x01\x09integrity");
+        assert_eq!(bytes[..12], *b"\x02\x01\x09integrity");
         assert_eq!(bytes[12..16], [0xac, 0x02, 2, 1]);
         assert_eq!(bytes[16..27], *b"\x01T\x08\x07\0\0\0\0\0\0\0");
-        assert_eq!(bytes.len(), 27 + 8);
+        assert_eq!(bytes[27..41], [0xab, 0x02, 2, 7, 0, 0, 0, 9, 0, 0, 0, 1, 1, 3]);
+        assert_eq!(bytes.len(), 41 + 8);
         let read = TableSeal::of(&properties(bytes.clone()), "integrity").unwrap();
         assert_eq!(read.as_ref(), Some(&seal));
         assert!(read.unwrap().open_payload(b"T", 7).is_some());
+        // A table of the version before has no digests.
+        let mut old = bytes[..27].to_vec();
+        old[0] = 1;
+        let sum = checksum64(&old);
+        put_u64(&mut old, sum);
+        let read = TableSeal::of(&properties(old), "integrity").unwrap().unwrap();
+        assert_eq!((read.sealed, read.keys, read.spans.len()), (300, None, 0));
+        assert!(read.has_versions());
 
         assert!(TableSeal::of(&properties(bytes.clone()), "other").is_err());
         assert_eq!(TableSeal::of(&Properties::default(), "integrity").unwrap(), None);

@@ -5,7 +5,7 @@
 use crate::checksum;
 use crate::payload::Payload;
 
-/// What the comparison of an entry with its metadata says.
+/// The result of the comparison of an entry with its metadata says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Both are what was written.
@@ -20,7 +20,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the entry's bytes are what was written.
+    /// Returns `true` if the entry's bytes are what was written.
     pub fn entry_is_good(self) -> bool {
         self != Verdict::DataCorrupt
     }

@@ -224,13 +224,13 @@ fn damage_is_told_as_a_scrub_tells_it() {
     let neighbour = it.p.explain(key_of(136)).unwrap();
     assert_eq!(neighbour.versions[0].verdict(), Some(Verdict::Valid));
     assert!(neighbour.is_damaged());
-    // What no source repairs is poison, and that is sealed as well.
+    // What no source repairs is gone, and its gap is told.
     it.p.put(key_of(137).repeat(2), "inside").unwrap();
     it.p.compact(..).unwrap();
     let explanation = it.p.explain(key_of(137)).unwrap();
-    let poison = &explanation.versions[0];
-    assert_eq!((poison.version.kind, poison.verdict()), (EntryKind::Poison, Some(Verdict::Valid)));
-    assert!(explanation.to_string().contains("poison: reads as corruption"), "{explanation}");
+    assert!(explanation.versions.is_empty() && explanation.is_damaged(), "{explanation}");
+    assert!(explanation.to_string().contains("damaged beyond repair"), "{explanation}");
+    assert_eq!(scrub::scrubbed(&it.p).lost.len(), 1);
 
     let it = Faulty::metadata(|key, found| match key {
         b"key 013" => vec![],

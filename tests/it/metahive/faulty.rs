@@ -121,8 +121,11 @@ impl CompactionFilter for FaultyFilter {
             emitted.extend(all.into_iter().map(|(key, payload)| (key, seq, payload)));
             Ok(())
         };
-        let cut =
-            self.inner.boundary(next, &mut Emitter::new(&mut sink, out.forced_cuts()), faults)?;
+        let cut = self.inner.boundary(
+            next,
+            &mut Emitter::new(&mut sink, out.forced_cuts()).behind_blocks(out.blocks()),
+            faults,
+        )?;
         for (key, seq, payload) in emitted {
             out.emit(&[&key[..], &[SUFFIX]].concat(), seq, &payload)?;
         }

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use lsm_core::codec::checksum64_seeded;
-use lsm_core::fs::CrashOutcome;
 use lsm_core::internals::sstable::SstIdentity;
 use lsm_core::raw::RawMode;
 use metahive::{ScrubOptions, ScrubReport, Verdict};
@@ -316,63 +315,4 @@ proptest! {
         }
         check(&it, block, &bytes, sealed, any_key);
     }
-}
-
-/// The outcome of a compaction over damage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Compacted {
-    /// Everything reads as it was.
-    Repaired,
-    /// Everything that does not read as before reads as damaged; or its key was the damage, and
-    /// listeners were told.
-    Quarantined,
-    /// Nothing was installed.
-    Refused,
-}
-
-fn check_compaction(it: &Checked, block: &Block, bytes: &[u8], sealed: bool) -> Compacted {
-    let fs = it.fs.crash_clone(CrashOutcome::Everything, &mut || 0);
-    let log = Arc::<Log>::default();
-    let masks = block.put(&fs, bytes, sealed);
-    let masks: Vec<_> = (0..).zip(&masks).filter(|(_, mask)| **mask != 0).collect();
-    let open = builder(Arc::new(fs), 41).hooks(Arc::new(it.provider.clone()));
-    let db = open.listener(log.clone()).open().unwrap();
-    let p = db.partition("p").unwrap();
-    if let Err(error) = p.compact(..) {
-        assert!(error.is_corruption(), "{error}: {masks:?} in block {}", block.start);
-        return Compacted::Refused;
-    }
-    let is_told = !log.take().1.is_empty();
-    let mut compacted = Compacted::Repaired;
-    for (key, value) in &it.model {
-        let found = p.get(key);
-        if !found.as_ref().is_ok_and(|found| found.as_deref() == Some(value)) {
-            let is_damage = found.as_ref().is_err_and(|error| error.is_corruption());
-            let place = format!("{masks:?} in block {}", block.start);
-            assert!(is_damage || is_told, "{key:?}: {found:?}: {place}");
-            compacted = Compacted::Quarantined;
-        }
-    }
-    compacted
-}
-
-#[test]
-fn a_compaction_over_a_flipped_bit_loses_no_entry_without_a_word() {
-    let mut it = store(&MemFs::new(), Compression::None, false);
-    it.model = pairs(it.p.iter());
-    let mut seen = BTreeMap::new();
-    for block in blocks(&it.fs, &it.p) {
-        for bit in (0..8 * block.bytes.len()).step_by(11) {
-            let mut bytes = block.bytes.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            for sealed in [false, true] {
-                let compacted = check_compaction(&it, &block, &bytes, sealed);
-                *seen.entry((sealed, compacted)).or_insert(0) += 1;
-            }
-        }
-        // Nothing of the block decodes.
-        let nothing = vec![0xff; block.bytes.len()];
-        assert_eq!(check_compaction(&it, &block, &nothing, false), Compacted::Refused);
-    }
-    assert!(seen.values().all(|times| *times > 1) && seen.len() >= 4, "{seen:?}");
 }

@@ -457,7 +457,7 @@ fn a_quarantined_record_is_corruption_and_is_not_read_again() {
     it.p.put(key.repeat(2), "inside").unwrap();
     it.p.compact(..).unwrap();
     let error = it.p.verified_get(&key).unwrap_err();
-    assert!(error.to_string().contains("known to be damaged"), "{error}");
+    assert!(error.to_string().contains("damaged beyond repair"), "{error}");
     let errors = it.p.verified_range(..).filter(|item| item.is_err()).count();
     assert_eq!(errors, 1);
     let behind: Vec<_> = it.p.verified_range(key_of(138)..).map(|item| item.unwrap()).collect();

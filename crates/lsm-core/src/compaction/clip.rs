@@ -46,7 +46,7 @@ impl Clip {
     }
 
     /// A range that holds all keys inside.
-    pub(super) fn range(&self) -> UserRange<'_> {
+    pub(crate) fn range(&self) -> UserRange<'_> {
         fn end(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
             match bound {
                 Bound::Included(key) | Bound::Excluded(key) => Some(key),

@@ -13,12 +13,12 @@ use super::replacements::Replacements;
 use super::survivors::is_plausible;
 use super::{JobIter, Stages};
 use crate::error::{Error, Result};
-use crate::hooks::{InputTable, Origin, PartitionHooks};
+use crate::hooks::{Fault, InputTable, JobFindings, Origin, PartitionHooks, Vouched};
 use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
-use crate::sstable::{RawIter, RawMode, ReadMode};
-use crate::types::{InternalKey, KeyRef, SeqNo};
-use crate::version::{Level, LevelIter, Table, TableContext};
+use crate::sstable::{JudgedIter, RawIter, RawMode, ReadMode};
+use crate::types::{EntryKind, Gap, InternalKey, KeyRef, SeqNo};
+use crate::version::{Judges, Level, LevelIter, Table, TableContext};
 
 /// A sorted input of a merge.
 pub(super) enum MergeInput {
@@ -29,6 +29,8 @@ pub(super) enum MergeInput {
     /// A table of level 0, or those of a deeper level, with hidden entries and places, for a
     /// filter that seals.
     Raw(LevelIter<RawIter>, usize),
+    /// The same, block by block as the filter's judges find them.
+    Judged(LevelIter<JudgedIter>, usize),
     /// What repairs put in the place of entries, where it sorts.
     Repaired(Replacements),
 }
@@ -58,6 +60,7 @@ macro_rules! each {
             MergeInput::Memtable($iter) => $call,
             MergeInput::Level($iter) => $call,
             MergeInput::Raw($iter, _) => $call,
+            MergeInput::Judged($iter, _) => $call,
             MergeInput::Repaired($iter) => $call,
         }
     };
@@ -121,11 +124,20 @@ impl JobIter for MergeInput {
         matches!(self, MergeInput::Repaired(_))
     }
 
+    #[inline]
+    fn vouched(&self) -> Option<Vouched<'_>> {
+        match self {
+            MergeInput::Judged(iter, _) => Some(iter.on_table().vouched()),
+            _ => None,
+        }
+    }
+
     fn stored_seq(&self) -> SeqNo {
         match self {
             MergeInput::Level(iter) => iter.on_table().stored_seq(),
             MergeInput::Memtable(iter) => iter.key().trailer.seq(),
-            MergeInput::Raw(iter, _) => iter.key().trailer.seq(),
+            MergeInput::Raw(iter, _) => iter.on_table().key().trailer.seq(),
+            MergeInput::Judged(iter, _) => iter.on_table().stored_seq(),
             MergeInput::Repaired(iter) => iter.stored_seq(),
         }
     }
@@ -136,6 +148,11 @@ impl JobIter for MergeInput {
                 let (block_offset, entry, block_verified) = iter.on_table().origin();
                 let (file, level) = (Some(iter.current_table().meta.file), *level);
                 Origin { file, level, block_offset, entry, block_verified }
+            }
+            MergeInput::Judged(iter, level) => {
+                let (block_offset, entry) = iter.on_table().place();
+                let file = Some(iter.current_table().meta.file);
+                Origin { file, level: *level, block_offset, entry, block_verified: true }
             }
             MergeInput::Repaired(iter) => iter.origin(),
             // Of tables only a filter that seals asks.
@@ -149,8 +166,10 @@ pub(super) fn open_inputs(
     levels: &[(usize, Vec<Arc<Table>>)],
     context: &Arc<TableContext>,
     hooks: &PartitionHooks,
+    judges: Option<&Arc<Judges>>,
 ) -> Result<Vec<MergeInput>> {
-    let (raw, suffix) = (hooks.seals(), &hooks.rules.reserved_suffix);
+    let raw = hooks.seals() && judges.is_none();
+    let suffix = &hooks.rules.reserved_suffix;
     let mode = RawMode::Rewrite;
     let mut inputs = Vec::new();
     for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
@@ -165,9 +184,13 @@ pub(super) fn open_inputs(
                 Error::corruption(&context.dir, None, what)
             })?;
             let context = context.clone();
-            inputs.push(match raw {
-                true => MergeInput::Raw(LevelIter::new(part, context, mode), *level),
-                false => MergeInput::Level(LevelIter::new(part, context, ReadMode::Streaming)),
+            inputs.push(match judges {
+                Some(judges) => {
+                    let walk = LevelIter::with_check(part, context, (), Some(judges.clone()));
+                    MergeInput::Judged(walk, *level)
+                }
+                None if raw => MergeInput::Raw(LevelIter::new(part, context, mode), *level),
+                None => MergeInput::Level(LevelIter::new(part, context, ReadMode::Streaming)),
             });
         }
     }
@@ -179,6 +202,61 @@ pub(super) fn open_inputs(
 fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
     let first = &right.meta.smallest.user;
     (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
+}
+
+/// Leaves out the tables that cannot be opened: all that they held is lost. A partition whose filter
+/// judges its blocks goes on without them, because a table that stays in its way for good helps
+/// nobody.
+///
+/// # Errors
+/// `Io`: the table may be there at the next try.
+pub(super) fn leave_out_lost(
+    tables: &mut [(usize, Vec<Arc<Table>>)],
+    context: &TableContext,
+    findings: &JobFindings,
+) -> Result<()> {
+    for (level, tables) in tables {
+        let mut failed = Ok(());
+        tables.retain(|table| match table.reader(context) {
+            Err(error) if error.is_corruption() => {
+                tell_lost(table, *level, &error, findings);
+                false
+            }
+            Err(error) => {
+                failed = Err(error);
+                true
+            }
+            Ok(_) => true,
+        });
+        failed?;
+    }
+    Ok(())
+}
+
+#[cold]
+fn tell_lost(table: &Table, level: usize, error: &Error, findings: &JobFindings) {
+    let meta = &table.meta;
+    let gap = Gap {
+        from: meta.smallest.user.clone(),
+        from_below: SeqNo::MAX,
+        to: meta.largest.user.clone(),
+        to_included: true,
+        through: meta.newest(),
+        closed_at: None,
+    };
+    let fault = Fault {
+        key: meta.smallest.user.to_vec(),
+        seq: SeqNo::ZERO,
+        kind: EntryKind::Poison,
+        value: Vec::new(),
+        at: Origin { file: Some(meta.file), level, ..Origin::MEMTABLE },
+        what: format!("the table is lost: {error}"),
+        detail: Vec::new(),
+    };
+    findings.add(|found| {
+        found.gaps.push(gap);
+        found.lost.push(fault);
+    });
 }
 
 /// What filters are told of the tables.

@@ -155,6 +155,11 @@ impl<'a> Outputs<'a> {
         self.writer.as_ref().map_or(0, SstWriter::forced_cuts)
     }
 
+    /// How many blocks of the table under way are finished.
+    pub(super) fn blocks(&self) -> u64 {
+        self.writer.as_ref().map_or(0, SstWriter::blocks)
+    }
+
     /// The user key added last to the table under way.
     pub(super) fn last_user_key(&self) -> Option<&[u8]> {
         self.writer.as_ref().and_then(SstWriter::last_user_key)

@@ -12,8 +12,9 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use crate::hooks::JobFindings;
 use crate::limits::LEVEL_COUNT;
-use crate::types::{EntryKind, KeyRef, SeqNo};
+use crate::types::{EntryKind, Gaps, KeyRef, SeqNo};
 use crate::version::{Level, PartitionVersion, Table};
 
 /// What becomes of an entry.
@@ -112,6 +113,10 @@ pub struct KeyBelow {
     levels: Vec<(Level, usize)>,
     /// Tables in no order.
     beside: Vec<Arc<Table>>,
+    /// Where entries are lost: what lay there is below everything.
+    gaps: Gaps,
+    /// What the job itself finds lost.
+    findings: Option<JobFindings>,
 }
 
 impl KeyBelow {
@@ -120,7 +125,23 @@ impl KeyBelow {
         let under = (level_to + 1).min(LEVEL_COUNT);
         let levels = version.levels[under..].iter();
         let levels = levels.filter(|level| !level.is_empty()).map(|level| (level.clone(), 0));
-        KeyBelow { levels: levels.collect(), beside: Vec::new() }
+        KeyBelow {
+            levels: levels.collect(),
+            beside: Vec::new(),
+            gaps: version.gaps.clone(),
+            findings: None,
+        }
+    }
+
+    /// Where entries of the partition are lost.
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    /// With what the job finds lost on its way.
+    #[must_use]
+    pub fn and_lost(self, findings: Option<JobFindings>) -> KeyBelow {
+        KeyBelow { findings, ..self }
     }
 
     /// For a flush: every table of the partition is older than the memtable.
@@ -131,6 +152,10 @@ impl KeyBelow {
 
     /// Whether the key may lie below.
     pub fn may_lie_below(&mut self, user: &[u8]) -> bool {
+        let is_lost = self.findings.as_ref().is_some_and(|findings| findings.reach(user));
+        if is_lost || (!self.gaps.is_empty() && self.gaps.reach(user)) {
+            return true;
+        }
         for (level, at) in &mut self.levels {
             let tables = level.tables();
             while tables.get(*at).is_some_and(|table| table.meta.ends_before(user)) {

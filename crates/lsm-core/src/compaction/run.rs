@@ -12,17 +12,17 @@
 
 use std::sync::Arc;
 
-use super::inputs::{MergeInput, blame, input_tables, open_inputs};
+use super::inputs::{MergeInput, blame, input_tables, leave_out_lost, open_inputs};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
 use super::{Clip, Compaction, JobOutcome, KeyBelow, Outputs, Split, Stages, TableFactory};
 use crate::error::Result;
-use crate::hooks::{Job, JobKind};
+use crate::hooks::{Job, JobFindings, JobKind, JudgeSources};
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::Memtable;
 use crate::types::SeqNo;
-use crate::version::{PartitionVersion, Table, TableContext};
+use crate::version::{Judges, PartitionVersion, Table, TableContext};
 
 /// See the module.
 pub struct Merge<'a> {
@@ -53,6 +53,8 @@ pub struct RunContext<'a> {
     pub stages: Stages<'a>,
     /// Whether to give up.
     pub should_stop: &'a dyn Fn() -> bool,
+    /// Where judges of blocks may look, if the filter that seals has some.
+    pub sources: Option<Arc<dyn JudgeSources>>,
 }
 
 impl<'a> Merge<'a> {
@@ -130,20 +132,50 @@ impl<'a> Merge<'a> {
     /// # Cost
     /// Reads every input once, past the block cache, and writes what survives.
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
-        let RunContext { factory, tables, mut stages, should_stop } = context;
+        let RunContext { factory, tables, mut stages, should_stop, sources } = context;
+        let findings = JobFindings::default();
+        let mut readable = self.tables.clone();
+        let judges = self.judges(&mut readable, &stages, tables, sources, &findings)?;
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
         let mut inputs: Vec<MergeInput> = memtables.map(MergeInput::Memtable).collect();
-        inputs.extend(open_inputs(&self.tables, tables, stages.hooks())?);
+        inputs.extend(open_inputs(&readable, tables, stages.hooks(), judges.as_ref())?);
         inputs.extend(MergeInput::replacements(&stages, self.input_tables()));
-        self.start(&mut stages, tables)?;
+        self.start(&mut stages, tables, &readable)?;
         let mut outputs = self.outputs(factory, &stages)?;
         if self.clip.is_some() {
             outputs.values_only(&tables.dir);
         }
         let mut entries = MergeIter::new(inputs);
-        let (below, split) = (self.below(), self.split());
-        write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
-            .map_err(|error| blame(error, self.input_tables(), tables))
+        let below = self.below().and_lost(judges.as_ref().map(|_| findings.clone()));
+        let split = self.split();
+        let outcome =
+            write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
+                .map_err(|error| blame(error, self.input_tables(), tables))?;
+        Ok(outcome.and_found(findings.take()))
+    }
+
+    /// The judges of the input tables, if the filter that seals has some. Tables that cannot be
+    /// opened are left out then.
+    fn judges(
+        &self,
+        readable: &mut [(usize, Vec<Arc<Table>>)],
+        stages: &Stages<'_>,
+        context: &TableContext,
+        sources: Option<Arc<dyn JudgeSources>>,
+        findings: &JobFindings,
+    ) -> Result<Option<Arc<Judges>>> {
+        let (Some(factory), Some(sources)) = (stages.hooks().sealing(), sources) else {
+            return Ok(None);
+        };
+        if !factory.judges() {
+            return Ok(None);
+        }
+        leave_out_lost(readable, context, findings)?;
+        let tables =
+            readable.iter().flat_map(|(level, tables)| tables.iter().map(|it| (*level, it)));
+        let inputs = input_tables(tables, context)?;
+        let judges = Judges::new(factory.clone(), sources, findings.clone(), inputs);
+        Ok(Some(Arc::new(judges)))
     }
 
     fn input_tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
@@ -153,8 +185,15 @@ impl<'a> Merge<'a> {
     }
 
     /// Starts the filters.
-    fn start(&self, stages: &mut Stages<'_>, context: &TableContext) -> Result<()> {
-        let inputs = input_tables(self.input_tables(), context)?;
+    fn start(
+        &self,
+        stages: &mut Stages<'_>,
+        context: &TableContext,
+        readable: &[(usize, Vec<Arc<Table>>)],
+    ) -> Result<()> {
+        let tables =
+            readable.iter().flat_map(|(level, tables)| tables.iter().map(|it| (*level, it)));
+        let inputs = input_tables(tables, context)?;
         let repaired = stages.repaired();
         stages.start(&Job {
             level_from: self.level_from,

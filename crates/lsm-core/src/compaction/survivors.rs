@@ -17,11 +17,12 @@ use super::clip::Place;
 use super::{Clip, KeyBelow, Outputs, Split, Stages, Survival, Verdict, place_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    Cut, Decision, Emitter, Entry, Fault, Faults, Input, Origin, OwnedEntry, Patch,
+    Cut, Decision, Emitter, Entry, Fault, Faults, Findings, Input, Origin, OwnedEntry, Patch,
+    Vouched,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
-use crate::types::{EntryKind, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, FileNo, Gap, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::SstMeta;
 
 /// How often a running job looks whether it should stop, in entries.
@@ -32,6 +33,11 @@ pub trait JobIter: InternalIter {
     /// Whether the entry is hidden.
     fn is_hidden(&self) -> bool {
         false
+    }
+
+    /// What the judge of its block noted of the entry, if there is one.
+    fn vouched(&self) -> Option<Vouched<'_>> {
+        None
     }
 
     /// Where the entry lies.
@@ -53,6 +59,10 @@ pub trait JobIter: InternalIter {
 impl<I: JobIter> JobIter for MergeIter<I> {
     fn is_hidden(&self) -> bool {
         self.current().is_hidden()
+    }
+
+    fn vouched(&self) -> Option<Vouched<'_>> {
+        self.current().vouched()
     }
 
     fn origin(&self) -> Origin {
@@ -78,9 +88,25 @@ pub enum JobOutcome {
         dropped_handles: Vec<Vec<u8>>,
         /// Damage that was mended on the way, and by what.
         mended: Vec<(Fault, String)>,
+        /// What is damaged beyond repair, and is in no table.
+        lost: Vec<Fault>,
+        /// Where that stood.
+        gaps: Vec<Gap>,
     },
     /// Damaged entries; nothing was written.
     Faulty(Vec<Fault>),
+}
+
+impl JobOutcome {
+    /// With what the walks over the inputs found.
+    pub(super) fn and_found(mut self, found: Findings) -> JobOutcome {
+        if let JobOutcome::Done { mended, lost, gaps, .. } = &mut self {
+            mended.extend(found.repaired);
+            lost.extend(found.lost);
+            gaps.extend(found.gaps);
+        }
+        self
+    }
 }
 
 /// The loop's state beside its stages.
@@ -102,6 +128,8 @@ struct Writing<'a, 'o> {
     last_value: Vec<u8>,
     /// The key written last.
     written: Option<InternalKey>,
+    /// Where entries of the partition are lost.
+    gaps: Gaps,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
@@ -115,6 +143,7 @@ pub(super) fn write_survivors<I: JobIter>(
     outputs: Outputs<'_>,
     should_stop: &dyn Fn() -> bool,
 ) -> Result<JobOutcome> {
+    let gaps = below.gaps().clone();
     let mut writing = Writing {
         survival: Survival::new(stages.snapshots),
         stages,
@@ -128,6 +157,7 @@ pub(super) fn write_survivors<I: JobIter>(
         last: None,
         last_value: Vec::new(),
         written: None,
+        gaps,
     };
     let mut until_look = ENTRIES_BETWEEN_LOOKS;
     match clip.and_then(|clip| clip.range().start) {
@@ -166,8 +196,9 @@ impl Writing<'_, '_> {
             self.note_suspect(entry, at);
         }
         let is_as_read = self.stages.patches.is_empty() && self.stages.inject.is_none();
+        let vouched = entries.vouched();
         if is_as_read || entries.is_replacement() {
-            return self.take(entry, at);
+            return self.take(entry, at, vouched);
         }
         let mut owned = OwnedEntry {
             key: entry.key.to_vec(),
@@ -192,7 +223,7 @@ impl Writing<'_, '_> {
         let seq = if entry.seq == stored_seq { owned.seq } else { entry.seq };
         let (key, value) = (&owned.key[..], &owned.value[..]);
         let (stored_seq, kind) = (owned.seq, owned.kind);
-        self.take(Entry { key, seq, stored_seq, kind, value, hidden }, at)
+        self.take(Entry { key, seq, stored_seq, kind, value, hidden }, at, vouched)
     }
 
     /// Notes the block of a suspect entry, once.
@@ -218,12 +249,20 @@ impl Writing<'_, '_> {
         if wanted { entries.origin() } else { Origin::MEMTABLE }
     }
 
-    fn take(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
+    fn take(&mut self, entry: Entry<'_>, at: Origin, vouched: Option<Vouched<'_>>) -> Result<()> {
         if let Some(sealing) = &mut self.stages.sealing {
-            if sealing.input(entry, at, &mut self.faults)? == Input::Take {
+            let taken = match vouched {
+                Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
+                None => sealing.input(entry, at, &mut self.faults)?,
+            };
+            if taken == Input::Take {
                 return Ok(());
             }
         } else if entry.hidden {
+            return Ok(());
+        }
+        if !self.gaps.is_empty() && self.is_given_up(entry) {
+            self.drop_handle(entry);
             return Ok(());
         }
         let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
@@ -252,6 +291,12 @@ impl Writing<'_, '_> {
         }
         self.remember(key, entry.value);
         Ok(())
+    }
+
+    /// Whether the entry is older than a loss that was accepted: it is never seen again.
+    #[cold]
+    fn is_given_up(&self, entry: Entry<'_>) -> bool {
+        self.gaps.judge(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
     }
 
     /// An entry that does not fit here.
@@ -370,9 +415,10 @@ impl Writing<'_, '_> {
         if let Some(sealing) = &mut self.stages.sealing {
             let outputs = &mut self.outputs;
             let forced = outputs.forced_cuts();
+            let blocks = outputs.blocks();
             let mut sink =
                 |key: &[u8], seq: SeqNo, payload: &[u8]| outputs.add_hidden(key, seq, payload);
-            let mut out = Emitter::new(&mut sink, forced);
+            let mut out = Emitter::new(&mut sink, forced).behind_blocks(blocks);
             cut = sealing.boundary(next, &mut out, &mut self.faults)?;
             self.outputs.allow_cut(cut == Cut::Allowed);
         }
@@ -408,7 +454,13 @@ impl Writing<'_, '_> {
             return Err(error);
         }
         let tables = self.outputs.finish()?;
-        Ok(JobOutcome::Done { tables, dropped_handles: self.dropped_handles, mended })
+        Ok(JobOutcome::Done {
+            tables,
+            dropped_handles: self.dropped_handles,
+            mended,
+            lost: Vec::new(),
+            gaps: Vec::new(),
+        })
     }
 }
 

@@ -217,6 +217,7 @@ mod tests {
             flushed_through: SeqNo::ZERO,
             created_at_edit: 1,
             hooks: Arc::new([]),
+            gaps: crate::types::Gaps::default(),
             store_sections: Vec::new(),
         };
         Arc::new(PartitionState::new(

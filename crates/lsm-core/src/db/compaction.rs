@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
-use super::job::{Installation, JobTables};
+use super::job::{Installation, JobTables, gaps_added};
 use super::jobs::{Claimed, FlushTurn, JobsHost, RangeGoal, RangeStep};
 use crate::compaction::{Compaction, Merge, Method};
 use crate::error::{Error, ErrorKind, Result};
@@ -116,7 +116,7 @@ impl DbInner {
         // Lives until the result is installed: what snapshots kept until then they must keep on.
         let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
         let merge = Merge::compaction(compaction, version);
-        let JobTables { tables, dropped } = self.run_until_tables(
+        let JobTables { tables, dropped, gaps } = self.run_until_tables(
             &merge,
             &partition.pin(),
             &hooks,
@@ -125,10 +125,12 @@ impl DbInner {
             &|| self.background.is_stopping() || partition.is_dropped(),
         )?;
         let inputs: Vec<Arc<Table>> = compaction.tables().map(|(_, table)| table.clone()).collect();
+        let mut changes = changes(partition.id, compaction, &tables);
+        changes.extend(gaps_added(partition.id, &gaps));
         let installed = self.install_job(
             partition,
             Installation {
-                changes: changes(partition.id, compaction, &tables),
+                changes,
                 flushed: None,
                 removed: inputs,
                 made: &tables,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
-use super::job::{Installation, JobTables};
+use super::job::{Installation, JobTables, gaps_added};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
@@ -57,7 +57,7 @@ impl FlushedTables {
             seq: self.last_seq,
             memtables_through: self.through,
         };
-        added.chain([flushed]).collect()
+        added.chain([flushed]).chain(gaps_added(partition, &self.made.gaps)).collect()
     }
 }
 

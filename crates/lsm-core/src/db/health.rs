@@ -11,6 +11,7 @@ use super::errors::BackgroundFailure;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::compaction::compaction_debt;
 use crate::fs::open_files_limit;
+use crate::types::Gap;
 
 /// A value that may not grow without end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct PartitionHealth {
     pub compaction_debt_bytes: Gauge,
     /// Tables in level 0.
     pub level0_tables: Gauge,
+    /// Stretches of keys that are damaged beyond repair, whose loss is not accepted.
+    pub gaps: Vec<Gap>,
 }
 
 /// The health of a database, from `Db::health`.
@@ -97,12 +100,13 @@ pub struct Health {
 }
 
 impl Health {
-    /// Whether writes are taken at full speed and no background work fails.
+    /// Whether writes are taken at full speed, no background work fails and nothing is lost.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.stalls.is_empty()
             && self.background_errors.is_empty()
             && self.damage.is_none()
+            && self.partitions.iter().all(|partition| partition.gaps.is_empty())
     }
 }
 
@@ -130,12 +134,15 @@ impl fmt::Display for Health {
             writeln!(f, "{panic}")?;
         }
         for partition in &self.partitions {
-            let PartitionHealth { name, compaction_debt_bytes, level0_tables } = partition;
+            let PartitionHealth { name, compaction_debt_bytes, level0_tables, gaps } = partition;
             writeln!(
                 f,
                 "partition {name:?}: compaction debt {compaction_debt_bytes}, \
                  level-0 tables {level0_tables}"
             )?;
+            for gap in gaps {
+                writeln!(f, "partition {name:?}: damaged beyond repair: {gap}")?;
+            }
         }
         writeln!(f, "sealed memtable bytes: {}", self.sealed_memtable_bytes)?;
         writeln!(f, "log bytes: {}", self.wal_bytes)?;
@@ -176,6 +183,7 @@ impl DbInner {
                 name,
                 compaction_debt_bytes: gauge(debt, base, DEBT_SOFT, DEBT_HARD),
                 level0_tables: gauge(level0, trigger, LEVEL0_SOFT, LEVEL0_HARD),
+                gaps: view.version.gaps.open().cloned().collect(),
             });
         }
         let half_buffer = self.options.write_buffer_bytes / 2;

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::hooks::{Event, PartitionHooks, catch};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots};
-use crate::types::MemtableId;
+use crate::types::{Gap, MemtableId, PartitionId};
 use crate::version::{Change, SstMeta, Table};
 
 /// Runs of a job over its repaired entries; one that still finds new faults then is given up.
@@ -36,6 +36,8 @@ pub(super) struct JobTables {
     pub(super) tables: Vec<SstMeta>,
     /// Handles that no entry refers to any more.
     pub(super) dropped: Vec<Vec<u8>>,
+    /// Where entries of the inputs are lost; to be installed with the tables.
+    pub(super) gaps: Vec<Gap>,
 }
 
 impl JobTables {
@@ -63,6 +65,12 @@ impl Installation<'_> {
     pub(super) fn of(changes: Vec<Change>) -> Self {
         Installation { changes, flushed: None, removed: Vec::new(), made: &[], dropped: &[] }
     }
+}
+
+/// The changes that keep these gaps.
+pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
+    let added = |gap: &Gap| Change::GapAdded { partition, gap: gap.clone() };
+    gaps.iter().map(added).collect()
 }
 
 impl DbInner {
@@ -114,9 +122,12 @@ impl DbInner {
                 &patches,
                 self.inject.entries.as_deref(),
             );
-            let context = RunContext { factory, tables: &self.tables, stages, should_stop };
+            let sources = self.judge_sources(view);
+            let tables = &self.tables;
+            let sources = Some(sources);
+            let context = RunContext { factory, tables, stages, should_stop, sources };
             match (merge.run(context)?, hooks.sealing()) {
-                (JobOutcome::Done { tables, dropped_handles, mended }, _) => {
+                (JobOutcome::Done { tables, dropped_handles, mended, lost, gaps }, _) => {
                     for (fault, source) in mended {
                         self.tell(&Event::Corruption(self.damage_of(view, &fault)));
                         self.tell(&Event::Repaired {
@@ -125,7 +136,8 @@ impl DbInner {
                             source,
                         });
                     }
-                    return Ok(JobTables { tables, dropped: dropped_handles });
+                    self.tell_lost(view, lost, &gaps);
+                    return Ok(JobTables { tables, dropped: dropped_handles, gaps });
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
                     // Outside of the run: what unwinds here has nothing under way.

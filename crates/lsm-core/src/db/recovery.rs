@@ -404,7 +404,9 @@ impl Tables<'_> {
             let patches = Patches::default();
             let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
             let merge = Merge::flush(&[memtable], partition);
-            let context = RunContext { factory, tables: &tables, stages, should_stop: &|| false };
+            let should_stop = &|| false;
+            let context =
+                RunContext { factory, tables: &tables, stages, should_stop, sources: None };
             match merge.run(context)? {
                 JobOutcome::Done { tables, .. } => {
                     let added = |meta| Change::TableAdded { partition: id, level: 0, meta };

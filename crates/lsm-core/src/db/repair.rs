@@ -4,6 +4,7 @@
 //! found the fault; this file gives it the sources that only the engine has, the table read again
 //! past every cache and the log, and tells listeners what became of each entry.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,12 +12,16 @@ use super::DbInner;
 use crate::batch::SectionReader;
 use crate::compaction::{Patches, place_of};
 use crate::error::{Damage, Error, Result};
+use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{
-    CompactionFilterFactory, Event, Fault, Origin, OwnedEntry, Patch, RepairSources,
+    CompactionFilterFactory, Event, Fault, JudgeSources, Origin, OwnedEntry, Patch, RepairSources,
 };
+use crate::iter::InternalIter;
 use crate::partition::ReadView;
-use crate::types::{EntryKind, PartitionId, SeqNo};
+use crate::read::{Source, lost as lost_in};
+use crate::types::{DbId, EntryKind, Epoch, FileNo, Gap, KeyRef, PartitionId, SeqNo};
+use crate::version::TableContext;
 use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
 
 /// Where a filter's repair may look.
@@ -37,7 +42,41 @@ impl RepairSources for Sources<'_> {
     }
 
     fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        self.db.find_in_log(self.partition, Some(key), seq)
+        let found = self.db.log_look_up(self.partition).find(seq)?;
+        Ok(found.filter(|entry| entry.key == key))
+    }
+}
+
+/// Where the judges of a job may look. It holds on to nothing of the database, because a walk over
+/// tables lives longer than the call that made it.
+struct JudgedFrom {
+    log: LogLookUp,
+    view: Arc<ReadView>,
+    tables: Arc<TableContext>,
+}
+
+impl JudgeSources for JudgedFrom {
+    fn in_log(&self, seq: SeqNo) -> Option<OwnedEntry> {
+        // What is not flushed is in the log, and much of what was flushed lately.
+        self.log.find(seq).ok().flatten()
+    }
+
+    fn keys_between(&self, from: &[u8], to: &[u8], count: usize) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        for mut source in Source::all(&self.view, &self.tables).unwrap_or_default() {
+            if source.seek(KeyRef::seek(from, SeqNo::MAX)).is_err() {
+                continue;
+            }
+            while source.valid() && source.key().user <= to && keys.len() < count {
+                keys.push(source.key().user.to_vec());
+                if source.next().is_err() {
+                    break;
+                }
+            }
+        }
+        keys.sort();
+        keys.dedup();
+        keys
     }
 }
 
@@ -89,6 +128,27 @@ impl DbInner {
         }
     }
 
+    /// Where the judges of a job over `view` may look.
+    pub(super) fn judge_sources(&self, view: &Arc<ReadView>) -> Arc<dyn JudgeSources> {
+        let log = self.log_look_up(view.version.id);
+        Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
+    }
+
+    /// Tells of what is damaged beyond repair, and between which keys it stood.
+    pub(super) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
+        for fault in lost {
+            let damage = self.damage_of(view, &fault);
+            self.tell(&Event::Corruption(damage.clone()));
+            self.tell(&Event::Quarantined { damage, value: fault.value });
+        }
+        for gap in gaps {
+            let error = lost_in(gap, &self.tables).in_partition(&view.version.name);
+            if let Some(damage) = error.damage() {
+                self.tell(&Event::Corruption(damage.clone()));
+            }
+        }
+    }
+
     /// What is told of a fault in an input that `view` has.
     pub(super) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
         let file = match fault.at.file {
@@ -121,15 +181,41 @@ impl DbInner {
         key: Option<&[u8]>,
         seq: SeqNo,
     ) -> Result<Option<OwnedEntry>> {
-        let segments = self.catalog.current().log_segments.clone();
+        let found = self.log_look_up(partition).find(seq)?;
+        Ok(found.filter(|entry| key.is_none_or(|key| key == entry.key)))
+    }
+
+    fn log_look_up(&self, partition: PartitionId) -> LogLookUp {
+        LogLookUp {
+            fs: self.fs.clone(),
+            dir: self.dir.clone(),
+            db_id: self.db_id,
+            partition,
+            segments: self.catalog.current().log_segments.clone(),
+        }
+    }
+}
+
+/// The log of this epoch, in the segments that are live.
+struct LogLookUp {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    db_id: DbId,
+    partition: PartitionId,
+    segments: BTreeMap<FileNo, Epoch>,
+}
+
+impl LogLookUp {
+    /// The operation with this sequence number, if a live segment still has it.
+    fn find(&self, seq: SeqNo) -> Result<Option<OwnedEntry>> {
         let mut sources = Vec::new();
-        for (number, epoch) in segments {
+        for (&number, &epoch) in &self.segments {
             let path = FileName::new(FileKind::Wal, number, epoch).path(&self.dir);
             let file = self.fs.open_read(&path)?;
             sources.push(SegmentSource { number, epoch, path, file });
         }
         let mut options = LogReaderOptions::new(self.db_id);
-        options.only = Some(partition);
+        options.only = Some(self.partition);
         let mut reader = LogReader::new(sources, options)?;
         while let Some(frame) = reader.next_frame()? {
             let Record::Batch(batch) = &frame.record else { continue };
@@ -148,12 +234,8 @@ impl DbInner {
                     operation = operations.next_operation().map_err(malformed)?;
                 }
                 let Some(operation) = operation else { return Ok(None) };
-                let found = &section.bytes[operation.key.clone()];
-                if key.is_some_and(|key| key != found) {
-                    return Ok(None);
-                }
                 return Ok(Some(OwnedEntry {
-                    key: found.to_vec(),
+                    key: section.bytes[operation.key].to_vec(),
                     seq,
                     kind: operation.kind,
                     value: section.bytes[operation.value].to_vec(),

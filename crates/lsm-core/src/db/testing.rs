@@ -136,6 +136,7 @@ pub(super) fn partition_with(id: u32, logged: bool) -> Arc<PartitionState> {
         flushed_through: SeqNo::ZERO,
         created_at_edit: 1,
         hooks: Arc::new([]),
+        gaps: crate::types::Gaps::default(),
         store_sections: Vec::new(),
     };
     let slabs = Arc::new(SlabPool::new(0));

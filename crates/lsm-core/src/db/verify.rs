@@ -24,6 +24,7 @@ pub(super) use files::Begun;
 use super::DbInner;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::Uncached;
+use crate::read::lost;
 use crate::sweep::{Sweep, SweepMark, SweepOptions, SweepProgress};
 
 use files::Unit;
@@ -125,6 +126,18 @@ impl Run<'_> {
 }
 
 impl DbInner {
+    /// What is damaged beyond repair, which no file shows any more.
+    fn lost(&self) -> Vec<Damage> {
+        let mut damage = Vec::new();
+        for partition in self.live_partitions() {
+            for gap in partition.view().version.gaps.open() {
+                let error = lost(gap, &self.tables).in_partition(&partition.name);
+                damage.extend(error.damage().cloned());
+            }
+        }
+        damage
+    }
+
     /// See the module.
     pub(super) fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.check_not_closed()?;
@@ -134,7 +147,7 @@ impl DbInner {
             fs: Uncached(self.fs.clone()),
             sweep: Sweep::new(options, start, self.background.clock().clone())?,
             is_stopped: false,
-            damage: Vec::new(),
+            damage: self.lost(),
             entries: 0,
         };
         let mut units = self.plan_verify()?;

@@ -7,8 +7,9 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::{Entry, Origin, Rules};
+use super::{Entry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched};
 use crate::error::Result;
 use crate::types::{EntryKind, FileNo, SeqNo};
 
@@ -116,6 +117,26 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         false
     }
 
+    /// Whether it has judges. Default: no.
+    fn judges(&self) -> bool {
+        false
+    }
+
+    /// A judge of the blocks of an input table, for a filter that [seals](Self::seals); without one
+    /// the filter sees every entry as it is. The table's own properties are in `input`.
+    ///
+    /// # Errors
+    /// Those that fail the job.
+    fn judge(
+        &self,
+        input: &InputTable,
+        table: &JudgedTable,
+        sources: &Arc<dyn JudgeSources>,
+    ) -> Result<Option<Box<dyn TableJudge>>> {
+        let _ = (input, table, sources);
+        Ok(None)
+    }
+
     /// A filter for a job.
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>>;
 
@@ -166,6 +187,18 @@ pub trait CompactionFilter: Send {
         Ok(Input::Pass)
     }
 
+    /// A visible entry of an input whose block was judged; its hidden entry is not shown.
+    fn input_vouched(
+        &mut self,
+        entry: Entry<'_>,
+        at: Origin,
+        vouched: Vouched<'_>,
+        faults: &mut Faults,
+    ) -> Result<Input> {
+        let _ = vouched;
+        self.input(entry, at, faults)
+    }
+
     /// An entry that the engine would keep and that no registered snapshot sees: none lies in
     /// [its sequence, that of the next newer version). Tombstones are not offered.
     fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
@@ -206,13 +239,26 @@ pub type HiddenSink<'a> = dyn FnMut(&[u8], SeqNo, &[u8]) -> Result<()> + 'a;
 pub struct Emitter<'a> {
     sink: &'a mut HiddenSink<'a>,
     forced_cuts: u64,
+    blocks: u64,
 }
 
 impl<'a> Emitter<'a> {
     /// An emitter into `sink`. The engine was forced to cut `forced_cuts` blocks since the last
     /// boundary where a cut was allowed.
     pub fn new(sink: &'a mut HiddenSink<'a>, forced_cuts: u64) -> Emitter<'a> {
-        Emitter { sink, forced_cuts }
+        Emitter { sink, forced_cuts, blocks: 0 }
+    }
+
+    /// With the number of blocks that are finished in the table under way.
+    #[must_use]
+    pub fn behind_blocks(self, blocks: u64) -> Emitter<'a> {
+        Emitter { blocks, ..self }
+    }
+
+    /// How many blocks of the table under way are finished. Where a cut was allowed the last one
+    /// ended right before the first entry behind that boundary.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
     }
 
     /// Writes a hidden tombstone with a payload. Its key is that of an entry before it with the

@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use super::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults, Input,
-    Job, Origin, Patch, PendingHandle, Properties, RepairSources, Rules, ValueStore,
+    InputTable, Job, JudgeSources, JudgedTable, Origin, Patch, PendingHandle, Properties,
+    RepairSources, Rules, TableJudge, ValueStore, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{PartitionId, SeqNo};
@@ -83,6 +84,7 @@ pub fn guarded_filter(
         rules: filter.rules(),
         seals: filter.seals(),
         decides: filter.decides(),
+        judges: filter.judges(),
         filter: filter.clone(),
     })
 }
@@ -102,6 +104,7 @@ struct GuardedFilter {
     rules: Rules,
     seals: bool,
     decides: bool,
+    judges: bool,
     filter: Arc<dyn CompactionFilterFactory>,
 }
 
@@ -126,6 +129,10 @@ impl CompactionFilterFactory for GuardedFilter {
         self.decides
     }
 
+    fn judges(&self) -> bool {
+        self.judges
+    }
+
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
         self.who.unwind("joined", || self.filter.joined(left_largest, right_smallest))
     }
@@ -133,6 +140,16 @@ impl CompactionFilterFactory for GuardedFilter {
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
         let filter = self.who.call("start", || self.filter.start(job))?;
         Ok(Box::new(GuardedJob { who: self.who.clone(), filter: Some(filter) }))
+    }
+
+    fn judge(
+        &self,
+        input: &InputTable,
+        table: &JudgedTable,
+        sources: &Arc<dyn JudgeSources>,
+    ) -> Result<Option<Box<dyn TableJudge>>> {
+        // The walk catches what unwinds in a judge, block by block.
+        self.who.call("judge", || self.filter.judge(input, table, sources))
     }
 
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
@@ -161,6 +178,16 @@ impl GuardedJob {
 impl CompactionFilter for GuardedJob {
     fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
         self.call("input", |filter| filter.input(entry, at, faults))
+    }
+
+    fn input_vouched(
+        &mut self,
+        entry: Entry<'_>,
+        at: Origin,
+        vouched: Vouched<'_>,
+        faults: &mut Faults,
+    ) -> Result<Input> {
+        self.call("input_vouched", |filter| filter.input_vouched(entry, at, vouched, faults))
     }
 
     fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {

@@ -22,6 +22,7 @@
 mod event;
 mod filter;
 mod guarded;
+mod judge;
 mod store;
 
 use std::sync::Arc;
@@ -32,9 +33,14 @@ pub use filter::{
     Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
 };
 pub use guarded::as_any;
+pub use judge::{
+    BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgeSources, JudgedTable, Mended,
+    Piece, TableJudge, Vouched,
+};
 pub use store::{PendingHandle, ValueStore};
 
 pub(crate) use guarded::{catch, guarded_filter, guarded_store};
+pub(crate) use judge::{Findings, JobFindings};
 
 use crate::types::{EntryKind, FileNo, SeqNo};
 

@@ -67,6 +67,13 @@ impl<I: InternalIter> VisibleIter<I> {
         }
     }
 
+    /// Both ends.
+    pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        let lower = self.lower.as_ref().map(Vec::as_slice);
+        let upper = self.upper.as_ref().map(Vec::as_slice);
+        (lower, upper)
+    }
+
     /// Narrows the range to what lies behind `key`. The present entry stays the present one.
     pub fn set_lower_excluded(&mut self, key: &[u8]) {
         set_excluded(&mut self.lower, key);

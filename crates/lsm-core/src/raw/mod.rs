@@ -56,13 +56,14 @@ pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
 
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Damage, Result};
 use crate::hooks::PartitionHooks;
 use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
+use crate::read::lost;
 use crate::sstable::{RawIter, SstReader};
-use crate::types::{DbId, KeyRef, PartitionId, SeqNo};
+use crate::types::{DbId, Gap, Gaps, KeyRef, PartitionId, SeqNo};
 use crate::version::{Table, TableContext};
 
 /// A thing with entries to walk: a partition of an open database.
@@ -152,6 +153,17 @@ impl Walk {
     /// The partition's hooks whose code is at hand, and the rules of all of them.
     pub fn hooks(&self) -> &Arc<PartitionHooks> {
         &self.pin.hooks
+    }
+
+    /// Returns the stretches of keys that are damaged beyond repair.
+    pub fn gaps(&self) -> &Gaps {
+        &self.pin.view.version.gaps
+    }
+
+    /// Returns the damage of a gap.
+    pub fn lost(&self, gap: &Gap) -> Option<Damage> {
+        let error = lost(gap, &self.pin.context).in_partition(&self.pin.partition);
+        error.damage().cloned()
     }
 
     /// The clock of the database.

@@ -133,8 +133,12 @@ pub fn read(
     witness: &mut impl Witness,
 ) -> Result<Option<Slice>> {
     let context = &moment.context;
-    let mut looks = Looks { context, key, hash: bloom_hash(key), is_fresh, witness };
+    let mut looks = Looks { context, key, hash: bloom_hash(key), is_fresh, witness, seq: None };
     let found = read::search(context.view, key, &mut looks)?;
+    let seq = looks.seq;
+    if !context.view.version.gaps.is_empty() && !read::is_shown(context, key, seq)? {
+        return Ok(None);
+    }
     Ok(found.flatten())
 }
 
@@ -145,6 +149,8 @@ struct Looks<'l, W> {
     hash: u64,
     is_fresh: bool,
     witness: &'l mut W,
+    /// The sequence number of what was found.
+    seq: Option<SeqNo>,
 }
 
 impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
@@ -157,6 +163,7 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
         let Some((trailer, value)) = found else { return Ok(None) };
         let seq = trailer.seq();
         let kind = trailer.kind().unwrap_or(EntryKind::Poison);
+        self.seq = Some(seq);
         self.witness.found(&Found { seq, stored_seq: seq, kind, value: &value, place: None })?;
         read::resolve(self.context, Some(kind), value, None, self.key).map(Some)
     }
@@ -175,8 +182,10 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
         let stored_seq = entry.stored.seq();
         // Of a kind that is not known no block parses.
         let kind = entry.stored.kind().unwrap_or(EntryKind::Poison);
+        let seq = table.meta.global_seq.unwrap_or(stored_seq);
+        self.seq = Some(seq);
         self.witness.found(&Found {
-            seq: table.meta.global_seq.unwrap_or(stored_seq),
+            seq,
             stored_seq,
             kind,
             value: &entry.value,

@@ -3,9 +3,10 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::ops::Bound;
 use std::sync::Arc;
 
-use super::get::{read_handle, unreadable};
+use super::get::{lost, read_handle, unreadable};
 use super::range::Bounds;
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -13,7 +14,7 @@ use crate::hooks::ValueStore;
 use crate::iter::{MergeIter, VisibleIter};
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, OpenTable};
-use crate::types::{EntryKind, SeqNo, Slice};
+use crate::types::{EntryKind, InGap, SeqNo, Slice};
 use crate::version::TableContext;
 
 /// The subject of a scan: a view at a sequence number.
@@ -76,8 +77,12 @@ pub struct Cursor {
     /// The present value, if it lies in the value store and was asked for.
     value: OnceCell<Vec<u8>>,
     point: Option<ReadPoint>,
+    /// The view has gaps: see `types/gap.rs`. Kept here, so that a move looks at no other memory.
+    has_gaps: bool,
     /// Why the cursor cannot read at all: told by every seek.
     broken: Option<Error>,
+    /// The last move came to a gap.
+    is_refused: bool,
 }
 
 #[expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")]
@@ -98,13 +103,15 @@ impl Cursor {
         };
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
         let entries = VisibleIter::new(MergeIter::new(sources), seq, lower, upper);
-        Cursor { entries, any_key, value: OnceCell::new(), point, broken }
+        let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
+        let value = OnceCell::new();
+        Cursor { entries, any_key, value, point, has_gaps, broken, is_refused: false }
     }
 
     /// Returns `true` if the cursor is on a key.
     #[inline]
     pub fn valid(&self) -> bool {
-        self.entries.valid()
+        self.entries.valid() && !self.is_refused
     }
 
     /// The key. Lives until the cursor moves.
@@ -187,14 +194,14 @@ impl Cursor {
     pub fn seek_to_first(&mut self) -> Result<()> {
         self.check_readable()?;
         let moved = self.entries.seek_to_first();
-        self.settle(moved)
+        self.settle_forward(None, moved)
     }
 
     /// Moves to the last key within the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.check_readable()?;
         let moved = self.entries.seek_to_last();
-        self.settle(moved)
+        self.settle_backward(None, moved)
     }
 
     /// Moves to the first key at or after `key`, within the bounds.
@@ -202,7 +209,8 @@ impl Cursor {
         self.check_readable()?;
         let key = stored(self.any_key, key.as_ref());
         let moved = self.entries.seek(&key);
-        self.settle(moved)
+        let left = self.has_gaps.then(|| Bound::Included(key.into_owned()));
+        self.settle_forward(left, moved)
     }
 
     /// Moves to the first key strictly behind `key`, within the bounds.
@@ -215,7 +223,8 @@ impl Cursor {
         self.check_readable()?;
         let key = stored(self.any_key, key.as_ref());
         let moved = self.entries.seek_before(&key);
-        self.settle(moved)
+        let left = self.has_gaps.then(|| Bound::Excluded(key.into_owned()));
+        self.settle_backward(left, moved)
     }
 
     /// Moves to the next key; does nothing if the cursor is not valid.
@@ -224,8 +233,9 @@ impl Cursor {
         if !self.valid() {
             return Ok(());
         }
+        let left = self.has_gaps.then(|| Bound::Excluded(self.entries.key().to_vec()));
         let moved = self.entries.next();
-        self.settle(moved)
+        self.settle_forward(left, moved)
     }
 
     /// Moves to the previous key; does nothing if the cursor is not valid.
@@ -234,8 +244,9 @@ impl Cursor {
         if !self.valid() {
             return Ok(());
         }
+        let left = self.has_gaps.then(|| Bound::Excluded(self.entries.key().to_vec()));
         let moved = self.entries.prev();
-        self.settle(moved)
+        self.settle_backward(left, moved)
     }
 
     /// Narrows the range to what lies behind `key`.
@@ -263,11 +274,92 @@ impl Cursor {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
-    /// Called behind every move.
+    /// Called behind every move forwards, which began at `left` or at the lower bound.
     #[inline]
-    fn settle(&mut self, moved: Result<()>) -> Result<()> {
+    fn settle_forward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
         self.value.take();
+        if self.has_gaps {
+            let moved = moved.and_then(|()| self.pass_gaps_forward(left));
+            self.is_refused = moved.is_err();
+            return self.told(moved);
+        }
         self.told(moved)
+    }
+
+    /// Called behind every move backwards, which began at `left` or at the upper bound.
+    #[inline]
+    fn settle_backward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
+        self.value.take();
+        if self.has_gaps {
+            let moved = moved.and_then(|()| self.pass_gaps_backward(left));
+            self.is_refused = moved.is_err();
+            return self.told(moved);
+        }
+        self.told(moved)
+    }
+}
+
+/// Gaps: see `types/gap.rs`.
+impl Cursor {
+    /// An error if a walk over the keys between the two bounds may miss some that are lost.
+    fn check_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+        let point = self.point();
+        match point.view.version.gaps.refusing(lower, upper, point.seq) {
+            Some(gap) => Err(lost(gap, &point.context)),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns `true` if the present entry is not older than a loss.
+    ///
+    /// # Errors
+    /// Corruption if an open gap refuses it.
+    fn is_shown(&self) -> Result<bool> {
+        let point = self.point();
+        let key = self.entries.key();
+        let seq = self.entries.trailer().seq();
+        match point.view.version.gaps.judge(key, point.seq, Some(seq)) {
+            (InGap::Unknown, Some(gap)) => Err(lost(gap, &point.context).at_key(key)),
+            (verdict, _) => Ok(verdict == InGap::Sound),
+        }
+    }
+
+    /// Goes on to an entry that may be shown, with no gap passed on the way from `left`.
+    #[cold]
+    fn pass_gaps_forward(&mut self, left: Option<Bound<Vec<u8>>>) -> Result<()> {
+        let mut left = left;
+        loop {
+            let here = self.entries.valid().then(|| self.entries.key().to_vec());
+            let (lowest, highest) = self.entries.bounds();
+            let lower = left.as_ref().map_or(lowest, |left| left.as_ref().map(Vec::as_slice));
+            let upper = here.as_ref().map_or(highest, |key| Bound::Included(&key[..]));
+            self.check_passed(lower, upper)?;
+            let Some(key) = here else { return Ok(()) };
+            if self.is_shown()? {
+                return Ok(());
+            }
+            left = Some(Bound::Excluded(key));
+            self.entries.next()?;
+        }
+    }
+
+    /// As [`Cursor::pass_gaps_forward`], the other way.
+    #[cold]
+    fn pass_gaps_backward(&mut self, left: Option<Bound<Vec<u8>>>) -> Result<()> {
+        let mut left = left;
+        loop {
+            let here = self.entries.valid().then(|| self.entries.key().to_vec());
+            let (lowest, highest) = self.entries.bounds();
+            let upper = left.as_ref().map_or(highest, |left| left.as_ref().map(Vec::as_slice));
+            let lower = here.as_ref().map_or(lowest, |key| Bound::Included(&key[..]));
+            self.check_passed(lower, upper)?;
+            let Some(key) = here else { return Ok(()) };
+            if self.is_shown()? {
+                return Ok(());
+            }
+            left = Some(Bound::Excluded(key));
+            self.entries.prev()?;
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::limits::FORMAT_VALUE_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::partition::ReadView;
 use crate::sstable::bloom_hash;
-use crate::types::{EntryKind, SeqNo, Slice, Trailer};
+use crate::types::{EntryKind, Gap, InGap, SeqNo, Slice, Trailer};
 use crate::version::{Table, TableContext};
 
 /// The things that a point read reads through.
@@ -73,10 +73,37 @@ pub fn search<'a, S: Search<'a>>(
 /// Corruption that names the table if the key, or the way to it, is damaged.
 pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
     let mut values = Values { context, key, hash: bloom_hash(key) };
-    match search(context.view, key, &mut values)? {
+    let found = search(context.view, key, &mut values)?;
+    if !context.view.version.gaps.is_empty() {
+        let seq = found.as_ref().map(|(trailer, ..)| trailer.seq());
+        if !is_shown(context, key, seq)? {
+            return Ok(None);
+        }
+    }
+    match found {
         Some((trailer, value, table)) => resolve(context, trailer.kind(), value, table, key),
         None => Ok(None),
     }
+}
+
+/// Whether what a read found of `key`, an entry with this sequence or none, is its answer; if not,
+/// the key has no value.
+///
+/// # Errors
+/// Corruption if a newer entry may be lost: see [`Gap`].
+#[cold]
+pub fn is_shown(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
+    let gaps = &context.view.version.gaps;
+    match gaps.judge(key, context.seq, found) {
+        (InGap::Unknown, Some(gap)) => Err(lost(gap, context.tables).at_key(key)),
+        (verdict, _) => Ok(verdict == InGap::Sound),
+    }
+}
+
+/// The error of a read that an open gap refuses.
+pub fn lost(gap: &Gap, context: &TableContext) -> Error {
+    let what = format!("entries are damaged beyond repair, {gap}");
+    Error::corruption(&context.dir, None, what).between_keys(&gap.from, &gap.to)
 }
 
 /// The search of [`get`].

@@ -266,8 +266,7 @@ impl SstReader {
         raw::entry_at(self, block_offset, entry, uncached)
     }
 
-    /// Offset and stored length of each data block, in order. Ends behind the first error.
-    #[cfg(any(test, feature = "internals"))]
+    /// Returns offset and stored length of each data block, in order. Ends behind the first error.
     pub fn blocks(&self) -> impl Iterator<Item = Result<(u64, u64)>> {
         let mut cursor = Some(IndexCursor::new(self));
         let mut is_first = true;

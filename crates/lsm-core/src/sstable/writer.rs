@@ -203,6 +203,11 @@ impl SstWriter {
         self.forced_cuts
     }
 
+    /// How many blocks are ended.
+    pub fn blocks(&self) -> u64 {
+        self.properties.data_blocks
+    }
+
     /// Sets the notes of compaction filters in the table, in the place of what was set before.
     ///
     /// # Errors

@@ -1,11 +1,13 @@
 //! The vocabulary: keys, sequence numbers, kinds, ids, byte strings. No I/O, no policy.
 
 mod entry_sum;
+mod gap;
 mod ids;
 mod key;
 mod operation;
 mod slice;
 
+pub use gap::{Gap, Gaps, InGap};
 pub use ids::{DbId, Epoch, FileNo, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use slice::Slice;

@@ -20,7 +20,7 @@ use super::table::{SstMeta, Table};
 use super::{DbVersion, HookRecord, PartitionVersion};
 use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
-use crate::types::{DbId, FileNo, MemtableId, PartitionId, SeqNo};
+use crate::types::{DbId, FileNo, Gaps, MemtableId, PartitionId, SeqNo};
 
 /// The reason why an edit does not fit a version. The caller knows the file and the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,13 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
             level: level as u8,
             meta: table.meta.clone(),
         }));
+        changes.extend(
+            partition
+                .gaps
+                .all()
+                .iter()
+                .map(|gap| Change::GapAdded { partition: partition.id, gap: gap.clone() }),
+        );
         changes.extend(partition.store_sections.iter().map(|(number, bytes)| {
             Change::StoreSection { partition: partition.id, number: *number, bytes: bytes.to_vec() }
         }));
@@ -186,6 +193,21 @@ impl Builder {
                 *through = *seq;
                 Ok(())
             }
+            Change::GapAdded { partition, gap } => {
+                if let Some(fault) = gap.fault() {
+                    return refuse(format!(
+                        "a gap of partition {partition} is impossible: {fault}"
+                    ));
+                }
+                self.draft(*partition)?.partition.gaps.add(gap.clone());
+                Ok(())
+            }
+            Change::GapRemoved { partition, gap } => {
+                if !self.draft(*partition)?.partition.gaps.remove(gap) {
+                    return refuse(format!("partition {partition} has no gap {gap} to remove"));
+                }
+                Ok(())
+            }
             _ => self.log_change(change),
         }
     }
@@ -262,6 +284,7 @@ impl Builder {
             flushed_through: SeqNo::ZERO,
             created_at_edit,
             hooks: hooks.into(),
+            gaps: Gaps::default(),
             store_sections: Vec::new(),
         });
         self.version.partitions.insert(partition);

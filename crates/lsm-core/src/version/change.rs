@@ -10,14 +10,14 @@
 
 use super::edit::EditFault;
 use super::record::{
-    put_all, put_cut, put_hooks, put_meta, put_options, read_cut, read_hooks, read_level,
-    read_meta, read_options, read_partition, read_seq, read_text,
+    put_all, put_cut, put_gap, put_hooks, put_meta, put_options, read_cut, read_gap, read_hooks,
+    read_level, read_meta, read_options, read_partition, read_seq, read_text,
 };
 use super::table::SstMeta;
 use super::{HookRecord, LogCut};
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::options::PartitionOptions;
-use crate::types::{Epoch, FileNo, MemtableId, PartitionId, SeqNo};
+use crate::types::{Epoch, FileNo, Gap, MemtableId, PartitionId, SeqNo};
 
 /// One change of the set of live files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +110,20 @@ pub enum Change {
     LastSeq(SeqNo),
     /// Partition ids below this one were used.
     NextPartition(PartitionId),
+    /// Entries are lost between two keys, until the gap is closed or removed.
+    GapAdded {
+        /// The partition.
+        partition: PartitionId,
+        /// The gap.
+        gap: Gap,
+    },
+    /// The entries of a gap were found again, or another gap takes its place.
+    GapRemoved {
+        /// The partition.
+        partition: PartitionId,
+        /// The very gap that was added.
+        gap: Gap,
+    },
     /// A section that the partition's value store has to know of an edit.
     StoreSection {
         /// The partition.
@@ -140,10 +154,12 @@ pub(super) enum Tag {
     LastSeq = 13,
     NextPartition = 14,
     StoreSection = 15,
+    GapAdded = 16,
+    GapRemoved = 17,
 }
 
 impl Tag {
-    const ALL: [Tag; 15] = [
+    const ALL: [Tag; 17] = [
         Tag::PartitionCreated,
         Tag::PartitionOptionsChanged,
         Tag::PartitionDropped,
@@ -159,6 +175,8 @@ impl Tag {
         Tag::LastSeq,
         Tag::NextPartition,
         Tag::StoreSection,
+        Tag::GapAdded,
+        Tag::GapRemoved,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -190,6 +208,8 @@ impl Change {
             Change::LastSeq(_) => Tag::LastSeq,
             Change::NextPartition(_) => Tag::NextPartition,
             Change::StoreSection { .. } => Tag::StoreSection,
+            Change::GapAdded { .. } => Tag::GapAdded,
+            Change::GapRemoved { .. } => Tag::GapRemoved,
         }
     }
 
@@ -236,6 +256,10 @@ impl Change {
             Change::StoreSection { partition, number, bytes } => {
                 put_all(out, &[partition.0.into(), *number]);
                 put_bytes(out, bytes);
+            }
+            Change::GapAdded { partition, gap } | Change::GapRemoved { partition, gap } => {
+                put_varint(out, partition.0.into());
+                put_gap(out, gap);
             }
         }
     }
@@ -295,6 +319,10 @@ impl Change {
                 number: r.varint()?,
                 bytes: r.bytes()?.to_vec(),
             },
+            Tag::GapAdded => Change::GapAdded { partition: read_partition(r)?, gap: read_gap(r)? },
+            Tag::GapRemoved => {
+                Change::GapRemoved { partition: read_partition(r)?, gap: read_gap(r)? }
+            }
         })
     }
 }

@@ -25,6 +25,8 @@
 //!  13 last sequence       sequence
 //!  14 next partition      id
 //!  15 store section       partition, number of the edit that it belongs to, bytes of the store
+//!  16 gap added           partition, gap; a reader that skipped it would answer by older entries
+//!  17 gap removed         partition, gap
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
 //! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
 //!                  reserved suffix, any-key (1 byte), when absent (1 byte: 0 open plainly, 1 refuse)
@@ -36,6 +38,9 @@
 //!                  3 low half, 4 file, 5 epoch; with the skip bit: 6 compression of its
 //!                  blocks, 7 entries kept for snapshots: of each snapshot, ascending, its
 //!                  sequence and the number of entries
+//! gap              first key, below: older versions of it are lost as well, last key, whether
+//!                  versions of that are lost as well (1 byte), through: the newest lost
+//!                  sequence, closed at: the sequence of the acceptance, 0 without one
 //! options          fields: 1 logged, 2 compression, 3 block bytes, 4 bloom bits per key,
 //!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier
 //! fields           until the body ends: tag as above, length, value (one varint unless said);

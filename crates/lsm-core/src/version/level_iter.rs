@@ -4,37 +4,70 @@
 
 use std::sync::Arc;
 
+use super::judges::Judges;
 use super::{Level, Table, TableContext};
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, SstIter, SstReader};
+use crate::sstable::{BlockCheck, JudgedIter, RawIter, RawMode, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice};
-
-/// The check that looks at each block that a cursor enters.
-type Check = Option<Arc<dyn BlockCheck>>;
 
 /// A cursor over one table.
 pub trait TableCursor: InternalIter {
     /// The way in which it reads.
     type Mode: Copy;
 
-    /// A cursor over the table of `reader`, whose blocks `check` looks at if the cursor has that.
-    fn open(reader: &Arc<SstReader>, mode: Self::Mode, check: &Check) -> Self;
+    /// What looks at each block that the cursor enters.
+    type Check: Default;
+
+    /// A cursor over `table`, which is open in `reader`, whose blocks `check` looks at.
+    ///
+    /// # Errors
+    /// Those of the check.
+    fn open(
+        table: &Table,
+        reader: &Arc<SstReader>,
+        mode: Self::Mode,
+        check: &Self::Check,
+    ) -> Result<Self>
+    where
+        Self: Sized;
 }
 
 impl TableCursor for SstIter {
     type Mode = ReadMode;
+    type Check = Option<Arc<dyn BlockCheck>>;
 
-    fn open(reader: &Arc<SstReader>, mode: ReadMode, check: &Check) -> SstIter {
-        reader.iter(mode).checked_by(check.clone())
+    fn open(
+        _: &Table,
+        reader: &Arc<SstReader>,
+        mode: ReadMode,
+        check: &Self::Check,
+    ) -> Result<SstIter> {
+        Ok(reader.iter(mode).checked_by(check.clone()))
     }
 }
 
 impl TableCursor for RawIter {
     type Mode = RawMode;
+    type Check = ();
 
-    fn open(reader: &Arc<SstReader>, mode: RawMode, _: &Check) -> RawIter {
-        reader.raw_iter(mode)
+    fn open(_: &Table, reader: &Arc<SstReader>, mode: RawMode, (): &()) -> Result<RawIter> {
+        Ok(reader.raw_iter(mode))
+    }
+}
+
+impl TableCursor for JudgedIter {
+    type Mode = ();
+    type Check = Option<Arc<Judges>>;
+
+    fn open(
+        table: &Table,
+        reader: &Arc<SstReader>,
+        (): (),
+        check: &Self::Check,
+    ) -> Result<JudgedIter> {
+        let judges = check.as_ref().expect("a judged walk is made with its judges");
+        Ok(JudgedIter::new(reader.clone(), judges.of(&table.meta)?))
     }
 }
 
@@ -43,7 +76,7 @@ pub struct LevelIter<C: TableCursor = SstIter> {
     level: Level,
     context: Arc<TableContext>,
     mode: C::Mode,
-    check: Check,
+    check: C::Check,
     index: usize,
     table: Option<C>,
 }
@@ -51,7 +84,7 @@ pub struct LevelIter<C: TableCursor = SstIter> {
 impl LevelIter {
     /// As [`SstIter::checked_by`].
     #[must_use]
-    pub fn checked_by(self, check: Check) -> LevelIter {
+    pub fn checked_by(self, check: Option<Arc<dyn BlockCheck>>) -> LevelIter {
         LevelIter { check, ..self }
     }
 
@@ -69,7 +102,17 @@ impl LevelIter {
 impl<C: TableCursor> LevelIter<C> {
     /// A cursor over `level`, which is sorted and disjoint.
     pub fn new(level: Level, context: Arc<TableContext>, mode: C::Mode) -> LevelIter<C> {
-        LevelIter { level, context, mode, check: None, index: 0, table: None }
+        LevelIter::with_check(level, context, mode, C::Check::default())
+    }
+
+    /// As [`LevelIter::new`], with what looks at each block.
+    pub fn with_check(
+        level: Level,
+        context: Arc<TableContext>,
+        mode: C::Mode,
+        check: C::Check,
+    ) -> LevelIter<C> {
+        LevelIter { level, context, mode, check, index: 0, table: None }
     }
 
     /// The table under the cursor. Only while valid.
@@ -96,7 +139,8 @@ impl<C: TableCursor> LevelIter<C> {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
-            self.table = Some(C::open(table.reader(&self.context)?, self.mode, &self.check));
+            let reader = table.reader(&self.context)?;
+            self.table = Some(C::open(table, reader, self.mode, &self.check)?);
             self.index = index;
         }
         let table = self.table.as_mut().expect("it was just entered");

@@ -12,6 +12,7 @@ mod apply;
 mod change;
 mod describe;
 mod edit;
+mod judges;
 mod level;
 mod level_iter;
 mod manifest;
@@ -30,6 +31,7 @@ pub use apply::apply;
 pub use change::Change;
 pub use describe::{check_generation, describe};
 pub use edit::{EditFault, VersionEdit};
+pub use judges::Judges;
 pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{MAGIC, Manifest, retire};
@@ -43,7 +45,7 @@ pub use table::{Bounds, Kept, SstMeta, Table, TableContext, UserRange};
 use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
-use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
+use crate::types::{DbId, Epoch, FileNo, Gaps, PartitionId, SeqNo};
 
 /// The kind of a hook. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +98,8 @@ pub struct PartitionVersion {
     pub created_at_edit: u64,
     /// The hooks that it was made with.
     pub hooks: Arc<[HookRecord]>,
+    /// Where entries are lost that no repair could give back.
+    pub gaps: Gaps,
     /// The sections that its value store has to know, with the numbers of the edits, ascending.
     pub store_sections: Vec<(u64, Arc<[u8]>)>,
 }

@@ -12,9 +12,10 @@ use super::table::{Bounds, Kept, SstMeta};
 use super::{HookKind, HookRecord, LogCut};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
 use crate::hooks::{Rules, WhenAbsent};
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::SstIdentity;
-use crate::types::{DbId, EntryKind, Epoch, FileNo, InternalKey, PartitionId, SeqNo, Trailer};
+use crate::types::{DbId, EntryKind, Epoch, FileNo, Gap, InternalKey, PartitionId, SeqNo, Trailer};
 
 pub(super) fn put_all(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|n| put_varint(out, *n));
@@ -46,6 +47,37 @@ pub(super) fn read_cut(r: &mut Reader<'_>) -> Result<LogCut, Malformed> {
     let offset = r.varint()?;
     let last_seq = read_seq(r)?;
     Ok(LogCut { segment, offset, last_seq })
+}
+
+pub(super) fn put_gap(out: &mut Vec<u8>, gap: &Gap) {
+    put_bytes(out, &gap.from);
+    put_varint(out, gap.from_below.get());
+    put_bytes(out, &gap.to);
+    out.push(u8::from(gap.to_included));
+    let closed_at = gap.closed_at.unwrap_or(SeqNo::ZERO);
+    put_all(out, &[gap.through.get(), closed_at.get()]);
+}
+
+pub(super) fn read_gap(r: &mut Reader<'_>) -> Result<Gap, Malformed> {
+    let from = read_gap_key(r)?;
+    let from_below = read_seq(r)?;
+    let to = read_gap_key(r)?;
+    let to_included = match r.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(r.malformed("end of a gap")),
+    };
+    let through = read_seq(r)?;
+    let closed_at = Some(read_seq(r)?).filter(|seq| *seq > SeqNo::ZERO);
+    Ok(Gap { from, from_below, to, to_included, through, closed_at })
+}
+
+fn read_gap_key(r: &mut Reader<'_>) -> Result<Box<[u8]>, Malformed> {
+    let key = r.bytes()?;
+    if key.len() > INTERNAL_KEY_BYTES_MAX {
+        return Err(r.malformed("a key of a gap is longer than any key"));
+    }
+    Ok(key.into())
 }
 
 /// Appends hooks as `edit.rs` describes them.

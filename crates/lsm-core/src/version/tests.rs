@@ -19,7 +19,7 @@ use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MemFs};
 use crate::hooks::WhenAbsent;
 use crate::options::Compression;
 use crate::sstable::SstIdentity;
-use crate::types::{EntryKind, InternalKey, MemtableId, Trailer};
+use crate::types::{EntryKind, Gap, InternalKey, MemtableId, Trailer};
 
 const DB: DbId = DbId(0x1234_5678_9abc_def0);
 
@@ -291,7 +291,7 @@ proptest! {
 
     #[test]
     fn random_edits_survive_encoding_snapshot_and_recovery(
-        steps in proptest::collection::vec((0..9u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
+        steps in proptest::collection::vec((0..11u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
     ) {
         let shelf = Shelf::default();
         let mut version = base();
@@ -318,6 +318,17 @@ proptest! {
     #[test]
     fn decoding_any_bytes_ends_in_an_edit_or_an_error(bytes: Vec<u8>) {
         let _ = VersionEdit::decode(1, &bytes);
+    }
+}
+
+fn gap(pick: u64, word: u32) -> Gap {
+    Gap {
+        from: format!("{:04x}", word & 0xffff).as_bytes().into(),
+        from_below: seq(pick),
+        to: format!("{:04x}z", word & 0xffff).as_bytes().into(),
+        to_included: word >> 16 & 1 == 1,
+        through: seq(word.into()),
+        closed_at: (word >> 17 & 1 == 1).then(|| seq(pick + 1)),
     }
 }
 
@@ -367,6 +378,12 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             epoch: Epoch(v.epoch.0 + 1),
             cut: pick.is_multiple_of(2).then_some(cut),
         }],
+        8 => vec![Change::GapAdded { partition: partition?.id, gap: gap(pick, word) }],
+        9 => {
+            let (id, gaps) = (partition?.id, partition?.gaps.all());
+            let gap = gaps.get(pick as usize)?.clone();
+            vec![Change::GapRemoved { partition: id, gap }]
+        }
         _ => {
             let options = PartitionOptions {
                 compression: Compression::None,
@@ -403,6 +420,8 @@ fn bytes_of_an_edit_are_these() {
             options: PartitionOptions::default(),
             hooks: Vec::new(),
         },
+        Change::GapAdded { partition: PartitionId(3), gap: gap(7, 0x1_0a0b) },
+        Change::GapRemoved { partition: PartitionId(3), gap: gap(7, 0x2_0a0b) },
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
@@ -411,6 +430,8 @@ fn bytes_of_an_edit_are_these() {
         "0c04 01 ac02 02",
         "0824 00 02 05 01 ed07 01000000000000000000000000000000 01613b01 01623201 00 32 3b 0a 01 02",
         "0422 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
+        "2012 03 0430613062 07 0530613062 7a 01 8b9404 00",
+        "2212 03 0430613062 07 0530613062 7a 00 8b9408 08",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }

@@ -8,8 +8,6 @@
 //! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a
 //!    repair put there, or as missing.
 //! 2. An entry of a damaged block is good only if its metadata says so.
-//! 3. No entry of a sealed table is lost without a word: of a damaged block some may not decode, or
-//!    decode as others, and then their metadata is lost with them.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -47,15 +45,15 @@ struct InputTable {
 pub(super) struct Judge {
     // Fixed after the start.
     pub(super) shared: Arc<Shared>,
-    /// Where repairs put what is there: an entry that came out of the log has no metadata to agree
+    /// The places that repairs filled: an entry that came out of the log has no metadata to agree
     /// with, and a poisoned one disagrees for ever.
     repaired: HashSet<Place>,
-    /// Whether all entries of the inputs come.
-    is_whole: bool,
+    /// All entries of the inputs come.
+    pub(super) is_whole: bool,
 
     /// Ascending by file.
     tables: Vec<InputTable>,
-    /// Which of them the last entry came from.
+    /// The table that the last entry came from.
     last_table: usize,
 
     /// Entries without metadata, and metadata without entries, that must not be.
@@ -74,8 +72,8 @@ impl Judge {
         let mut tables = Vec::with_capacity(job.inputs.len());
         for input in job.inputs {
             let seal = TableSeal::of(&input.properties, shared.provider.name())?;
-            let (file, path) = (input.file, input.path.clone());
-            tables.push(InputTable { file, path, seal, entries: 0 });
+            let path = input.path.clone();
+            tables.push(InputTable { file: input.file, path, seal, entries: 0 });
         }
         tables.sort_unstable_by_key(|table| table.file);
         Ok(Judge {
@@ -116,14 +114,16 @@ impl Judge {
         self.tables.iter().map(|table| table.entries).sum()
     }
 
-    /// Where entries are lost and nothing else shows it: they are gone with their metadata.
+    /// Counts, because entries that are gone with their metadata show nowhere else. A table
+    /// whose blocks have a judge shows none of its entries here, and is counted there.
     ///
     /// # Errors
     /// Corruption, if a table had fewer entries than its seal counts.
     pub(super) fn check_counts(&self) -> Result<()> {
         for InputTable { path, seal, entries, .. } in self.tables.iter().filter(|_| self.is_whole) {
-            if let Some(seal) = seal.as_ref().filter(|seal| *entries < seal.sealed) {
-                let what = format!("the seal counts {} entries, there are {entries}", seal.sealed);
+            let sealed = seal.as_ref().map_or(0, |seal| seal.sealed);
+            if (1..sealed).contains(entries) {
+                let what = format!("the seal counts {sealed} entries, there are {entries}");
                 return Err(Error::corruption(path, None, what));
             }
         }
@@ -325,6 +325,30 @@ impl Judge {
                 partner: None,
             },
         }
+    }
+
+    /// An entry that its judge found good is not what it was any more.
+    #[cold]
+    pub(super) fn push_changed(
+        &mut self,
+        entry: &Entry<'_>,
+        at: Origin,
+        sum: u64,
+        faults: &mut Faults,
+    ) {
+        let fault = Fault {
+            key: entry.key.to_vec(),
+            seq: entry.stored_seq,
+            kind: entry.kind,
+            value: Vec::new(),
+            at,
+            what: "the entry changed in memory after it was verified".to_owned(),
+            detail: Vec::new(),
+        };
+        let payload = Payload::new(entry.stored_seq, sum).encode().to_vec();
+        let cause = Cause::Disagrees;
+        let detail = Detail { cause, is_sealed: true, payload: Some(payload), partner: None };
+        push(faults, Half { fault, detail }, &mut self.counts);
     }
 
     fn take_orphan(&mut self, entry: &Entry<'_>, at: Origin) {

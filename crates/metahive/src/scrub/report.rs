@@ -170,6 +170,8 @@ pub struct ScrubReport {
     pub counts: ScrubCounts,
     /// Bytes of them.
     pub bytes: u64,
+    /// Stretches of keys that are damaged beyond repair: no table shows them any more.
+    pub lost: Vec<Damage>,
     /// What was in memory when the run began.
     pub unflushed: Unflushed,
     /// Where to go on, if the run was stopped; `None` if it came to its end. A run that was
@@ -194,9 +196,9 @@ impl ScrubReport {
         self.tables.iter().flat_map(|table| &table.faults)
     }
 
-    /// Blocks and tables that are damaged, table by table.
+    /// Blocks and tables that are damaged, table by table, and what is lost.
     pub fn damage(&self) -> impl Iterator<Item = &Damage> {
-        self.tables.iter().flat_map(|table| &table.damage)
+        self.tables.iter().flat_map(|table| &table.damage).chain(&self.lost)
     }
 
     /// Whether nothing that was read is damaged, entries or metadata. Entries without metadata are
@@ -251,6 +253,9 @@ impl fmt::Display for ScrubReport {
         }
         if let Some(mark) = self.mark {
             write!(f, "; stopped, go on behind {mark}")?;
+        }
+        for damage in &self.lost {
+            write!(f, "\n  {damage}")?;
         }
         for table in &self.tables {
             if let Sealing::Foreign(what) = &table.sealing {

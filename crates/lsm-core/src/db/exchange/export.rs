@@ -12,6 +12,7 @@
 //! 3. Values alone are exported: those of handles are read from the value store, and a record
 //!    that is known to be damaged fails the export.
 
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::fs::names::{EXPORT, FileKind, FileName};
 use crate::hooks::{
     CompactionFilter, CompactionFilterFactory, Decision, Entry, Job, PartitionHooks, ValueStore,
 };
-use crate::read::{KeyRange, ReadPoint, read_handle, stored_bounds};
+use crate::read::{KeyRange, ReadPoint, lost, read_handle, stored_bounds};
 use crate::snapshot::JobSnapshots;
 use crate::types::{EntryKind, SeqNo};
 use crate::version::SstMeta;
@@ -71,6 +72,12 @@ impl Partition {
         let hooks = self.state().hooks();
         let suffix = &hooks.rules.reserved_suffix;
         let bounds = stored_bounds(point.any_key, range.bounds());
+        let (lower, upper) = (&bounds.0, &bounds.1);
+        let lower = lower.as_ref().map(Vec::as_slice);
+        let upper = upper.as_ref().map(Vec::as_slice);
+        if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq()) {
+            return Err(lost(gap, &db.tables).in_partition(self.name()));
+        }
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
         let tables = db.write_extract(&point, &hooks, &clip, dir);
         db.deliver();
@@ -119,29 +126,41 @@ impl DbInner {
         let should_stop = || self.background.is_stopping();
         let made =
             self.run_until_tables(&merge, &point.view, &hooks, &snapshots, &factory, &should_stop)?;
+        // What was found lost just now would be missing in the export.
+        let range = clip.range();
+        let bounds = (
+            range.start.map_or(Bound::Unbounded, Bound::Included),
+            range.end.map_or(Bound::Unbounded, Bound::Included),
+        );
+        if let Some(gap) = made.gaps.iter().find(|gap| gap.split(bounds).is_some()) {
+            remove_tables(self, dir, &made.tables);
+            return Err(lost(gap, &self.tables));
+        }
         Ok(made.tables)
+    }
+}
+
+fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
+    for meta in tables {
+        // What cannot be removed has no description and is no export.
+        let _ = db.fs.delete(&FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir));
     }
 }
 
 /// Publishes the description of the export in `dir`, or removes its tables.
 fn publish(db: &DbInner, dir: &Path, description: &Description) -> Result<()> {
     let path = dir.join(EXPORT);
-    let remove_tables = || {
-        let path_of =
-            |meta: &SstMeta| FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir);
-        description.tables.iter().for_each(|meta| drop(db.fs.delete(&path_of(meta))));
-    };
     match db.fs.put_if_absent(&path, &description.encode()) {
         Ok(true) => Ok(()),
         Ok(false) => {
-            remove_tables();
+            remove_tables(db, dir, &description.tables);
             let message = format!("{} appeared meanwhile", path.display());
             Err(Error::new(ErrorKind::InvalidArgument, message))
         }
         Err(error) => {
             // The name may be there, and must not lose its tables: it goes first.
             if db.fs.delete(&path).and_then(|()| db.fs.sync_dir(dir)).is_ok() {
-                remove_tables();
+                remove_tables(db, dir, &description.tables);
             }
             Err(error)
         }

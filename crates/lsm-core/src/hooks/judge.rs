@@ -1,0 +1,223 @@
+//! [`TableJudge`]: judges the data blocks of a job's input table before anything of them goes on,
+//! and says what becomes of one that is damaged.
+//!
+//! Made by a filter that seals, one for each input table; called by the walk of `sstable/judged.rs`
+//! as it loads block after block. A block is the unit because damage has no respect for entries: a
+//! bit in a prefix that keys share changes all of them at once.
+//!
+//! Invariants:
+//! 1. Nothing of a block is handed over before all of it was judged.
+//! 2. Where entries are lost the walk tells between which sound ones: see [`Gap`].
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Entry, Fault, OwnedEntry};
+use crate::error::Result;
+use crate::types::{FileNo, Gap, SeqNo};
+
+/// An input table of a job, as the manifest has it.
+#[derive(Clone, Debug)]
+pub struct JudgedTable {
+    /// Its number.
+    pub file: FileNo,
+    /// Its level.
+    pub level: usize,
+    /// Its length, in bytes.
+    pub bytes: u64,
+    /// First and last stored user key.
+    pub keys: (Box<[u8]>, Box<[u8]>),
+    /// The oldest and the newest sequence number that a reader meets in it.
+    pub seqs: (SeqNo, SeqNo),
+    /// The sequence number that all its entries have, if it was ingested.
+    pub global_seq: Option<SeqNo>,
+}
+
+/// Judges the blocks of one table, in their order.
+pub trait TableJudge: Send {
+    /// Judges a visible entry by the payload of its hidden entry, without the 8 bytes in front.
+    /// Returns a note that comes with the entry to the filter; `None` if the two do not belong
+    /// together, or the hidden entry is missing and must not be.
+    fn entry(&mut self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> Option<u64>;
+
+    /// Judges a block by the sum of the notes of its entries, which all were judged as good: whether
+    /// they are all that were written to it. `index` counts the blocks of the table.
+    fn block(&mut self, index: u64, notes: u64) -> BlockVerdict;
+
+    /// Says what takes the place of a damaged block.
+    fn mend(&mut self, block: &mut dyn DamagedBlock) -> Mended;
+
+    /// Judges the table behind its last block: whether `blocks` are all of them.
+    fn end(&mut self, blocks: u64) -> bool;
+
+    /// Is told that the walk begins behind `blocks` of the table.
+    fn skip(&mut self, blocks: u64);
+
+    /// Whether the table may hold several versions of one user key.
+    fn has_versions(&self) -> bool;
+
+    /// The entry is good, and its hidden entry is not what was written: told to listeners.
+    fn take_findings(&mut self) -> Vec<(Fault, String)>;
+}
+
+/// What a judge says of a block behind its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockVerdict {
+    /// They are what was written.
+    Sound,
+    /// Some are missing, or others have come.
+    Damaged,
+    /// Only a later block tells, for this one and all since the last verdict.
+    Later,
+    /// The blocks since the last verdict, this one included, are not what was written.
+    AllDamaged,
+}
+
+/// A damaged block, and what can be tried with it.
+pub trait DamagedBlock {
+    /// Which block of the table.
+    fn index(&self) -> u64;
+
+    /// Where it begins in the file, in bytes.
+    fn offset(&self) -> u64;
+
+    /// Reads it as it is stored, past every cache.
+    ///
+    /// # Errors
+    /// `Io`, which fails the job. A block that ends behind the file is an empty one.
+    fn read(&mut self) -> Result<Vec<u8>>;
+
+    /// Whether the checksum of a stored block agrees.
+    fn is_verified(&self, stored: &[u8]) -> bool;
+
+    /// The stored block with the one bit turned that makes its checksum agree, if there is one.
+    ///
+    /// # Cost
+    /// A checksum of the block for each of its bits.
+    fn with_one_bit_turned(&self, stored: &[u8]) -> Option<Vec<u8>>;
+
+    /// What was stored, uncompressed; `None` if it cannot be unpacked.
+    fn unpack(&self, stored: &[u8]) -> Option<Vec<u8>>;
+
+    /// The entries of an uncompressed block as far as they decode.
+    fn decode(&mut self, payload: &[u8]) -> DecodedBlock;
+
+    /// The last sound entry of the table before this block: its key and stored sequence number.
+    fn before(&self) -> Option<(&[u8], SeqNo)>;
+
+    /// The table.
+    fn table(&self) -> &JudgedTable;
+}
+
+/// The entries of a block.
+#[derive(Clone, Debug, Default)]
+pub struct DecodedBlock {
+    /// Visible entries in their order.
+    pub entries: Vec<DecodedEntry>,
+    /// Whether the block obeys every rule of its format. If not, there may be more in it.
+    pub is_whole: bool,
+}
+
+/// A visible entry of a block.
+#[derive(Clone, Debug)]
+pub struct DecodedEntry {
+    /// The entry with its stored sequence number.
+    pub entry: OwnedEntry,
+    /// The payload of its hidden entry, without the 8 bytes in front, if there is one.
+    pub hidden: Option<Vec<u8>>,
+    /// Which entry of the block it is, hidden ones counted.
+    pub index: u32,
+    /// Where it begins in the block: its header.
+    pub start: usize,
+    /// Where the bytes lie in the block that its key has in front, and how many.
+    pub shared: Range<usize>,
+    /// Where the rest of its key lies.
+    pub suffix: Range<usize>,
+    /// Where its value lies.
+    pub value: Range<usize>,
+    /// Where its hidden entry lies, payload included.
+    pub hidden_at: Range<usize>,
+}
+
+/// What takes the place of a damaged block, in the order of the keys.
+#[derive(Clone, Debug, Default)]
+pub struct Mended {
+    /// Entries, and where some are lost.
+    pub pieces: Vec<Piece>,
+    /// What listeners are told of what was repaired, and by what.
+    pub repaired: Vec<(Fault, String)>,
+    /// What listeners are told of what is lost.
+    pub lost: Vec<Fault>,
+}
+
+/// A piece of [`Mended`].
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// An entry that is as it was written.
+    Sound {
+        /// The entry with its stored sequence number.
+        entry: OwnedEntry,
+        /// What comes with it to the filter.
+        note: u64,
+        /// As for [`TableJudge::entry`].
+        hidden: Option<Vec<u8>>,
+        /// Which entry of the block it was, hidden ones counted.
+        index: u32,
+    },
+    /// One entry or more whose keys are not known.
+    Lost,
+}
+
+/// What a filter is told of an entry that its judge has judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Vouched<'a> {
+    /// What the judge returned.
+    pub note: u64,
+    /// The payload of its hidden entry, without the 8 bytes in front, if there is one.
+    pub hidden: Option<&'a [u8]>,
+}
+
+/// What the walks of a job found, all of them together.
+#[derive(Clone, Debug, Default)]
+pub struct JobFindings(Arc<Mutex<Findings>>);
+
+/// See [`JobFindings`].
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Where entries are lost.
+    pub gaps: Vec<Gap>,
+    /// What was repaired, and by what.
+    pub repaired: Vec<(Fault, String)>,
+    /// What is lost.
+    pub lost: Vec<Fault>,
+}
+
+impl JobFindings {
+    /// Adds to them.
+    pub fn add(&self, add: impl FnOnce(&mut Findings)) {
+        add(&mut self.0.lock());
+    }
+
+    /// Takes all of them.
+    pub fn take(&self) -> Findings {
+        std::mem::take(&mut self.0.lock())
+    }
+
+    /// Whether a version of `key` is lost, as far as the walks have come.
+    pub fn reach(&self, key: &[u8]) -> bool {
+        let found = self.0.lock();
+        found.gaps.iter().any(|gap| *gap.from <= *key && *key <= *gap.to)
+    }
+}
+
+/// Where the judges of a job may look beside the table itself.
+pub trait JudgeSources: Send + Sync {
+    /// The operation with this sequence number in the log, if it is still there.
+    fn in_log(&self, seq: SeqNo) -> Option<OwnedEntry>;
+
+    /// Stored keys of the partition from `from` to `to`, whatever their versions are, at most
+    /// `count` of them.
+    fn keys_between(&self, from: &[u8], to: &[u8], count: usize) -> Vec<Vec<u8>>;
+}

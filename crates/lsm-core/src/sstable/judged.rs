@@ -1,0 +1,481 @@
+//! [`JudgedIter`]: a walk over the visible entries of a table for a job, whose blocks a
+//! [`TableJudge`] judges before anything of them is handed over.
+//!
+//! A block is decoded from its entries alone. What stands behind them (restarts, counts) serves
+//! searches, and a walk that rewrites the table need not believe it.
+//!
+//! Invariants:
+//! 1. Entries come in strictly ascending internal order, and each was judged as good.
+//! 2. Where others are lost, a gap between the sound ones is among the findings of the job.
+//! 3. No damage of a block ends the walk, nor does damage of the index; `Io` does.
+
+mod decode;
+mod mend;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::index::IndexCursor;
+use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
+use super::reader::SstReader;
+use super::stored::{Access, Extent, Payload};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::{
+    BlockVerdict, Entry, Fault, JobFindings, JudgedTable, Mended, Origin, Piece, TableJudge,
+    Vouched, catch,
+};
+use crate::iter::InternalIter;
+use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
+
+use decode::{Decoder, Slot};
+use mend::Damaged;
+
+/// Who judges a table, and where findings go.
+pub struct JudgedBy {
+    /// Judges its blocks.
+    pub judge: Box<dyn TableJudge>,
+    /// What the manifest says of it.
+    pub table: JudgedTable,
+    /// Those of the job.
+    pub findings: JobFindings,
+}
+
+/// The sound entry that a gap begins behind.
+struct Before {
+    key: Vec<u8>,
+    /// Of an entry; none for a bound that is no entry.
+    seq: Option<SeqNo>,
+}
+
+/// See the module.
+pub struct JudgedIter {
+    reader: Arc<SstReader>,
+    by: JudgedBy,
+    ahead: ReadAhead,
+    index: IndexCursor,
+    /// The number of the present block.
+    number: u64,
+    offset: u64,
+    /// The entries of the present block; their keys are here, their values in `bytes`.
+    decoder: Decoder,
+    bytes: Arc<[u8]>,
+    at: usize,
+    is_valid: bool,
+    /// The last sound entry before the present block.
+    before: Before,
+    /// Where the span of blocks begins that is judged as one.
+    span_before: Option<Vec<u8>>,
+    /// Whether entries are lost behind `before`.
+    is_lost_behind: bool,
+    /// Whether the walk began at the first block.
+    is_from_start: bool,
+}
+
+impl JudgedIter {
+    /// A walk over the table of `reader`, before the first entry.
+    pub fn new(reader: Arc<SstReader>, by: JudgedBy) -> JudgedIter {
+        JudgedIter {
+            ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
+            index: IndexCursor::new(&reader),
+            number: 0,
+            offset: 0,
+            decoder: Decoder::default(),
+            bytes: Arc::new([]),
+            at: 0,
+            is_valid: false,
+            before: Before { key: by.table.keys.0.to_vec(), seq: None },
+            span_before: None,
+            is_lost_behind: false,
+            is_from_start: false,
+            reader,
+            by,
+        }
+    }
+
+    /// What the judge noted of the present entry. Only while valid.
+    #[inline]
+    pub fn vouched(&self) -> Vouched<'_> {
+        let slot = self.slot();
+        let hidden = slot.hidden.clone().map(|range| &self.bytes[range]);
+        Vouched { note: slot.note, hidden }
+    }
+
+    /// Where the present entry lies: offset of its block, and which entry of it.
+    #[inline]
+    pub fn place(&self) -> (u64, u32) {
+        (self.offset, self.slot().index)
+    }
+
+    /// The sequence number in the file. Only while valid.
+    #[inline]
+    pub fn stored_seq(&self) -> SeqNo {
+        self.slot().trailer.seq()
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        debug_assert!(self.is_valid, "the cursor is on an entry");
+        &self.decoder.slots[self.at]
+    }
+
+    /// Goes to the first entry from block `extent` on.
+    fn enter_from(&mut self, mut extent: Option<Extent>) -> Result<()> {
+        self.is_valid = false;
+        while let Some(present) = extent {
+            self.load(present)?;
+            if !self.decoder.slots.is_empty() {
+                self.at = 0;
+                self.is_valid = true;
+                return Ok(());
+            }
+            extent = self.next_extent()?;
+        }
+        self.end();
+        Ok(())
+    }
+
+    /// The next block; none where the index is damaged, and then everything behind is lost.
+    fn next_extent(&mut self) -> Result<Option<Extent>> {
+        self.number += 1;
+        match self.index.next(&self.reader) {
+            Err(error) if error.is_corruption() => {
+                self.is_lost_behind = true;
+                self.is_from_start = false;
+                self.tell_lost(&error);
+                Ok(None)
+            }
+            next => next,
+        }
+    }
+
+    /// Behind the last block.
+    fn end(&mut self) {
+        let end = self.by.table.keys.1.clone();
+        if self.is_lost_behind {
+            self.add_gap(&end, true);
+        }
+        if self.is_from_start && !self.by.judge.end(self.number) {
+            let first = self.by.table.keys.0.clone();
+            self.add_gap_between(&first, SeqNo::MAX, &end, true);
+        }
+    }
+
+    /// Takes in the block at `extent` as far as it is sound.
+    fn load(&mut self, extent: Extent) -> Result<()> {
+        self.offset = extent.offset;
+        let stored = self.ahead.stored(&self.reader, extent);
+        let payload =
+            match stored.and_then(|stored| self.reader.source().open(extent.offset, stored)) {
+                Ok(payload) => Some(payload),
+                Err(error) if error.is_corruption() => None,
+                Err(error) => return Err(error),
+            };
+        let verdict = match payload {
+            Some(Payload { bytes, len }) => {
+                self.bytes = bytes;
+                catch("a filter's judge", || self.judge(len))?
+            }
+            None => BlockVerdict::Damaged,
+        };
+        match verdict {
+            BlockVerdict::Sound => {
+                self.span_before = None;
+                self.end_gap_at_first();
+            }
+            BlockVerdict::Later => {
+                self.span_before.get_or_insert_with(|| self.before.key.clone());
+                self.end_gap_at_first();
+            }
+            BlockVerdict::AllDamaged => {
+                // Entries of the span may be handed over already: the gap is above them.
+                let from = self.span_before.take().unwrap_or_else(|| self.before.key.clone());
+                self.before = Before { key: from, seq: None };
+                self.is_lost_behind = true;
+                self.decoder.clear();
+            }
+            BlockVerdict::Damaged => self.mend(extent)?,
+        }
+        self.remember_last();
+        let mut repaired = self.by.judge.take_findings();
+        for (fault, _) in &mut repaired {
+            fault.at.block_offset = self.offset;
+        }
+        if !repaired.is_empty() {
+            self.by.findings.add(|findings| findings.repaired.extend(repaired));
+        }
+        Ok(())
+    }
+
+    /// Judges the block whose payload is in `bytes`.
+    fn judge(&mut self, len: usize) -> BlockVerdict {
+        let is_whole = self.decoder.decode(&self.bytes[..len], &self.reader);
+        if !is_whole || !self.is_in_place() {
+            return BlockVerdict::Damaged;
+        }
+        let mut notes = 0u64;
+        for at in 0..self.decoder.slots.len() {
+            let slot = &self.decoder.slots[at];
+            let (key, value) = (self.decoder.key(at), &self.bytes[slot.value.clone()]);
+            let Some(kind) = slot.trailer.kind() else { return BlockVerdict::Damaged };
+            let stored_seq = slot.trailer.seq();
+            let seq = self.by.table.global_seq.unwrap_or(stored_seq);
+            let entry = Entry { key, seq, stored_seq, kind, value, hidden: false };
+            let note = match &slot.hidden {
+                Some(hidden) => self.by.judge.entry(&entry, Some(&self.bytes[hidden.clone()])),
+                None => {
+                    let apart = hidden_apart(&self.reader, key, stored_seq);
+                    self.by.judge.entry(&entry, apart.as_deref())
+                }
+            };
+            let Some(note) = note else { return BlockVerdict::Damaged };
+            self.decoder.slots[at].note = note;
+            notes = notes.wrapping_add(note);
+        }
+        self.by.judge.block(self.number, notes)
+    }
+
+    /// Whether the entries ascend, from the last sound one on, within what the manifest says of the
+    /// table.
+    fn is_in_place(&self) -> bool {
+        let table = &self.by.table;
+        let mut last: Option<KeyRef<'_>> = None;
+        if let Some(seq) = self.before.seq {
+            // No other entry of the table has its key and its sequence.
+            last = Some(KeyRef::new(&self.before.key, Trailer::new(seq, EntryKind::Tombstone)));
+        }
+        for at in 0..self.decoder.slots.len() {
+            let slot = &self.decoder.slots[at];
+            let key = KeyRef::new(self.decoder.key(at), slot.trailer);
+            if last.is_some_and(|last| last >= key) {
+                return false;
+            }
+            let seq = slot.trailer.seq();
+            if table.global_seq.is_none() && !(table.seqs.0..=table.seqs.1).contains(&seq) {
+                return false;
+            }
+            last = Some(key);
+        }
+        let slots = self.decoder.slots.len();
+        slots == 0
+            || (self.decoder.key(0) >= &*table.keys.0
+                && self.decoder.key(slots - 1) <= &*table.keys.1)
+    }
+
+    /// Puts what the judge makes of it in the place of a damaged block.
+    #[cold]
+    fn mend(&mut self, extent: Extent) -> Result<()> {
+        let mut failed = None;
+        let mut block = Damaged {
+            reader: &self.reader,
+            extent,
+            index: self.number,
+            before: self.before.seq.map(|seq| (&self.before.key[..], seq)),
+            table: &self.by.table,
+            failed: &mut failed,
+        };
+        let judge = &mut self.by.judge;
+        let mended = catch("a filter's judge", || judge.mend(&mut block))?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let Mended { pieces, repaired, lost } = mended;
+        self.by.findings.add(|findings| {
+            findings.repaired.extend(repaired);
+            findings.lost.extend(lost);
+        });
+        let mut bytes = Vec::new();
+        self.decoder.clear();
+        for piece in pieces {
+            let Piece::Sound { entry, note, hidden, index } = piece else {
+                self.is_lost_behind = true;
+                continue;
+            };
+            let key = KeyRef::new(&entry.key, Trailer::new(entry.seq, entry.kind));
+            if self.is_lost_behind {
+                let has_versions = self.by.judge.has_versions();
+                self.add_gap(&entry.key, has_versions);
+            }
+            self.before.key.clone_from(&entry.key);
+            self.before.seq = Some(entry.seq);
+            let value = append(&mut bytes, &entry.value);
+            let hidden = hidden.map(|hidden| append(&mut bytes, &hidden));
+            let trailer = key.trailer;
+            self.decoder.push(key, Slot { key_end: 0, trailer, value, hidden, note, index });
+        }
+        self.bytes = bytes.into();
+        Ok(())
+    }
+
+    /// A gap that is open before a sound block ends with its first entry.
+    fn end_gap_at_first(&mut self) {
+        if self.is_lost_behind && !self.decoder.slots.is_empty() {
+            let first = self.decoder.key(0).to_vec();
+            let has_versions = self.by.judge.has_versions();
+            self.add_gap(&first, has_versions);
+        }
+    }
+
+    /// What comes next is held against the last entry of the block.
+    fn remember_last(&mut self) {
+        let Some(last) = self.decoder.slots.len().checked_sub(1) else { return };
+        self.before.key.clear();
+        self.before.key.extend_from_slice(self.decoder.key(last));
+        self.before.seq = Some(self.decoder.slots[last].trailer.seq());
+    }
+
+    /// Entries are lost between the last sound one and `to`.
+    #[cold]
+    fn add_gap(&mut self, to: &[u8], to_included: bool) {
+        self.is_lost_behind = false;
+        let from = self.before.key.clone();
+        let from_below = match self.before.seq {
+            None => SeqNo::MAX,
+            Some(seq) if self.by.judge.has_versions() => seq,
+            Some(_) => SeqNo::ZERO,
+        };
+        self.add_gap_between(&from, from_below, to, to_included);
+    }
+
+    #[cold]
+    fn add_gap_between(&mut self, from: &[u8], from_below: SeqNo, to: &[u8], to_included: bool) {
+        let (from, to, through) = (from.into(), to.into(), self.by.table.seqs.1);
+        let gap = Gap { from, from_below, to, to_included, through, closed_at: None };
+        self.by.findings.add(|findings| findings.gaps.push(gap));
+    }
+
+    /// What listeners are told where the index ends.
+    #[cold]
+    fn tell_lost(&mut self, error: &Error) {
+        let fault = Fault {
+            key: self.before.key.clone(),
+            seq: SeqNo::ZERO,
+            kind: EntryKind::Poison,
+            value: Vec::new(),
+            at: Origin {
+                file: Some(self.by.table.file),
+                level: self.by.table.level,
+                block_offset: self.offset,
+                entry: 0,
+                block_verified: false,
+            },
+            what: format!("nothing is found behind this key: {error}"),
+            detail: Vec::new(),
+        };
+        self.by.findings.add(|findings| findings.lost.push(fault));
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, part: &[u8]) -> Range<usize> {
+    bytes.extend_from_slice(part);
+    bytes.len() - part.len()..bytes.len()
+}
+
+/// The payload of a hidden entry that lies in another block than its owner, behind its first 8
+/// bytes.
+#[cold]
+fn hidden_apart(reader: &SstReader, key: &[u8], seq: SeqNo) -> Option<Vec<u8>> {
+    let suffix = reader.hidden_suffix()?;
+    let key = [key, suffix].concat();
+    let (_, block) = reader.block_of_hidden(&key, seq, true).ok()??;
+    let head = block.find_hidden(&key, seq, suffix)?;
+    head.behind_seq(&block.bytes).map(<[u8]>::to_vec)
+}
+
+impl InternalIter for JudgedIter {
+    fn valid(&self) -> bool {
+        self.is_valid
+    }
+
+    #[inline]
+    fn key(&self) -> KeyRef<'_> {
+        let trailer = self.slot().trailer;
+        let trailer = match self.by.table.global_seq {
+            Some(seq) => trailer.with_seq(seq),
+            None => trailer,
+        };
+        KeyRef::new(self.decoder.key(self.at), trailer)
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        &self.bytes[self.slot().value.clone()]
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.is_valid = false;
+        self.number = 0;
+        self.is_from_start = true;
+        match self.index.first(&self.reader) {
+            Ok(extent) => self.enter_from(Some(extent)),
+            Err(error) if error.is_corruption() => {
+                self.is_lost_behind = true;
+                self.is_from_start = false;
+                self.tell_lost(&error);
+                self.end();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Only once, before any other move.
+    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.is_valid = false;
+        let found = match self.index.seek(&self.reader, target) {
+            Err(error) if error.is_corruption() => return self.seek_to_first_behind(target),
+            found => found?,
+        };
+        let Some(extent) = found else { return Ok(()) };
+        if let (Some(before), _) = self.index.bounds(&self.reader) {
+            self.before = Before { key: before.user.to_vec(), seq: None };
+        }
+        let blocks = self.reader.blocks();
+        self.number =
+            blocks.take_while(|b| b.as_ref().is_ok_and(|b| b.0 < extent.offset)).count() as u64;
+        self.by.judge.skip(self.number);
+        self.enter_from(Some(extent))?;
+        self.pass_until(target)
+    }
+
+    #[inline]
+    fn next(&mut self) -> Result<()> {
+        if self.at + 1 < self.decoder.slots.len() {
+            self.at += 1;
+            return Ok(());
+        }
+        self.is_valid = false;
+        let extent = self.next_extent()?;
+        self.enter_from(extent)
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        Err(backwards())
+    }
+
+    fn seek_before(&mut self, _: KeyRef<'_>) -> Result<()> {
+        Err(backwards())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        Err(backwards())
+    }
+}
+
+impl JudgedIter {
+    #[cold]
+    fn seek_to_first_behind(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.seek_to_first()?;
+        self.pass_until(target)
+    }
+
+    fn pass_until(&mut self, target: KeyRef<'_>) -> Result<()> {
+        while self.is_valid && self.key() < target {
+            self.next()?;
+        }
+        Ok(())
+    }
+}
+
+fn backwards() -> Error {
+    Error::new(ErrorKind::InvalidArgument, "the walk of a job goes forwards")
+}

@@ -1,0 +1,168 @@
+//! The entries of a data block, decoded from the front by nothing but their own bytes.
+//!
+//! Used by the walk of a job for sound blocks and by repairs for damaged ones: it takes what makes
+//! sense, and says whether that is all.
+
+use std::ops::Range;
+
+use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
+use crate::sstable::block::{Head, KIND_BITS, RESTART_ENTRIES, TAIL_BYTES};
+use crate::sstable::hidden::{HIDDEN_BIT, HiddenHead, Owner};
+use crate::sstable::reader::SstReader;
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+
+/// A visible entry. Ranges are those of the block's payload.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    /// Where its key ends among all keys; it begins where the one before ends.
+    pub key_end: usize,
+    pub trailer: Trailer,
+    pub value: Range<usize>,
+    /// The payload of its hidden entry without its sequence number, if that lies in the block.
+    pub hidden: Option<Range<usize>>,
+    /// What the judge noted.
+    pub note: u64,
+    /// Which entry of the block it is, hidden ones counted.
+    pub index: u32,
+}
+
+/// Where the pieces of an entry lie, for repairs.
+#[derive(Clone, Debug)]
+pub(super) struct Pieces {
+    pub start: usize,
+    pub shared: Range<usize>,
+    pub suffix: Range<usize>,
+    pub hidden_at: Range<usize>,
+}
+
+/// The entries of one block; its buffers stay.
+#[derive(Default)]
+pub(super) struct Decoder {
+    pub slots: Vec<Slot>,
+    keys: Vec<u8>,
+    /// Only if they are wanted.
+    pub pieces: Option<Vec<Pieces>>,
+}
+
+impl Decoder {
+    /// One that remembers where the pieces of entries lie.
+    pub(super) fn with_pieces() -> Decoder {
+        Decoder { pieces: Some(Vec::new()), ..Decoder::default() }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+        self.keys.clear();
+        if let Some(pieces) = &mut self.pieces {
+            pieces.clear();
+        }
+    }
+
+    /// The key of an entry.
+    #[inline]
+    pub(super) fn key(&self, at: usize) -> &[u8] {
+        let start = if at == 0 { 0 } else { self.slots[at - 1].key_end };
+        &self.keys[start..self.slots[at].key_end]
+    }
+
+    /// Adds an entry whose bytes lie elsewhere.
+    pub(super) fn push(&mut self, key: KeyRef<'_>, slot: Slot) {
+        self.keys.extend_from_slice(key.user);
+        self.slots.push(Slot { key_end: self.keys.len(), ..slot });
+    }
+
+    /// Takes in the entries of `payload`; whether that is all of it.
+    pub(super) fn decode(&mut self, payload: &[u8], reader: &SstReader) -> bool {
+        self.clear();
+        self.walk(payload, reader.hidden_suffix()).is_some()
+    }
+
+    fn walk(&mut self, payload: &[u8], suffix: Option<&[u8]>) -> Option<()> {
+        let tail = payload.len().checked_sub(TAIL_BYTES)?;
+        let base_seq = u64::from_le_bytes(*payload[tail..].first_chunk()?);
+        let mut at = 0;
+        let mut restart = 0..0;
+        let mut index = 0;
+        loop {
+            if at >= tail {
+                return None;
+            }
+            if payload[at] & HIDDEN_BIT != 0 {
+                at = self.hidden(payload, at, tail, suffix)?;
+            } else {
+                at = self.visible(payload, at, tail, base_seq, &mut restart, index)?;
+            }
+            index += 1;
+            // The restarts are as many as the entries ask for, whatever is counted behind them.
+            let restarts = self.slots.len().div_ceil(RESTART_ENTRIES as usize);
+            if at + 4 * restarts == tail {
+                return Some(());
+            }
+        }
+    }
+
+    #[inline]
+    fn visible(
+        &mut self,
+        payload: &[u8],
+        at: usize,
+        tail: usize,
+        base_seq: u64,
+        restart: &mut Range<usize>,
+        index: u32,
+    ) -> Option<usize> {
+        let head = Head::decode(payload, at)?;
+        let suffix = head.suffix..head.suffix.checked_add(head.suffix_len)?;
+        let value = suffix.end..suffix.end.checked_add(head.value_len)?;
+        let is_restart = self.slots.len().is_multiple_of(RESTART_ENTRIES as usize);
+        let key_len = head.shared.checked_add(head.suffix_len)?;
+        let is_possible = value.end <= tail
+            && head.header & !KIND_BITS == 0
+            && (1..=INTERNAL_KEY_BYTES_MAX).contains(&key_len)
+            && head.value_len as u64 <= FORMAT_VALUE_BYTES_MAX
+            && if is_restart { head.shared == 0 } else { head.shared <= restart.len() };
+        if !is_possible {
+            return None;
+        }
+        let kind = EntryKind::from_u8(head.header)?;
+        let seq = base_seq.checked_add(head.delta).and_then(SeqNo::new)?;
+        if is_restart {
+            *restart = suffix.clone();
+        }
+        let shared = restart.start..restart.start + head.shared;
+        self.keys.extend_from_slice(&payload[shared.clone()]);
+        self.keys.extend_from_slice(&payload[suffix.clone()]);
+        let (key_end, trailer, end) = (self.keys.len(), Trailer::new(seq, kind), value.end);
+        self.slots.push(Slot { key_end, trailer, value, hidden: None, note: 0, index });
+        if let Some(pieces) = &mut self.pieces {
+            pieces.push(Pieces { start: at, shared, suffix, hidden_at: end..end });
+        }
+        Some(end)
+    }
+
+    /// Takes in a hidden entry, for its owner if that is in the block.
+    #[inline]
+    fn hidden(
+        &mut self,
+        payload: &[u8],
+        at: usize,
+        tail: usize,
+        suffix: Option<&[u8]>,
+    ) -> Option<usize> {
+        suffix?;
+        let head = HiddenHead::decode(payload, at)?;
+        if head.payload.end > tail {
+            return None;
+        }
+        if let Owner::Near(back) = head.owner {
+            let owner = self.slots.len().checked_sub(back)?;
+            let slot = self.slots.get_mut(owner)?;
+            let behind = head.behind_seq(payload);
+            slot.hidden = behind.map(|behind| head.payload.end - behind.len()..head.payload.end);
+            if let Some(pieces) = &mut self.pieces {
+                pieces[owner].hidden_at = at..head.payload.end;
+            }
+        }
+        Some(head.payload.end)
+    }
+}

@@ -1,0 +1,275 @@
+//! [`HiveJudge`]: judges the blocks of one input table of a job by their metadata, before anything of
+//! them goes on.
+//!
+//! Made by [`MetaHive`](crate::MetaHive) for each table, called by the engine's walk. What it makes
+//! of damaged blocks is in `mend.rs`.
+//!
+//! Invariants:
+//! 1. Each entry of a sealed table agrees with its metadata, and those of a block are all that were
+//!    written to it, as far as the seal says.
+//! 2. Damage of metadata alone is noted once, when its block is known to be sound.
+
+use std::sync::Arc;
+
+use lsm_core::hooks::{
+    BlockVerdict, DamagedBlock, Entry, Fault, JudgeSources, JudgedTable, Mended, Origin, TableJudge,
+};
+use lsm_core::types::SeqNo;
+
+use crate::budget::Budget;
+use crate::checksum;
+use crate::counts::Counts;
+use crate::mend;
+use crate::metahive::Shared;
+use crate::payload::{HEAD_BYTES, Payload};
+use crate::repair::RepairOptions;
+use crate::table_seal::TableSeal;
+use crate::verdict::{Verdict, judge};
+
+/// The note of an entry of a table without a seal: no checksum but by a chance of 1 in 2^64.
+pub(crate) const NOT_SEALED: u64 = 0;
+
+/// See the module.
+pub(crate) struct HiveJudge {
+    // Fixed after construction.
+    pub(crate) shared: Arc<Shared>,
+    /// `None` for a table that is not sealed.
+    pub(crate) seal: Option<TableSeal>,
+    pub(crate) table: JudgedTable,
+    pub(crate) options: RepairOptions,
+    pub(crate) sources: Arc<dyn JudgeSources>,
+
+    pub(crate) budget: Budget,
+    /// The span that the next block belongs to, how many of its blocks have come, their digest, and
+    /// whether some of it is lost.
+    span: usize,
+    span_blocks: u64,
+    span_digest: u32,
+    is_span_broken: bool,
+    /// The walk began in its midst.
+    is_span_partial: bool,
+    /// Entries of the present block, and of all before.
+    block_entries: u64,
+    entries: u64,
+    /// Damaged metadata of the present block.
+    pending: Vec<(Fault, String)>,
+    findings: Vec<(Fault, String)>,
+    pub(crate) counts: Counts,
+}
+
+impl HiveJudge {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        seal: Option<TableSeal>,
+        table: JudgedTable,
+        options: RepairOptions,
+        sources: Arc<dyn JudgeSources>,
+    ) -> HiveJudge {
+        let budget = Budget::of_bytes(table.bytes);
+        HiveJudge {
+            shared,
+            seal,
+            table,
+            options,
+            sources,
+            budget,
+            span: 0,
+            span_blocks: 0,
+            span_digest: 0,
+            is_span_broken: false,
+            is_span_partial: false,
+            block_entries: 0,
+            entries: 0,
+            pending: Vec::new(),
+            findings: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The checksum of an entry, and what its metadata says of it. In a table that is not sealed
+    /// every entry is what its block says.
+    pub(crate) fn compare(&self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> (u64, Verdict) {
+        let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        let Some(seal) = &self.seal else { return (NOT_SEALED, Verdict::Valid) };
+        let kept = match hidden {
+            Some(_) => None,
+            None => seal.open_payload(entry.key, entry.stored_seq.get()),
+        };
+        let kept = kept.and_then(|payload| payload.get(HEAD_BYTES..));
+        let Some(metadata) = hidden.or(kept) else { return (sum, Verdict::DataCorrupt) };
+        if !self.shared.is_integrity {
+            return (sum, self.shared.provider.check(entry, metadata));
+        }
+        match metadata_of(entry.stored_seq, metadata) {
+            Some(metadata) => (sum, judge(sum, &metadata)),
+            None => (sum, Verdict::DataCorrupt),
+        }
+    }
+
+    /// The digest of block `index`, if the seal has one of it alone.
+    pub(crate) fn digest_of(&self, index: u64) -> Option<u32> {
+        let seal = self.seal.as_ref()?;
+        let mut first = 0;
+        for span in &seal.spans {
+            if first == index && span.blocks == 1 {
+                return Some(span.digest);
+            }
+            if first > index {
+                return None;
+            }
+            first += span.blocks;
+        }
+        None
+    }
+
+    /// A place in the present table.
+    pub(crate) fn origin(&self, block_offset: u64, entry: u32) -> Origin {
+        Origin {
+            file: Some(self.table.file),
+            level: self.table.level,
+            block_offset,
+            entry,
+            block_verified: false,
+        }
+    }
+
+    /// Goes on behind a block that was mended, with the sum and the number of its entries.
+    pub(crate) fn pass_mended(&mut self, is_whole: bool, notes: u64, entries: u64) {
+        self.pending.clear();
+        self.block_entries = 0;
+        self.entries += entries;
+        self.is_span_broken |= !is_whole;
+        let is_single = self.step(notes).1 == 1;
+        if is_single {
+            self.next_span();
+        }
+    }
+
+    /// Takes a block into its span: the span's digest and its blocks, if it has one.
+    fn step(&mut self, notes: u64) -> (Option<u32>, u64) {
+        self.span_blocks += 1;
+        self.span_digest = self.span_digest.wrapping_add(notes as u32);
+        let span = self.seal.as_ref().and_then(|seal| seal.spans.get(self.span));
+        span.map_or((None, 1), |span| (Some(span.digest), span.blocks))
+    }
+
+    fn next_span(&mut self) {
+        self.span += 1;
+        self.span_blocks = 0;
+        self.span_digest = 0;
+        self.is_span_broken = false;
+        self.is_span_partial = false;
+    }
+
+    #[cold]
+    fn note_metadata(&mut self, entry: &Entry<'_>, verdict: Verdict) {
+        let what = match verdict {
+            Verdict::SecondCopyDamaged => "the metadata's second checksum is damaged",
+            _ => "the metadata is damaged, the entry is not",
+        };
+        let fault = Fault {
+            key: entry.key.to_vec(),
+            seq: entry.stored_seq,
+            kind: entry.kind,
+            value: Vec::new(),
+            at: self.origin(0, 0),
+            what: what.to_owned(),
+            detail: Vec::new(),
+        };
+        self.pending.push((fault, "made anew from its entry".to_owned()));
+    }
+}
+
+/// V+ of integrity from what is stored behind its sequence number.
+pub(crate) fn metadata_of(seq: SeqNo, metadata: &[u8]) -> Option<Payload> {
+    let (sum, rest) = metadata.split_first_chunk::<8>()?;
+    let sum_of_sum = rest.try_into().ok()?;
+    Some(Payload { seq, sum: u64::from_le_bytes(*sum), sum_of_sum: u64::from_le_bytes(sum_of_sum) })
+}
+
+impl TableJudge for HiveJudge {
+    #[inline]
+    fn entry(&mut self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> Option<u64> {
+        let (sum, verdict) = self.compare(entry, hidden);
+        match verdict {
+            Verdict::Valid => {}
+            Verdict::DataCorrupt => return None,
+            damaged => self.note_metadata(entry, damaged),
+        }
+        self.block_entries += 1;
+        Some(sum)
+    }
+
+    fn block(&mut self, _index: u64, notes: u64) -> BlockVerdict {
+        let entries = std::mem::take(&mut self.block_entries);
+        let (digest, blocks) = self.step(notes);
+        let is_end = self.span_blocks >= blocks;
+        let agrees = digest.is_none_or(|digest| digest == self.span_digest);
+        let is_whole = self.is_span_partial || agrees;
+        let is_sound = !is_end || (is_whole && !self.is_span_broken);
+        if !is_sound {
+            if blocks == 1 {
+                // It comes again, mended.
+                self.span_blocks -= 1;
+                self.span_digest = self.span_digest.wrapping_sub(notes as u32);
+                return BlockVerdict::Damaged;
+            }
+            self.next_span();
+            self.entries += entries;
+            return BlockVerdict::AllDamaged;
+        }
+        self.entries += entries;
+        self.counts.verified += if self.seal.is_some() { entries } else { 0 };
+        self.counts.metadata_rebuilt += self.pending.len() as u64;
+        self.findings.append(&mut self.pending);
+        if is_end {
+            self.next_span();
+            return BlockVerdict::Sound;
+        }
+        BlockVerdict::Later
+    }
+
+    fn mend(&mut self, block: &mut dyn DamagedBlock) -> Mended {
+        self.block_entries = 0;
+        self.pending.clear();
+        mend::mend(self, block)
+    }
+
+    fn end(&mut self, blocks: u64) -> bool {
+        let Some(seal) = &self.seal else { return true };
+        if seal.spans.is_empty() {
+            return self.entries >= seal.sealed;
+        }
+        seal.spans.iter().map(|span| span.blocks).sum::<u64>() == blocks
+    }
+
+    fn skip(&mut self, blocks: u64) {
+        let mut first = 0;
+        self.span = 0;
+        while let Some(span) = self.seal.as_ref().and_then(|seal| seal.spans.get(self.span)) {
+            if first + span.blocks > blocks {
+                // The walk begins in its midst: what it has is not to be known.
+                self.span_blocks = blocks - first;
+                self.is_span_partial = first < blocks;
+                return;
+            }
+            first += span.blocks;
+            self.span += 1;
+        }
+    }
+
+    fn has_versions(&self) -> bool {
+        let has_versions = self.seal.as_ref().is_none_or(TableSeal::has_versions);
+        has_versions && self.table.global_seq.is_none()
+    }
+
+    fn take_findings(&mut self) -> Vec<(Fault, String)> {
+        std::mem::take(&mut self.findings)
+    }
+}
+
+impl Drop for HiveJudge {
+    fn drop(&mut self) {
+        self.shared.add(self.counts);
+    }
+}

@@ -1,0 +1,425 @@
+//! The repair of a damaged block: first as a whole, then entry by entry.
+//!
+//! Called by the judge of the table for each block in which something disagrees, on the thread of
+//! the job, under no lock.
+//!
+//! ```text
+//! re-read          storage, past every cache: the damage was in memory
+//! one-bit search   one bit of the block turned, such that its checksum or all metadata agree
+//! then, for each entry that still disagrees with its metadata:
+//! one-bit search   the entry's own bytes with one bit turned
+//! another key      its bytes under a key that its neighbours or other tables suggest
+//! log              the write-ahead log, if the entry is still in one
+//! replica          a copy elsewhere, through the application
+//! two-bit search   its bytes with two bits turned
+//! ```
+//!
+//! Relations between neighbours are looked at when all of them were repaired: while a prefix that
+//! they share is damaged, each would be out of order beside the others.
+//!
+//! Invariants:
+//! 1. An entry goes on only if it agrees with its metadata.
+//! 2. What goes on is all that the block had, by the digest of the seal, or the places of what is
+//!    missing are known. If not, nothing of the block goes on, and all of it is lost: an entry with
+//!    metadata of its own may be an older one in the place of a newer.
+
+mod entry;
+
+use lsm_core::hooks::{
+    DamagedBlock, DecodedBlock, DecodedEntry, Entry, Fault, Mended, OwnedEntry, Piece,
+};
+use lsm_core::types::{KeyRef, SeqNo, Trailer};
+
+use crate::bits::{self, Bit};
+use crate::checksum;
+use crate::judge::{HiveJudge, metadata_of};
+use crate::payload::Payload;
+
+use entry::repaired;
+
+/// Most keys that other tables are asked for.
+const KEYS_ASKED: usize = 256;
+/// Most damaged entries of a block that lead a search for the bit that damaged them all.
+const LEADS_MAX: usize = 4;
+/// Work of a one-bit search in an entry, in nanoseconds a byte.
+const ONE_BIT_NS: u64 = 70;
+/// Work of a two-bit search, in nanoseconds for two bytes against one another.
+const TWO_BIT_NS: u64 = 280;
+/// Work of looking for an operation in the log, in nanoseconds.
+const LOG_NS: u64 = 2_000_000;
+
+/// A sound entry, with its checksum.
+struct Sound {
+    decoded: DecodedEntry,
+    note: u64,
+    /// The source that repaired it, if it was damaged.
+    source: Option<&'static str>,
+}
+
+/// An entry of a damaged block.
+enum Found {
+    Sound(Sound),
+    /// With the checksum that it should have, where its metadata is sound.
+    Unknown(DecodedEntry, Option<u64>),
+}
+
+/// See the module.
+pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mended {
+    let mut stored = Vec::new();
+    for reading in 0..judge.options.retries_max.max(1) {
+        // The engine fails the job.
+        let Ok(again) = block.read() else { return Mended::default() };
+        if reading > 0 && again == stored {
+            break;
+        }
+        stored = again;
+        let Some(payload) = block.unpack(&stored) else { continue };
+        let is_verified = block.is_verified(&stored);
+        if judge.seal.is_none() && !is_verified {
+            continue;
+        }
+        if let Some(all) = whole(judge, block, &payload) {
+            let source = if is_verified { "re-read" } else { "entry by entry" };
+            return accept(judge, block, all, source);
+        }
+    }
+    let mut payload = block.unpack(&stored);
+    if let Some(all) = payload.as_ref().and_then(|payload| by_leads(judge, block, payload)) {
+        return accept(judge, block, all, "one-bit search");
+    }
+    if !block.is_verified(&stored)
+        && judge.budget.take(checksum_search_ns(stored.len()))
+        && let Some(turned) = block.with_one_bit_turned(&stored)
+    {
+        payload = block.unpack(&turned);
+        if let Some(all) = payload.as_ref().and_then(|payload| whole(judge, block, payload)) {
+            return accept(judge, block, all, "one-bit search");
+        }
+    }
+    let Some(payload) = payload.filter(|_| judge.seal.is_some()) else {
+        return all_lost(judge, block, DecodedBlock::default());
+    };
+    if let Some(all) = by_every_bit(judge, block, &payload) {
+        return accept(judge, block, all, "one-bit search");
+    }
+    entry_by_entry(judge, block, &payload)
+}
+
+/// A checksum of the block for each of its bits.
+fn checksum_search_ns(len: usize) -> u64 {
+    let len = len as u64;
+    8 * len * (20 + len / 10)
+}
+
+fn stored_entry<'a>(owned: &'a OwnedEntry, judge: &HiveJudge) -> Entry<'a> {
+    Entry {
+        key: &owned.key,
+        seq: judge.table.global_seq.unwrap_or(owned.seq),
+        stored_seq: owned.seq,
+        kind: owned.kind,
+        value: &owned.value,
+        hidden: false,
+    }
+}
+
+/// The checksum of an entry if it agrees with its metadata.
+fn agreed(judge: &HiveJudge, entry: &OwnedEntry, hidden: Option<&[u8]>) -> Option<u64> {
+    let (sum, verdict) = judge.compare(&stored_entry(entry, judge), hidden);
+    verdict.entry_is_good().then_some(sum)
+}
+
+/// Returns `true` if the entries ascend, from the last sound one on, within the bounds of the table.
+fn is_in_place<'e>(
+    judge: &HiveJudge,
+    block: &dyn DamagedBlock,
+    entries: impl Iterator<Item = &'e OwnedEntry>,
+) -> bool {
+    let table = &judge.table;
+    let before = block.before().map(|(key, seq)| (key.to_vec(), seq));
+    let mut last = before.as_ref().map(|(key, seq)| behind(key, *seq));
+    for entry in entries {
+        let is_known_seq =
+            table.global_seq.is_some() || (table.seqs.0..=table.seqs.1).contains(&entry.seq);
+        let is_within = *table.keys.0 <= entry.key[..] && entry.key[..] <= *table.keys.1;
+        let key = KeyRef::new(&entry.key, Trailer::new(entry.seq, entry.kind));
+        if !is_known_seq || !is_within || last.is_some_and(|last| last >= key) {
+            return false;
+        }
+        last = Some(behind(&entry.key, entry.seq));
+    }
+    true
+}
+
+/// Sorts behind every entry of this key and sequence number, of which a table has one.
+fn behind(key: &[u8], seq: SeqNo) -> KeyRef<'_> {
+    KeyRef::new(key, Trailer::new(seq, lsm_core::types::EntryKind::Tombstone))
+}
+
+/// The entries of `payload`, if all of them are there and as they were written.
+fn whole(
+    judge: &HiveJudge,
+    block: &mut dyn DamagedBlock,
+    payload: &[u8],
+) -> Option<Vec<(DecodedEntry, u64)>> {
+    let decoded = block.decode(payload);
+    if !decoded.is_whole {
+        return None;
+    }
+    let mut all = Vec::with_capacity(decoded.entries.len());
+    let mut notes = 0u32;
+    for entry in decoded.entries {
+        let note = agreed(judge, &entry.entry, entry.hidden.as_deref())?;
+        notes = notes.wrapping_add(note as u32);
+        all.push((entry, note));
+    }
+    let has_all = judge.digest_of(block.index()).is_none_or(|digest| digest == notes);
+    let is_whole = has_all && is_in_place(judge, block, all.iter().map(|(it, _)| &it.entry));
+    is_whole.then_some(all)
+}
+
+/// Returns the fault that is told of an entry or of the block.
+fn fault(
+    judge: &HiveJudge,
+    block: &dyn DamagedBlock,
+    of: Option<&DecodedEntry>,
+    what: &str,
+) -> Fault {
+    let at = judge.origin(block.offset(), of.map_or(0, |entry| entry.index));
+    let (key, seq, kind, value) = match of {
+        Some(DecodedEntry { entry, .. }) => {
+            (entry.key.clone(), entry.seq, entry.kind, entry.value.clone())
+        }
+        None => {
+            let key =
+                block.before().map_or_else(|| judge.table.keys.0.to_vec(), |it| it.0.to_vec());
+            (key, SeqNo::ZERO, lsm_core::types::EntryKind::Poison, Vec::new())
+        }
+    };
+    let mut what = what.to_owned();
+    if judge.budget.refused > 0 {
+        what += "; some searches for flipped bits were cut off for lack of time";
+    }
+    Fault { key, seq, kind, value, at, what, detail: Vec::new() }
+}
+
+fn piece(decoded: DecodedEntry, note: u64) -> Piece {
+    let DecodedEntry { entry, hidden, index, .. } = decoded;
+    Piece::Sound { entry, note, hidden, index }
+}
+
+/// The block is whole again.
+fn accept(
+    judge: &mut HiveJudge,
+    block: &dyn DamagedBlock,
+    all: Vec<(DecodedEntry, u64)>,
+    source: &'static str,
+) -> Mended {
+    let what = "a block did not agree with its checksum or its metadata";
+    let repaired =
+        vec![(fault(judge, block, all.first().map(|first| &first.0), what), source.to_owned())];
+    let notes = all.iter().fold(0u64, |sum, (_, note)| sum.wrapping_add(*note));
+    let entries = all.len() as u64;
+    judge.pass_mended(true, notes, entries);
+    judge.counts.faults += 1;
+    judge.counts.verified += entries;
+    judge.counts.suspects_accepted += entries;
+    let pieces = all.into_iter().map(|(entry, note)| piece(entry, note)).collect();
+    Mended { pieces, repaired, lost: Vec::new() }
+}
+
+/// Nothing of the block goes on.
+fn all_lost(judge: &mut HiveJudge, block: &dyn DamagedBlock, decoded: DecodedBlock) -> Mended {
+    judge.pass_mended(false, 0, 0);
+    judge.counts.faults += 1;
+    let what = "a block is damaged beyond repair";
+    let fault = fault(judge, block, decoded.entries.first(), what);
+    if let Some(handler) = &judge.options.error_handler {
+        handler.on_unrepaired(&fault, decoded.entries.first().map(|first| &first.entry));
+    }
+    Mended { pieces: vec![Piece::Lost], repaired: Vec::new(), lost: vec![fault] }
+}
+
+/// The integrity metadata of an entry.
+fn payload_of(judge: &HiveJudge, of: &DecodedEntry) -> Option<Payload> {
+    if !judge.shared.is_integrity {
+        return None;
+    }
+    metadata_of(of.entry.seq, of.hidden.as_deref()?)
+}
+
+/// Turns the bit that a damaged entry of the block leads to: in a prefix that keys share it has
+/// damaged others with it.
+fn by_leads(
+    judge: &mut HiveJudge,
+    block: &mut dyn DamagedBlock,
+    payload: &[u8],
+) -> Option<Vec<(DecodedEntry, u64)>> {
+    let decoded = block.decode(payload);
+    let mut leads = 0;
+    for of in &decoded.entries {
+        if leads == LEADS_MAX {
+            break;
+        }
+        if agreed(judge, &of.entry, of.hidden.as_deref()).is_some() {
+            continue;
+        }
+        let Some(metadata) = payload_of(judge, of) else { continue };
+        leads += 1;
+        if !takes_one_bit(judge, of) {
+            break;
+        }
+        let Some(bit) = bits::one_bit_at(&of.entry, &metadata) else { continue };
+        let Some(at) = place_of(of, bit) else { continue };
+        let mut turned = payload.to_vec();
+        turned[at / 8] ^= 1 << (at % 8);
+        if let Some(all) = whole(judge, block, &turned) {
+            return Some(all);
+        }
+    }
+    None
+}
+
+fn len_of(of: &DecodedEntry) -> usize {
+    of.entry.key.len() + of.entry.value.len()
+}
+
+fn takes_one_bit(judge: &mut HiveJudge, of: &DecodedEntry) -> bool {
+    let len = len_of(of);
+    len <= judge.options.one_bit_bytes_max && judge.budget.take(ONE_BIT_NS * (64 + len as u64))
+}
+
+/// Returns the bit of the block that a bit of the entry is; a sequence number is not stored bit by bit.
+fn place_of(of: &DecodedEntry, bit: Bit) -> Option<usize> {
+    match bit {
+        Bit::Key(bit) => {
+            let byte = match (bit / 8).checked_sub(of.shared.len()) {
+                None => of.shared.start + bit / 8,
+                Some(behind) => of.suffix.start + behind,
+            };
+            Some(8 * byte + bit % 8)
+        }
+        Bit::Value(bit) => Some(8 * of.value.start + bit),
+        Bit::Kind(bit) => Some(8 * of.start + bit),
+        Bit::Seq(_) => None,
+    }
+}
+
+/// Turns one bit after the other, first around the first damage: lengths and headers decide how all
+/// that follows is read.
+fn by_every_bit(
+    judge: &mut HiveJudge,
+    block: &mut dyn DamagedBlock,
+    payload: &[u8],
+) -> Option<Vec<(DecodedEntry, u64)>> {
+    let decoded = block.decode(payload);
+    let good = decoded
+        .entries
+        .iter()
+        .position(|of| agreed(judge, &of.entry, of.hidden.as_deref()).is_none());
+    let first = good.unwrap_or(decoded.entries.len().saturating_sub(1));
+    let start = decoded.entries.get(first.saturating_sub(1)).map_or(0, |of| of.hidden_at.start);
+    let end = decoded.entries.get(first).map_or(0, |of| of.hidden_at.end) + 32;
+    let near = start.min(payload.len())..end.min(payload.len());
+    let tail = payload.len().saturating_sub(16)..payload.len().saturating_sub(8);
+    for range in [near, tail, 0..payload.len()] {
+        // Every candidate is decoded and verified up to its first damage.
+        if !judge.budget.take(8 * range.len() as u64 * payload.len() as u64) {
+            continue;
+        }
+        let mut turned = payload.to_vec();
+        for byte in range {
+            for bit in 0..8 {
+                turned[byte] ^= 1 << bit;
+                if let Some(all) = whole(judge, block, &turned) {
+                    return Some(all);
+                }
+                turned[byte] ^= 1 << bit;
+            }
+        }
+    }
+    None
+}
+
+/// Repairs what can be repaired, and tells where the rest stood.
+fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: &[u8]) -> Mended {
+    let decoded = block.decode(payload);
+    let mut all = Vec::with_capacity(decoded.entries.len());
+    for of in &decoded.entries {
+        all.push(match agreed(judge, &of.entry, of.hidden.as_deref()) {
+            Some(note) => Found::Sound(Sound { decoded: of.clone(), note, source: None }),
+            None => {
+                let metadata = payload_of(judge, of);
+                let metadata = metadata.filter(|it| checksum::hash(it.sum) == it.sum_of_sum);
+                Found::Unknown(of.clone(), metadata.map(|metadata| metadata.sum))
+            }
+        });
+    }
+    let digest = judge.digest_of(block.index());
+    for at in 0..all.len() {
+        let missing = digest.and_then(|digest| missing_at(&all, at, digest));
+        if let Some(sound) = repaired(judge, block, &all, at, missing) {
+            all[at] = Found::Sound(sound);
+        }
+    }
+    let sound = all.iter().filter_map(|found| match found {
+        Found::Sound(sound) => Some(&sound.decoded.entry),
+        Found::Unknown(..) => None,
+    });
+    let is_told = digest.is_some_and(|digest| sum_of(&all) == Some(digest));
+    if !is_told || !is_in_place(judge, block, sound) {
+        return all_lost(judge, block, decoded);
+    }
+    tell(judge, block, all)
+}
+
+/// The sum of what all entries should be, if it is known of each.
+fn sum_of(all: &[Found]) -> Option<u32> {
+    all.iter().try_fold(0u32, |sum, found| match found {
+        Found::Sound(sound) => Some(sum.wrapping_add(sound.note as u32)),
+        Found::Unknown(_, known) => Some(sum.wrapping_add((*known)? as u32)),
+    })
+}
+
+/// Returns what the digest leaves for the checksum of one entry, if it is known of all others.
+fn missing_at(all: &[Found], at: usize, digest: u32) -> Option<u32> {
+    let Found::Unknown(_, None) = all[at] else { return None };
+    let before = sum_of(&all[..at])?;
+    let behind = sum_of(&all[at + 1..])?;
+    Some(digest.wrapping_sub(before).wrapping_sub(behind))
+}
+
+fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Found>) -> Mended {
+    let mut mended = Mended::default();
+    let mut notes = 0u64;
+    let entries = all.len() as u64;
+    let mut is_whole = true;
+    for found in all {
+        match found {
+            Found::Sound(Sound { decoded, note, source }) => {
+                notes = notes.wrapping_add(note);
+                if let Some(source) = source {
+                    let what = "the entry disagrees with its metadata";
+                    let fault = fault(judge, block, Some(&decoded), what);
+                    mended.repaired.push((fault, source.to_owned()));
+                    judge.counts.faults += 1;
+                }
+                judge.counts.verified += 1;
+                judge.counts.suspects_accepted += 1;
+                mended.pieces.push(piece(decoded, note));
+            }
+            Found::Unknown(decoded, _) => {
+                is_whole = false;
+                judge.counts.faults += 1;
+                let what = "the entry disagrees with its metadata, and its key is not known";
+                let fault = fault(judge, block, Some(&decoded), what);
+                if let Some(handler) = &judge.options.error_handler {
+                    handler.on_unrepaired(&fault, Some(&decoded.entry));
+                }
+                mended.lost.push(fault);
+                mended.pieces.push(Piece::Lost);
+            }
+        }
+    }
+    judge.pass_mended(is_whole, notes, entries);
+    mended
+}

@@ -1,0 +1,159 @@
+//! The repair of one entry of a damaged block, from its own bytes or from elsewhere.
+//!
+//! Called by `mend.rs` for the entries that disagree with their metadata when the block as a whole
+//! could not be repaired.
+//!
+//! Invariant: an entry is accepted only under the checksum that its metadata has, or that the digest
+//! of the block leaves for it.
+
+use lsm_core::hooks::{DamagedBlock, DecodedEntry, OwnedEntry};
+
+use super::{Found, KEYS_ASKED, LOG_NS, Sound, TWO_BIT_NS};
+use super::{len_of, payload_of, stored_entry, takes_one_bit};
+use crate::bits;
+use crate::checksum;
+use crate::judge::HiveJudge;
+use crate::verdict::Verdict;
+
+/// An entry that stood at `at` of the block and agrees with the metadata that is there. Where there
+/// is none, with what the digest leaves for it.
+pub(super) fn repaired(
+    judge: &mut HiveJudge,
+    block: &mut dyn DamagedBlock,
+    all: &[Found],
+    at: usize,
+    missing: Option<u32>,
+) -> Option<Sound> {
+    let Found::Unknown(of, known) = &all[at] else { return None };
+    let mut found: Option<(OwnedEntry, &'static str)> = None;
+    // Both copies in the metadata are damaged, and the entry need not be.
+    if missing.is_some_and(|missing| sum_of_entry(&of.entry) as u32 == missing) {
+        found = Some((of.entry.clone(), "digest of its block"));
+    }
+    if found.is_none()
+        && let Some(metadata) = payload_of(judge, of)
+    {
+        if takes_one_bit(judge, of) {
+            found = bits::one_bit(&of.entry, &metadata, |_| true).map(|it| (it, "one-bit search"));
+        }
+        if found.is_none() && known.is_some() {
+            found = under_another_key(judge, block, all, at).map(|it| (it, "another key"));
+        }
+    }
+    found = found.or_else(|| elsewhere(judge, block, all, at, missing));
+    if found.is_none()
+        && known.is_some()
+        && let Some(metadata) = payload_of(judge, of)
+    {
+        let len = len_of(of) as u64;
+        if len <= judge.options.two_bit_bytes_max as u64
+            && judge.budget.take(TWO_BIT_NS * (16 + len) * (16 + len))
+        {
+            found = bits::two_bits(&of.entry, &metadata, |_| true).map(|it| (it, "two-bit search"));
+        }
+    }
+    let (entry, source) = found?;
+    let note = sum_of_entry(&entry);
+    Some(Sound { decoded: DecodedEntry { entry, ..of.clone() }, note, source: Some(source) })
+}
+
+fn sum_of_entry(entry: &OwnedEntry) -> u64 {
+    checksum::of_entry(&entry.key, &entry.value, entry.seq, entry.kind)
+}
+
+/// Its bytes under a key that others suggest: with the prefix that neighbours share, or that of
+/// another version in another table.
+fn under_another_key(
+    judge: &HiveJudge,
+    block: &dyn DamagedBlock,
+    all: &[Found],
+    at: usize,
+) -> Option<OwnedEntry> {
+    let Found::Unknown(of, Some(sum)) = &all[at] else { return None };
+    let OwnedEntry { value, seq, kind, .. } = &of.entry;
+    let wanted =
+        sum ^ checksum::of_value(value) ^ checksum::of_seq(*seq) ^ checksum::of_kind(*kind);
+    let shared = of.shared.len();
+    let suffix = &of.entry.key[shared.min(of.entry.key.len())..];
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    for found in all {
+        let other = match found {
+            Found::Sound(sound) => &sound.decoded.entry.key,
+            Found::Unknown(other, _) => &other.entry.key,
+        };
+        keys.push(other.clone());
+        keys.extend(other.get(..shared).map(|prefix| [prefix, suffix].concat()));
+    }
+    if let Some((before, _)) = block.before() {
+        keys.extend(before.get(..shared).map(|prefix| [prefix, suffix].concat()));
+    }
+    let is_it = |key: &Vec<u8>| checksum::of_key(key) == wanted;
+    let key = keys.into_iter().find(is_it).or_else(|| {
+        let (from, to) = around(judge, block, all, at);
+        judge.sources.keys_between(&from, &to, KEYS_ASKED).into_iter().find(is_it)
+    })?;
+    Some(OwnedEntry { key, ..of.entry.clone() })
+}
+
+/// The keys of the sound entries before and behind.
+fn around(
+    judge: &HiveJudge,
+    block: &dyn DamagedBlock,
+    all: &[Found],
+    at: usize,
+) -> (Vec<u8>, Vec<u8>) {
+    let key_of = |found: &Found| match found {
+        Found::Sound(sound) => Some(sound.decoded.entry.key.clone()),
+        Found::Unknown(..) => None,
+    };
+    let from = all[..at].iter().rev().find_map(key_of);
+    let before = block.before().map_or_else(|| judge.table.keys.0.to_vec(), |it| it.0.to_vec());
+    let to = all[at + 1..].iter().find_map(key_of);
+    (from.unwrap_or(before), to.unwrap_or_else(|| judge.table.keys.1.to_vec()))
+}
+
+/// The log, then the replica, under the names that the entry may have.
+fn elsewhere(
+    judge: &mut HiveJudge,
+    block: &dyn DamagedBlock,
+    all: &[Found],
+    at: usize,
+    missing: Option<u32>,
+) -> Option<(OwnedEntry, &'static str)> {
+    let Found::Unknown(of, known) = &all[at] else { return None };
+    let seq = of.entry.seq;
+    if judge.options.log && judge.budget.take(LOG_NS) {
+        let found = judge.sources.in_log(seq);
+        if let Some(entry) = found.filter(|entry| is_it(judge, of, *known, missing, entry)) {
+            return Some((entry, "log"));
+        }
+    }
+    let replica = judge.options.replica.clone()?;
+    let (from, to) = around(judge, block, all, at);
+    let mut keys = vec![of.entry.key.clone()];
+    keys.extend(judge.sources.keys_between(&from, &to, KEYS_ASKED));
+    for key in keys {
+        let found = replica.fetch(&key, seq).ok().flatten();
+        let found = found.filter(|entry| entry.key == key && entry.seq == seq);
+        if let Some(entry) = found.filter(|entry| is_it(judge, of, *known, missing, entry)) {
+            return Some((entry, "replica"));
+        }
+    }
+    None
+}
+
+/// Returns `true` if an entry from elsewhere is the one that stood there.
+fn is_it(
+    judge: &HiveJudge,
+    of: &DecodedEntry,
+    known: Option<u64>,
+    missing: Option<u32>,
+    entry: &OwnedEntry,
+) -> bool {
+    let (sum, verdict) = judge.compare(&stored_entry(entry, judge), of.hidden.as_deref());
+    match (known, missing) {
+        (Some(known), _) => sum == known,
+        (None, Some(missing)) => sum as u32 == missing && entry.verified,
+        (None, None) => verdict != Verdict::DataCorrupt,
+    }
+}

@@ -1,0 +1,308 @@
+//! The rule that a repair never makes damage quieter, over whole stores whose files are damaged as
+//! files: every read of every key that was ever written, at present and under every snapshot, by
+//! get, scan and verified read, gives the true value or an error. Without exemption.
+//!
+//! Twice for each damage of a block: as it happens on the medium, where the block's checksum tells,
+//! and as it happens before the block is written, by a fault in memory: then the checksum agrees.
+//!
+//! `SEED` gives a run back, `MODEL_ROUNDS` makes it longer; `scripts/metahive-soak.sh` goes on for as long as it is told.
+
+mod check;
+mod parts;
+
+use lsm_core::fs::CrashOutcome;
+use siltstone::Compression;
+
+use super::*;
+
+use check::{Reads, check};
+use parts::{CHECKSUM_BYTES, Part, parts, put};
+
+type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// A store with every key that was ever written, what it is now, and what snapshots see.
+struct Store {
+    fs: MemFs,
+    db: Db,
+    p: Partition,
+    log: Arc<Log>,
+    now: Model,
+    snapshots: Vec<(Snapshot, Model)>,
+}
+
+/// What a store is made of.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    any_key: bool,
+    compression: Compression,
+    block_bytes: u32,
+    /// Where the newest tables lie: everything compacted, or in level 0.
+    is_compacted: bool,
+    has_snapshots: bool,
+    keys: u64,
+    seed: u64,
+}
+
+const SMALL: Shape = Shape {
+    any_key: false,
+    compression: Compression::None,
+    block_bytes: 300,
+    is_compacted: false,
+    has_snapshots: true,
+    keys: 9,
+    seed: 1,
+};
+
+impl Shape {
+    fn options(self, provider: &Provider) -> PartitionOptions {
+        let options = PartitionOptions::new().block_bytes(self.block_bytes).table_bytes(4 << 10);
+        options.compression(self.compression).level0_tables(100).hooks(provider.hooks())
+    }
+
+    fn provider(self) -> Provider {
+        let options = MetaHiveOptions::new().any_key(self.any_key);
+        Provider::new(MetaHive::new(options.repair_options(super::damage::no_log())))
+    }
+}
+
+fn open(fs: &MemFs, shape: Shape) -> (Db, Partition, Arc<Log>) {
+    let provider = shape.provider();
+    let log = Arc::new(Log::default());
+    let options = small_buffers().write_buffer_bytes(1 << 20).cache_bytes(0);
+    let mut rng = Rng::new(shape.seed);
+    let db = Db::builder(DIR)
+        .fs(Arc::new(fs.clone()))
+        .background(BackgroundMode::Stepped)
+        .random(move || rng.next_u64())
+        .options(options)
+        .hooks(Arc::new(provider.clone()))
+        .listener(log.clone())
+        .open()
+        .unwrap();
+    let p = db.partition_with("p", shape.options(&provider)).unwrap();
+    (db, p, log)
+}
+
+impl Store {
+    /// Three generations of the same keys: the oldest at the bottom, the others above.
+    fn new(shape: Shape) -> Store {
+        let fs = MemFs::new();
+        let (db, p, log) = open(&fs, shape);
+        let mut store = Store { fs, db, p, log, now: Model::new(), snapshots: Vec::new() };
+        let mut rng = Rng::new(shape.seed);
+        for generation in 0..3u8 {
+            for n in 0..shape.keys {
+                let key = format!("pre/{:02}", n * 3 + rng.below(2)).into_bytes();
+                store.write(&key, generation, &mut rng);
+                if shape.has_snapshots && generation == 1 && n == shape.keys / 2 {
+                    store.snapshot();
+                }
+            }
+            if generation == 0 {
+                // What an older version must never come back from.
+                store.p.compact(..).unwrap();
+            }
+            store.db.flush().unwrap();
+            if shape.has_snapshots && generation < 2 {
+                store.snapshot();
+            }
+        }
+        if shape.is_compacted {
+            store.p.compact(..).unwrap();
+        }
+        store
+    }
+
+    fn write(&mut self, key: &[u8], generation: u8, rng: &mut Rng) {
+        if generation > 0 && rng.below(4) == 0 {
+            self.p.delete(key).unwrap();
+            self.now.insert(key.to_vec(), None);
+        } else {
+            let value = [&[b'a' + generation][..], key, &rng.next_u64().to_le_bytes()].concat();
+            let len = rng.below(value.len() as u64) as usize;
+            let value = value[..=len].to_vec();
+            self.p.put(key, &value).unwrap();
+            self.now.insert(key.to_vec(), Some(value));
+        }
+    }
+
+    fn snapshot(&mut self) {
+        self.snapshots.push((self.db.snapshot(), self.now.clone()));
+    }
+
+    /// The same files in another store, open: without snapshots, which live in memory.
+    fn reopened(&self, shape: Shape, damage: impl FnOnce(&MemFs)) -> Store {
+        let fs = self.fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+        damage(&fs);
+        let (db, p, log) = open(&fs, shape);
+        Store { fs, db, p, log, now: self.now.clone(), snapshots: Vec::new() }
+    }
+}
+
+/// What became of the cases of a run.
+#[derive(Debug, Default)]
+struct Tally {
+    cases: usize,
+    /// All keys read as they were.
+    repaired: usize,
+    /// Some are loud.
+    lost: usize,
+}
+
+/// Damage, then a compaction, with the rule held before and after each.
+fn case(store: &Store, reads: Reads, tally: &mut Tally, about: &dyn Fn() -> String) {
+    check(store, reads, &|| format!("before the compaction: {}", about()));
+    if let Err(error) = store.p.compact(..) {
+        panic!("the compaction was refused: {error}: {}", about());
+    }
+    let loud = check(store, Reads::All, &|| format!("after the compaction: {}", about()));
+    tally.cases += 1;
+    tally.lost += usize::from(loud.keys > 0);
+    tally.repaired += usize::from(loud.keys == 0);
+    if loud.keys > 0 {
+        assert!(!store.log.take().1.is_empty(), "nobody was told: {}", about());
+        assert!(!store.p.gaps().is_empty() && !store.db.health().is_healthy(), "{}", about());
+    }
+}
+
+/// Every bit of one data block of the newest tables, in stores with snapshots.
+fn every_bit(sealed: bool, step: usize) -> Tally {
+    let mut tally = Tally::default();
+    let first = Store::new(SMALL);
+    let parts: Vec<Part> = parts(&first).into_iter().filter(|p| p.what == "data block").collect();
+    drop(first);
+    for part in parts.iter().skip(parts.len() / 3).take(2) {
+        let bits = 8 * (part.at.len() - if sealed { CHECKSUM_BYTES } else { 0 });
+        for bit in (0..bits).step_by(step) {
+            let store = Store::new(SMALL);
+            put(&store.fs, part, sealed, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+            let reads = if sealed { Reads::Verified } else { Reads::All };
+            case(&store, reads, &mut tally, &|| format!("bit {bit} of {part:?}, sealed: {sealed}"));
+        }
+    }
+    tally
+}
+
+#[test]
+fn a_block_is_sealed_as_the_engine_does_it() {
+    let store = Store::new(SMALL);
+    let all = parts(&store);
+    assert!(all.iter().filter(|part| part.what == "data block").count() > 3, "{all:?}");
+    for part in all.iter().filter(|part| part.what == "data block") {
+        assert!(put(&store.fs, part, true, |_| {}).iter().all(|mask| *mask == 0));
+    }
+    check(&store, Reads::All, &String::new);
+}
+
+#[test]
+fn every_bit_of_a_block_on_the_medium_is_turned_back() {
+    let tally = every_bit(false, 1);
+    assert!(tally.cases > 2000 && tally.lost == 0, "{tally:?}");
+}
+
+#[test]
+fn every_bit_of_a_block_that_was_written_wrong_is_turned_back_or_loud() {
+    let tally = every_bit(true, 1);
+    assert!(tally.cases > 2000, "{tally:?}");
+    assert!(tally.lost * 20 < tally.cases, "{tally:?}");
+}
+
+/// Damage on the medium of whatever is no data block: the table does not open, or reads as before.
+#[test]
+fn a_table_that_does_not_open_is_loud_and_stops_no_compaction() {
+    let mut rng = Rng::from_env_or(77);
+    let store = Store::new(Shape { has_snapshots: false, ..SMALL });
+    let parts = parts(&store);
+    let mut tally = Tally::default();
+    for part in parts.iter().filter(|part| part.what != "data block") {
+        for _ in 0..12 {
+            let at = rng.below(part.at.len() as u64) as usize;
+            let mask = 1 << rng.below(8);
+            let damaged = store.reopened(SMALL, |fs| {
+                put(fs, part, false, |bytes| bytes[at] ^= mask);
+            });
+            let about = || format!("byte {at} of {part:?}, mask {mask}");
+            case(&damaged, Reads::All, &mut tally, &about);
+        }
+    }
+    assert!(tally.lost > 10, "{tally:?}");
+}
+
+impl Shape {
+    fn random(rng: &mut Rng) -> Shape {
+        Shape {
+            any_key: rng.below(2) == 0,
+            compression: if rng.below(3) == 0 { Compression::Lz4 } else { Compression::None },
+            block_bytes: [200, 500, 4096][rng.below(3) as usize],
+            is_compacted: rng.below(3) == 0,
+            has_snapshots: true,
+            keys: 4 + rng.below(30),
+            seed: rng.next_u64(),
+        }
+    }
+}
+
+/// Changes bytes of a block in one of many ways; returns the way.
+fn change(bytes: &mut [u8], rng: &mut Rng) -> &'static str {
+    let len = bytes.len() as u64;
+    let at = rng.below(len) as usize;
+    let run = at..(at + 1 + rng.below(40) as usize).min(bytes.len());
+    match rng.below(6) {
+        0 => {
+            for _ in 0..=rng.below(3) {
+                bytes[rng.below(len) as usize] ^= 1 << rng.below(8);
+            }
+            "bits"
+        }
+        1 => {
+            bytes[at] = rng.next_u64() as u8;
+            "a byte"
+        }
+        2 => {
+            bytes[run].fill_with(|| rng.next_u64() as u8);
+            "a run of bytes"
+        }
+        3 => {
+            bytes[run].fill(0);
+            "a run of zeros"
+        }
+        4 => {
+            bytes.fill_with(|| rng.next_u64() as u8);
+            "the block"
+        }
+        _ => {
+            let from = rng.below(len) as usize;
+            let len = run.len().min(bytes.len() - from);
+            bytes.copy_within(from..from + len, run.start.min(bytes.len() - len));
+            "bytes that moved"
+        }
+    }
+}
+
+/// One store, one damage.
+fn random_case(seed: u64, tally: &mut Tally) {
+    let mut rng = Rng::new(seed);
+    let shape = Shape::random(&mut rng);
+    let store = Store::new(shape);
+    let parts: Vec<Part> =
+        parts(&store).into_iter().filter(|part| part.what == "data block").collect();
+    let part = rng.pick(&parts);
+    let sealed = rng.below(2) == 0;
+    let mut how = "";
+    put(&store.fs, part, sealed, |bytes| how = change(bytes, &mut rng));
+    let reads = if sealed { Reads::Verified } else { Reads::All };
+    let about = || format!("seed {seed}: {how} of {part:?}, sealed: {sealed}, {shape:?}");
+    case(&store, reads, tally, &about);
+}
+
+#[test]
+fn no_damage_makes_a_read_wrong_after_a_compaction() {
+    let mut tally = Tally::default();
+    let rounds = std::env::var("MODEL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    let mut seeds = Rng::from_env_or(2026);
+    for _ in 0..rounds.unwrap_or(200) {
+        random_case(seeds.next_u64(), &mut tally);
+    }
+    println!("{tally:?}");
+    assert!(tally.repaired > 0 && tally.lost > 0, "{tally:?}");
+}
