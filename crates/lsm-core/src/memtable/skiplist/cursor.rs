@@ -77,14 +77,14 @@ impl Cursor {
         let Some((node, version)) = self.get() else { return };
         self.at = match version.older() {
             Some(older) => Some((node.node, older.version)),
-            None => newest_of(node.next()),
+            None => newest_of(following(node)),
         };
     }
 
     /// To the newest entry of the next key. Nowhere goes nowhere.
     pub(in crate::memtable) fn next_key(&mut self) {
         let Some((node, _)) = self.get() else { return };
-        self.at = newest_of(node.next());
+        self.at = newest_of(following(node));
     }
 
     /// To the entry before. Nowhere goes nowhere.
@@ -95,6 +95,14 @@ impl Cursor {
             None => oldest_of(self.list.previous(node)),
         };
     }
+}
+
+/// Returns the next node. The one behind it enters the cache of the processor while the caller works.
+#[inline]
+fn following(node: NodeRef<'_>) -> Option<NodeRef<'_>> {
+    let next = node.next()?;
+    next.prefetch_next();
+    Some(next)
 }
 
 fn newest_of(node: Option<NodeRef<'_>>) -> Option<(NonNull<Node>, NonNull<Version>)> {
