@@ -227,9 +227,10 @@ impl CommitPath {
         {
             let (commit, end) = answered?;
             // Where the leader has synced for all, this returns at once.
-            let synced = match request.batch.durability {
-                Durability::Sync => log.sync_through(host, end),
-                Durability::Os => Ok(()),
+            let synced = if request.batch.asks_sync() {
+                log.sync_through(host, end)
+            } else {
+                Ok(())
             };
             return Ok(Committed { commit, synced });
         }
@@ -265,8 +266,7 @@ impl CommitPath {
         self.hand_over();
         let epoch = host.epoch();
         answer(&followers, &group, Durability::Os, epoch, end);
-        let leads_sync =
-            own.durability == Durability::Sync && group.iter().any(|m| !m.is_refused());
+        let leads_sync = own.asks_sync() && group.iter().any(|m| !m.is_refused());
         let synced = if leads_sync { log.sync_through(host, end) } else { Ok(()) };
         // Who asked for a sync hears of it behind the leader's: one wake-up each.
         answer(&followers, &group, Durability::Sync, epoch, end);

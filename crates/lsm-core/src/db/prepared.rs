@@ -99,6 +99,12 @@ impl Prepared {
         self.sections()[0].partition.logged
     }
 
+    /// Returns whether a sync of the log is owed to it. None is to a batch without a log: a sync
+    /// would make it no more durable, and delay it by the log of others.
+    pub(super) fn asks_sync(&self) -> bool {
+        self.durability == Durability::Sync && self.is_logged()
+    }
+
     pub(super) fn operations(&self) -> u64 {
         self.sections().iter().map(|section| u64::from(section.operations)).sum()
     }

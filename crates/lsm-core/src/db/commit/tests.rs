@@ -238,3 +238,15 @@ fn a_batch_without_a_log_is_visible_and_in_no_segment() {
     assert_eq!(unlogged.view().active.entry_count(), 1);
     assert!(path.test.segment_files().is_empty());
 }
+
+/// The log is not what makes a batch without a log durable, so no sync of it is owed.
+#[test]
+fn a_batch_without_a_log_asks_for_no_sync_of_it() {
+    let path = Store::new(1 << 16);
+    path.put("logged", b"1", Durability::Os).unwrap();
+    let before = path.host.syncs();
+    let batch = prepare(&partition(false), "a", b"1", Durability::Sync);
+    path.path.commit(&path.test.log, &path.host, batch).unwrap().synced.unwrap();
+    assert_eq!(path.host.syncs(), before);
+    assert_eq!(path.test.log.durable_seq().get(), 0, "the frame before it is not synced either");
+}
