@@ -31,7 +31,7 @@ const UNSAFE_FILES: [&str; 6] = [
 ];
 /// Calls a rival's C library; no part of what users get.
 const FOREIGN_CALLS_FILE: &str = "benches/peers/src/engines/leveldb.rs";
-const FS_FILES: [&str; 2] = ["fs/os.rs", "fs/at.rs"];
+const FS_FILES: [&str; 1] = ["fs/os.rs"];
 const BANNED_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "misc", "manager"];
 
 const FILE_LINES_MAX: usize = 500;

@@ -3,10 +3,10 @@
 //! Every call of [`OsFs`](super::OsFs) and of [`HeldFs`](super::held::HeldFs) that names a file comes
 //! here. The one resolves paths in the working folder of the process, as the system does; the
 //! other resolves those of its folder from an open handle. It must never fall back from the
-//! handle to the path: by then the path may name another folder.
+//! handle to the path: by then the path may name another folder. It hands out open handles, and
+//! leaves files to `os.rs`.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -62,20 +62,20 @@ impl<'a> At<'a> {
         Ok(retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?)
     }
 
-    pub(super) fn open_read(&self) -> io::Result<fs::File> {
-        self.open_with(OFlags::RDONLY).map(fs::File::from)
+    pub(super) fn open_read(&self) -> io::Result<OwnedFd> {
+        self.open_with(OFlags::RDONLY)
     }
 
-    pub(super) fn open_existing(&self) -> io::Result<fs::File> {
-        self.open_with(OFlags::RDWR).map(fs::File::from)
+    pub(super) fn open_existing(&self) -> io::Result<OwnedFd> {
+        self.open_with(OFlags::RDWR)
     }
 
-    pub(super) fn create_new(&self) -> io::Result<fs::File> {
-        self.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).map(fs::File::from)
+    pub(super) fn create_new(&self) -> io::Result<OwnedFd> {
+        self.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
-    pub(super) fn open_or_create(&self) -> io::Result<fs::File> {
-        self.open_with(OFlags::RDWR | OFlags::CREATE).map(fs::File::from)
+    pub(super) fn open_or_create(&self) -> io::Result<OwnedFd> {
+        self.open_with(OFlags::RDWR | OFlags::CREATE)
     }
 
     pub(super) fn open_dir(&self) -> io::Result<OwnedFd> {
@@ -103,11 +103,6 @@ impl<'a> At<'a> {
 
     pub(super) fn make_dir(&self) -> io::Result<()> {
         Ok(rustix::fs::mkdirat(self.dir, self.relative, Mode::from_raw_mode(0o777))?)
-    }
-
-    /// Makes the names in the folder durable.
-    pub(super) fn sync_dir(&self) -> io::Result<()> {
-        fs::File::from(self.open_dir()?).sync_all()
     }
 
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
@@ -144,7 +139,7 @@ impl<'a> At<'a> {
     }
 
     /// Creates an empty file under a fresh name beside this one; returns that, as this path is.
-    pub(super) fn create_temporary(&self) -> io::Result<(fs::File, PathBuf)> {
+    pub(super) fn create_temporary(&self) -> io::Result<(OwnedFd, PathBuf)> {
         loop {
             let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
             let mut name = OsString::from(self.relative);

@@ -85,7 +85,7 @@ impl Fs for HeldFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.at(dir).sync_dir().map_err(|e| Error::io("sync the folder", dir, e))
+        os::sync_dir(&self.at(dir)).map_err(|e| Error::io("sync the folder", dir, e))
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {

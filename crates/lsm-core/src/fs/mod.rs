@@ -5,7 +5,7 @@
 //! rewriting published bytes, or on rename where [`Fs::put_if_absent`] serves.
 //!
 //! Invariants:
-//! 1. Only `fs/os.rs` and `fs/at.rs` name `std::fs`.
+//! 1. Only `fs/os.rs` names `std::fs`.
 //! 2. A name is durable after [`Fs::sync_dir`] of its folder, bytes after [`File::sync`].
 //! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
 //!    it holds beyond the last successful sync is never trusted.

@@ -10,7 +10,7 @@
 //! 3. An interrupted call is repeated, a short one is continued; any other error is passed on with
 //!    deed and path.
 
-#![expect(clippy::disallowed_methods, reason = "one of the two files that may name std::fs")]
+#![expect(clippy::disallowed_methods, reason = "the only file that may name std::fs")]
 
 use std::fs::{self, TryLockError};
 use std::io;
@@ -84,7 +84,7 @@ impl Fs for OsFs {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        At::whole(dir).sync_dir().map_err(|e| Error::io("sync the folder", dir, e))
+        sync_dir(&At::whole(dir)).map_err(|e| Error::io("sync the folder", dir, e))
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
@@ -103,16 +103,18 @@ impl Fs for OsFs {
 
 pub(super) fn open_append(at: &At<'_>, mode: AppendMode) -> Result<Arc<dyn File>> {
     let path = at.path;
-    let file = match mode {
+    let handle = match mode {
         AppendMode::IfAbsent => at.create_new().map_err(|e| Error::io("create", path, e))?,
         AppendMode::Existing => at.open_existing().map_err(|e| Error::io("open", path, e))?,
     };
+    let file = fs::File::from(handle);
     let len = file.metadata().map_err(|e| Error::io("get the length of", path, e))?.len();
     Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(len) }))
 }
 
 pub(super) fn open_read(at: &At<'_>) -> Result<Arc<dyn File>> {
-    let file = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
+    let handle = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
+    let file = fs::File::from(handle);
     // The handle cannot append, so its position is never used.
     Ok(Arc::new(OsFile { file, path: at.path.to_owned(), position: AtomicU64::new(0) }))
 }
@@ -121,8 +123,9 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
     if at.exists() {
         return Ok(false);
     }
-    let (file, temporary) = at.create_temporary().map_err(|e| Error::io("create", at.path, e))?;
-    let temporary = at.temporary(&temporary);
+    let (handle, name) = at.create_temporary().map_err(|e| Error::io("create", at.path, e))?;
+    let file = fs::File::from(handle);
+    let temporary = at.temporary(&name);
     let published = write_all(content, 0, |part, at| file.write_at(part, at))
         .map_err(|e| Error::io("write", at.path, e))
         // Durability: the bytes, before they have their name.
@@ -137,19 +140,26 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
     let _ = temporary.unlink();
     if published? {
         // Durability: the name; the bytes were synced under their temporary name.
-        at.parent().sync_dir().map_err(|e| Error::io("sync the folder of", at.path, e))?;
+        sync_dir(&at.parent()).map_err(|e| Error::io("sync the folder of", at.path, e))?;
         return Ok(true);
     }
     Ok(false)
 }
 
 pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
-    let file = at.open_or_create().map_err(|e| Error::io("open", at.path, e))?;
+    let handle = at.open_or_create().map_err(|e| Error::io("open", at.path, e))?;
+    let file = fs::File::from(handle);
     match file.try_lock() {
         Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(e)) => Err(Error::io("lock", at.path, e)),
     }
+}
+
+/// Makes the names in a folder durable.
+pub(super) fn sync_dir(at: &At<'_>) -> io::Result<()> {
+    // Durability: of std, because on macOS it also asks the device to empty its cache.
+    fs::File::from(at.open_dir()?).sync_all()
 }
 
 /// Creates a folder whose parent exists, durably; fine if it exists.
@@ -159,7 +169,7 @@ pub(super) fn create_one_dir(at: &At<'_>) -> Result<()> {
             Err(Error::io("create the folder", at.path, e))
         }
         // Somebody else's creation is not durable yet either.
-        _ => at.parent().sync_dir().map_err(|e| Error::io("sync the folder of", at.path, e)),
+        _ => sync_dir(&at.parent()).map_err(|e| Error::io("sync the folder of", at.path, e)),
     }
 }
 
