@@ -40,7 +40,7 @@ impl Replay {
         let Record::Batch(batch) = &frame.record else { return Ok(()) };
         for section in batch.sections() {
             let id = section.partition;
-            let Some(partition) = version.partitions.get(&id) else {
+            let Some(partition) = version.partitions.get(id) else {
                 if id < version.next_partition {
                     continue;
                 }

@@ -153,7 +153,7 @@ fn copy_values(
 ) -> Result<()> {
     // One that was made since has no tables.
     for (partition, _) in pinned {
-        let Some(stored) = version.partitions.get(&partition.id) else { continue };
+        let Some(stored) = version.partitions.get(partition.id) else { continue };
         let has_store = stored.hooks.iter().any(|hook| hook.kind == HookKind::ValueStore);
         if !has_store || stored.tables().next().is_none() {
             continue;

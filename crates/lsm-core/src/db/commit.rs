@@ -227,11 +227,8 @@ impl CommitPath {
         {
             let (commit, end) = answered?;
             // Where the leader has synced for all, this returns at once.
-            let synced = if request.batch.asks_sync() {
-                log.sync_through(host, end)
-            } else {
-                Ok(())
-            };
+            let synced =
+                if request.batch.asks_sync() { log.sync_through(host, end) } else { Ok(()) };
             return Ok(Committed { commit, synced });
         }
 

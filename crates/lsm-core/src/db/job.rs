@@ -170,7 +170,7 @@ impl DbInner {
             store.sync().inspect_err(|_| self.forget(made))?;
         }
         let mut editing = self.catalog.edit()?;
-        if !editing.current().partitions.contains_key(&partition.id) {
+        if !editing.current().partitions.contains_key(partition.id) {
             drop(editing);
             self.forget(made);
             return Ok(false);

@@ -35,7 +35,7 @@ impl Partition {
         let bounds = stored_bounds(self.state().any_key, range.bounds());
         let mut editing = self.db().catalog.edit()?;
         let id = self.state().id;
-        let Some(version) = editing.current().partitions.get(&id).cloned() else {
+        let Some(version) = editing.current().partitions.get(id).cloned() else {
             return self.state().check_live().map(|()| Vec::new());
         };
         let now = self.db().visible_seq();

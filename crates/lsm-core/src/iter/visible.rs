@@ -46,7 +46,10 @@ pub struct VisibleIter<I> {
     upper: Bound<Vec<u8>>,
 }
 
-#[expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")]
+#[cfg_attr(
+    feature = "internals",
+    expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")
+)]
 impl<I: InternalIter> VisibleIter<I> {
     /// The entries of `inner` from `lower` to `upper` as a reader at `seq` sees them.
     pub fn new(

@@ -293,14 +293,14 @@ impl Builder {
 
     fn drop_partition(&mut self, id: PartitionId) -> Result<(), Refused> {
         self.drafts.remove(&id);
-        match self.version.partitions.remove(&id) {
+        match self.version.partitions.remove(id) {
             Some(_) => Ok(()),
             None => refuse(format!("partition {id} is dropped but unknown")),
         }
     }
 
     fn draft(&mut self, id: PartitionId) -> Result<&mut Draft, Refused> {
-        let Some(partition) = self.version.partitions.get(&id) else {
+        let Some(partition) = self.version.partitions.get(id) else {
             return refuse(format!("partition {id} is unknown"));
         };
         Ok(self.drafts.entry(id).or_insert_with(|| Draft::new(partition)))

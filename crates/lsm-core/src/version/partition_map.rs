@@ -44,18 +44,18 @@ impl PartitionMap {
     }
 
     /// The partition with that id.
-    pub fn get(&self, id: &PartitionId) -> Option<&Arc<PartitionVersion>> {
-        self.by_id.get(&(id.0 / PIECE))?.get(id)
+    pub fn get(&self, id: PartitionId) -> Option<&Arc<PartitionVersion>> {
+        self.by_id.get(&(id.0 / PIECE))?.get(&id)
     }
 
     /// Returns `true` if a partition has that id.
-    pub fn contains_key(&self, id: &PartitionId) -> bool {
+    pub fn contains_key(&self, id: PartitionId) -> bool {
         self.get(id).is_some()
     }
 
     /// The partition of that name.
     pub fn named(&self, name: &str) -> Option<&Arc<PartitionVersion>> {
-        self.get(self.by_name.get(&piece_of(name))?.get(name)?)
+        self.get(*self.by_name.get(&piece_of(name))?.get(name)?)
     }
 
     /// All partitions, ascending by id.
@@ -77,10 +77,10 @@ impl PartitionMap {
     }
 
     /// Removes the partition with that id and returns it.
-    pub fn remove(&mut self, id: &PartitionId) -> Option<Arc<PartitionVersion>> {
+    pub fn remove(&mut self, id: PartitionId) -> Option<Arc<PartitionVersion>> {
         let removed = self.get(id)?.clone();
         let pieces = Arc::make_mut(&mut self.by_id);
-        remove_from(pieces, id.0 / PIECE, id);
+        remove_from(pieces, id.0 / PIECE, &id);
         let names = Arc::make_mut(&mut self.by_name);
         remove_from(names, piece_of(&removed.name), &removed.name);
         self.len -= 1;
@@ -105,7 +105,7 @@ impl Index<&PartitionId> for PartitionMap {
     type Output = Arc<PartitionVersion>;
 
     fn index(&self, id: &PartitionId) -> &Arc<PartitionVersion> {
-        self.get(id).expect("the partition is in this version")
+        self.get(*id).expect("the partition is in this version")
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
                     map.insert(partition(id));
                     expected.insert(id);
                 } else {
-                    prop_assert_eq!(map.remove(&PartitionId(id)).is_some(), expected.remove(&id));
+                    prop_assert_eq!(map.remove(PartitionId(id)).is_some(), expected.remove(&id));
                 }
                 let name = format!("partition {id}");
                 prop_assert_eq!(map.named(&name).is_some(), expected.contains(&id));
@@ -174,7 +174,7 @@ mod tests {
             .count();
         assert_eq!((map.by_id.len(), copied), (8, 1));
         assert!(Arc::ptr_eq(&map.by_name, &before.by_name), "no name has changed");
-        map.remove(&PartitionId(7));
-        assert!(before.contains_key(&PartitionId(7)) && !map.contains_key(&PartitionId(7)));
+        map.remove(PartitionId(7));
+        assert!(before.contains_key(PartitionId(7)) && !map.contains_key(PartitionId(7)));
     }
 }
