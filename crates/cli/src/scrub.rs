@@ -156,6 +156,7 @@ fn report_json(report: &ScrubReport) -> Value {
     json!({
         "partition": report.partition,
         "opened": true,
+        "has_metahive": report.has_metahive,
         "tables": report.tables.iter().map(table).collect::<Vec<_>>(),
         "counts": counts(&report.counts),
         "bytes": report.bytes,

@@ -64,6 +64,9 @@ fn report_text(report: &VerifyReport) -> String {
         "; {} files, {} bytes, {} entries read",
         report.files, report.bytes, report.entries
     );
+    if report.hidden > 0 {
+        text += &format!(", and {} of metadata", report.hidden);
+    }
     if report.mark.is_some() {
         text += "; stopped before the end";
     }
@@ -81,6 +84,7 @@ fn report_json(damage: &[Damage], report: Option<&VerifyReport>) -> Value {
         "files": report.map_or(0, |report| report.files),
         "bytes": report.map_or(0, |report| report.bytes),
         "entries": report.map_or(0, |report| report.entries),
+        "metadata_entries": report.map_or(0, |report| report.hidden),
         "mark": report.and_then(|report| report.mark).map(|mark| mark.to_string()),
     })
 }

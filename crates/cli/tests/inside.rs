@@ -155,7 +155,7 @@ fn scrub_tells_what_is_sealed_and_names_the_entries_that_are_harmed() {
     let text = run(at, &["scrub", "db"], 0);
     let book = "partition \"book\": no damage; 4 tables, ";
     assert!(text.contains(book) && text.contains("200 entries: 200 sealed\n"), "{text}");
-    assert!(text.contains("partition \"default\": no damage; "), "{text}");
+    assert!(text.contains("partition \"default\": no MetaHive, no damaged block; "), "{text}");
     assert!(text.contains("4 entries: 0 sealed, 4 unsealed"), "{text}");
     let only = ["scrub", "db", "--partition", "book", "--json", "--rate", "100MiB"];
     let report = json(at, &only, 0);

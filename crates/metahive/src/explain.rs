@@ -40,11 +40,12 @@ pub struct Explanation {
 pub struct ExplainedVersion {
     /// The version itself, and where it lies.
     pub version: RawVersion,
-    /// Whether its table has metadata for each entry; `None` in a memtable, whose entries get it
-    /// when it is flushed.
+    /// Whether its table has metadata for each entry; `None` in a memtable.
     pub sealing: Option<Sealing>,
     /// Its metadata, if there is some.
     pub metadata: Option<ExplainedMetadata>,
+    /// Whether a flush or a compaction makes metadata that is missing: the partition has MetaHive.
+    pub is_sealed_later: bool,
     /// What is wrong with it or its metadata.
     pub fault: Option<EntryFault>,
 }
@@ -112,8 +113,14 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
     let walk = Walk::open(partition)?;
     let inspector = Inspector::of(&walk)?;
     let stored = inspector.stored_key(key);
-    let in_memtable =
-        |version| ExplainedVersion { version, sealing: None, metadata: None, fault: None };
+    let is_sealed_later = inspector.has_metahive;
+    let in_memtable = |version| ExplainedVersion {
+        version,
+        sealing: None,
+        metadata: None,
+        is_sealed_later,
+        fault: None,
+    };
     let mut explanation = Explanation {
         partition: walk.partition().to_owned(),
         key: key.to_vec(),
@@ -176,13 +183,20 @@ fn explain_table(
         let of_metadata = metadata.as_ref().and_then(|metadata| metadata.at);
         let fault = fault_at(version.at).or_else(|| of_metadata.and_then(fault_at));
         let sealing = Some(sealing.clone());
-        explanation.versions.push(ExplainedVersion { version, sealing, metadata, fault });
+        explanation.versions.push(ExplainedVersion {
+            version,
+            sealing,
+            metadata,
+            is_sealed_later: inspector.has_metahive,
+            fault,
+        });
     }
     explanation.orphans.extend(metadata.into_iter().map(|found| ExplainedVersion {
         fault: fault_at(found.at),
         version: found,
         sealing: Some(sealing.clone()),
         metadata: None,
+        is_sealed_later: inspector.has_metahive,
     }));
     read
 }
@@ -244,6 +258,9 @@ impl fmt::Display for ExplainedVersion {
         f.write_str("\n   ")?;
         match (&self.metadata, &self.sealing) {
             (Some(metadata), _) => self.write_metadata(metadata, f)?,
+            (None, None | Some(Sealing::Unsealed)) if !self.is_sealed_later => {
+                f.write_str("no metadata: the partition has no MetaHive")?;
+            }
             (None, None) => f.write_str("no metadata yet: the flush makes it")?,
             (None, Some(Sealing::Unsealed)) => {
                 f.write_str("no metadata: the next compaction of the table makes it")?;

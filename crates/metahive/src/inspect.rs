@@ -31,8 +31,8 @@ use crate::verdict::Verdict;
 /// Whether a table has metadata for each of its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sealing {
-    /// No: a node without MetaHive wrote it, or it is older than its partition's MetaHive. The
-    /// next compaction makes what is missing.
+    /// No: a node without MetaHive wrote it, or it is older than its partition's MetaHive. If the
+    /// partition has MetaHive, the next compaction makes what is missing.
     Unsealed,
     /// Yes: what is missing is damage.
     Sealed,
@@ -79,6 +79,8 @@ impl fmt::Display for EntryFault {
 pub(crate) struct Inspector {
     partition: String,
     shared: Arc<Shared>,
+    /// Whether the partition has MetaHive, so that flushes and compactions make what is missing.
+    pub(crate) has_metahive: bool,
     pub(crate) any_key: bool,
 }
 
@@ -101,7 +103,8 @@ impl Inspector {
             }
         };
         let partition = walk.partition().to_owned();
-        Ok(Inspector { partition, shared, any_key: rules.any_key })
+        let has_metahive = walk.hooks().sealing().is_some();
+        Ok(Inspector { partition, shared, has_metahive, any_key: rules.any_key })
     }
 
     /// Whether entries are verified by integrity.

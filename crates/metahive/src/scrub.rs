@@ -77,6 +77,7 @@ pub fn scrub(partition: &impl Walkable, options: ScrubOptions<'_>) -> Result<Scr
     let mut tables: Vec<RawTable> = walk.tables().collect();
     sweep.plan(&mut tables, |table| (table.meta().file, table.meta().bytes));
     let mut report = ScrubReport::new(walk.partition(), Unflushed::of(&walk));
+    report.has_metahive = inspector.has_metahive;
     report.lost = walk.gaps().open().filter_map(|gap| walk.lost(gap)).collect();
     let run = Run { inspector: &inspector, check_open: &|| partition.pin_raw().map(drop), sweep };
     // From here on each table holds its own file, and no memtable is held.

@@ -139,8 +139,26 @@ fn what_has_no_metadata_is_told_with_the_reason() {
         );
         assert_eq!(explanation.versions[0].sealing, Some(Sealing::Unsealed));
         assert_eq!((explanation.versions[0].verdict(), explanation.is_damaged()), (None, false));
-        assert!(explanation.to_string().contains("the next compaction of the table makes it"));
+        let text = explanation.to_string();
+        assert!(text.contains("no metadata: the partition has no MetaHive"), "{text}");
     }
+    p.put("new", "1").unwrap();
+    let text = p.explain(b"new").unwrap().to_string();
+    assert!(text.contains("no metadata: the partition has no MetaHive"), "{text}");
+    let text = p.scrub(ScrubOptions::new()).unwrap().to_string();
+    assert!(
+        text.starts_with("partition \"p\": no MetaHive, no damaged block; 1 table, "),
+        "{text}"
+    );
+
+    // From the moment that it has MetaHive the next compaction does make it.
+    p.delete("k\x01").unwrap();
+    p.compact(..).unwrap();
+    let p = db.partition_with("p", tiny().level0_tables(100).hooks(provider.hooks())).unwrap();
+    let text = p.explain(b"k").unwrap().to_string();
+    assert!(text.contains("the next compaction of the table makes it"), "{text}");
+    let text = p.scrub(ScrubOptions::new()).unwrap().to_string();
+    assert!(text.starts_with("partition \"p\": no damage; "), "{text}");
     drop(p);
     db.close().unwrap();
 

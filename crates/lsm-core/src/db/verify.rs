@@ -41,12 +41,15 @@ pub type VerifyMark = SweepMark;
 #[non_exhaustive]
 pub struct VerifyReport {
     damage: Vec<Damage>,
-    /// Files that were read to their end.
+    /// Files that were read. One that is missing, or cannot be opened, is not among them.
     pub files: u64,
-    /// Bytes of them.
+    /// Bytes of them that were read.
     pub bytes: u64,
-    /// Entries of the tables among them, hidden ones too, and operations in the log.
+    /// Entries of the tables among them, and operations in the log. Hidden entries, and those of
+    /// blocks that do not verify, are not counted.
     pub entries: u64,
+    /// Hidden entries of the tables among them, as those of metadata.
+    pub hidden: u64,
     /// Where to go on, if the run was stopped; `None` if it came to its end. A run that was
     /// stopped before its first file was done and began at the front has the mark before all.
     pub mark: Option<SweepMark>,
@@ -67,7 +70,7 @@ impl VerifyReport {
 
 impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let VerifyReport { files, bytes, entries, .. } = self;
+        let VerifyReport { files, bytes, entries, hidden, .. } = self;
         let places = self.damage.len();
         let found = match places {
             0 => "no damage".to_owned(),
@@ -75,6 +78,9 @@ impl fmt::Display for VerifyReport {
             _ => format!("damage in {places} places"),
         };
         write!(f, "{found}; {files} files, {bytes} bytes, {entries} entries read")?;
+        if *hidden > 0 {
+            write!(f, ", and {hidden} hidden ones")?;
+        }
         if let Some(mark) = self.mark {
             write!(f, "; stopped, go on behind {mark}")?;
         }
@@ -96,14 +102,25 @@ struct Run<'a> {
     fs: Uncached,
     sweep: Sweep<'a>,
     is_stopped: bool,
+    // What was found so far.
     damage: Vec<Damage>,
+    read: Read,
+}
+
+/// How much was read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
+    files: u64,
+    bytes: u64,
     entries: u64,
+    hidden: u64,
 }
 
 impl Run<'_> {
     /// Notes that `bytes` more were read, and waits as long as the limit asks for; an error if the
     /// caller wants no more. Whoever sees it asks `is_stopped`.
     fn advance(&mut self, bytes: u64) -> Result<()> {
+        self.read.bytes += bytes;
         if self.sweep.advance(bytes, || self.db.check_not_closed())? {
             return Ok(());
         }
@@ -113,15 +130,22 @@ impl Run<'_> {
 
     /// Reads one file. What it found counts only if it came to the end.
     fn unit(&mut self, unit: &Unit) -> Result<(), Halt> {
-        let (damage, entries) = (self.damage.len(), self.entries);
+        let damage = self.damage.len();
+        let read = self.read;
         let done = self.check_unit(unit);
         // What a closed database says of its files may be another process's doing.
-        let done = done.and_then(|()| self.db.check_not_closed());
-        done.map_err(|error| {
-            self.damage.truncate(damage);
-            self.entries = entries;
-            if self.is_stopped { Halt::Stopped } else { Halt::Failed(error) }
-        })
+        let done = done.and_then(|is_read| self.db.check_not_closed().map(|()| is_read));
+        match done {
+            Ok(is_read) => {
+                self.read.files += u64::from(is_read);
+                Ok(())
+            }
+            Err(error) => {
+                self.damage.truncate(damage);
+                self.read = read;
+                Err(if self.is_stopped { Halt::Stopped } else { Halt::Failed(error) })
+            }
+        }
     }
 }
 
@@ -148,7 +172,7 @@ impl DbInner {
             sweep: Sweep::new(options, start, self.background.clock().clone())?,
             is_stopped: false,
             damage: self.lost(),
-            entries: 0,
+            read: Read::default(),
         };
         let mut units = self.plan_verify()?;
         run.sweep.plan(&mut units, |unit| (unit.number, unit.bytes));
@@ -159,7 +183,7 @@ impl DbInner {
                 Ok(()) => {}
                 Err(Halt::Stopped) => {
                     let mark = run.sweep.mark();
-                    return Ok(run.report(bytes, Some(mark)));
+                    return Ok(run.report(Some(mark)));
                 }
                 Err(Halt::Failed(error)) => return Err(error),
             }
@@ -167,18 +191,13 @@ impl DbInner {
             run.sweep.finish_file(unit.number, bytes);
         }
         run.sweep.finish();
-        Ok(run.report(bytes, None))
+        Ok(run.report(None))
     }
 }
 
 impl Run<'_> {
-    fn report(self, bytes: u64, mark: Option<SweepMark>) -> VerifyReport {
-        VerifyReport {
-            damage: self.damage,
-            files: self.sweep.progress().files_done,
-            bytes,
-            entries: self.entries,
-            mark,
-        }
+    fn report(self, mark: Option<SweepMark>) -> VerifyReport {
+        let Read { files, bytes, entries, hidden } = self.read;
+        VerifyReport { damage: self.damage, files, bytes, entries, hidden, mark }
     }
 }

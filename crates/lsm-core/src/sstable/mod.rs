@@ -59,7 +59,7 @@ pub use properties::SstProperties;
 pub use raw::{RawIter, RawMode};
 pub use reader::SstReader;
 pub use table_block::{BlockCheck, EntryAt, Hidden, OpenTable, TableBlock};
-pub use verify::{Expected, TableDamage};
+pub use verify::{Expected, TableDamage, TableFindings};
 pub use writer::SstWriter;
 
 use crate::codec::checksum128;

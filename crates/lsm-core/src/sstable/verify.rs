@@ -58,13 +58,25 @@ pub struct TableDamage {
     pub error: Error,
 }
 
+/// What was found in a table.
+#[derive(Clone, Debug, Default)]
+pub struct TableFindings {
+    /// All damage, bytes that cannot be read among it.
+    pub damage: Vec<TableDamage>,
+    /// Visible entries that were read.
+    pub entries: u64,
+    /// Hidden entries that were read.
+    pub hidden: u64,
+}
+
 impl SstReader {
     /// Checks the whole file: each checksum and the file hash over them, that blocks lie one
     /// behind the other, the order of all keys, separators, bloom, and counts, ranges and bounds
     /// in the properties and, if given, in the manifest. `progress` is told the bytes of each
     /// block behind it, and may end the walk with an error.
     ///
-    /// Returns all damage that it found, bytes that cannot be read among it.
+    /// Returns all damage that it found, and how many entries it read: those of a damaged block are
+    /// not counted.
     ///
     /// # Errors
     /// Only those of `progress`.
@@ -75,7 +87,7 @@ impl SstReader {
         &self,
         expected: Option<&Expected>,
         progress: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<Vec<TableDamage>> {
+    ) -> Result<TableFindings> {
         let mut verify = Verify {
             reader: self,
             source: self.source(),
@@ -89,7 +101,9 @@ impl SstReader {
             seen: Seen::default(),
         };
         verify.run(expected)?;
-        Ok(verify.damage)
+        let Verify { damage, seen, .. } = verify;
+        let (entries, hidden) = (seen.properties.entries(), seen.properties.hidden);
+        Ok(TableFindings { damage, entries, hidden })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::db::DbInner;
 use crate::error::{Damage, Error, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::sstable::{Expected, SstReader, TableDamage};
+use crate::sstable::{Expected, SstReader, TableDamage, TableFindings};
 use crate::types::{Epoch, FileNo, PartitionId};
 use crate::version::{Bounds, Table, check_generation, recover};
 use crate::wal::{
@@ -107,26 +107,50 @@ impl DbInner {
 }
 
 impl Run<'_> {
-    pub(super) fn check_unit(&mut self, unit: &Unit) -> Result<()> {
+    /// Reads a file; `false` if there is none to be read.
+    pub(super) fn check_unit(&mut self, unit: &Unit) -> Result<bool> {
         match &unit.kind {
             UnitKind::Table { partition, level, table } => {
                 self.check_table(partition, *level, table)
             }
             UnitKind::Segment { epoch, begun } => {
                 let found = self.damage.len();
-                self.check_segment(unit.number, *epoch, *begun)?;
+                let is_read = self.check_segment(unit.number, *epoch, *begun)?;
                 // Deleted segments leave the version before they leave the folder.
                 if self.damage.len() > found && !self.is_live(unit.number)? {
                     self.damage.truncate(found);
                 }
-                Ok(())
+                Ok(is_read)
             }
             UnitKind::Manifest => self.check_manifest(unit.bytes),
         }
     }
 
-    fn check_table(&mut self, partition: &str, level: usize, table: &Table) -> Result<()> {
-        let context = &self.db.tables;
+    fn check_table(&mut self, partition: &str, level: usize, table: &Table) -> Result<bool> {
+        // The file as it is now, then what was opened in better days: with its index, damage of
+        // the index on disk does not hide the rest. A file whose name is gone is not read through
+        // an old handle: those bytes are nobody's any more.
+        let refused = match table.open_apart(&self.db.tables) {
+            Ok(reader) => {
+                let found = self.read_table(&reader, table)?;
+                self.take_table(found, partition, level, table);
+                return Ok(true);
+            }
+            Err(refused) => refused,
+        };
+        let opened = table.opened().filter(|_| !self.is_gone(&table.path(&self.db.tables)));
+        let mut found = match opened {
+            Some(reader) => self.read_table(reader, table)?,
+            None => TableFindings::default(),
+        };
+        if found.damage.is_empty() {
+            found.damage.push(whole_table(refused));
+        }
+        self.take_table(found, partition, level, table);
+        Ok(opened.is_some())
+    }
+
+    fn read_table(&mut self, reader: &SstReader, table: &Table) -> Result<TableFindings> {
         let meta = &table.meta;
         // What the manifest calls a bound, and is none of the entries, cannot be held against them.
         let expected = (meta.bounds == Bounds::INCLUSIVE).then(|| Expected {
@@ -138,24 +162,21 @@ impl Run<'_> {
             tombstones: meta.tombstones,
             hidden: meta.hidden,
         });
-        let mut read =
-            |reader: &SstReader| reader.verify(expected.as_ref(), &mut |bytes| self.advance(bytes));
-        let path = table.path(context);
-        // The file as it is now, then what was opened in better days: with its index, damage of
-        // the index on disk does not hide the rest.
-        let found = match (table.open_apart(context), table.opened()) {
-            (Ok(reader), _) => read(&reader)?,
-            (Err(refused), None) => vec![whole_table(refused)],
-            (Err(refused), Some(reader)) => {
-                let mut found = read(reader)?;
-                if found.is_empty() {
-                    found.push(whole_table(refused));
-                }
-                found
-            }
-        };
-        self.entries += meta.entries + meta.hidden;
-        self.damage.extend(found.into_iter().map(|found| {
+        reader.verify(expected.as_ref(), &mut |bytes| self.advance(bytes))
+    }
+
+    fn is_gone(&self, path: &Path) -> bool {
+        let opened = self.fs.open_read(path);
+        opened.is_err_and(|error| is_not_found(&error))
+    }
+
+    /// Notes what was found in a table.
+    fn take_table(&mut self, found: TableFindings, partition: &str, level: usize, table: &Table) {
+        let meta = &table.meta;
+        let path = table.path(&self.db.tables);
+        self.read.entries += found.entries;
+        self.read.hidden += found.hidden;
+        self.damage.extend(found.damage.into_iter().map(|found| {
             let mut damage = Damage::of(&found.error, &path);
             damage.partition.get_or_insert_with(|| partition.to_owned());
             damage.level = Some(level);
@@ -167,23 +188,27 @@ impl Run<'_> {
             damage.keys = Some((begins, ends.min(last.to_vec())));
             damage
         }));
-        Ok(())
     }
 
     fn is_live(&self, segment: FileNo) -> Result<bool> {
         Ok(self.db.catalog.edit()?.current().log_segments.contains_key(&segment))
     }
 
-    fn check_segment(&mut self, number: FileNo, epoch: Epoch, begun: Option<Begun>) -> Result<()> {
+    fn check_segment(
+        &mut self,
+        number: FileNo,
+        epoch: Epoch,
+        begun: Option<Begun>,
+    ) -> Result<bool> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.dir);
         let file = match self.fs.open_read(&path) {
             Ok(file) => file,
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
-                return Ok(());
+                return Ok(false);
             }
         };
-        let Some(Begun { header, end }) = begun else { return Ok(()) };
+        let Some(Begun { header, end }) = begun else { return Ok(true) };
         let mut found = Vec::new();
         let mut operations = 0;
         match SegmentHeader::read(&*file, &path) {
@@ -224,9 +249,9 @@ impl Run<'_> {
             }
             found.push(error);
         }
-        self.entries += operations;
+        self.read.entries += operations;
         self.damage.extend(found.iter().map(|error| Damage::of(error, &path)));
-        Ok(())
+        Ok(true)
     }
 
     fn partition_name(&self, id: PartitionId) -> Option<Arc<str>> {
@@ -235,16 +260,20 @@ impl Run<'_> {
     }
 
     /// Reads the present generation, and what recovery would make of all that are there.
-    fn check_manifest(&mut self, bytes: u64) -> Result<()> {
+    fn check_manifest(&mut self, bytes: u64) -> Result<bool> {
         let (fs, dir) = (&self.fs, &self.db.dir);
         // I/O under this lock as in every append: only flushes and compactions that want to
         // install something wait for it, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;
         let (name, written) = versions.generation();
         let path = name.path(dir);
+        let mut is_read = true;
         let mut found = match check_generation(fs, dir, name, written) {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
-            Err(error) => vec![missing(&error, &path, "the manifest is missing")],
+            Err(error) => {
+                is_read = false;
+                vec![missing(&error, &path, "the manifest is missing")]
+            }
         };
         if found.is_empty() {
             let names = fs.list(dir, "")?;
@@ -270,7 +299,10 @@ impl Run<'_> {
         }
         drop(versions);
         self.damage.extend(found);
-        self.advance(bytes)
+        if is_read {
+            self.advance(bytes)?;
+        }
+        Ok(is_read)
     }
 }
 
@@ -286,10 +318,14 @@ fn missing_manifest(path: &Path) -> Damage {
 
 /// Why a file cannot be opened or read, where its absence says `what`.
 fn missing(error: &Error, path: &Path, what: &str) -> Damage {
-    match error.io_source().map(io::Error::kind) {
-        Some(io::ErrorKind::NotFound) => Damage::of(&Error::corruption(path, None, what), path),
-        _ => Damage::of(error, path),
+    match is_not_found(error) {
+        true => Damage::of(&Error::corruption(path, None, what), path),
+        false => Damage::of(error, path),
     }
+}
+
+fn is_not_found(error: &Error) -> bool {
+    error.io_source().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
 }
 
 /// How many operations a section holds, if it holds as many as it says.

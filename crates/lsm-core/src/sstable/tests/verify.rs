@@ -59,7 +59,7 @@ fn expected(summary: &SstSummary) -> Expected {
 }
 
 fn verify(reader: &SstReader, expected: Option<&Expected>) -> Vec<TableDamage> {
-    reader.verify(expected, &mut |_| Ok(())).unwrap()
+    reader.verify(expected, &mut |_| Ok(())).unwrap().damage
 }
 
 /// Returns what verify says of a file that opens.
@@ -74,11 +74,13 @@ fn verify_reads_the_whole_file_and_finds_nothing_wrong_in_a_sound_one() {
         let (bytes, summary) = written(compression, index_bytes_max);
         let reader = open(&bytes, None).unwrap();
         let mut total = 0;
-        let damage = reader.verify(Some(&expected(&summary)), &mut |bytes| {
+        let found = reader.verify(Some(&expected(&summary)), &mut |bytes| {
             total += bytes;
             Ok(())
         });
-        assert!(damage.unwrap().is_empty());
+        let found = found.unwrap();
+        assert!(found.damage.is_empty());
+        assert_eq!((found.entries, found.hidden), (summary.entries, summary.hidden));
         assert_eq!(total, bytes.len() as u64);
         let ended = reader.verify(None, &mut |_| Err(Error::new(ErrorKind::Closed, "stop")));
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
