@@ -41,7 +41,7 @@ pub use place::ingest_level;
 pub use rules::{KeyBelow, Survival, Verdict};
 pub use run::{Merge, RunContext};
 pub use split::Split;
-pub use stages::{Inject, Patches, Stages, place_of};
+pub use stages::{Patches, Stages, place_of};
 pub use survivors::{JobIter, JobOutcome};
 
 use crate::types::FileNo;

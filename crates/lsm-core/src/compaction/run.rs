@@ -175,7 +175,7 @@ impl<'a> Merge<'a> {
             readable.iter().flat_map(|(level, tables)| tables.iter().map(|it| (*level, it)));
         let inputs = input_tables(tables, context)?;
         let judges = Judges::new(factory.clone(), sources, findings.clone(), inputs);
-        Ok(Some(Arc::new(judges)))
+        Ok(Some(Arc::new(judges.struck_by(stages.inject.cloned()))))
     }
 
     fn input_tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {

@@ -4,10 +4,11 @@
 //! `survivors.rs`. The order of the stages is that of `crate::hooks`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::hooks::{
-    CompactionFilter, Decision, Entry, Job, Origin, OwnedEntry, PartitionHooks, Patch, Properties,
+    CompactionFilter, Decision, Entry, Inject, Job, Origin, PartitionHooks, Patch, Properties,
 };
 use crate::types::SeqNo;
 
@@ -19,9 +20,6 @@ pub fn place_of(at: Origin) -> Origin {
     Origin { block_verified: true, ..at }
 }
 
-/// Changes entries between reading and writing: memory faults, for tests.
-pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
-
 /// The hooks of one job.
 pub struct Stages<'a> {
     pub(super) hooks: &'a PartitionHooks,
@@ -30,7 +28,7 @@ pub struct Stages<'a> {
     /// What deciding filters respect: the registered ones alone.
     registered: &'a [SeqNo],
     pub(super) patches: &'a Patches,
-    pub(super) inject: Option<&'a Inject>,
+    pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
 }
@@ -43,7 +41,7 @@ impl<'a> Stages<'a> {
         snapshots: &'a [SeqNo],
         registered: &'a [SeqNo],
         patches: &'a Patches,
-        inject: Option<&'a Inject>,
+        inject: Option<&'a Arc<Inject>>,
     ) -> Stages<'a> {
         let (deciding, sealing) = (Vec::new(), None);
         Stages { hooks, snapshots, registered, patches, inject, deciding, sealing }

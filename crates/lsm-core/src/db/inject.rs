@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::compaction::Inject;
+use crate::hooks::Inject;
 
 /// Where an encoded section is in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) type InjectInMemory = dyn Fn(InMemory, &mut Vec<u8>) + Send + Sync;
 #[derive(Default)]
 pub(super) struct Injections {
     /// Between the reading and the writing of a job.
-    pub(super) entries: Option<Box<Inject>>,
+    pub(super) entries: Option<Arc<Inject>>,
     pub(super) sections: Option<Box<InjectInMemory>>,
 }
 

@@ -120,7 +120,7 @@ impl DbInner {
                 &snapshots.respected,
                 &snapshots.registered,
                 &patches,
-                self.inject.entries.as_deref(),
+                self.inject.entries.as_ref(),
             );
             let sources = self.judge_sources(view);
             let tables = &self.tables;

@@ -135,7 +135,7 @@ impl Builder {
         mut self,
         inject: impl Fn(Origin, &mut OwnedEntry) + Send + Sync + 'static,
     ) -> Builder {
-        self.inject.entries = Some(Box::new(inject));
+        self.inject.entries = Some(Arc::new(inject));
         self
     }
 

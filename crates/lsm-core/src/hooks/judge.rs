@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Entry, Fault, OwnedEntry};
+use super::{Entry, Fault, Origin, OwnedEntry};
 use crate::error::Result;
 use crate::types::{FileNo, Gap, SeqNo};
 
@@ -211,6 +211,9 @@ impl JobFindings {
         found.gaps.iter().any(|gap| *gap.from <= *key && *key <= *gap.to)
     }
 }
+
+/// Changes entries between reading and writing: faults of memory, for the tests of what finds them.
+pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
 
 /// Where the judges of a job may look beside the table itself.
 pub trait JudgeSources: Send + Sync {

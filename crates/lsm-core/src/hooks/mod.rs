@@ -40,7 +40,7 @@ pub use judge::{
 pub use store::{PendingHandle, ValueStore};
 
 pub(crate) use guarded::{catch, guarded_filter, guarded_store};
-pub(crate) use judge::{Findings, JobFindings};
+pub(crate) use judge::{Findings, Inject, JobFindings};
 
 use crate::types::{EntryKind, FileNo, SeqNo};
 

@@ -11,6 +11,7 @@
 
 mod decode;
 mod mend;
+mod strike;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use super::reader::SstReader;
 use super::stored::{Access, Extent, Payload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    BlockVerdict, Entry, Fault, JobFindings, JudgedTable, Mended, Origin, Piece, TableJudge,
-    Vouched, catch,
+    BlockVerdict, Entry, Fault, Inject, JobFindings, JudgedTable, Mended, Origin, Piece,
+    TableJudge, Vouched, catch,
 };
 use crate::iter::InternalIter;
 use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
@@ -38,6 +39,8 @@ pub struct JudgedBy {
     pub table: JudgedTable,
     /// Those of the job.
     pub findings: JobFindings,
+    /// Faults of memory that strike hidden entries before they are judged, for tests.
+    pub inject: Option<Arc<Inject>>,
 }
 
 /// The sound entry that a gap begins behind.
@@ -221,6 +224,10 @@ impl JudgedIter {
             let seq = self.by.table.global_seq.unwrap_or(stored_seq);
             let entry = Entry { key, seq, stored_seq, kind, value, hidden: false };
             let note = match &slot.hidden {
+                Some(hidden) if self.by.inject.is_some() => {
+                    let struck = self.struck(at, &self.bytes[hidden.clone()]);
+                    self.by.judge.entry(&entry, Some(&struck))
+                }
                 Some(hidden) => self.by.judge.entry(&entry, Some(&self.bytes[hidden.clone()])),
                 None => {
                     let apart = hidden_apart(&self.reader, key, stored_seq);

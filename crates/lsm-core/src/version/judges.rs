@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::SstMeta;
 use crate::error::{Error, Result};
 use crate::hooks::{
-    CompactionFilterFactory, InputTable, JobFindings, JudgeSources, JudgedTable, TableJudge,
+    CompactionFilterFactory, Inject, InputTable, JobFindings, JudgeSources, JudgedTable, TableJudge,
 };
 use crate::sstable::JudgedBy;
 use crate::types::FileNo;
@@ -17,6 +17,7 @@ pub struct Judges {
     sources: Arc<dyn JudgeSources>,
     findings: JobFindings,
     inputs: HashMap<FileNo, InputTable>,
+    inject: Option<Arc<Inject>>,
 }
 
 impl Judges {
@@ -28,7 +29,13 @@ impl Judges {
         inputs: impl IntoIterator<Item = InputTable>,
     ) -> Judges {
         let inputs = inputs.into_iter().map(|input| (input.file, input)).collect();
-        Judges { factory, sources, findings, inputs }
+        Judges { factory, sources, findings, inputs, inject: None }
+    }
+
+    /// With faults of memory that strike hidden entries before they are judged.
+    #[must_use]
+    pub fn struck_by(self, inject: Option<Arc<Inject>>) -> Judges {
+        Judges { inject, ..self }
     }
 
     fn judge(&self, meta: &SstMeta) -> Result<Option<Box<dyn TableJudge>>> {
@@ -47,7 +54,12 @@ impl Judges {
             let what = format!("table {} has no judge", meta.file);
             Error::new(crate::ErrorKind::InvalidArgument, what)
         })?;
-        Ok(JudgedBy { judge, table: judged_table(meta), findings: self.findings.clone() })
+        Ok(JudgedBy {
+            judge,
+            table: judged_table(meta),
+            findings: self.findings.clone(),
+            inject: self.inject.clone(),
+        })
     }
 }
 
