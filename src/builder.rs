@@ -109,9 +109,32 @@ impl Builder {
         self
     }
 
+    /// Sets whether nothing is written: no file is made, changed or removed, and no background
+    /// thread runs. For a full disk, a read-only medium, a folder without permission to write, or a
+    /// copy that is to stay as it is. Default: `false`.
+    ///
+    /// Readers see what they would see after an open for writing: what the log holds is replayed
+    /// into memory. Every write, and every call that would write to the folder, fails with
+    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly); [`Partition::export`] to another folder
+    /// works, and brings the data from a full disk to another one.
+    ///
+    /// Several handles and processes may read at once. While one does, opening for writing is
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked), and the other way round. Where the file
+    /// `LOCK` is missing or may not be opened, nobody is kept out; do not write elsewhere then.
+    ///
+    /// [`Partition::export`]: crate::Partition::export
+    pub fn read_only(mut self, is_read_only: bool) -> Builder {
+        self.engine = self.engine.read_only(is_read_only);
+        self
+    }
+
     /// Opens the database. Creates the folder and the database if there is nothing.
     ///
     /// # Errors
+    /// With [`Builder::read_only`]: [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded)
+    /// if the log takes more memory than four times [`Options::write_buffer_bytes`];
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) with
+    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no database.
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for an option out of its
     /// range; otherwise as [`Db::open`].
     ///

@@ -2,8 +2,8 @@
 //!
 //! A script runs once; before each mutating operation images of what a cut could leave are taken
 //! (and after the last one), and each is opened. It must hold a prefix of what was committed, over
-//! all partitions, with everything that was durable; no file too many; and go on. `SEED=` repeats
-//! a run. Of the rows of known bugs these scripts pass through: torn and reordered logs over
+//! all partitions, with everything that was durable; no file too many; and go on. Some are opened
+//! read-only first, and must show the same. `SEED=` repeats a run. Of the rows of known bugs these scripts pass through: torn and reordered logs over
 //! segment switches (holes between segments, a bad record in a segment that is not the last),
 //! batches over partitions with one of them flushed, a log that is given back while another
 //! partition needs it, opening and crashing again before anything is written, file numbers after a
@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex};
 use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs};
 use testkit::Rng;
 
-use crate::sim::oracle::{Seen, check_files, check_goes_on, check_prefix, guarded, reopen};
+use crate::sim::oracle::{
+    Seen, check_files, check_goes_on, check_prefix, guarded, observe_read_only, reopen,
+};
 use crate::sim::script::{UNLOGGED, Variant, Writer, variants};
 use crate::sim::{Moment, Passed, Truth, World, open, told};
 
@@ -86,6 +88,7 @@ fn copy(mem: &MemFs) -> MemFs {
 struct Counts {
     images: AtomicU64,
     in_recovery: AtomicU64,
+    read_only: AtomicU64,
     passed: Mutex<Passed>,
 }
 
@@ -144,11 +147,17 @@ fn check_image(
 ) -> Result<(), String> {
     let settle = rng.chance(1, 4);
     let untouched = again.then(|| copy(&image.mem));
+    let reads_first = rng.chance(1, 4);
     let seen = guarded(|| {
+        let shown = if reads_first { observe_read_only(variant, &image.mem)? } else { None };
         let seen = check_goes_on(variant, &image.mem, settle)?;
         check_prefix(&world.truth(), &image.moment, &seen)?;
+        if shown.is_some_and(|shown| shown != seen) {
+            return Err("opened read-only it shows another state".to_owned());
+        }
         Ok(seen)
     })?;
+    counts.read_only.fetch_add(reads_first.into(), Ordering::Relaxed);
     counts.images.fetch_add(1, Ordering::Relaxed);
     match untouched {
         Some(mem) => cut_recovery(variant, &mem, &image.moment, &seen, 2, rng, counts),
@@ -284,9 +293,14 @@ fn every_cut_leaves_a_prefix_that_goes_on() {
     let images = counts.images.load(Ordering::Relaxed);
     let in_recovery = counts.in_recovery.load(Ordering::Relaxed);
     let passed = *counts.passed.lock().unwrap();
-    println!("{images} images, {in_recovery} more while recovering, {passed:?}, SEED={seed}");
+    let read_only = counts.read_only.load(Ordering::Relaxed);
+    println!(
+        "{images} images ({read_only} read-only too), {in_recovery} more while recovering, \
+         {passed:?}, SEED={seed}"
+    );
     if std::env::var("VARIANT").is_err() {
         assert!(images >= 20_000 && in_recovery >= 5_000, "too few: {images}, {in_recovery}");
+        assert!(read_only >= 4_000, "too few: {read_only}");
         assert!(passed.flushes > 100 && passed.compactions > 100 && passed.moves > 5);
         assert!(passed.wal_segments_most > 3 && passed.tables_most > 6, "{passed:?}");
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-use lsm_core::fs::{CrashOutcome, MemFs};
+use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
 use testkit::Rng;
 
@@ -26,6 +26,29 @@ fn open(folder: &Path) -> siltstone::Result<Db> {
         .wal_bytes_max(64 << 10)
         .cache_bytes(1 << 20);
     Db::builder(folder).options(options).open()
+}
+
+/// What the store shows when nothing may be written, and the names in its folder, which stay.
+fn shown_read_only(folder: &Path) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let names = || OsFs.list(folder, "").unwrap();
+    let before = names();
+    let db = Db::builder(folder).read_only(true).open().unwrap();
+    let shown = everything(&db);
+    db.close().unwrap();
+    assert_eq!(names(), before);
+    shown
+}
+
+fn everything(db: &Db) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let mut all = Vec::new();
+    for name in db.partition_names() {
+        let partition = db.partition(&name).unwrap();
+        for entry in partition.iter() {
+            let (key, value) = entry.unwrap();
+            all.push((name.clone(), key.to_vec(), value.to_vec()));
+        }
+    }
+    all
 }
 
 fn slot_key(writer: usize, number: u64) -> String {
@@ -160,7 +183,12 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
         if round % 3 == 2 {
             continue; // The next writer recovers from what two kills left.
         }
+        // Before the first open is through there may be no database yet.
+        let shown = (total > 0).then(|| shown_read_only(dir.path()));
         let db = open(dir.path()).unwrap();
+        if let Some(shown) = shown {
+            assert!(everything(&db) == shown, "round {round}: read-only shows another state");
+        }
         for (writer, acked) in acks.iter_mut().enumerate() {
             let found = check_writer(&db, writer);
             let allowed = *acked..=*acked + killed;

@@ -24,6 +24,7 @@ mod metahive;
 mod model;
 mod panics;
 mod partitions;
+mod read_only;
 mod regressions;
 mod resume;
 mod shelf;

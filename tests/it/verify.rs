@@ -253,6 +253,10 @@ impl Fs for Paged {
         self.cache.try_lock(path)
     }
 
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.cache.try_lock_shared(path)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.cache.free_bytes(dir)
     }

@@ -53,7 +53,7 @@ pub(crate) struct PartitionsArgs {
 
 /// Lists the partitions.
 pub(crate) fn partitions(args: &PartitionsArgs) -> Result<(), Failure> {
-    let existing = Existing::open(&args.database)?;
+    let existing = Existing::open_to_read(&args.database)?;
     let mut out = Output::new(args.json);
     for name in engine::partition_names(&existing.db) {
         out.line(&name, &json!({ "partition": name }))?;

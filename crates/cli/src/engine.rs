@@ -3,17 +3,22 @@
 //! Everything that several subcommands ask of the facade goes through here, so that they agree on
 //! what "not there" means.
 //!
-//! Invariant: [`Existing::open`] never creates a database, [`Existing::partition`] never creates
-//! a partition.
+//! Invariants:
+//! 1. [`Existing::open`] and [`Existing::open_to_read`] never create a database,
+//!    [`Existing::partition`] never creates a partition.
+//! 2. Damage is never a reason to open read-only: what recovery refuses is told.
 
 use std::path::{Path, PathBuf};
 
-use siltstone::{Db, Durability, ErrorKind, Partition, Result, Slice};
+use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Result, Slice};
 
-use crate::output::Failure;
+use crate::output::{Failure, note};
 
 /// Name of the partition that always exists.
 const DEFAULT_PARTITION: &str = "default";
+
+/// A write buffer for reading alone: a quarter of what the log may take in memory.
+const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 
 /// Which database, which partition, how to print: the same for every subcommand on one.
 #[derive(Debug, clap::Args)]
@@ -37,12 +42,33 @@ pub(crate) struct Existing {
 impl Existing {
     /// Opens the database at `path`; refuses if there is none.
     pub(crate) fn open(path: &Path) -> Result<Existing, Failure> {
-        // Opening would make one.
-        if !path.is_dir() || !holds_database(path)? {
-            return Err(Failure::NotFound(format!("no database in {}", path.display())));
-        }
+        Existing::check(path)?;
         let db = Db::open(path)?;
         Ok(Existing { db, path: path.to_owned() })
+    }
+
+    /// Opens the database at `path` for a command that reads. Where nothing can be written, it is
+    /// opened read-only, and standard error says so.
+    pub(crate) fn open_to_read(path: &Path) -> Result<Existing, Failure> {
+        Existing::check(path)?;
+        let db = match Db::open(path) {
+            Err(error) if is_unwritable(&error) => {
+                note(format_args!("siltstone: reading without writing, because {error}"));
+                // What the log holds has to be in memory, however large its writer's buffer was.
+                let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
+                Db::builder(path).options(options).read_only(true).open()?
+            }
+            opened => opened?,
+        };
+        Ok(Existing { db, path: path.to_owned() })
+    }
+
+    /// Refuses if there is no database: opening would make one.
+    fn check(path: &Path) -> Result<(), Failure> {
+        if path.is_dir() && holds_database(path)? {
+            return Ok(());
+        }
+        Err(Failure::NotFound(format!("no database in {}", path.display())))
     }
 
     /// The partition `name`; refuses if there is none.
@@ -54,6 +80,18 @@ impl Existing {
             }
             opened => Ok(opened?),
         }
+    }
+}
+
+/// Returns whether a database did not open because nothing can be written: no space, no permission,
+/// or a read-only medium.
+fn is_unwritable(error: &Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    let source = error.io_source().map(std::io::Error::kind);
+    match error.kind() {
+        ErrorKind::NoSpace => true,
+        ErrorKind::Io => matches!(source, Some(PermissionDenied | ReadOnlyFilesystem)),
+        _ => false,
     }
 }
 
@@ -133,6 +171,23 @@ pub(crate) fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn denied() -> std::io::Error {
+        std::io::ErrorKind::PermissionDenied.into()
+    }
+
+    #[test]
+    fn damage_is_no_reason_to_read_without_writing() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert!(is_unwritable(&Error::io("create", Path::new("a"), full)));
+        assert!(is_unwritable(&Error::io("create", Path::new("a"), denied())));
+        let damaged = Error::corruption("a", 1, "bad");
+        assert!(!is_unwritable(&damaged));
+        let around = Error::io("read", Path::new("a"), denied());
+        assert!(!is_unwritable(&Error::because(ErrorKind::Corruption, "bad", around)));
+        let lost = std::io::Error::from(std::io::ErrorKind::NotFound);
+        assert!(!is_unwritable(&Error::io("open", Path::new("a"), lost)));
+    }
 
     #[test]
     fn files_of_a_database_are_told_from_others() {

@@ -63,7 +63,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         bytes.optional(args.from.as_ref())?.map_or(Bound::Unbounded, Bound::Included),
         bytes.optional(args.to.as_ref())?.map_or(Bound::Unbounded, Bound::Excluded),
     );
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
     let summary = progress::during(
         "exporting",

@@ -28,7 +28,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
     let explanation = partition.explain(&key)?;
     let mut out = Output::new(args.target.json);

@@ -55,7 +55,7 @@ impl Shape {
 
 /// Shows the levels of every partition.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open(&args.database)?;
+    let existing = Existing::open_to_read(&args.database)?;
     let mut shapes = Vec::new();
     for name in partition_names(&existing.db) {
         let walk = existing.partition(&name)?.walk()?;

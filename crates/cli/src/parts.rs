@@ -81,7 +81,7 @@ impl Part {
 
 /// The database, or why it does not open if that is damage.
 pub(crate) fn open(path: &Path) -> Result<Result<Existing, Damage>, Failure> {
-    match Existing::open(path) {
+    match Existing::open_to_read(path) {
         Ok(existing) => Ok(Ok(existing)),
         Err(Failure::Engine(error)) => match error.damage() {
             Some(damage) => Ok(Err(damage.clone())),

@@ -26,7 +26,7 @@ pub(crate) struct GetArgs {
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database)?;
     let value = existing.partition(&args.target.partition)?.get(&key)?;
     let value = value.ok_or_else(|| Failure::NotFound(format!("no key {}", bytes.text(&key))))?;
 
@@ -74,7 +74,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
     let from = bytes.optional(args.from.as_ref())?;
     let to = bytes.optional(args.to.as_ref())?;
 
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
     let entries = match prefix {
         Some(prefix) => engine::entries_with_prefix(&partition, &prefix),
@@ -105,7 +105,7 @@ pub(crate) struct CountArgs {
 
 /// Prints how many entries there are.
 pub(crate) fn count(args: &CountArgs) -> Result<(), Failure> {
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database)?;
     let count = engine::count(&existing.partition(&args.target.partition)?)?;
     let mut out = Output::new(args.target.json);
     out.line(count, &json!({ "count": count }))?;

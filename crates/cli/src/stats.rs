@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 /// Prints what the engine says of itself.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open(&args.database)?;
+    let existing = Existing::open_to_read(&args.database)?;
     let mut out = Output::new(args.json);
     let most = if args.watch.is_some() { args.count.unwrap_or(u64::MAX) } else { 1 };
     for round in 0..most {

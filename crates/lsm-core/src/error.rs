@@ -39,8 +39,9 @@ pub enum ErrorKind {
     WouldStall,
     /// The partition does not exist, or was dropped.
     PartitionNotFound,
-    /// The store takes no writes after a failed sync of its log, which the source names, until it
-    /// has written what it holds in memory to new files; it does so by itself.
+    /// The store takes no writes: it was opened read-only, or a sync of its log failed, which the
+    /// source names. In the second case it takes writes again when it has written what it holds in
+    /// memory to new files, which it does by itself.
     ReadOnly,
     /// The database was closed.
     Closed,
@@ -184,6 +185,11 @@ impl Error {
     /// A limit was passed: `what` of `got`, where at most `limit` is allowed.
     pub fn limit(what: &str, got: u64, limit: u64) -> Self {
         Self::new(ErrorKind::LimitExceeded, format!("{what} is {got}, the limit is {limit}"))
+    }
+
+    /// A write to a database that was opened read-only.
+    pub(crate) fn read_only() -> Self {
+        Self::new(ErrorKind::ReadOnly, "the database was opened read-only")
     }
 
     /// This error, told at another place: same kind and damage, `message` in front.
@@ -330,6 +336,7 @@ impl From<Error> for io::Error {
             (None, ErrorKind::NoSpace) => io::ErrorKind::StorageFull,
             (None, ErrorKind::Corruption) => io::ErrorKind::InvalidData,
             (None, ErrorKind::Locked) => io::ErrorKind::ResourceBusy,
+            (None, ErrorKind::ReadOnly) => io::ErrorKind::ReadOnlyFilesystem,
             (None, ErrorKind::LimitExceeded) => io::ErrorKind::InvalidInput,
             (None, ErrorKind::InvalidArgument) => io::ErrorKind::InvalidInput,
             (None, ErrorKind::ReservedKey) => io::ErrorKind::InvalidInput,

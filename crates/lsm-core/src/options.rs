@@ -120,6 +120,12 @@ fn at_most(name: &str, got: u64, most: u64) -> Result<()> {
 }
 
 impl Options {
+    /// Memory that all memtables may take: one write buffer that takes writes, and at three sealed
+    /// ones writes stop.
+    pub(crate) fn memtable_bytes_max(&self) -> u64 {
+        self.write_buffer_bytes.saturating_mul(4)
+    }
+
     /// Checks every range.
     pub fn check(&self) -> Result<()> {
         at_least("write_buffer_bytes", self.write_buffer_bytes, 4 << 10)?;

@@ -142,7 +142,8 @@ pub struct Stats {
     pub memory_budget_bytes: u64,
     /// The bytes that they take now.
     pub memory_used_bytes: u64,
-    /// The reason why the store takes no writes, if it does not. It resumes by itself.
+    /// The reason why the store takes no writes, if it does not. It resumes by itself, unless it
+    /// was opened read-only.
     pub read_only_because: Option<String>,
     /// The newest failure of background work that was not followed by a success.
     pub background_error: Option<String>,

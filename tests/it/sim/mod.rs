@@ -36,6 +36,14 @@ pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
         .open()
 }
 
+/// Opens a store of the variant without writing. Its write buffers are a few KiB: one batch, or the
+/// log of a flush that a cut undid, is more than they allow in memory.
+pub fn open_read_only(variant: &Variant, fs: Arc<dyn Fs>) -> Result<Db> {
+    let options = variant.options.clone().write_buffer_bytes(1 << 20);
+    let builder = Db::builder(Path::new(DIR)).options(options).fs(fs);
+    builder.background(BackgroundMode::Stepped).read_only(true).open()
+}
+
 /// The acknowledged writes, and the one under way.
 #[derive(Default)]
 pub struct Truth {

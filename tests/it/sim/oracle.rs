@@ -4,18 +4,19 @@
 //! folder, and `version::recover`, which tells independently what the manifest says.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind::NotFound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::fs::{Fs, MemFs};
+use lsm_core::fs::{FaultFs, Fs, MemFs};
 use lsm_core::internals::names::{FileKind, FileName, LOCK};
 use lsm_core::internals::version::recover;
 use siltstone::{Db, Durability};
 use testkit::model::{Contents, Model, State, Step};
 
 use super::script::{UNLOGGED, Variant};
-use super::{DIR, Moment, Truth, open, told};
+use super::{DIR, Moment, Truth, open, open_read_only, told};
 
 /// The contents of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -221,6 +222,21 @@ pub fn reopen(variant: &Variant, mem: &MemFs, salt: u64) -> Result<(Db, Seen), S
     let seen = observe(&db)?;
     check_files(mem)?;
     Ok((db, seen))
+}
+
+/// Reads all of a store without writing; `None` if there is none yet.
+pub fn observe_read_only(variant: &Variant, mem: &MemFs) -> Result<Option<Seen>, String> {
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = match open_read_only(variant, Arc::new(fs.clone())) {
+        Err(error) if error.io_source().is_some_and(|e| e.kind() == NotFound) => return Ok(None),
+        opened => opened.map_err(told("open read-only"))?,
+    };
+    let seen = observe(&db)?;
+    db.close().map_err(told("close what was opened read-only"))?;
+    match fs.mutation_count() {
+        0 => Ok(Some(seen)),
+        count => Err(format!("{count} changes were asked for without writing")),
+    }
 }
 
 /// Opens a store, uses it, closes it and opens it again. Returns what it held first.

@@ -15,6 +15,14 @@ impl DbInner {
         if lock.is_none() {
             return Ok(());
         }
+        if self.is_read_only {
+            self.closed.store(true, Ordering::Release);
+            self.background.stop();
+            // An export may run.
+            drop(self.wait_for_jobs());
+            *lock = None;
+            return Ok(());
+        }
         if self.is_log_failed() {
             // The last chance; what becomes of it is told below.
             let _ = self.flush_one();

@@ -215,7 +215,7 @@ impl DbInner {
 
     /// Flushes everything that was written before the call.
     pub(super) fn flush_all(&self) -> Result<()> {
-        self.check_not_closed()?;
+        self.check_writable()?;
         let mut between = self.between_groups();
         let partitions = self.live_partitions();
         partitions.iter().for_each(|partition| self.seal(&mut between, partition));
@@ -225,7 +225,7 @@ impl DbInner {
 
     /// Seals and flushes one partition.
     pub(super) fn flush_now(&self, partition: &Arc<PartitionState>) -> Result<()> {
-        self.check_not_closed()?;
+        self.check_writable()?;
         partition.check_live()?;
         let mut between = self.between_groups();
         self.seal(&mut between, partition);

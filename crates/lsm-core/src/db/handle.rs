@@ -169,6 +169,9 @@ impl Db {
     /// # Errors
     /// The failure of background work, if that is what keeps it from being done.
     pub fn wait_idle(&self) -> Result<()> {
+        if self.inner().is_read_only {
+            return self.inner().check_not_closed();
+        }
         self.inner().background.wait_idle(&**self.inner())
     }
 
@@ -190,6 +193,9 @@ impl Db {
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
     /// work; `false` if there was none.
     pub fn step(&self) -> Result<bool> {
+        if self.inner().is_read_only {
+            return self.inner().check_not_closed().map(|()| false);
+        }
         self.inner().background.step(&**self.inner())
     }
 

@@ -73,7 +73,8 @@ pub struct PartitionHealth {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
-    /// Why the store takes no writes, if it does not. It resumes by itself.
+    /// Why the store takes no writes, if it does not. It resumes by itself, unless it was opened
+    /// read-only.
     pub read_only: Option<String>,
     /// Partitions whose writers are held back, by name.
     pub stalls: Vec<StallHealth>,
@@ -190,7 +191,7 @@ impl DbInner {
         let applied = self.commit.applied_lsn().0;
         let pinned = applied.saturating_sub(self.log_low_water(None).0);
         Health {
-            read_only: self.log.failure().map(|error| error.to_string()),
+            read_only: self.why_read_only().map(|error| error.to_string()),
             stalls,
             background_errors: self.background.failures(),
             damage: self.compaction_damage().map(|error| error.to_string()),

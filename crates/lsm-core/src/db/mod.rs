@@ -1,12 +1,12 @@
 //! The database: the only folder that knows everything below it.
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`.
-//! `open.rs` makes a database, `catalog.rs` knows what is in it; `background.rs` runs `flush.rs` and
-//! `compaction.rs`, `jobs.rs` knows what is under way, `job.rs` runs one; `stall.rs` slows writers
-//! down, `obsolete.rs` lets files go, `verify.rs` reads all of them; `checkpoint.rs` and `exchange/`
-//! copy to and from other folders; `errors.rs` says what a failure means and `resume.rs` goes on
-//! after the worst; `health.rs` and `stats.rs` tell, and so do the listeners of `events.rs`. The
-//! parts meet in `hosts.rs`.
+//! `open.rs` makes a database, `read_only.rs` opens one without writing, `catalog.rs` knows what is
+//! in it; `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` knows what is under way,
+//! `job.rs` runs one; `stall.rs` slows writers down, `obsolete.rs` lets files go, `verify.rs` reads
+//! all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs` says what
+//! a failure means and `resume.rs` goes on after the worst; `health.rs` and `stats.rs` tell, and so
+//! do the listeners of `events.rs`. The parts meet in `hosts.rs`.
 
 mod background;
 mod catalog;
@@ -33,6 +33,7 @@ mod obsolete;
 mod open;
 mod partitions;
 mod prepared;
+mod read_only;
 mod recovery;
 mod repair;
 mod resume;
@@ -92,6 +93,8 @@ pub(crate) struct DbInner {
     options: Options,
     db_id: DbId,
     epoch: Epoch,
+    /// Nothing is written: no thread runs, and memtables hold what the log held.
+    is_read_only: bool,
     tables: Arc<TableContext>,
     cache: Arc<Blocks>,
     /// Memory of the memtables.
@@ -121,8 +124,19 @@ pub(crate) struct DbInner {
 impl DbInner {
     /// An error if the database is closed or takes no writes.
     pub(super) fn check_open(&self) -> Result<()> {
-        self.check_not_closed()?;
+        self.check_writable()?;
         self.log.check()
+    }
+
+    /// An error if the database is closed or was opened read-only.
+    pub(super) fn check_writable(&self) -> Result<()> {
+        self.check_not_closed()?;
+        if self.is_read_only { Err(Error::read_only()) } else { Ok(()) }
+    }
+
+    /// The error of writes, if the database takes none.
+    pub(super) fn why_read_only(&self) -> Option<Error> {
+        if self.is_read_only { Some(Error::read_only()) } else { self.log.failure() }
     }
 
     pub(super) fn check_not_closed(&self) -> Result<()> {

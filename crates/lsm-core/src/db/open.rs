@@ -17,12 +17,13 @@ use super::handle::Db;
 use super::inject::{InMemory, Injections};
 use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
-use super::recovery::Opening;
+use super::read_only::lock_for_reading;
+use super::recovery::{Begun, Opening};
 use super::stall::Stall;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, OpenFiles, OsFs, names};
+use crate::fs::{Fs, LockGuard, OpenFiles, OsFs, names};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::memtable::SlabPool;
 use crate::options::Options;
@@ -44,6 +45,7 @@ pub struct Builder {
     hooks: Option<Arc<dyn HookProvider>>,
     listeners: Vec<Arc<dyn EventListener>>,
     inject: Injections,
+    is_read_only: bool,
 }
 
 impl Builder {
@@ -58,6 +60,7 @@ impl Builder {
             hooks: None,
             listeners: Vec::new(),
             inject: Injections::default(),
+            is_read_only: false,
         }
     }
 
@@ -88,6 +91,17 @@ impl Builder {
     /// [`Options::sync_interval_ms`].
     pub fn sync_interval_ms(mut self, interval_ms: u64) -> Builder {
         self.options.sync_interval_ms = interval_ms;
+        self
+    }
+
+    /// Whether nothing is written: no folder, no file, no recovery. Default: `false`.
+    ///
+    /// What the log holds is replayed into memory, four times [`Options::write_buffer_bytes`] at
+    /// most. Writes, and all that would write to the folder, are [`ErrorKind::ReadOnly`]. Several
+    /// may read at once, and no writer opens the database meanwhile; where the file `LOCK` is
+    /// missing or may not be opened, nobody is kept out.
+    pub fn read_only(mut self, is_read_only: bool) -> Builder {
+        self.is_read_only = is_read_only;
         self
     }
 
@@ -157,33 +171,34 @@ impl Builder {
         self.options.check()?;
         let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
         let Builder { dir, options, fs, clock, mode, random, listeners, inject, .. } = self;
+        let is_read_only = self.is_read_only;
         let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
-        fs.create_dir(&dir)?;
-        // From here on the folder is what was opened, not what its name may come to mean.
-        let held = fs.hold_dir(&dir)?;
-        let fs = held.fs.unwrap_or(fs);
-        let dir = held.path;
-        let Some(lock) = fs.try_lock(&dir.join(names::LOCK))? else {
-            let message = format!("the database in {} is open elsewhere", dir.display());
-            return Err(Error::new(ErrorKind::Locked, message));
-        };
+        let Folder { fs, dir, lock } = Folder::take(fs, &dir, is_read_only)?;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
-        let opening = Opening::read(&*fs, &dir, &mut random)?;
+        let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
         let hooks = opening.hooks(hook_provider.as_deref())?;
-        let (numbers, versions) = opening.begin_epoch(&fs, &dir, &options, &hooks)?;
+        let Begun { numbers, versions, last_seq, mut memtables } = if is_read_only {
+            opening.replay_into_memory(&fs, &dir, &options, &hooks)?
+        } else {
+            opening.begin_epoch(&fs, &dir, &options, &hooks)?
+        };
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
         let catalog = Catalog::new(versions);
         for partition in version.partitions.values() {
             let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
-            catalog.add(Arc::new(PartitionState::new(partition.clone(), hooks, &slabs)));
+            let version = partition.clone();
+            catalog.add(Arc::new(match memtables.remove(&partition.id) {
+                Some(active) => PartitionState::with_active(version, hooks, active),
+                None => PartitionState::new(version, hooks, &slabs),
+            }));
         }
         let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
         let settings = LogSettings::new(&fs, &dir, &version, &numbers, &options);
-        let log = Log::new(settings, version.last_seq);
+        let log = Log::new(settings, last_seq);
         start(Arc::new(DbInner {
             tables: Arc::new(TableContext {
                 fs: fs.clone(),
@@ -198,6 +213,7 @@ impl Builder {
             options,
             db_id: version.db_id,
             epoch: version.epoch,
+            is_read_only,
             cache,
             slabs,
             numbers,
@@ -207,7 +223,7 @@ impl Builder {
             inject,
             catalog,
             log,
-            commit: CommitPath::new(version.last_seq),
+            commit: CommitPath::new(last_seq),
             background: Background::new(mode, clock, events.clone()),
             jobs: super::jobs::Jobs::default(),
             obsolete,
@@ -219,6 +235,34 @@ impl Builder {
     }
 }
 
+/// The folder of a database, held and locked.
+struct Folder {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    lock: Box<dyn LockGuard>,
+}
+
+impl Folder {
+    fn take(fs: Arc<dyn Fs>, dir: &Path, is_read_only: bool) -> Result<Folder> {
+        if !is_read_only {
+            fs.create_dir(dir)?;
+        }
+        // From here on the folder is what was opened, not what its name may come to mean.
+        let held = fs.hold_dir(dir)?;
+        let fs = held.fs.unwrap_or(fs);
+        let dir = held.path;
+        let lock = match is_read_only {
+            true => lock_for_reading(&*fs, &dir)?,
+            false => fs.try_lock(&dir.join(names::LOCK))?,
+        };
+        let Some(lock) = lock else {
+            let message = format!("the database in {} is open elsewhere", dir.display());
+            return Err(Error::new(ErrorKind::Locked, message));
+        };
+        Ok(Folder { fs, dir, lock })
+    }
+}
+
 /// Lets the parts of an open database begin their work.
 fn start(inner: Arc<DbInner>) -> Result<Db> {
     let partitions = inner.live_partitions();
@@ -227,7 +271,9 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
     let db = Db::new(inner);
     let inner = db.inner();
-    inner.background.start(inner, inner.options.compaction_threads)?;
+    if !inner.is_read_only {
+        inner.background.start(inner, inner.options.compaction_threads)?;
+    }
     Ok(db)
 }
 

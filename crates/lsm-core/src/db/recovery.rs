@@ -1,4 +1,5 @@
-//! Recovery: manifest, replay, a new epoch, and only then the first write.
+//! Recovery: manifest, replay, a new epoch, and only then the first write. An open for reading
+//! alone ends with the replay, see `read_only.rs`.
 //!
 //! Invariants:
 //! 1. Nothing that recovery read is deleted before the recovered state is durable elsewhere: what
@@ -10,6 +11,7 @@
 //!    ones, which are never touched.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
 use crate::hooks::{HookProvider, PartitionHooks, ValueStore};
 use crate::limits::SEQNO_MAX;
-use crate::memtable::SlabPool;
+use crate::memtable::{Memtable, SlabPool};
 use crate::options::{Options, PartitionOptions};
 use crate::replay::Replay;
 use crate::types::{DbId, EntryKind, Epoch, FileNo, PartitionId, SeqNo};
@@ -46,21 +48,37 @@ fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
 /// The hooks of each partition.
 pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
 
+/// What an open database begins with.
+pub(super) struct Begun {
+    pub(super) numbers: Arc<FileNumbers>,
+    pub(super) versions: VersionSet,
+    /// The newest sequence number that was used.
+    pub(super) last_seq: SeqNo,
+    /// What the log held and no table does: empty where a new epoch was begun.
+    pub(super) memtables: BTreeMap<PartitionId, Arc<Memtable>>,
+}
+
 /// What lies in the folder before this epoch.
 pub(super) struct Opening {
     /// Names in the folder that are ours.
     names: Vec<FileName>,
     /// Leftovers of files that were never finished.
     temporary: Vec<String>,
-    recovered: Option<Recovered>,
-    version: DbVersion,
+    pub(super) recovered: Option<Recovered>,
+    pub(super) version: DbVersion,
 }
 
 impl Opening {
+    /// Reads what the manifest says. `random` names a database that does not exist yet; without it
+    /// nothing is made.
+    ///
+    /// # Errors
+    /// Corruption; [`ErrorKind::Unsupported`] if newer code is needed; that there is no database,
+    /// without `random`.
     pub(super) fn read(
         fs: &dyn Fs,
         dir: &Path,
-        random: &mut dyn FnMut() -> u64,
+        random: Option<&mut dyn FnMut() -> u64>,
     ) -> Result<Opening> {
         let entries = fs.list(dir, "")?;
         let names: Vec<FileName> =
@@ -68,17 +86,21 @@ impl Opening {
         let temporary = entries.iter().map(|entry| &entry.name);
         let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
         let recovered = recover(fs, dir, &names)?;
-        let version = match &recovered {
-            Some(recovered) if !recovered.writable => {
+        let version = match (&recovered, random) {
+            (Some(recovered), Some(_)) if !recovered.writable => {
                 let message = format!("{} needs newer code for writing", dir.display());
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
-            Some(recovered) => recovered.version.clone(),
-            None if !names.is_empty() => {
+            (Some(recovered), _) => recovered.version.clone(),
+            (None, _) if !names.is_empty() => {
                 let what = "the folder holds files of a database, but no manifest";
                 return Err(Error::corruption(dir, None, what));
             }
-            None => {
+            (None, None) => {
+                let nothing = io::Error::from(io::ErrorKind::NotFound);
+                return Err(Error::io("find a database in", dir, nothing));
+            }
+            (None, Some(random)) => {
                 let id = u128::from(random()) << 64 | u128::from(random());
                 DbVersion::empty(DbId(id))
             }
@@ -107,15 +129,12 @@ impl Opening {
         dir: &Path,
         options: &Options,
         hooks: &HooksOf,
-    ) -> Result<(Arc<FileNumbers>, VersionSet)> {
-        let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
-        let next_file = used.max().unwrap_or_default().max(self.version.next_file);
+    ) -> Result<Begun> {
+        let next_file = self.next_file();
         check_room("file numbers", next_file.0, u64::MAX)?;
         check_room("edit numbers", self.version.edit_number, u64::MAX)?;
         let numbers = Arc::new(FileNumbers::new(next_file));
-        let epoch = Epoch(self.version.epoch.0.checked_add(1).ok_or_else(|| {
-            Error::new(ErrorKind::LimitExceeded, "the database was opened 2^32 times")
-        })?);
+        let epoch = self.next_epoch()?;
         let factory = TableFactory {
             fs: fs.clone(),
             dir: dir.to_owned(),
@@ -123,7 +142,12 @@ impl Opening {
             epoch,
             numbers: numbers.clone(),
         };
-        let (end, mut changes) = self.replay(&factory, options.write_buffer_bytes, hooks)?;
+        let mut tables = Tables::new(&self.version, &factory, hooks);
+        let bytes_max = options.write_buffer_bytes;
+        let (end, mut rest) =
+            self.replay(&LogFiles { fs: &**fs, dir }, bytes_max, hooks, |full| tables.write(full))?;
+        tables.write(&mut rest)?;
+        let mut changes = std::mem::take(&mut tables.changes);
         let LogPlace { segment, offset } = end.place;
         let last_seq = end.last_seq.max(self.last_known_seq());
         check_room("sequence numbers", last_seq.get(), SEQNO_MAX)?;
@@ -146,6 +170,8 @@ impl Opening {
             .map_err(|refused| Error::corruption(dir, None, refused.0))?;
         let name = FileName::new(FileKind::Manifest, numbers.allocate(), epoch);
         let manifest = Manifest::create(&**fs, dir, name, &version)?;
+        // From here on the new generation may count.
+        tables.keep();
         if let Some(recovered) = &self.recovered {
             let old = recovered.generation;
             Manifest::reopen(&**fs, dir, old, &recovered.version)?.supersede(name)?;
@@ -165,11 +191,24 @@ impl Opening {
             versions.install(vec![Change::LastSeq(last_seq)])?;
         }
         self.remove_leftovers(&**fs, dir, versions.current());
-        Ok((numbers, versions))
+        Ok(Begun { numbers, versions, last_seq, memtables: BTreeMap::new() })
+    }
+
+    fn next_epoch(&self) -> Result<Epoch> {
+        let next = self.version.epoch.0.checked_add(1);
+        next.map(Epoch).ok_or_else(|| {
+            Error::new(ErrorKind::LimitExceeded, "the database was opened 2^32 times")
+        })
+    }
+
+    /// A file number above every name in the folder.
+    pub(super) fn next_file(&self) -> FileNo {
+        let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
+        used.max().unwrap_or_default().max(self.version.next_file)
     }
 
     /// The largest sequence number that the manifest knows of.
-    fn last_known_seq(&self) -> SeqNo {
+    pub(super) fn last_known_seq(&self) -> SeqNo {
         let partitions = self.version.partitions.values();
         let tables = partitions.clone().flat_map(|p| p.tables().map(|(_, t)| t.meta.newest()));
         let flushed = partitions.map(|partition| partition.flushed_through);
@@ -177,15 +216,15 @@ impl Opening {
     }
 
     /// The live segments, opened.
-    fn log_sources(&self, factory: &TableFactory) -> Result<Vec<SegmentSource>> {
+    fn log_sources(&self, files: &LogFiles<'_>) -> Result<Vec<SegmentSource>> {
         let mut sources = Vec::new();
         for (number, epoch) in &self.version.log_segments {
             let name = FileName::new(FileKind::Wal, *number, *epoch);
-            let path = name.path(&factory.dir);
+            let path = name.path(files.dir);
             if !self.names.contains(&name) {
                 return Err(Error::corruption(path, None, "a segment of the log is missing"));
             }
-            let file = factory.fs.open_read(&path)?;
+            let file = files.fs.open_read(&path)?;
             sources.push(SegmentSource { number: *number, epoch: *epoch, path, file });
         }
         Ok(sources)
@@ -194,7 +233,7 @@ impl Opening {
     /// Where the log must be cut because a value is missing that a handle points to. If the frame
     /// with the handle is attested durable, the value was durable too and is damaged: that key
     /// reads so, and the log goes on.
-    fn handle_cut(&self, factory: &TableFactory, hooks: &HooksOf) -> Result<Option<LogPlace>> {
+    fn handle_cut(&self, files: &LogFiles<'_>, hooks: &HooksOf) -> Result<Option<LogPlace>> {
         let store =
             |(id, hooks): (&PartitionId, &PartitionHooks)| Some((*id, hooks.store.clone()?));
         let stores: BTreeMap<_, _> = hooks.iter().filter_map(store).collect();
@@ -203,7 +242,7 @@ impl Opening {
         }
         let segments = self.version.log_segments.len();
         let _span = tracing::info_span!("recovery", segments).entered();
-        let sources = self.log_sources(factory)?;
+        let sources = self.log_sources(files)?;
         let mut reader = LogReader::new(sources, self.log_reading())?;
         let mut missing: Vec<(LogPlace, Lsn)> = Vec::new();
         while let Some(frame) = reader.next_frame()? {
@@ -252,16 +291,18 @@ impl Opening {
         Ok(false)
     }
 
-    /// Replays the log; returns its end and the changes that its content amounts to.
-    fn replay(
+    /// Replays the log; returns its end and what was replayed last. Whenever that takes
+    /// `bytes_max` of memory, `is_full` takes it out.
+    pub(super) fn replay(
         &self,
-        factory: &TableFactory,
+        files: &LogFiles<'_>,
         bytes_max: u64,
         hooks: &HooksOf,
-    ) -> Result<(LogEnd, Vec<Change>)> {
+        mut is_full: impl FnMut(&mut Replay) -> Result<()>,
+    ) -> Result<(LogEnd, Replay)> {
         let segments = self.version.log_segments.len();
         let _span = tracing::info_span!("recovery", segments).entered();
-        let sources = self.log_sources(factory)?;
+        let sources = self.log_sources(files)?;
         let paths: BTreeMap<_, _> =
             sources.iter().map(|source| (source.number, source.path.clone())).collect();
         let mut reading = self.log_reading();
@@ -269,25 +310,22 @@ impl Opening {
             .version
             .log_closed
             .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
-        reading.cut = self.handle_cut(factory, hooks)?;
+        reading.cut = self.handle_cut(files, hooks)?;
         let mut reader = LogReader::new(sources, reading)?;
         let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
-        let (version, changes) = (self.version.clone(), Vec::new());
-        let mut tables = Tables { version, changes, hooks };
         while let Some(frame) = reader.next_frame()? {
             replay.apply(&self.version, &frame, &paths[&frame.place.segment])?;
             if replay.bytes() >= bytes_max {
-                tables.write(&mut replay, factory)?;
+                is_full(&mut replay)?;
             }
         }
-        // Judged before the rest is written: a log that is refused leaves no table behind.
+        // Judged before the rest is used: a log that is refused leaves no table behind.
         let end = reader.end()?;
-        self.check_manifest_reaches(end.manifest_edit, &factory.dir)?;
-        self.check_unlisted_segments(factory)?;
-        self.check_log_reaches_flushes(&end, factory)?;
-        tables.write(&mut replay, factory)?;
+        self.check_manifest_reaches(end.manifest_edit, files.dir)?;
+        self.check_unlisted_segments(files)?;
+        self.check_log_reaches_flushes(&end, files)?;
         tracing::info!(last_seq = end.last_seq.get(), "the log is replayed");
-        Ok((end, tables.changes))
+        Ok((end, replay))
     }
 
     /// The log attests an edit: a manifest that ends before it lost its end.
@@ -307,17 +345,17 @@ impl Opening {
     /// A segment is begun only when the edit that lists it is durable, and its header says so. One
     /// that is not listed is a leftover if the manifest has that edit; if not, the manifest lost
     /// it, and taking the segment for a leftover would lose what it holds.
-    fn check_unlisted_segments(&self, factory: &TableFactory) -> Result<()> {
+    fn check_unlisted_segments(&self, files: &LogFiles<'_>) -> Result<()> {
         for name in &self.names {
             if name.kind != FileKind::Wal || self.version.log_segments.contains_key(&name.number) {
                 continue;
             }
-            let path = name.path(&factory.dir);
-            let file = factory.fs.open_read(&path)?;
+            let path = name.path(files.dir);
+            let file = files.fs.open_read(&path)?;
             if let Some(header) = SegmentHeader::read(&*file, &path)?
                 && header.db == self.version.db_id
             {
-                self.check_manifest_reaches(header.manifest_edit, &factory.dir)?;
+                self.check_manifest_reaches(header.manifest_edit, files.dir)?;
             }
         }
         Ok(())
@@ -325,7 +363,7 @@ impl Opening {
 
     /// What a flush of a logged partition covered was durable in the log first, so a log that
     /// ends before it lost its end: the state would be no prefix of the commit order.
-    fn check_log_reaches_flushes(&self, end: &LogEnd, factory: &TableFactory) -> Result<()> {
+    fn check_log_reaches_flushes(&self, end: &LogEnd, files: &LogFiles<'_>) -> Result<()> {
         // Before its first epoch a database had no log.
         let before_epoch = match self.version.log_cut {
             Some(cut) => cut.last_seq,
@@ -339,10 +377,8 @@ impl Opening {
         let listed = self.version.log_segments.iter();
         let in_it = listed.clone().find(|(number, _)| **number == end.place.segment);
         let path = match in_it.or(listed.clone().next()) {
-            Some((number, epoch)) => {
-                FileName::new(FileKind::Wal, *number, *epoch).path(&factory.dir)
-            }
-            None => factory.dir.clone(),
+            Some((number, epoch)) => FileName::new(FileKind::Wal, *number, *epoch).path(files.dir),
+            None => files.dir.to_owned(),
         };
         let what = format!(
             "the log ends with sequence {}, but was durable through {flushed}, which is flushed",
@@ -376,17 +412,46 @@ impl Opening {
     }
 }
 
-/// The tables that replayed operations were written to.
+/// Where the segments of the log lie.
+pub(super) struct LogFiles<'a> {
+    pub(super) fs: &'a dyn Fs,
+    pub(super) dir: &'a Path,
+}
+
+/// The tables that replayed operations were written to. Dropped before they are kept, they are
+/// removed: a disk that is too full for a new epoch is not filled any further by trying.
 struct Tables<'a> {
+    factory: &'a TableFactory,
     /// What the manifest says, and what was written since: a tombstone may go only if neither
     /// holds anything that it deletes.
     version: DbVersion,
     changes: Vec<Change>,
     hooks: &'a HooksOf,
+    made: Vec<FileName>,
 }
 
-impl Tables<'_> {
-    fn write(&mut self, replay: &mut Replay, factory: &TableFactory) -> Result<()> {
+impl Drop for Tables<'_> {
+    fn drop(&mut self) {
+        for name in &self.made {
+            // What cannot be removed is a leftover that the next open removes.
+            let _ = self.factory.fs.delete(&name.path(&self.factory.dir));
+        }
+    }
+}
+
+impl<'a> Tables<'a> {
+    fn new(version: &DbVersion, factory: &'a TableFactory, hooks: &'a HooksOf) -> Tables<'a> {
+        let version = version.clone();
+        Tables { factory, version, changes: Vec::new(), hooks, made: Vec::new() }
+    }
+
+    /// A manifest may name the tables from now on: they stay.
+    fn keep(&mut self) {
+        self.made.clear();
+    }
+
+    fn write(&mut self, replay: &mut Replay) -> Result<()> {
+        let factory = self.factory;
         let mut changes = Vec::new();
         let tables = Arc::new(factory.context());
         for (id, memtable) in replay.take() {
@@ -409,6 +474,10 @@ impl Tables<'_> {
                 RunContext { factory, tables: &tables, stages, should_stop, sources: None };
             match merge.run(context)? {
                 JobOutcome::Done { tables, .. } => {
+                    let names = tables
+                        .iter()
+                        .map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));
+                    self.made.extend(names);
                     let added = |meta| Change::TableAdded { partition: id, level: 0, meta };
                     changes.extend(tables.into_iter().map(added));
                 }

@@ -9,9 +9,6 @@ use crate::partition::PartitionState;
 use crate::stats::{LevelStats, PartitionStats, Stats};
 use crate::version::Level;
 
-/// Write buffers that memtables may fill: one takes writes, and at three sealed ones writes stop.
-const MEMTABLES_MAX: u64 = 4;
-
 fn level_stats(level: &Level) -> LevelStats {
     let tables = level.tables();
     LevelStats {
@@ -44,7 +41,7 @@ impl DbInner {
         let cache = self.cache.stats();
         let counters = &self.counters;
         let files = self.tables.files.as_ref();
-        let buffers = self.options.write_buffer_bytes.saturating_mul(MEMTABLES_MAX);
+        let buffers = self.options.memtable_bytes_max();
         let mut stats = Stats {
             partitions: partitions.iter().map(|p| self.partition_stats(p)).collect(),
             user_bytes: counters.user_bytes.get(),
@@ -72,7 +69,7 @@ impl DbInner {
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
             memory_budget_bytes: buffers.saturating_add(self.options.cache_bytes),
             memory_used_bytes: 0,
-            read_only_because: self.log.failure().map(|error| error.to_string()),
+            read_only_because: self.why_read_only().map(|error| error.to_string()),
             background_error: self
                 .background
                 .error()

@@ -92,6 +92,10 @@ impl Fs for HeldFs {
         os::try_lock(&self.at(path))
     }
 
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        os::try_lock_shared(&self.at(path))
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.at(dir).free_bytes().map_err(|e| Error::io("get the free space of", dir, e))
     }

@@ -108,6 +108,11 @@ pub trait Fs: Send + Sync + 'static {
     /// Takes the lock `path` for this process without waiting: `None` if another holds it.
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>>;
 
+    /// Takes the lock `path` shared with others who only read: `None` if a writer holds it. Writes
+    /// nothing; a lock that does not exist yet, or that may not be opened, is an error as in
+    /// [`Fs::open_read`].
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>>;
+
     /// Free space where `dir` lies, in bytes.
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
 

@@ -91,6 +91,10 @@ impl Fs for OsFs {
         try_lock(&At::whole(path))
     }
 
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        try_lock_shared(&At::whole(path))
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         At::whole(dir).free_bytes().map_err(|e| Error::io("get the free space of", dir, e))
     }
@@ -160,6 +164,16 @@ pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
 pub(super) fn sync_dir(at: &At<'_>) -> io::Result<()> {
     // Durability: of std, because on macOS it also asks the device to empty its cache.
     fs::File::from(at.open_dir()?).sync_all()
+}
+
+pub(super) fn try_lock_shared(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
+    let handle = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
+    let file = fs::File::from(handle);
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(Error::io("lock", at.path, e)),
+    }
 }
 
 /// Creates a folder whose parent exists, durably; fine if it exists.

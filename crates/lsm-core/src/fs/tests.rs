@@ -275,6 +275,25 @@ fn a_lock_excludes_until_it_is_dropped() {
 }
 
 #[test]
+fn a_shared_lock_excludes_writers_alone_and_makes_no_file() {
+    on_each(|fs, dir| {
+        let path = dir.join("LOCK");
+        assert_eq!(io_kind(fs.try_lock_shared(&path)), io::ErrorKind::NotFound);
+        assert!(fs.list(dir, "").unwrap().is_empty());
+        let writer = fs.try_lock(&path).unwrap();
+        assert!(fs.try_lock_shared(&path).unwrap().is_none());
+        drop(writer);
+        let readers = [fs.try_lock_shared(&path).unwrap(), fs.try_lock_shared(&path).unwrap()];
+        assert!(readers.iter().all(Option::is_some));
+        let [one, other] = readers;
+        drop(one);
+        assert!(fs.try_lock(&path).unwrap().is_none());
+        drop(other);
+        assert!(fs.try_lock(&path).unwrap().is_some());
+    });
+}
+
+#[test]
 fn appends_of_many_threads_do_not_overlap_while_one_syncs() {
     on_each(|fs, dir| {
         let file = create(fs, &dir.join("a"), b"");

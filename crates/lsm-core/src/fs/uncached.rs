@@ -57,6 +57,10 @@ impl Fs for Uncached {
         self.0.try_lock(path)
     }
 
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.0.try_lock_shared(path)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.0.free_bytes(dir)
     }

@@ -69,6 +69,16 @@ impl PartitionState {
         slabs: &Arc<SlabPool>,
     ) -> PartitionState {
         let active = Arc::new(Memtable::new(MemtableId(1), slabs));
+        PartitionState::with_active(version, hooks, active)
+    }
+
+    /// A partition with the tables of `version`, what `active` holds, which is the first memtable,
+    /// and these hooks.
+    pub fn with_active(
+        version: Arc<PartitionVersion>,
+        hooks: PartitionHooks,
+        active: Arc<Memtable>,
+    ) -> PartitionState {
         PartitionState {
             id: version.id,
             name: version.name.clone(),

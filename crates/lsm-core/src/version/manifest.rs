@@ -88,6 +88,8 @@ enum Writing {
     Superseded,
     /// It is refused: an append or a sync failed.
     Failed,
+    /// It is refused: the database was opened read-only.
+    Never,
 }
 
 /// The seed of a frame's checksum, besides its offset: it verifies in this generation alone.
@@ -332,7 +334,7 @@ impl Manifest {
     ///
     /// # Durability
     /// Header, snapshot and name are durable once this returns. Nothing names the generation yet:
-    /// call [`Manifest::supersede`] on the one before, or [`retire`] it, before the first edit.
+    /// call [`Manifest::supersede`] on the one before, or [`retire`](super::retire) it, before the first edit.
     pub fn create(
         fs: &dyn Fs,
         dir: &Path,
@@ -368,6 +370,22 @@ impl Manifest {
         Manifest::open_at(fs, name.path(dir), name, seal, version.edit_number, None)
     }
 
+    /// Opens a generation that was recovered, to be named and measured and never appended to. What
+    /// counts of it is `bytes` long.
+    pub fn open_read_only(
+        fs: &dyn Fs,
+        dir: &Path,
+        name: FileName,
+        bytes: u64,
+        version: &DbVersion,
+    ) -> Result<Manifest> {
+        let path = name.path(dir);
+        let file = fs.open_read(&path)?;
+        let seal = FrameSeal::new(version.db_id, name.number);
+        let last_number = version.edit_number;
+        Ok(Manifest { file, path, name, seal, bytes, last_number, state: Writing::Never })
+    }
+
     fn open_at(
         fs: &dyn Fs,
         path: PathBuf,
@@ -399,6 +417,14 @@ impl Manifest {
         self.state == Writing::Failed
     }
 
+    /// An error if nothing may ever be appended because the database was opened read-only.
+    pub fn check_writable(&self) -> Result<()> {
+        match self.state {
+            Writing::Never => Err(Error::read_only()),
+            Writing::Open | Writing::Superseded | Writing::Failed => Ok(()),
+        }
+    }
+
     /// Appends an edit and syncs it.
     ///
     /// # Errors
@@ -426,7 +452,7 @@ impl Manifest {
     ///
     /// # Errors
     /// As [`Manifest::append`]. Whether this one names the new generation is then unknown: the
-    /// new one must take no edit before this one is [`retire`]d, and must not be deleted before it.
+    /// new one must take no edit before this one is [retired](super::retire), and must not be deleted before it.
     pub fn supersede(&mut self, new: FileName) -> Result<()> {
         assert!(new.number > self.name.number, "{new} is no successor of {}", self.name);
         let change = Change::Superseded { by: new.number, epoch: new.epoch };
@@ -437,6 +463,7 @@ impl Manifest {
 
     /// The one path that makes an edit durable.
     fn write(&mut self, edit: &VersionEdit) -> Result<()> {
+        self.check_writable()?;
         assert!(self.state != Writing::Superseded, "{} is superseded", self.name);
         if self.state == Writing::Failed {
             let what = format!("{} had a failed write", self.path.display());
@@ -452,34 +479,6 @@ impl Manifest {
         self.bytes += frame.len() as u64;
         Ok(())
     }
-}
-
-/// Deletes garbage generations, then those that a durable newer one replaces: `old` is everything
-/// older, in any order, whether it names its successor or failed before it could.
-///
-/// The order keeps every prefix of the deletions recoverable: recovery begins at the oldest
-/// generation present and follows the names, so garbage must never become the oldest, and a named
-/// generation must not go before the one that names it.
-///
-/// # Errors
-/// Those of the file system; call it again.
-///
-/// # Durability
-/// The names are durably gone once this returns.
-pub fn retire(fs: &dyn Fs, dir: &Path, garbage: &[FileName], old: &[FileName]) -> Result<()> {
-    for name in garbage {
-        fs.delete(&name.path(dir))?;
-    }
-    if !garbage.is_empty() {
-        fs.sync_dir(dir)?;
-    }
-    let mut old = old.to_vec();
-    old.sort_unstable();
-    for name in old {
-        fs.delete(&name.path(dir))?;
-        fs.sync_dir(dir)?;
-    }
-    Ok(())
 }
 
 /// Appends the frame of an edit to the bytes of the generation `name`.

@@ -34,12 +34,12 @@ pub use edit::{EditFault, VersionEdit};
 pub use judges::Judges;
 pub use level::Level;
 pub use level_iter::LevelIter;
-pub use manifest::{MAGIC, Manifest, retire};
+pub use manifest::{MAGIC, Manifest};
 pub use partition_map::PartitionMap;
 pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};
-pub use set::{FileNumbers, VersionSet};
+pub use set::{FileNumbers, VersionSet, retire};
 pub use table::{Bounds, Kept, SstMeta, Table, TableContext, UserRange};
 
 use crate::hooks::Rules;

@@ -10,11 +10,11 @@
 //! 3. After a failed append or sync nothing more goes into that generation. The next edit goes
 //!    into a new one, whose snapshot burns the number of the edit in doubt.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply, retire};
+use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
@@ -60,7 +60,8 @@ pub struct VersionSet {
 }
 
 impl VersionSet {
-    /// Goes on from `current`, which `manifest` durably holds.
+    /// Goes on from `current`, which `manifest` durably holds. One that was opened read-only takes
+    /// no edit.
     pub fn new(
         fs: Arc<dyn Fs>,
         dir: PathBuf,
@@ -114,6 +115,7 @@ impl VersionSet {
     /// Begins a new generation if the present one takes no more edits: before work whose result
     /// could not be installed.
     pub fn ensure_writable(&mut self) -> Result<()> {
+        self.manifest.check_writable()?;
         if self.manifest.is_failed() { self.begin_generation() } else { Ok(()) }
     }
 
@@ -126,6 +128,7 @@ impl VersionSet {
     /// # Cost
     /// One append and one sync; now and then a new generation.
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
+        self.manifest.check_writable()?;
         if self.manifest.is_failed() {
             self.begin_generation()?;
         } else if self.manifest.bytes() > self.manifest_bytes_max.max(2 * self.snapshot_bytes) {
@@ -204,4 +207,32 @@ impl VersionSet {
             self.older.clear();
         }
     }
+}
+
+/// Deletes garbage generations, then those that a durable newer one replaces: `old` is everything
+/// older, in any order, whether it names its successor or failed before it could.
+///
+/// The order keeps every prefix of the deletions recoverable: recovery begins at the oldest
+/// generation present and follows the names, so garbage must never become the oldest, and a named
+/// generation must not go before the one that names it.
+///
+/// # Errors
+/// Those of the file system; call it again.
+///
+/// # Durability
+/// The names are durably gone once this returns.
+pub fn retire(fs: &dyn Fs, dir: &Path, garbage: &[FileName], old: &[FileName]) -> Result<()> {
+    for name in garbage {
+        fs.delete(&name.path(dir))?;
+    }
+    if !garbage.is_empty() {
+        fs.sync_dir(dir)?;
+    }
+    let mut old = old.to_vec();
+    old.sort_unstable();
+    for name in old {
+        fs.delete(&name.path(dir))?;
+        fs.sync_dir(dir)?;
+    }
+    Ok(())
 }

@@ -72,6 +72,9 @@ impl Fs for Shelf {
     fn try_lock(&self, _: &Path) -> Result<Option<Box<dyn LockGuard>>> {
         Ok(None)
     }
+    fn try_lock_shared(&self, _: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        Ok(None)
+    }
     fn free_bytes(&self, _: &Path) -> Result<u64> {
         Ok(0)
     }

@@ -272,6 +272,11 @@ impl Fs for FaultFs {
         self.shared.fs.try_lock(path)
     }
 
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.check_path(OpKind::LockShared, "lock", path)?;
+        self.shared.fs.try_lock_shared(path)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.check_path(OpKind::FreeBytes, "get the free space of", dir)?;
         self.shared.fs.free_bytes(dir)

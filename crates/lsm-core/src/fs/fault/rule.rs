@@ -33,6 +33,8 @@ pub enum OpKind {
     SyncDir,
     /// [`Fs::try_lock`].
     Lock,
+    /// [`Fs::try_lock_shared`].
+    LockShared,
     /// [`File::append`].
     Append,
     /// [`File::read_at`] and [`File::read_at_uncached`].
@@ -51,7 +53,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, for tests that count what they covered.
-    pub const ALL: [OpKind; 17] = [
+    pub const ALL: [OpKind; 18] = [
         OpKind::CreateDir,
         OpKind::Create,
         OpKind::OpenExisting,
@@ -62,6 +64,7 @@ impl OpKind {
         OpKind::Link,
         OpKind::SyncDir,
         OpKind::Lock,
+        OpKind::LockShared,
         OpKind::Append,
         OpKind::Read,
         OpKind::Sync,
@@ -78,6 +81,7 @@ impl OpKind {
             OpKind::OpenExisting
                 | OpKind::OpenRead
                 | OpKind::List
+                | OpKind::LockShared
                 | OpKind::Read
                 | OpKind::Len
                 | OpKind::FreeBytes

@@ -42,6 +42,7 @@ fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
         (OpKind::Delete, fs.delete(Path::new("/e/p"))),
         (OpKind::SyncDir, fs.sync_dir(dir)),
         (OpKind::Lock, fs.try_lock(Path::new("/e/LOCK")).map(drop)),
+        (OpKind::LockShared, fs.try_lock_shared(path).map(drop)),
         (OpKind::Append, file.append(b"12345")),
         (OpKind::Read, file.read_at(0, &mut [0; 2]).map(drop)),
         (OpKind::Read, file.read_at_uncached(0, &mut [0; 2]).map(drop)),

@@ -20,7 +20,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -48,8 +48,8 @@ pub struct MemFs {
 
 struct Shared {
     state: RwLock<State>,
-    /// Paths of the locks that are held. A crash clone starts with none.
-    locks: Arc<Mutex<BTreeSet<PathBuf>>>,
+    /// The locks that are held. A crash clone starts with none.
+    locks: Arc<Mutex<BTreeMap<PathBuf, Holders>>>,
 }
 
 impl Default for MemFs {
@@ -256,11 +256,25 @@ impl Fs for MemFs {
             let created = state.create(path, Inode::default(), NameFate::Pending);
             created.map_err(|e| Error::io("open", path, e))?;
         }
-        if !self.shared.locks.lock().insert(path.to_owned()) {
+        let mut locks = self.shared.locks.lock();
+        if locks.contains_key(path) {
             return Ok(None);
         }
-        let locks = Arc::clone(&self.shared.locks);
-        Ok(Some(Box::new(MemLock { locks, path: path.to_owned() })))
+        locks.insert(path.to_owned(), Holders::Writer);
+        drop(locks);
+        Ok(Some(self.guard(path)))
+    }
+
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        let state = self.shared.state.read();
+        state.find(path).map_err(|e| Error::io("open", path, e))?;
+        let mut locks = self.shared.locks.lock();
+        match locks.entry(path.to_owned()).or_insert(Holders::Readers(0)) {
+            Holders::Writer => return Ok(None),
+            Holders::Readers(count) => *count += 1,
+        }
+        drop(locks);
+        Ok(Some(self.guard(path)))
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
@@ -270,8 +284,22 @@ impl Fs for MemFs {
     }
 }
 
+/// Who holds a lock.
+enum Holders {
+    Writer,
+    /// So many; at least one while it is in the map.
+    Readers(usize),
+}
+
+impl MemFs {
+    /// What releases one hold of the lock `path`.
+    fn guard(&self, path: &Path) -> Box<dyn LockGuard> {
+        Box::new(MemLock { locks: Arc::clone(&self.shared.locks), path: path.to_owned() })
+    }
+}
+
 struct MemLock {
-    locks: Arc<Mutex<BTreeSet<PathBuf>>>,
+    locks: Arc<Mutex<BTreeMap<PathBuf, Holders>>>,
     path: PathBuf,
 }
 
@@ -279,6 +307,10 @@ impl LockGuard for MemLock {}
 
 impl Drop for MemLock {
     fn drop(&mut self) {
-        self.locks.lock().remove(&self.path);
+        let mut locks = self.locks.lock();
+        match locks.get_mut(&self.path) {
+            Some(Holders::Readers(count)) if *count > 1 => *count -= 1,
+            _ => drop(locks.remove(&self.path)),
+        }
     }
 }

@@ -1,0 +1,78 @@
+//! Opening without writing: on a full disk, a read-only medium, without permission to write.
+//!
+//! Nothing is made, changed or removed, in the folder or elsewhere. What the log holds is replayed
+//! into memtables and stays there; a torn end of the log is passed over as recovery would cut it. So
+//! readers see what an open for writing would show them.
+//!
+//! Invariants:
+//! 1. Of the file system only calls are used that read, see [`Fs::try_lock_shared`].
+//! 2. What recovery refuses is refused here: being unable to write is no reason to believe damage.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::recovery::{Begun, HooksOf, LogFiles, Opening};
+use crate::error::{Error, Result};
+use crate::fs::{Fs, LockGuard, names};
+use crate::options::Options;
+use crate::version::{FileNumbers, Manifest, VersionSet};
+
+/// Stands for the lock of a folder where nobody could have taken one.
+struct NoLock;
+
+impl LockGuard for NoLock {}
+
+/// Takes the lock shared; `None` if a writer holds it. Without a lock file there is no writer, and
+/// one that may not be opened is another user's: then nobody is kept out.
+pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+    match fs.try_lock_shared(&dir.join(names::LOCK)) {
+        Err(error) if is_absent(&error) => Ok(Some(Box::new(NoLock))),
+        taken => taken,
+    }
+}
+
+fn is_absent(error: &Error) -> bool {
+    let kind = error.io_source().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied))
+}
+
+impl Opening {
+    /// Replays the log into memtables, and begins no epoch.
+    ///
+    /// # Errors
+    /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded) if they take more than memtables may; otherwise those of
+    /// recovery.
+    pub(super) fn replay_into_memory(
+        mut self,
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        options: &Options,
+        hooks: &HooksOf,
+    ) -> Result<Begun> {
+        let recovered = self.recovered.take();
+        let recovered = recovered.expect("without a database nothing is opened read-only");
+        let bytes_max = options.memtable_bytes_max();
+        let files = LogFiles { fs: &**fs, dir };
+        let (end, mut replay) = self.replay(&files, bytes_max, hooks, |full| {
+            let what = "the memory that the log takes without being flushed (four times \
+                        write_buffer_bytes)";
+            Err(Error::limit(what, full.bytes(), bytes_max))
+        })?;
+        let generation = recovered.generation;
+        let manifest =
+            Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
+        let numbers = Arc::new(FileNumbers::new(self.next_file()));
+        let last_seq = end.last_seq.max(self.last_known_seq());
+        let versions = VersionSet::new(
+            fs.clone(),
+            dir.to_owned(),
+            numbers.clone(),
+            options.manifest_bytes_max,
+            self.version,
+            manifest,
+        );
+        let memtables = replay.take();
+        Ok(Begun { numbers, versions, last_seq, memtables })
+    }
+}
