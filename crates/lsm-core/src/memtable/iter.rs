@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::protection::{damaged_at, is_intact};
+use super::protection::{damaged_at, is_intact, lost_entries};
 use super::skiplist::{Cursor, NodeRef, SkipList, VersionRef};
 use crate::error::Result;
 use crate::iter::InternalIter;
@@ -11,29 +11,57 @@ use crate::types::{KeyRef, Slice};
 /// See the module.
 pub struct MemtableIter {
     cursor: Cursor,
-    is_checked: bool,
+    check: Option<Check>,
+}
+
+/// The state of a cursor that holds what it meets against what came in.
+struct Check {
+    /// Entries when the cursor was made. More may come; none goes.
+    entry_count: u64,
+    /// Entries met so far by a walk from the first one; `None` after any other move.
+    met: Option<u64>,
 }
 
 impl MemtableIter {
     pub(super) fn new(list: Arc<SkipList>) -> MemtableIter {
-        MemtableIter { cursor: Cursor::new(list), is_checked: false }
+        MemtableIter { cursor: Cursor::new(list), check: None }
     }
 
-    /// With each entry held against its checksum.
-    pub(super) fn checked(self) -> MemtableIter {
-        MemtableIter { is_checked: true, ..self }
+    /// With each entry held against its checksum, and the end of a whole walk against
+    /// `entry_count`, the number of entries that are there.
+    pub(super) fn checked(self, entry_count: u64) -> MemtableIter {
+        MemtableIter { check: Some(Check { entry_count, met: None }), ..self }
     }
 
-    /// After each move: an error if the entry is not the one that came in.
+    /// After each move: an error if the entry is not the one that came in, or if the walk ends
+    /// before it met all of them.
     #[inline]
     fn look(&mut self) -> Result<()> {
+        let Some(check) = &mut self.check else { return Ok(()) };
         match self.cursor.get() {
-            Some((node, version)) if self.is_checked && !is_intact(node, version) => {
+            Some((node, version)) if !is_intact(node, version) => {
                 let error = damaged_at(node.key());
                 self.cursor.leave();
                 Err(error)
             }
-            _ => Ok(()),
+            Some(_) => {
+                check.met = check.met.map(|met| met + 1);
+                Ok(())
+            }
+            // A damaged link skips entries, and leaves no trace in those that are met. The log is
+            // let go behind a flush, so that nothing else would know them.
+            None => match check.met.take() {
+                Some(met) if met < check.entry_count => Err(lost_entries(met, check.entry_count)),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Before a move that is no step of a whole walk.
+    #[inline]
+    fn leave_walk(&mut self) {
+        if let Some(check) = &mut self.check {
+            check.met = None;
         }
     }
 
@@ -66,21 +94,27 @@ impl InternalIter for MemtableIter {
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
+        if let Some(check) = &mut self.check {
+            check.met = Some(0);
+        }
         self.cursor.go_first();
         self.look()
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
+        self.leave_walk();
         self.cursor.go_last();
         self.look()
     }
 
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.leave_walk();
         self.cursor.seek(target);
         self.look()
     }
 
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        self.leave_walk();
         self.cursor.seek_before(target);
         self.look()
     }
@@ -93,12 +127,14 @@ impl InternalIter for MemtableIter {
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
+        self.leave_walk();
         self.cursor.prev();
         self.look()
     }
 
     #[inline]
     fn pass(&mut self, user: &[u8]) -> Result<()> {
+        self.leave_walk();
         if self.cursor.get().is_some_and(|(node, _)| node.key() == user) {
             self.cursor.next_key();
         }

@@ -147,10 +147,10 @@ impl Memtable {
         Ok(Some((version.trailer(), version.value_slice())))
     }
 
-    /// A cursor that refuses an entry whose bytes are not those that came in: for what makes
-    /// entries durable.
+    /// A cursor that refuses an entry whose bytes are not those that came in, and the end of a
+    /// walk from the first entry that did not meet all of them: for what makes entries durable.
     pub fn checked_iter(&self) -> MemtableIter {
-        MemtableIter::new(self.list().clone()).checked()
+        MemtableIter::new(self.list().clone()).checked(self.entry_count())
     }
 
     /// Counts a new key, whose checksum is `hash`, and adds it to the filter. Under the writer's lock.

@@ -61,6 +61,13 @@ pub(super) fn damaged_at(key: &[u8]) -> Error {
     Error::corruption("memtable", None, what).at_key(key)
 }
 
+/// The error of a walk that met `met` of `count` entries.
+#[cold]
+pub(super) fn lost_entries(met: u64, count: u64) -> Error {
+    let what = format!("a memtable has {count} entries, and a walk over it met {met}");
+    Error::corruption("memtable", None, what)
+}
+
 impl DamagedEntry {
     fn new(node: NodeRef<'_>, version: VersionRef<'_>) -> DamagedEntry {
         let older = version.older().map_or(SeqNo::ZERO, |older| older.trailer().seq());

@@ -258,14 +258,7 @@ fn each_bit_of_an_entry_is_seen_and_undone() {
     for bit in key_at.chain(value_at).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
         let table = damaged(key, value, |bytes| bytes[bit.0] ^= 1 << bit.1);
         let mut iter = table.checked_iter();
-        let mut walk = || -> crate::error::Result<()> {
-            iter.seek_to_first()?;
-            while iter.valid() {
-                iter.next()?;
-            }
-            Ok(())
-        };
-        walk().unwrap_err();
+        iter.seek_to_first().and_then(|()| walk_on(&mut iter)).unwrap_err();
         let found = table.damaged();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].is_key_sound, bit.0 >= 2 + key.len());
@@ -277,6 +270,32 @@ fn each_bit_of_an_entry_is_seen_and_undone() {
         assert_eq!(&*mended.get(key, checksum64(key), SeqNo::MAX).unwrap().1, value);
         assert_eq!((mended.last_seq(), mended.first_lsn()), (table.last_seq(), table.first_lsn()));
     }
+}
+
+/// Walks to the end.
+fn walk_on(iter: &mut MemtableIter) -> crate::error::Result<()> {
+    while iter.valid() {
+        iter.next()?;
+    }
+    Ok(())
+}
+
+/// A link that skips entries cannot be made from here; one entry too many in the count looks the
+/// same to a walk.
+#[test]
+fn a_checked_walk_that_ends_too_soon_is_corruption() {
+    let table = damaged(b"key", b"value", |_| {});
+    let mut whole = table.checked_iter();
+    whole.seek_to_first().unwrap();
+    walk_on(&mut whole).unwrap();
+    table.entry_count.store(4, Ordering::Relaxed);
+    let mut short = table.checked_iter();
+    short.seek_to_first().unwrap();
+    let error = walk_on(&mut short).unwrap_err();
+    assert!(error.is_corruption() && error.to_string().contains("met 3"), "{error}");
+    // From the middle on nothing is known of the number.
+    short.seek(KeyRef::seek(b"key", SeqNo::MAX)).unwrap();
+    walk_on(&mut short).unwrap();
 }
 
 #[test]
