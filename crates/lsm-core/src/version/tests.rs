@@ -439,6 +439,30 @@ fn bytes_of_an_edit_are_these() {
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }
 
+/// A whole generation: header, the frame of the snapshot, the frame of one edit.
+#[test]
+fn bytes_of_a_manifest_are_these() {
+    let shelf = Shelf::default();
+    let version = with(&DbVersion::empty(DB), vec![created(0, "default", 1)]);
+    let mut manifest = Manifest::create(&shelf, dir(), generation(9), &version).unwrap();
+    manifest.append(&next(&version, vec![flushed_through(5)])).unwrap();
+    let bytes = shelf.files.lock()[&generation(9).path(dir())].clone();
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    let expected = [
+        // Magic, format version, kind of checksum, three words of features.
+        "53494c544d414e49 02000000 01000000 0000000000000000 0000000000000000 0000000000000000",
+        // Database, generation, epoch, zero, checksum of the header.
+        "f0debc9a785634120000000000000000 0900000000000000 01000000 00000000 394b335570d12b2a",
+        // A frame: checksums of head and payload, length, edit number; the snapshot.
+        "cc1dbada325060b1 e24c3762f2e63afe 3e000000 0100000000000000",
+        "1201001801011a0100022b000764",
+        "656661756c7401000201010401010602802008010a0a04808080200c01040e05808080800110010a0c030000001c0101",
+        // A frame and its edit.
+        "8a395de0396756ec 6a91f337fdd45a1f 05000000 0200000000000000 0c03000501",
+    ];
+    assert_eq!(hex, expected.concat().replace(' ', ""));
+}
+
 #[test]
 fn an_unknown_change_is_refused_unless_it_says_that_it_may_be_skipped() {
     let number = [0xc7, 0x01, 2, 7, 7]; // tag 99 with the skip bit
