@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsm_core::db::InMemory;
-use lsm_core::fs::MemFs;
+use lsm_core::fs::{FaultFs, MemFs, OpKind};
 use siltstone::hooks::{Event, EventListener};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, MetaHiveOptions, Partition, PartitionOptions,
@@ -184,4 +184,37 @@ fn a_verified_read_refuses_an_entry_that_changed_in_a_memtable() {
     assert_eq!(case.partition.verified_get(KEY).unwrap_err().kind(), ErrorKind::Corruption);
     case.db.flush().unwrap();
     assert_eq!(&*case.partition.verified_get(KEY).unwrap().unwrap().value, VALUE.as_bytes());
+}
+
+/// A stretch of bad memory damages many entries; the log that knows them is long.
+#[test]
+fn the_log_is_read_once_for_all_entries_that_a_flush_mends() {
+    let faults = FaultFs::over_mem(MemFs::new());
+    let mut rng = Rng::new(4);
+    let db = Db::builder("/db")
+        .fs(Arc::new(faults.clone()))
+        .random(move || rng.next_u64())
+        .background(BackgroundMode::Stepped)
+        .inject_in_memory(|at, bytes| {
+            if at == InMemory::Memtable {
+                bytes[VALUE_AT] ^= 1;
+            }
+        })
+        .open()
+        .unwrap();
+    let partition = db.partition("p").unwrap();
+    let keys: Vec<String> = (0..20).map(|n| format!("key {n:02}")).collect();
+    for key in &keys {
+        partition.put(key, VALUE).unwrap();
+    }
+    faults.start_log();
+    db.flush().unwrap();
+    let operations = faults.take_log();
+    let opened = operations.iter().filter(|operation| {
+        operation.kind == OpKind::OpenRead && operation.path.extension() == Some("wal".as_ref())
+    });
+    assert_eq!(opened.count(), 1);
+    for key in &keys {
+        assert_eq!(partition.get(key).unwrap().as_deref(), Some(VALUE.as_bytes()), "{key}");
+    }
 }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::DbInner;
+use super::log_search::LogSearch;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::hooks::Event;
 use crate::memtable::{DamagedEntry, Memtable, TrueEntry};
@@ -42,12 +43,14 @@ impl DbInner {
         for entry in damaged.iter().flatten() {
             self.tell(&Event::Corruption(damage_of(view, entry)));
         }
+        let seqs = damaged.iter().flatten().map(|found| found.trailer.seq());
+        let log = LogSearch::new(self, view.version.id, seqs);
         let mut copies = Vec::with_capacity(memtables.len());
         let mut events = Vec::new();
         for (memtable, damaged) in memtables.iter().zip(&damaged) {
             let mut repaired = Vec::with_capacity(damaged.len());
             for found in damaged {
-                let Mend { entry, event } = self.mend(view, found)?;
+                let Mend { entry, event } = mend(view, &log, found)?;
                 repaired.push(entry);
                 events.push(event);
             }
@@ -57,45 +60,45 @@ impl DbInner {
         events.iter().for_each(|event| self.tell(event));
         Ok(Some(copies))
     }
+}
 
-    fn mend(&self, view: &ReadView, found: &DamagedEntry) -> Result<Mend> {
-        let repaired = |entry: TrueEntry, source: &str| {
-            let partition = view.version.name.to_string();
-            let (key, source) = (entry.key.clone(), source.to_owned());
-            Mend { entry, event: Event::Repaired { partition, key, source } }
-        };
-        let in_log = self.in_log(view, found);
-        if let Ok(Some(entry)) = in_log {
-            return Ok(repaired(entry, "the log"));
-        }
-        if let Some(entry) = found.with_one_bit_undone() {
-            return Ok(repaired(entry, "one bit undone"));
-        }
-        in_log?;
-        let poison = found.poison(view.version.flushed_through);
-        let entry = poison.ok_or_else(|| lost(view, found))?;
-        let (damage, value) = (damage_of(view, found), found.value.clone());
-        Ok(Mend { entry, event: Event::Quarantined { damage, value } })
+fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> {
+    let repaired = |entry: TrueEntry, source: &str| {
+        let partition = view.version.name.to_string();
+        let (key, source) = (entry.key.clone(), source.to_owned());
+        Mend { entry, event: Event::Repaired { partition, key, source } }
+    };
+    let in_log = in_log(view, log, found);
+    if let Ok(Some(entry)) = in_log {
+        return Ok(repaired(entry, "the log"));
     }
+    if let Some(entry) = found.with_one_bit_undone() {
+        return Ok(repaired(entry, "one bit undone"));
+    }
+    in_log?;
+    let poison = found.poison(view.version.flushed_through);
+    let entry = poison.ok_or_else(|| lost(view, found))?;
+    let (damage, value) = (damage_of(view, found), found.value.clone());
+    Ok(Mend { entry, event: Event::Quarantined { damage, value } })
+}
 
-    /// The entry as the log has it, if its checksum confirms it.
-    fn in_log(&self, view: &ReadView, found: &DamagedEntry) -> Result<Option<TrueEntry>> {
-        if !view.version.options.logged {
-            return Ok(None);
-        }
-        let seq = found.trailer.seq();
-        let logged = match self.find_in_log(view.version.id, None, seq) {
-            // A log that is damaged there knows no more, and says the same the next time.
-            Err(error) if error.kind() == ErrorKind::Corruption => None,
-            logged => logged?,
-        };
-        let entry = logged.map(|logged| TrueEntry {
-            trailer: Trailer::new(logged.seq, logged.kind),
-            key: logged.key,
-            value: logged.value,
-        });
-        Ok(entry.filter(|entry| found.accepts(entry)))
+/// The entry as the log has it, if its checksum confirms it.
+fn in_log(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Option<TrueEntry>> {
+    if !view.version.options.logged {
+        return Ok(None);
     }
+    let seq = found.trailer.seq();
+    let logged = match log.find(seq) {
+        // A log that is damaged there knows no more, and says the same the next time.
+        Err(error) if error.kind() == ErrorKind::Corruption => None,
+        logged => logged?,
+    };
+    let entry = logged.map(|logged| TrueEntry {
+        trailer: Trailer::new(logged.seq, logged.kind),
+        key: logged.key,
+        value: logged.value,
+    });
+    Ok(entry.filter(|entry| found.accepts(entry)))
 }
 
 fn damage_of(view: &ReadView, found: &DamagedEntry) -> Damage {

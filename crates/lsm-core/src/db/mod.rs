@@ -26,6 +26,7 @@ mod inject;
 mod job;
 mod jobs;
 mod log;
+mod log_search;
 mod loss;
 mod mend;
 mod moment;

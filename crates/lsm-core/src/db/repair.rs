@@ -4,15 +4,13 @@
 //! found the fault; this file gives it the sources that only the engine has, the table read again
 //! past every cache and the log, and tells listeners what became of each entry.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::DbInner;
-use crate::batch::SectionReader;
+use super::log_search::LogSearch;
 use crate::compaction::{Patches, place_of};
-use crate::error::{Damage, Error, Result};
-use crate::fs::Fs;
+use crate::error::{Damage, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{
     CompactionFilterFactory, Event, Fault, JudgeSources, Origin, OwnedEntry, Patch, RepairSources,
@@ -20,14 +18,13 @@ use crate::hooks::{
 use crate::iter::InternalIter;
 use crate::partition::ReadView;
 use crate::read::{Source, lost as lost_in};
-use crate::types::{DbId, EntryKind, Epoch, FileNo, Gap, KeyRef, PartitionId, SeqNo};
+use crate::types::{EntryKind, Gap, KeyRef, SeqNo};
 use crate::version::TableContext;
-use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
 
 /// Where a filter's repair may look.
 struct Sources<'a> {
     db: &'a DbInner,
-    partition: PartitionId,
+    log: LogSearch,
     view: Arc<ReadView>,
 }
 
@@ -42,7 +39,7 @@ impl RepairSources for Sources<'_> {
     }
 
     fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        let found = self.db.log_look_up(self.partition).find(seq)?;
+        let found = self.log.find(seq)?;
         Ok(found.filter(|entry| entry.key == key))
     }
 }
@@ -50,7 +47,7 @@ impl RepairSources for Sources<'_> {
 /// Where the judges of a job may look. It holds on to nothing of the database, because a walk over
 /// tables lives longer than the call that made it.
 struct JudgedFrom {
-    log: LogLookUp,
+    log: LogSearch,
     view: Arc<ReadView>,
     tables: Arc<TableContext>,
 }
@@ -98,7 +95,9 @@ impl DbInner {
         faults: Vec<Fault>,
         patches: &mut Patches,
     ) {
-        let mut sources = Sources { db: self, partition: view.version.id, view: view.clone() };
+        let seqs = faults.iter().map(|fault| fault.seq);
+        let log = LogSearch::new(self, view.version.id, seqs);
+        let mut sources = Sources { db: self, log, view: view.clone() };
         // What a repair gave once was not good enough.
         let (tried, new): (Vec<_>, Vec<_>) =
             faults.into_iter().partition(|fault| patches.contains_key(&place_of(fault.at)));
@@ -130,7 +129,7 @@ impl DbInner {
 
     /// Where the judges of a job over `view` may look.
     pub(super) fn judge_sources(&self, view: &Arc<ReadView>) -> Arc<dyn JudgeSources> {
-        let log = self.log_look_up(view.version.id);
+        let log = LogSearch::new(self, view.version.id, []);
         Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
     }
 
@@ -171,78 +170,5 @@ impl DbInner {
             level: fault.at.file.map(|_| fault.at.level),
             what: fault.what.clone(),
         }
-    }
-
-    /// The operation of `seq`, on `key` if that is known, in the log of this epoch, if a live
-    /// segment still has it.
-    pub(super) fn find_in_log(
-        &self,
-        partition: PartitionId,
-        key: Option<&[u8]>,
-        seq: SeqNo,
-    ) -> Result<Option<OwnedEntry>> {
-        let found = self.log_look_up(partition).find(seq)?;
-        Ok(found.filter(|entry| key.is_none_or(|key| key == entry.key)))
-    }
-
-    fn log_look_up(&self, partition: PartitionId) -> LogLookUp {
-        LogLookUp {
-            fs: self.fs.clone(),
-            dir: self.dir.clone(),
-            db_id: self.db_id,
-            partition,
-            segments: self.catalog.current().log_segments.clone(),
-        }
-    }
-}
-
-/// The log of this epoch, in the segments that are live.
-struct LogLookUp {
-    fs: Arc<dyn Fs>,
-    dir: PathBuf,
-    db_id: DbId,
-    partition: PartitionId,
-    segments: BTreeMap<FileNo, Epoch>,
-}
-
-impl LogLookUp {
-    /// The operation with this sequence number, if a live segment still has it.
-    fn find(&self, seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        let mut sources = Vec::new();
-        for (&number, &epoch) in &self.segments {
-            let path = FileName::new(FileKind::Wal, number, epoch).path(&self.dir);
-            let file = self.fs.open_read(&path)?;
-            sources.push(SegmentSource { number, epoch, path, file });
-        }
-        let mut options = LogReaderOptions::new(self.db_id);
-        options.only = Some(self.partition);
-        let mut reader = LogReader::new(sources, options)?;
-        while let Some(frame) = reader.next_frame()? {
-            let Record::Batch(batch) = &frame.record else { continue };
-            for section in batch.sections() {
-                let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
-                if !(section.first_seq..=last).contains(&seq) {
-                    continue;
-                }
-                let skip = (seq.get() - section.first_seq.get()) as usize;
-                let mut operations = SectionReader::new(section.bytes);
-                let malformed = |fault: crate::codec::Malformed| {
-                    Error::corruption(&self.dir, None, fault.to_string())
-                };
-                let mut operation = operations.next_operation().map_err(malformed)?;
-                for _ in 0..skip {
-                    operation = operations.next_operation().map_err(malformed)?;
-                }
-                let Some(operation) = operation else { return Ok(None) };
-                return Ok(Some(OwnedEntry {
-                    key: section.bytes[operation.key].to_vec(),
-                    seq,
-                    kind: operation.kind,
-                    value: section.bytes[operation.value].to_vec(),
-                    verified: true,
-                }));
-            }
-        }
-        Ok(None)
     }
 }

@@ -1,0 +1,153 @@
+//! [`LogSearch`]: operations of one partition, found in the log by their sequence numbers.
+//!
+//! Repairs search here: `repair.rs` for the filters and judges, `mend.rs` for memtables. A damaged
+//! stretch of memory or of a file holds many entries, and a log may be long, so the sequence
+//! numbers that a repair knows beforehand are found in one reading of the log.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::DbInner;
+use crate::batch::SectionReader;
+use crate::codec::Malformed;
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::hooks::OwnedEntry;
+use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
+use crate::wal::{LogReader, LogReaderOptions, Record, SectionRef, SegmentSource};
+
+/// The log of this epoch, in the segments that were live when the search began. It holds on to
+/// nothing of the database, because a walk over tables may outlive the call that began it.
+pub(super) struct LogSearch {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    db_id: DbId,
+    partition: PartitionId,
+    segments: BTreeMap<FileNo, Epoch>,
+    /// The sequence numbers that the first reading looks for.
+    foreseen: BTreeSet<SeqNo>,
+    /// The result of that reading; `None` before it. Held over the reading, so that two who ask
+    /// at once read once.
+    read: Mutex<Option<Findings>>,
+}
+
+/// The result of one reading of the log.
+#[derive(Default)]
+struct Findings {
+    entries: HashMap<SeqNo, OwnedEntry>,
+    /// The reason why the log could not be read to its end, if it could not.
+    failure: Option<Error>,
+}
+
+impl Findings {
+    fn of(&self, seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        match (self.entries.get(&seq), &self.failure) {
+            (Some(entry), _) => Ok(Some(entry.clone())),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Takes the operations of a section that are wanted.
+    fn take(
+        &mut self,
+        section: &SectionRef<'_>,
+        wanted: &BTreeSet<SeqNo>,
+    ) -> std::result::Result<(), Malformed> {
+        let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
+        if wanted.range(section.first_seq..=last).next().is_none() {
+            return Ok(());
+        }
+        let mut seq = section.first_seq;
+        let mut operations = SectionReader::new(section.bytes);
+        while let Some(operation) = operations.next_operation()? {
+            if wanted.contains(&seq) {
+                let entry = OwnedEntry {
+                    key: section.bytes[operation.key].to_vec(),
+                    seq,
+                    kind: operation.kind,
+                    value: section.bytes[operation.value].to_vec(),
+                    verified: true,
+                };
+                self.entries.insert(seq, entry);
+            }
+            seq = seq.plus(1);
+        }
+        Ok(())
+    }
+}
+
+impl LogSearch {
+    /// Begins a search that will be asked for the operations of `foreseen`, and maybe for others.
+    pub(super) fn new(
+        db: &DbInner,
+        partition: PartitionId,
+        foreseen: impl IntoIterator<Item = SeqNo>,
+    ) -> LogSearch {
+        LogSearch {
+            fs: db.fs.clone(),
+            dir: db.dir.clone(),
+            db_id: db.db_id,
+            partition,
+            segments: db.catalog.current().log_segments.clone(),
+            foreseen: foreseen.into_iter().collect(),
+            read: Mutex::default(),
+        }
+    }
+
+    /// Returns the operation of `seq`, if a live segment of the log still has it.
+    ///
+    /// # Errors
+    /// Those of reading the log, if it ends at one before that operation.
+    ///
+    /// # Cost
+    /// The first call reads the log, and so does each call for a number that was not foreseen.
+    pub(super) fn find(&self, seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        if !self.foreseen.contains(&seq) {
+            return self.read(&BTreeSet::from([seq])).of(seq);
+        }
+        self.read.lock().get_or_insert_with(|| self.read(&self.foreseen)).of(seq)
+    }
+
+    /// Reads the log until all of `wanted` are found.
+    fn read(&self, wanted: &BTreeSet<SeqNo>) -> Findings {
+        let mut findings = Findings::default();
+        if let Err(error) = self.read_frames(wanted, &mut findings) {
+            findings.failure = Some(error);
+        }
+        findings
+    }
+
+    fn read_frames(&self, wanted: &BTreeSet<SeqNo>, findings: &mut Findings) -> Result<()> {
+        let mut reader = self.open_log()?;
+        while findings.entries.len() < wanted.len()
+            && let Some(frame) = reader.next_frame()?
+        {
+            let Record::Batch(batch) = &frame.record else { continue };
+            for section in batch.sections() {
+                // It verified with its frame. A section that is malformed all the same ends no
+                // search: the next one may have what is wanted.
+                if let Err(fault) = findings.take(&section, wanted) {
+                    findings.failure = Some(Error::corruption(&self.dir, None, fault.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_log(&self) -> Result<LogReader> {
+        let mut sources = Vec::new();
+        for (&number, &epoch) in &self.segments {
+            let path = FileName::new(FileKind::Wal, number, epoch).path(&self.dir);
+            let file = self.fs.open_read(&path)?;
+            sources.push(SegmentSource { number, epoch, path, file });
+        }
+        let mut options = LogReaderOptions::new(self.db_id);
+        options.only = Some(self.partition);
+        LogReader::new(sources, options)
+    }
+}
