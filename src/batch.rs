@@ -5,6 +5,7 @@ use std::fmt;
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::Durability;
+use lsm_core::types::SeqNo;
 
 use crate::partition::Partition;
 
@@ -55,6 +56,42 @@ impl Batch {
         Batch(self.0.delete(&partition.0, key))
     }
 
+    /// Requires that nobody else writes to `key` in `partition` behind the sequence number `at_most`
+    /// before the batch is committed. If somebody did, [`commit`](Batch::commit) returns
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing.
+    ///
+    /// `at_most` is the moment at which the key was read: [`Db::visible_seq`](crate::Db::visible_seq)
+    /// from before the read, or [`Snapshot::seq`](crate::Snapshot::seq). It may also be the commit
+    /// that wrote the key ([`Commit::seq`](crate::Commit)), or the sequence number of the value
+    /// ([`Cursor::seq`](crate::Cursor::seq)). Where the key does not exist and tables were written
+    /// since, the batch may be refused though nobody wrote; read again and take a newer number.
+    ///
+    /// Ingests count as writes. Operations of the batch itself do not.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Db, Durability, ErrorKind};
+    ///
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary folder");
+    /// # let db = Db::open(dir.path())?;
+    /// let users = db.partition("users")?;
+    /// let read_at = db.visible_seq();
+    /// assert!(users.get("bob")?.is_none());
+    ///
+    /// let first = db.batch().require(&users, "bob", read_at).put(&users, "bob", "1");
+    /// let second = db.batch().require(&users, "bob", read_at).put(&users, "bob", "2");
+    /// first.commit(Durability::Os)?;
+    /// let refused = second.commit(Durability::Os).expect_err("the name is taken");
+    /// assert_eq!(refused.kind(), ErrorKind::Conflict);
+    /// # db.close()
+    /// # }
+    /// ```
+    #[inline]
+    pub fn require(self, partition: &Partition, key: impl AsRef<[u8]>, at_most: SeqNo) -> Batch {
+        Batch(self.0.require(&partition.0, key, at_most))
+    }
+
     /// Returns the part of the batch that concerns `partition`, to be filled in place.
     #[inline]
     pub fn of<'a>(&'a mut self, partition: &'a Partition) -> PartitionBatch<'a> {
@@ -74,7 +111,8 @@ impl Batch {
     /// Commits the operations. An empty batch writes nothing and returns the newest commit.
     ///
     /// # Errors
-    /// A limit, a dropped partition, a partition of another database, a closed or read-only store:
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if a [requirement](Batch::require) does
+    /// not hold; a limit, a dropped partition, a partition of another database, a closed or read-only store:
     /// nothing is written then. After an I/O error the batch is not visible and never returns,
     /// unless the error came from the sync that [`Durability::Sync`] asks for: then the batch is
     /// visible, and it is unknown whether it is durable.
@@ -118,6 +156,13 @@ impl PartitionBatch<'_> {
     #[inline]
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
         self.batch.0.add_put(&self.partition.0, key.as_ref(), value.as_ref());
+        self
+    }
+
+    /// Requires that nobody else writes to `key` behind `at_most`, as [`Batch::require`] does.
+    #[inline]
+    pub fn require(&mut self, key: impl AsRef<[u8]>, at_most: SeqNo) -> &mut Self {
+        self.batch.0.add_require(&self.partition.0, key.as_ref(), at_most);
         self
     }
 

@@ -17,6 +17,7 @@ use crate::builder::Builder;
 use crate::options::PartitionOptions;
 use crate::partition::Partition;
 use crate::snapshot::Snapshot;
+use crate::transaction::Transaction;
 
 /// An open database. Cheap to clone; all clones are the same database.
 ///
@@ -128,6 +129,14 @@ impl Db {
     #[inline]
     pub fn batch(&self) -> Batch {
         Batch(self.0.batch())
+    }
+
+    /// Begins a transaction, which reads the database as it is now.
+    ///
+    /// # Cost
+    /// That of a snapshot, which the transaction holds until it ends.
+    pub fn transaction(&self) -> Transaction {
+        Transaction(self.0.transaction())
     }
 
     /// Takes a snapshot of the whole database.

@@ -69,6 +69,29 @@
 //! # }
 //! ```
 //!
+//! # Read, modify, write
+//!
+//! [`Partition::update`] sets a key to what a function makes of its value and loses no other update;
+//! [`Partition::compare_and_set`] sets it if it has a certain value. A [`Transaction`] reads and
+//! writes any keys of any partitions; its commit is refused with [`ErrorKind::Conflict`] if somebody
+//! else wrote what it read. [`Batch::require`] is what both are made of: a batch that is refused if a
+//! key was written since.
+//!
+//! ```
+//! # use siltstone::Db;
+//! # fn main() -> siltstone::Result<()> {
+//! # let dir = tempfile::tempdir().expect("a temporary folder");
+//! let db = Db::open(dir.path())?;
+//! let page = db.partition("page")?;
+//! let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().expect("four bytes"));
+//! for _ in 0..3 {
+//!     page.update("visits", |old| Some((old.map_or(0, number) + 1).to_be_bytes()))?;
+//! }
+//! assert_eq!(page.get("visits")?.as_deref().map(number), Some(3));
+//! # db.close()
+//! # }
+//! ```
+//!
 //! # Errors
 //!
 //! There is one error type, [`Error`], with a [`kind`](Error::kind) to branch on. Damaged bytes lead to
@@ -144,6 +167,7 @@ mod partition;
 mod provided;
 mod readable;
 mod snapshot;
+mod transaction;
 
 pub use ::metahive::{MetaHive, MetaHiveOptions};
 pub use batch::{Batch, PartitionBatch};
@@ -154,7 +178,8 @@ pub use db::Db;
 pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
     BackgroundFailure, Class, Commit, ExportSummary, Gauge, Health, IngestSummary, PartitionHealth,
-    Reason, Resume, Severity, StallHealth, VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
+    Reason, Resume, Severity, StallHealth, Swap, TransactionRange, VerifyMark, VerifyOptions,
+    VerifyProgress, VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
@@ -167,6 +192,7 @@ pub use options::PartitionOptions;
 pub use partition::Partition;
 pub use readable::Readable;
 pub use snapshot::{PartitionSnapshot, Snapshot};
+pub use transaction::{PartitionTransaction, Transaction};
 
 /// The clock of a database: [`Builder::clock`].
 pub mod clock {

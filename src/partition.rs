@@ -1,5 +1,7 @@
 //! [`Partition`]: a handle to one key space.
 
+mod modify;
+
 use std::fmt;
 use std::path::Path;
 

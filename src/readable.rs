@@ -6,8 +6,9 @@ use lsm_core::types::Slice;
 
 use crate::partition::Partition;
 
-/// The keys of one partition at one moment or at the present: a [`Partition`], or a partition as a
-/// [`Snapshot`](crate::Snapshot) sees it ([`Snapshot::of`](crate::Snapshot::of)).
+/// The keys of one partition at one moment or at the present: a [`Partition`], a partition as a
+/// [`Snapshot`](crate::Snapshot) sees it ([`Snapshot::of`](crate::Snapshot::of)), or as a transaction
+/// does ([`Transaction::of`](crate::Transaction::of)).
 ///
 /// For code that reads and need not know from what. Whoever has a `Partition` calls its own methods,
 /// which have the same names and need no import.

@@ -30,4 +30,5 @@ mod resume;
 mod shelf;
 mod sim;
 mod space;
+mod transactions;
 mod verify;

@@ -37,6 +37,9 @@ pub enum ErrorKind {
     ReservedKey,
     /// Writers would have to wait; nothing was written. From the `try_` calls alone.
     WouldStall,
+    /// Somebody else wrote what the batch or transaction relies on; nothing was written. It
+    /// succeeds if it is done again from its reads on.
+    Conflict,
     /// The partition does not exist, or was dropped.
     PartitionNotFound,
     /// The store takes no writes: it was opened read-only, or a sync of its log failed, which the

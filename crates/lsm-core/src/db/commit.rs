@@ -19,6 +19,8 @@
 //!    replaced.
 //! 4. Whether the store takes writes is asked under the log writer's lock, so no batch slips in
 //!    behind a failure.
+//! 5. The requirements of a batch are checked when its sequence numbers are known and nothing can
+//!    come before them any more: whoever passes is serialised there.
 //!
 //! Lock order: the log's writer, then the queue; what the host locks, behind the writer.
 
@@ -30,6 +32,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::log::{Log, LogHost, LogWriter};
 use super::prepared::Prepared;
+use super::require::{GroupWrites, Verdict};
 use crate::batch::SectionReader;
 use crate::error::{Error, Result};
 use crate::options::Durability;
@@ -68,13 +71,37 @@ pub(super) struct Committed {
     pub(super) synced: Result<()>,
 }
 
+/// Why a batch is not visible, and never will be.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    Failed(Error),
+    /// Whether its requirements hold is not known in memory.
+    Unproven,
+}
+
+impl Refusal {
+    /// The error of a batch that requires nothing, or whose requirements were looked at.
+    pub(super) fn known(self) -> Error {
+        match self {
+            Refusal::Failed(error) => error,
+            Refusal::Unproven => unreachable!("only a batch with requirements can be unproven"),
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Failed(error)
+    }
+}
+
 /// A batch that is visible, and how far the log must be durable for it.
 type Visible = (Commit, Lsn);
 
 /// How far a batch of a group has come.
 enum State {
     /// It is invisible and stays so.
-    Refused(Error),
+    Refused(Refusal),
     /// Its frame is in the log's buffer and begins here.
     Encoded(Lsn),
     /// Its frame is in the segment.
@@ -96,9 +123,9 @@ impl Member<'_> {
     }
 
     /// What it is answered, in a group behind which the log ends at `end`.
-    fn outcome(&self, epoch: Epoch, end: Lsn) -> Result<Visible> {
-        if let State::Refused(error) = &self.state {
-            return Err(error.clone());
+    fn outcome(&self, epoch: Epoch, end: Lsn) -> Result<Visible, Refusal> {
+        if let State::Refused(refusal) = &self.state {
+            return Err(refusal.clone());
         }
         let seq = self.first_seq.plus(self.batch.operations() - 1);
         Ok((Commit { seq, epoch }, end))
@@ -108,7 +135,7 @@ impl Member<'_> {
 enum Answer {
     Waiting,
     Lead,
-    Done(Result<Visible>),
+    Done(Result<Visible, Refusal>),
 }
 
 /// A follower: a batch that waits for the leader.
@@ -125,7 +152,7 @@ impl Request {
     }
 
     /// Waits for the answer; `None` says to lead.
-    fn wait(&self) -> Option<Result<Visible>> {
+    fn wait(&self) -> Option<Result<Visible, Refusal>> {
         let mut answer = self.answer.lock();
         loop {
             match std::mem::replace(&mut *answer, Answer::Waiting) {
@@ -205,8 +232,7 @@ impl CommitPath {
 
     /// Lets readers see everything up to the last sequence number that was taken.
     pub(super) fn publish(&self, writer: &LogWriter<'_>) {
-        let visible = writer.next_seq().get() - 1;
-        self.visible_seq.store(visible, Ordering::Release);
+        self.visible_seq.store(writer.last_seq().get(), Ordering::Release);
     }
 
     /// Commits a batch. Returns once it is visible and as durable as it asked for; with what
@@ -219,7 +245,7 @@ impl CommitPath {
         log: &Log,
         host: &dyn CommitHost,
         batch: Prepared,
-    ) -> Result<Committed> {
+    ) -> Result<Committed, Refusal> {
         // Who finds a leader waits behind it, until it is answered or leads itself.
         let turn = self.join(batch);
         if let Turn::Follow(request) = &turn
@@ -237,9 +263,10 @@ impl CommitPath {
         let mut writer = log.lock(host);
         let followers = self.take_followers(own);
         let mut group: Vec<Member<'_>> = Vec::with_capacity(1 + followers.len());
+        let mut writes = GroupWrites::default();
         for batch in std::iter::once(own).chain(followers.iter().map(|r| &r.batch)) {
             let first_seq = writer.next_seq();
-            let state = encode(host, &mut writer, &mut group, batch);
+            let state = encode(host, &mut writer, &mut group, &mut writes, batch);
             if !matches!(state, State::Refused(_)) {
                 writer.take_seqs(batch.operations());
             }
@@ -345,10 +372,14 @@ fn encode<'a>(
     host: &dyn CommitHost,
     writer: &mut LogWriter<'_>,
     group: &mut [Member<'a>],
+    writes: &mut GroupWrites<'a>,
     batch: &'a Prepared,
 ) -> State {
     if let Err(error) = host.check_batch(batch) {
-        return State::Refused(error);
+        return State::Refused(error.into());
+    }
+    if let Err(refusal) = check_requirements(writer, group, writes, batch) {
+        return State::Refused(refusal);
     }
     if !batch.is_logged() {
         return State::Unlogged;
@@ -359,7 +390,30 @@ fn encode<'a>(
     }
     match writer.encode_batch(frame.as_slice(), batch.operations()) {
         Ok(lsn) => State::Encoded(lsn),
-        Err(error) => State::Refused(error),
+        Err(error) => State::Refused(error.into()),
+    }
+}
+
+/// Checks what a batch requires of those before it.
+#[inline]
+fn check_requirements<'a>(
+    writer: &LogWriter<'_>,
+    group: &[Member<'a>],
+    writes: &mut GroupWrites<'a>,
+    batch: &Prepared,
+) -> Result<(), Refusal> {
+    let Some(requirements) = &batch.requirements else { return Ok(()) };
+    // One whose frame fails later is among them: then this batch is refused as well, and may come
+    // again.
+    for member in &group[writes.members..] {
+        if !member.is_refused() {
+            writes.add(member.batch);
+        }
+    }
+    writes.members = group.len();
+    match requirements.check(writer.last_seq(), writes)? {
+        Verdict::Holds => Ok(()),
+        Verdict::Unproven => Err(Refusal::Unproven),
     }
 }
 
@@ -371,7 +425,7 @@ fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
         if let State::Encoded(lsn) = member.state {
             member.state = match &appended {
                 Ok(()) => State::Appended(lsn),
-                Err(error) => State::Refused(error.clone()),
+                Err(error) => State::Refused(error.clone().into()),
             };
         }
     }

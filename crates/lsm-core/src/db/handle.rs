@@ -15,6 +15,7 @@ use super::DbInner;
 use super::health::Health;
 use super::moment::Observation;
 use super::open::Builder;
+use super::transaction::Transaction;
 use super::verify::{VerifyOptions, VerifyReport};
 use super::write::Batch;
 use crate::error::{Error, ErrorKind, Result};
@@ -127,6 +128,11 @@ impl Db {
     /// Returns an empty batch.
     pub fn batch(&self) -> Batch {
         Batch::new(self.clone())
+    }
+
+    /// Begins a transaction, at a snapshot that is taken now.
+    pub fn transaction(&self) -> Transaction {
+        Transaction::new(self.clone())
     }
 
     /// Takes a snapshot of the database.

@@ -29,6 +29,7 @@ mod log;
 mod log_search;
 mod loss;
 mod mend;
+mod modify;
 mod moment;
 mod obsolete;
 mod open;
@@ -37,12 +38,14 @@ mod prepared;
 mod read_only;
 mod recovery;
 mod repair;
+mod require;
 mod resume;
 mod schedule;
 mod stall;
 mod stats;
 #[cfg(test)]
 mod testing;
+mod transaction;
 mod verify;
 mod write;
 
@@ -73,7 +76,9 @@ pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth, StallHealth};
 pub use inject::InMemory;
+pub use modify::Swap;
 pub use open::Builder;
+pub use transaction::{Transaction, TransactionRange};
 pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 pub use write::Batch;
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::require::Requirements;
 use crate::batch::SectionReader;
 use crate::error::Result;
 use crate::options::Durability;
@@ -71,6 +72,8 @@ impl PreparedSection {
 pub(super) struct Prepared {
     pub(super) sections: Sections,
     pub(super) durability: Durability,
+    /// Absent in the usual batch, which pays a word and a branch for it.
+    pub(super) requirements: Option<Box<Requirements>>,
 }
 
 /// The sections of a batch; the usual batch has one and allocates no list for it.

@@ -4,17 +4,18 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::DbInner;
-use super::commit::Commit;
+use super::commit::{Commit, Committed, Refusal};
 use super::handle::{Db, Partition};
 use super::inject::InMemory;
 use super::prepared::{OperationSums, Prepared, PreparedSection, Sections};
+use super::require::{Requirement, Requirements, Subject};
 use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
 use crate::options::{Durability, Options};
 use crate::partition::PartitionState;
-use crate::types::EntryKind;
+use crate::types::{EntryKind, SeqNo};
 use crate::wal::section_checksum;
 
 /// A buffer for single operations is kept by its thread up to this size.
@@ -119,9 +120,25 @@ fn push_operation(
 /// Commits; the handles are kept if their operations are visible, also where the sync failed that
 /// was asked for; else their values are let go.
 fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>) -> Result<Commit> {
-    let committed = db.commit.commit(&db.log, db, batch)?;
+    let committed = match &batch.requirements {
+        None => db.commit.commit(&db.log, db, batch).map_err(Refusal::known),
+        Some(_) => commit_if(db, batch),
+    }?;
     pending.into_iter().for_each(PendingHandle::keep);
     committed.synced.map(|()| committed.commit)
+}
+
+/// Commits a batch with requirements. Where memory does not tell whether they hold, tables do, and
+/// the batch comes again.
+fn commit_if(db: &DbInner, mut batch: Prepared) -> Result<Committed> {
+    loop {
+        match db.commit.commit(&db.log, db, batch.clone()) {
+            Err(Refusal::Unproven) => {}
+            answer => return answer.map_err(Refusal::known),
+        }
+        let requirements = batch.requirements.as_mut().expect("only requirements are unproven");
+        db.prove(requirements)?;
+    }
 }
 
 /// Whether a write may be held back.
@@ -161,7 +178,7 @@ fn write_one(
         prepare(db, state, rules_epoch, section)
     })?;
     let sections = Sections::One(section);
-    commit(db, Prepared { sections, durability }, pending)
+    commit(db, Prepared { sections, durability, requirements: None }, pending)
 }
 
 impl Partition {
@@ -218,13 +235,20 @@ pub struct Batch {
     /// Handles of values that went to a value store; dropped uncommitted, they are let go.
     pending: Vec<PendingHandle>,
     bytes: u64,
+    requirements: Vec<Requirement>,
     refused: Option<Error>,
 }
 
 impl Batch {
     pub(super) fn new(db: Db) -> Batch {
-        let (sections, pending) = (Vec::new(), Vec::new());
-        Batch { db, sections, pending, bytes: 0, refused: None }
+        Batch {
+            db,
+            sections: Vec::new(),
+            pending: Vec::new(),
+            bytes: 0,
+            requirements: Vec::new(),
+            refused: None,
+        }
     }
 
     /// Sets `key` to `value` in `partition`.
@@ -252,6 +276,42 @@ impl Batch {
     /// Deletes `key` in `partition`, in place.
     pub fn add_delete(&mut self, partition: &Partition, key: &[u8]) {
         self.push(partition, EntryKind::Tombstone, key, &[]);
+    }
+
+    /// Requires that nobody has written to `key` in `partition` behind `at_most`, when the batch is
+    /// committed; else it is refused with [`ErrorKind::Conflict`].
+    pub fn require(
+        mut self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+        at_most: SeqNo,
+    ) -> Batch {
+        self.add_require(partition, key.as_ref(), at_most);
+        self
+    }
+
+    /// As [`Batch::require`], in place.
+    pub fn add_require(&mut self, partition: &Partition, key: &[u8], at_most: SeqNo) {
+        if self.refused.is_some() {
+            return;
+        }
+        if let Err(error) = self.check_own(partition).and_then(|()| check_key(key)) {
+            self.refused = Some(error);
+            return;
+        }
+        let state = partition.state();
+        let stored = if state.any_key { [key, &[0]].concat() } else { key.to_vec() };
+        self.requirements.push(Requirement {
+            partition: state.clone(),
+            subject: Subject::key(stored),
+            at_most,
+            is_held: false,
+        });
+    }
+
+    /// Adds requirements, of this database.
+    pub(super) fn require_all(&mut self, requirements: Vec<Requirement>) {
+        self.requirements.extend(requirements);
     }
 
     /// How many operations there are.
@@ -295,12 +355,17 @@ impl Batch {
         Ok(())
     }
 
+    fn check_own(&self, partition: &Partition) -> Result<()> {
+        if std::ptr::eq(&**self.db.inner(), &**partition.db()) {
+            return Ok(());
+        }
+        let message = "the partition belongs to another database";
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
     fn check(&self, partition: &Partition, key: &[u8], value: &[u8]) -> Result<()> {
         let db = self.db.inner();
-        if !std::ptr::eq(&**db, &**partition.db()) {
-            let message = "the partition belongs to another database";
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
+        self.check_own(partition)?;
         check_key(key)?;
         let state = partition.state();
         check_value(&db.options, state, value)?;
@@ -364,11 +429,16 @@ impl Batch {
             Admission::Wait => db.stall.admit(&**db, states(), self.bytes)?,
             Admission::Try => db.stall.try_admit(&**db, states(), self.bytes)?,
         }
+        let requirements =
+            (!self.requirements.is_empty()).then(|| Box::new(Requirements::new(self.requirements)));
         let mut sections = self.sections.iter();
         let sections = match (sections.next(), sections.len()) {
             (None, _) => {
                 db.check_open()?;
-                return Ok(Commit { seq: db.visible_seq(), epoch: db.epoch });
+                // What it requires holds at the moment of the number at least.
+                let seq = db.visible_seq();
+                requirements.map_or(Ok(()), |mut required| db.prove(&mut required))?;
+                return Ok(Commit { seq, epoch: db.epoch });
             }
             (Some((state, rules, section)), 0) => {
                 Sections::One(prepare(db, state, *rules, section)?)
@@ -380,6 +450,6 @@ impl Batch {
                     .collect::<Result<_>>()?,
             ),
         };
-        commit(db, Prepared { sections, durability }, self.pending)
+        commit(db, Prepared { sections, durability, requirements }, self.pending)
     }
 }

@@ -120,6 +120,14 @@ impl Memtable {
         Some((version.trailer(), version.value_slice()))
     }
 
+    /// The sequence of the newest entry of `key`, whose hash is `hash`.
+    pub fn newest_seq(&self, key: &[u8], hash: u64) -> Option<SeqNo> {
+        if !self.bloom.may_contain(hash) {
+            return None;
+        }
+        Some(self.list().find(key)?.newest().trailer().seq())
+    }
+
     /// A cursor over the entries.
     #[expect(clippy::iter_not_returning_iterator, reason = "a lending cursor cannot be one")]
     pub fn iter(&self) -> MemtableIter {

@@ -14,7 +14,7 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
 use super::table::{Table, UserRange};
-use crate::types::prefix8;
+use crate::types::{SeqNo, prefix8};
 
 /// The tables of one level.
 #[derive(Clone, Debug)]
@@ -24,11 +24,18 @@ pub struct Level {
     /// The number of bytes that the largest user keys share.
     shared: usize,
     bytes: u64,
+    newest: SeqNo,
 }
 
 impl Default for Level {
     fn default() -> Level {
-        Level { tables: Arc::new([]), fences: Arc::new([]), shared: 0, bytes: 0 }
+        Level {
+            tables: Arc::new([]),
+            fences: Arc::new([]),
+            shared: 0,
+            bytes: 0,
+            newest: SeqNo::ZERO,
+        }
     }
 }
 
@@ -45,7 +52,8 @@ impl Level {
     pub fn newest_first(mut tables: Vec<Arc<Table>>) -> Level {
         tables.sort_by_key(|table| Reverse((table.meta.newest(), table.meta.file)));
         let bytes = tables.iter().map(|table| table.meta.bytes).sum();
-        Level { tables: tables.into(), fences: Arc::new([]), shared: 0, bytes }
+        let newest = newest_of(&tables);
+        Level { tables: tables.into(), fences: Arc::new([]), shared: 0, bytes, newest }
     }
 
     /// A deeper level of these tables, in any order.
@@ -70,7 +78,8 @@ impl Level {
         let fences = tables.iter().map(|table| prefix8(&table.meta.largest.user[shared..]));
         let fences = fences.collect();
         let bytes = tables.iter().map(|table| table.meta.bytes).sum();
-        Ok(Level { tables: tables.into(), fences, shared, bytes })
+        let newest = newest_of(&tables);
+        Ok(Level { tables: tables.into(), fences, shared, bytes, newest })
     }
 
     /// The tables in the level's order.
@@ -82,6 +91,11 @@ impl Level {
     /// Length of all files together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The newest sequence that a reader meets in the level.
+    pub fn newest(&self) -> SeqNo {
+        self.newest
     }
 
     /// Returns `true` if the level has no tables.
@@ -127,6 +141,10 @@ impl Level {
             .map_or(rest.len(), |end| rest.partition_point(|table| !table.meta.starts_after(end)));
         &rest[..count]
     }
+}
+
+fn newest_of(tables: &[Arc<Table>]) -> SeqNo {
+    tables.iter().map(|table| table.meta.newest()).max().unwrap_or_default()
 }
 
 fn shared_bytes(a: &[u8], b: &[u8]) -> usize {

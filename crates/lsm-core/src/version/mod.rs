@@ -117,6 +117,12 @@ impl PartitionVersion {
         PartitionVersion { levels: Default::default(), ..self.clone() }
     }
 
+    /// No operation behind this sequence is in a table, or was in one.
+    pub fn tables_through(&self) -> SeqNo {
+        let in_levels = self.levels.iter().map(Level::newest).max().unwrap_or_default();
+        in_levels.max(self.flushed_through)
+    }
+
     /// Length of all tables together, in bytes.
     pub fn bytes(&self) -> u64 {
         self.levels.iter().map(Level::bytes).sum()

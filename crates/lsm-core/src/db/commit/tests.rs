@@ -1,11 +1,13 @@
 //! Groups of writers over a log of their own, and what each of them is answered.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 
-use super::{CommitPath, Committed};
+use super::{CommitPath, Committed, Refusal};
 use crate::db::prepared::{OperationSums, Prepared, PreparedSection, Sections};
+use crate::db::require::{Requirement, Requirements, Subject};
 use crate::db::testing::{EPOCH, TestHost, TestLog, batches_in, partition};
 use crate::error::{ErrorKind, Result};
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, OpKind};
@@ -33,9 +35,26 @@ impl Store {
         })
     }
 
-    fn put(&self, key: &str, value: &[u8], durability: Durability) -> Result<Committed> {
-        let batch = prepare(&self.partition, key, value, durability);
-        self.path.commit(&self.test.log, &self.host, batch)
+    fn put(&self, key: &'static str, value: &[u8], durability: Durability) -> Result<Committed> {
+        self.commit(&Batch { value: value.into(), ..batch(key, 0, durability) })
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<Committed> {
+        self.try_commit(batch).map_err(Refusal::known)
+    }
+
+    fn try_commit(&self, batch: &Batch) -> Result<Committed, Refusal> {
+        let mut prepared = prepare(&self.partition, batch.key, &batch.value, batch.durability);
+        prepared.requirements = batch.requires.as_ref().map(|(subject, at_most)| {
+            let requirement = Requirement {
+                partition: self.partition.clone(),
+                subject: subject.clone(),
+                at_most: SeqNo::new(*at_most).unwrap(),
+                is_held: true,
+            };
+            Box::new(Requirements::new(vec![requirement]))
+        });
+        self.path.commit(&self.test.log, &self.host, prepared)
     }
 
     /// Whether a reader finds `key`.
@@ -53,8 +72,7 @@ impl Store {
         let mut writers: Vec<JoinHandle<Result<Committed>>> = Vec::new();
         for (count, batch) in batches.into_iter().enumerate() {
             let path = self.clone();
-            writers
-                .push(thread::spawn(move || path.put(batch.key, &batch.value, batch.durability)));
+            writers.push(thread::spawn(move || path.commit(&batch)));
             while !self.is_queued(count) {
                 thread::yield_now();
             }
@@ -74,10 +92,18 @@ struct Batch {
     key: &'static str,
     value: Vec<u8>,
     durability: Durability,
+    requires: Option<(Subject, u64)>,
+}
+
+impl Batch {
+    /// The same, if nobody wrote `key` behind `at_most`.
+    fn requiring(self, key: &str, at_most: u64) -> Batch {
+        Batch { requires: Some((Subject::key(key.into()), at_most)), ..self }
+    }
 }
 
 fn batch(key: &'static str, len: usize, durability: Durability) -> Batch {
-    Batch { key, value: vec![b'v'; len], durability }
+    Batch { key, value: vec![b'v'; len], durability, requires: None }
 }
 
 fn prepare(
@@ -97,7 +123,7 @@ fn prepare(
         sums: OperationSums::One(section.sums()[0]),
         rules_epoch: partition.rules_epoch(),
     };
-    Prepared { sections: Sections::One(section), durability }
+    Prepared { sections: Sections::One(section), durability, requirements: None }
 }
 
 fn fail_append(nth: u64) -> FaultRule {
@@ -249,4 +275,71 @@ fn a_batch_without_a_log_asks_for_no_sync_of_it() {
     path.path.commit(&path.test.log, &path.host, batch).unwrap().synced.unwrap();
     assert_eq!(path.host.syncs(), before);
     assert_eq!(path.test.log.durable_seq().get(), 0, "the frame before it is not synced either");
+}
+
+/// Whoever comes later in the group sees what comes before, though it is in no memtable yet; what
+/// was refused is in no log.
+#[test]
+fn requirements_see_earlier_members_of_the_group() {
+    let path = Store::new(1 << 16);
+    path.put("first", b"", Durability::Os).unwrap();
+    let answers = path.commit_group(vec![
+        batch("a", 10, Durability::Sync).requiring("first", 1),
+        batch("b", 10, Durability::Sync).requiring("a", 1),
+        batch("c", 10, Durability::Sync).requiring("b", 1),
+        Batch {
+            requires: Some((Subject::Range((Bound::Unbounded, Bound::Excluded(b"c".into()))), 1)),
+            ..batch("d", 10, Durability::Sync)
+        },
+        Batch {
+            requires: Some((Subject::Range((Bound::Excluded(b"c".into()), Bound::Unbounded)), 1)),
+            ..batch("e", 10, Durability::Sync)
+        },
+        batch("first", 10, Durability::Sync).requiring("d", 0),
+        batch("f", 10, Durability::Sync).requiring("first", 1),
+    ]);
+    let outcomes: Vec<Result<u64, ErrorKind>> = answers
+        .into_iter()
+        .map(|answer| answer.map(|done| done.commit.seq.get()).map_err(|error| error.kind()))
+        .collect();
+    let conflict = Err(ErrorKind::Conflict);
+    // Nobody wrote "b", so "c" may rely on that; a range sees "a" alone, another one nothing.
+    assert_eq!(outcomes, [Ok(2), conflict, Ok(3), conflict, Ok(4), Ok(5), conflict]);
+    let keys = ["a", "b", "c", "d", "e", "f"].map(|key| path.sees(key));
+    assert_eq!(keys, [true, false, true, false, true, false]);
+    let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &path.host.listed()).unwrap(), [1, 2, 3, 4, 5]);
+}
+
+/// Memory decides where it reaches back far enough, and never guesses where it does not.
+#[test]
+fn requirements_are_unproven_where_a_table_may_hold_the_answer() {
+    let path = Store::new(1 << 16);
+    for key in ["a", "b", "c"] {
+        path.put(key, b"", Durability::Os).unwrap();
+    }
+    let mut version = (*path.partition.view().version).clone();
+    version.flushed_through = SeqNo::new(2).unwrap();
+    let newest = path.partition.seal().unwrap();
+    path.put("d", b"", Durability::Os).unwrap();
+    path.partition.install(Arc::new(version), None);
+    let answer = |key, at_most| match path
+        .try_commit(&batch("x", 1, Durability::Os).requiring(key, at_most))
+    {
+        Ok(_) => "holds",
+        Err(Refusal::Unproven) => "unproven",
+        Err(Refusal::Failed(error)) => {
+            assert_eq!(error.kind(), ErrorKind::Conflict);
+            "conflict"
+        }
+    };
+    assert_eq!((answer("c", 2), answer("c", 1), answer("c", 3)), ("conflict", "conflict", "holds"));
+    assert_eq!((answer("z", 2), answer("z", 1)), ("holds", "unproven"));
+    // The newest entry of a key in memory is newer than any in a table.
+    assert_eq!((answer("a", 1), answer("a", 0)), ("holds", "conflict"));
+    let mut version = (*path.partition.view().version).clone();
+    version.flushed_through = SeqNo::new(3).unwrap();
+    path.partition.install(Arc::new(version), Some(newest));
+    assert_eq!((answer("a", 1), answer("a", 2), answer("a", 3)), ("unproven", "unproven", "holds"));
+    assert_eq!((answer("d", 3), answer("d", 4)), ("conflict", "holds"));
 }

@@ -123,6 +123,11 @@ impl LogWriter<'_> {
         self.state.next_seq
     }
 
+    /// The sequence number that was taken last.
+    pub(in crate::db) fn last_seq(&self) -> SeqNo {
+        SeqNo::new(self.state.next_seq.get() - 1).expect("the next one is above it")
+    }
+
     /// Takes the next `count` sequence numbers and returns the first. They are used up even if
     /// nothing comes of them.
     pub(in crate::db) fn take_seqs(&mut self, count: u64) -> SeqNo {

@@ -1,0 +1,111 @@
+//! Read, modify, write on one key: no lock between reading and writing, but a requirement that
+//! nobody came in between, and another round if somebody did.
+
+use super::Partition;
+use super::commit::Commit;
+use crate::error::{ErrorKind, Result};
+use crate::options::Durability;
+use crate::types::{SeqNo, Slice};
+
+/// The outcome of a [`Partition::compare_and_set`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the value may not have been set"]
+pub enum Swap {
+    /// The key had the expected value, and has the new one.
+    Done(Commit),
+    /// The key has this value, another than was expected: nothing was written.
+    Differs(Option<Slice>),
+}
+
+impl Swap {
+    /// Returns whether the new value was set.
+    pub fn is_done(&self) -> bool {
+        matches!(self, Swap::Done(_))
+    }
+}
+
+impl Partition {
+    /// Sets `key` to what `change` makes of its value, or deletes it for `None`. `change` is called
+    /// again with the newer value whenever somebody else wrote the key meanwhile.
+    pub fn update<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        change: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Commit> {
+        self.update_with(key, Durability::Os, change)
+    }
+
+    /// As [`Partition::update`], as durable as `durability` says.
+    pub fn update_with<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        durability: Durability,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Commit> {
+        let key = key.as_ref();
+        loop {
+            // The number first: the read behind it sees every operation through it.
+            let seq = self.db().visible_seq();
+            let old = self.get(key)?;
+            let new = change(old.as_deref());
+            let new = new.as_ref().map(AsRef::as_ref);
+            match self.replace(key, old.is_some(), new, seq, durability) {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Sets `key` to `new` if it has the value `expected`, where `None` is no value: the key does
+    /// not exist, or is deleted.
+    pub fn compare_and_set(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swap> {
+        self.compare_and_set_with(key, expected, new, Durability::Os)
+    }
+
+    /// As [`Partition::compare_and_set`], as durable as `durability` says.
+    pub fn compare_and_set_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        durability: Durability,
+    ) -> Result<Swap> {
+        let key = key.as_ref();
+        loop {
+            let seq = self.db().visible_seq();
+            let present = self.get(key)?;
+            if present.as_deref() != expected {
+                return Ok(Swap::Differs(present));
+            }
+            match self.replace(key, present.is_some(), new, seq, durability) {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                answer => return answer.map(Swap::Done),
+            }
+        }
+    }
+
+    /// Writes `new` if nobody has written `key` behind `seq`.
+    fn replace(
+        &self,
+        key: &[u8],
+        exists: bool,
+        new: Option<&[u8]>,
+        seq: SeqNo,
+        durability: Durability,
+    ) -> Result<Commit> {
+        let mut batch = self.db.batch();
+        match new {
+            Some(value) => batch.add_put(self, key, value),
+            None if exists => batch.add_delete(self, key),
+            // As it is now, and nothing to write.
+            None => return batch.commit(durability),
+        }
+        batch.add_require(self, key, seq);
+        batch.commit(durability)
+    }
+}

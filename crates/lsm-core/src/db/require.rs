@@ -1,0 +1,265 @@
+//! Requirements of a batch: keys and ranges that nobody may have written to since it read them.
+//!
+//! The leader of a group checks them in commit order, under the log writer's lock, against the
+//! earlier members of its group and against the memtables. It reads no file there. Where a table
+//! may hold the answer, the batch goes back to its caller, who proves its requirements through the
+//! newest sequence without the lock and comes again: then only what came in meanwhile is left to
+//! look at, and that is in memory, unless it was flushed in between.
+//!
+//! Invariants:
+//! 1. A batch passes only if no operation behind the sequence that a requirement names has
+//!    written to its subject. Refusing one that could pass is allowed: its caller reads again.
+//! 2. A proof takes its sequence first and the view second, so that the view holds every operation
+//!    through that sequence.
+//! 3. A subject without any entry proves that nobody has written to it only where a snapshot is
+//!    held since the read: else a merge may have dropped a deletion with what it deleted.
+
+mod group;
+mod seek;
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::DbInner;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memtable::Memtable;
+use crate::partition::{PartitionState, ReadView};
+use crate::read::{Bounds, Search, search};
+use crate::sstable::{ReadMode, bloom_hash};
+use crate::types::SeqNo;
+use crate::version::{Table, TableContext, UserRange};
+
+pub(super) use group::GroupWrites;
+use seek::{Look, Steps, find_newer};
+
+/// Keys that a batch may have looked up while writers wait. One that needs more is proven outside
+/// first.
+const STEPS_MAX: usize = 1 << 12;
+/// After so many proofs the leader looks at all of it in memory, as otherwise a batch that read much
+/// could starve behind writers that never rest.
+const PROOFS_MAX: u32 = 3;
+
+/// The part of a partition that a requirement is about; keys in their stored form.
+#[derive(Clone)]
+pub(super) enum Subject {
+    Key { key: Box<[u8]>, hash: u64 },
+    Range(Bounds),
+}
+
+impl Subject {
+    /// The subject that is one key, in its stored form.
+    pub(super) fn key(stored: Vec<u8>) -> Subject {
+        Subject::Key { hash: bloom_hash(&stored), key: stored.into() }
+    }
+}
+
+/// A requirement: nobody has written to `subject` behind `at_most`.
+#[derive(Clone)]
+pub(super) struct Requirement {
+    pub(super) partition: Arc<PartitionState>,
+    pub(super) subject: Subject,
+    pub(super) at_most: SeqNo,
+    /// Whether a snapshot at `at_most` lives until the batch is answered.
+    pub(super) is_held: bool,
+}
+
+/// The requirements of a batch, and how far they are proven.
+#[derive(Clone)]
+pub(super) struct Requirements {
+    list: Arc<[Requirement]>,
+    /// Nobody has written to any subject between its `at_most` and here.
+    proven_through: SeqNo,
+    proofs: u32,
+}
+
+/// What is known in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Holds,
+    /// A table may hold the answer, or looking takes too long for a lock.
+    Unproven,
+}
+
+impl Requirements {
+    pub(super) fn new(list: Vec<Requirement>) -> Requirements {
+        Requirements { list: list.into(), proven_through: SeqNo::ZERO, proofs: 0 }
+    }
+
+    /// Looks in memory whether the requirements hold, in a group whose `earlier` members come
+    /// first; `taken` is the last sequence that was given out. Under the log writer's lock.
+    ///
+    /// # Errors
+    /// A conflict; a dropped partition.
+    pub(super) fn check(&self, taken: SeqNo, earlier: &GroupWrites<'_>) -> Result<Verdict> {
+        let patient = self.proofs < PROOFS_MAX;
+        let mut steps = Steps::new(if patient { STEPS_MAX } else { usize::MAX });
+        for requirement in &*self.list {
+            requirement.partition.check_live()?;
+            let after = self.after(requirement);
+            if taken <= after {
+                continue;
+            }
+            if let Some(key) = earlier.writes_to(requirement.partition.id, &requirement.subject) {
+                return Err(conflict(requirement, key, None));
+            }
+            if requirement.check_memtables(after, &mut steps)? == Verdict::Unproven {
+                return Ok(Verdict::Unproven);
+            }
+        }
+        Ok(Verdict::Holds)
+    }
+
+    /// Operations through this sequence are known not to have broken the requirement.
+    fn after(&self, requirement: &Requirement) -> SeqNo {
+        requirement.at_most.max(self.proven_through)
+    }
+}
+
+impl Requirement {
+    fn check_memtables(&self, after: SeqNo, steps: &mut Steps) -> Result<Verdict> {
+        let view = self.partition.view();
+        let newer = view.memtables().filter(|memtable| memtable.last_seq() > after);
+        match &self.subject {
+            Subject::Key { key, hash } => {
+                for memtable in newer {
+                    if !steps.take() {
+                        return Ok(Verdict::Unproven);
+                    }
+                    match memtable.newest_seq(key, *hash) {
+                        Some(seq) if seq > after => return Err(conflict(self, key, Some(seq))),
+                        // Tables hold nothing newer of the key than memtables do.
+                        Some(_) => return Ok(Verdict::Holds),
+                        None => {}
+                    }
+                }
+            }
+            Subject::Range(range) => {
+                for memtable in newer {
+                    match find_newer(&mut memtable.iter(), range, after, steps)? {
+                        Look::Nothing => {}
+                        Look::Found(key, seq) => return Err(conflict(self, &key, Some(seq))),
+                        Look::GaveUp => return Ok(Verdict::Unproven),
+                    }
+                }
+            }
+        }
+        let reaches_back = view.version.tables_through() <= after;
+        Ok(if reaches_back { Verdict::Holds } else { Verdict::Unproven })
+    }
+
+    /// Looks in memory and in tables, without a lock, whether somebody has written to the subject
+    /// behind `after`.
+    fn prove(&self, tables: &Arc<TableContext>, after: SeqNo) -> Result<()> {
+        let view = self.partition.pin();
+        // Behind the view, which a drop takes away after it has marked the partition.
+        self.partition.check_live()?;
+        let proven = match &self.subject {
+            Subject::Key { key, hash } => {
+                let passes_over = self.is_held.then_some(after);
+                let mut newest = Newest { key, hash: *hash, passes_over, tables };
+                match search(&view, key, &mut newest)? {
+                    Some(seq) if seq > after => Err(conflict(self, key, Some(seq))),
+                    Some(_) => Ok(()),
+                    None if self.is_held || view.version.tables_through() <= after => Ok(()),
+                    // See invariant 3.
+                    None => Err(conflict(self, key, None)),
+                }
+            }
+            Subject::Range(range) => self.prove_range(&view, tables, range, after),
+        };
+        proven.map_err(|error| error.in_partition(&self.partition.name))
+    }
+
+    fn prove_range(
+        &self,
+        view: &ReadView,
+        context: &Arc<TableContext>,
+        range: &Bounds,
+        after: SeqNo,
+    ) -> Result<()> {
+        assert!(self.is_held, "ranges are read at a snapshot");
+        let mut steps = Steps::new(usize::MAX);
+        for memtable in view.memtables().filter(|memtable| memtable.last_seq() > after) {
+            self.nothing_found(find_newer(&mut memtable.iter(), range, after, &mut steps)?)?;
+        }
+        let keys = UserRange { start: end_of(&range.0), end: end_of(&range.1) };
+        let newer = view.version.tables().map(|(_, table)| table);
+        for table in newer.filter(|table| table.meta.newest() > after && table.meta.overlaps(keys))
+        {
+            let mut entries = table.reader(context)?.iter(ReadMode::Cached);
+            self.nothing_found(find_newer(&mut entries, range, after, &mut steps)?)?;
+        }
+        Ok(())
+    }
+
+    fn nothing_found(&self, look: Look) -> Result<()> {
+        match look {
+            Look::Nothing => Ok(()),
+            Look::Found(key, seq) => Err(conflict(self, &key, Some(seq))),
+            Look::GaveUp => unreachable!("there is no limit without the lock"),
+        }
+    }
+}
+
+fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
+    }
+}
+
+/// The search for the newest sequence of a key.
+struct Newest<'a> {
+    key: &'a [u8],
+    hash: u64,
+    /// Tables with nothing behind this sequence need not be asked.
+    passes_over: Option<SeqNo>,
+    tables: &'a TableContext,
+}
+
+impl<'a> Search<'a> for Newest<'_> {
+    type Found = SeqNo;
+
+    fn in_memtable(&mut self, memtable: &'a Memtable) -> Result<Option<SeqNo>> {
+        Ok(memtable.newest_seq(self.key, self.hash))
+    }
+
+    fn in_table(&mut self, _level: usize, table: &'a Table) -> Result<Option<SeqNo>> {
+        if self.passes_over.is_some_and(|through| table.meta.newest() <= through) {
+            return Ok(None);
+        }
+        let reader = table.reader(self.tables);
+        let found = reader.and_then(|reader| reader.get(self.key, self.hash, SeqNo::MAX));
+        Ok(found.map_err(|error| error.at_key(self.key))?.map(|(trailer, _)| trailer.seq()))
+    }
+}
+
+/// The error of a requirement that `key`, in its stored form, was written in spite of.
+#[cold]
+fn conflict(requirement: &Requirement, key: &[u8], seq: Option<SeqNo>) -> Error {
+    let Requirement { partition, at_most, .. } = requirement;
+    let key = if partition.any_key { &key[..key.len() - 1] } else { key };
+    let at = seq.map_or(String::new(), |seq| format!(" at {seq}"));
+    let message = format!(
+        "partition {:?}: key \"{}\" was written{at}, after sequence {at_most}",
+        partition.name,
+        key.escape_ascii()
+    );
+    Error::new(ErrorKind::Conflict, message)
+}
+
+impl DbInner {
+    /// Proves requirements through the newest sequence, in memory and in tables. Without a lock.
+    ///
+    /// # Errors
+    /// A conflict; a dropped partition; those of reading.
+    pub(super) fn prove(&self, requirements: &mut Requirements) -> Result<()> {
+        let through = self.visible_seq();
+        for requirement in &*requirements.list {
+            requirement.prove(&self.tables, requirements.after(requirement))?;
+        }
+        requirements.proven_through = requirements.proven_through.max(through);
+        requirements.proofs += 1;
+        Ok(())
+    }
+}

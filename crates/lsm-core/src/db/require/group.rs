@@ -1,0 +1,54 @@
+//! [`GroupWrites`]: what the earlier members of a group write, which is in no memtable yet.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use super::Subject;
+use super::seek::is_before_end;
+use crate::batch::SectionReader;
+use crate::db::prepared::Prepared;
+use crate::types::PartitionId;
+
+/// See the module. Filled only if a member of the group has requirements.
+#[derive(Default)]
+pub(in crate::db) struct GroupWrites<'a> {
+    keys: BTreeSet<(PartitionId, &'a [u8])>,
+    /// Members of the group that were looked at.
+    pub(in crate::db) members: usize,
+}
+
+impl<'a> GroupWrites<'a> {
+    /// Takes in the operations of a batch.
+    pub(in crate::db) fn add(&mut self, batch: &'a Prepared) {
+        for section in batch.sections() {
+            let mut operations = SectionReader::new(&section.bytes);
+            while let Some(operation) =
+                operations.next_operation().expect("db/write.rs encoded this section")
+            {
+                self.keys.insert((section.partition.id, &section.bytes[operation.key]));
+            }
+        }
+    }
+
+    /// A key of `subject`, in this partition, that is written.
+    pub(super) fn writes_to<'k>(
+        &'k self,
+        partition: PartitionId,
+        subject: &'k Subject,
+    ) -> Option<&'k [u8]> {
+        let keys: &BTreeSet<(PartitionId, &'k [u8])> = &self.keys;
+        let (lower, upper) = match subject {
+            Subject::Key { key, .. } => {
+                return keys.get(&(partition, &**key)).map(|(_, key)| *key);
+            }
+            Subject::Range(range) => range,
+        };
+        let lower = match lower {
+            Bound::Included(first) => Bound::Included((partition, &first[..])),
+            Bound::Excluded(before) => Bound::Excluded((partition, &before[..])),
+            Bound::Unbounded => Bound::Included((partition, &[][..])),
+        };
+        let (id, key) = keys.range((lower, Bound::Unbounded)).next()?;
+        (*id == partition && is_before_end(upper, key)).then_some(*key)
+    }
+}

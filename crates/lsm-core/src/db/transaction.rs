@@ -1,0 +1,144 @@
+//! [`Transaction`]: reads at a snapshot, writes that nobody sees, and a batch that requires that
+//! what was read is still so.
+//!
+//! It holds no lock while it is open and makes nobody wait. At the commit `require.rs` validates
+//! what it has read; whoever comes second on something that both read and wrote has a conflict and
+//! starts again. So committed transactions are as if they had run one after another, in the order
+//! of their sequence numbers.
+//!
+//! Invariants:
+//! 1. What a read tells is noted before the caller hears of it.
+//! 2. The snapshot lives until the commit is answered: see invariant 3 of `require.rs`.
+
+mod own;
+mod range;
+mod reads;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::commit::Commit;
+use super::handle::{Db, Partition, Snapshot};
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Durability;
+use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
+use crate::types::{PartitionId, Slice};
+
+use own::{OwnRange, OwnWrites};
+pub use range::TransactionRange;
+use reads::Reads;
+
+/// Reads and writes on any partitions of one database that are committed together if nobody wrote
+/// what they read.
+#[must_use = "a transaction does nothing until it is committed"]
+pub struct Transaction {
+    db: Db,
+    snapshot: Snapshot,
+    reads: Arc<Reads>,
+    /// The newest of its own operations on each key.
+    writes: BTreeMap<PartitionId, (Partition, Arc<OwnWrites>)>,
+    /// Why it cannot be committed, whatever it does.
+    refused: Option<Error>,
+}
+
+impl Transaction {
+    pub(super) fn new(db: Db) -> Transaction {
+        let snapshot = db.snapshot();
+        Transaction { db, snapshot, reads: Arc::default(), writes: BTreeMap::new(), refused: None }
+    }
+
+    /// Returns the snapshot that it reads. What is read through it is not validated.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Returns the value of `key` in `partition`, own writes included.
+    pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        let key = key.as_ref();
+        partition.check_snapshot(&self.snapshot)?;
+        if let Some(own) = self.own(partition).and_then(|own| own.get(key)) {
+            return Ok(own.clone());
+        }
+        self.reads.note_key(partition.state(), key);
+        self.snapshot.get(partition, key)
+    }
+
+    /// Returns the keys and values in `range` of `partition`, with the own writes that were made
+    /// before this call.
+    pub fn range(&self, partition: &Partition, range: impl KeyRange) -> TransactionRange {
+        self.scan(partition, range.bounds())
+    }
+
+    /// Returns the keys that begin with `prefix`, and their values, in `partition`.
+    pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> TransactionRange {
+        self.scan(partition, prefix_bounds(prefix.as_ref()))
+    }
+
+    fn scan(&self, partition: &Partition, bounds: Bounds) -> TransactionRange {
+        let stored = Range::new(bounds.clone(), partition.reader(Some(&self.snapshot)));
+        let own = self.own(partition).cloned().unwrap_or_default();
+        let scan = Reads::begin_scan(&self.reads, partition.state(), &bounds);
+        TransactionRange::new(stored, OwnRange::new(own, bounds), scan)
+    }
+
+    fn own(&self, partition: &Partition) -> Option<&Arc<OwnWrites>> {
+        self.writes.get(&partition.state().id).map(|(_, own)| own)
+    }
+
+    /// Sets `key` to `value` in `partition`.
+    pub fn put(&mut self, partition: &Partition, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.write(partition, key.as_ref(), Some(Slice::copy_from(value.as_ref())));
+    }
+
+    /// Deletes `key` in `partition`.
+    pub fn delete(&mut self, partition: &Partition, key: impl AsRef<[u8]>) {
+        self.write(partition, key.as_ref(), None);
+    }
+
+    fn write(&mut self, partition: &Partition, key: &[u8], value: Option<Slice>) {
+        if !Arc::ptr_eq(self.db.inner(), partition.db()) {
+            let message = "the partition belongs to another database";
+            self.refused = Some(Error::new(ErrorKind::InvalidArgument, message));
+            return;
+        }
+        let id = partition.state().id;
+        let (_, own) = self.writes.entry(id).or_insert_with(|| (partition.clone(), Arc::default()));
+        // Ranges that live go on with what was there when they began.
+        Arc::make_mut(own).insert(key.to_vec(), value);
+    }
+
+    /// Commits the writes if everything that was read is as it was.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if it is not; otherwise as [`Batch::commit`](super::Batch::commit).
+    pub fn commit(self, durability: Durability) -> Result<Commit> {
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
+        let inner = self.db.inner();
+        if self.writes.is_empty() {
+            inner.check_not_closed()?;
+            // It is as if it had run when its snapshot was taken.
+            return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.epoch });
+        }
+        let mut batch = self.db.batch();
+        for (partition, own) in self.writes.values() {
+            for (key, value) in &**own {
+                match value {
+                    Some(value) => batch.add_put(partition, key, value),
+                    None => batch.add_delete(partition, key),
+                }
+            }
+        }
+        batch.require_all(self.reads.requirements(self.snapshot.seq()));
+        // The snapshot is dropped behind this.
+        batch.commit(durability)
+    }
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").field("snapshot", &self.snapshot).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,126 @@
+//! [`TransactionRange`]: what was stored at the snapshot, merged with what the transaction wrote.
+
+use std::cmp::Ordering;
+
+use super::own::OwnRange;
+use super::reads::ScanMark;
+use crate::error::Result;
+use crate::read::Range;
+use crate::types::Slice;
+
+/// An end of a range.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    Front,
+    Back,
+}
+
+/// An iterator that can be looked into from both ends.
+struct BothEnds<I: Iterator> {
+    inner: I,
+    front: Option<I::Item>,
+    back: Option<I::Item>,
+}
+
+impl<I: DoubleEndedIterator> BothEnds<I> {
+    fn new(inner: I) -> BothEnds<I> {
+        BothEnds { inner, front: None, back: None }
+    }
+
+    fn peek(&mut self, end: End) -> Option<&I::Item> {
+        match end {
+            End::Front => {
+                if self.front.is_none() {
+                    self.front = self.inner.next().or_else(|| self.back.take());
+                }
+                self.front.as_ref()
+            }
+            End::Back => {
+                if self.back.is_none() {
+                    self.back = self.inner.next_back().or_else(|| self.front.take());
+                }
+                self.back.as_ref()
+            }
+        }
+    }
+
+    /// Takes what was peeked at.
+    fn take(&mut self, end: End) -> Option<I::Item> {
+        match end {
+            End::Front => self.front.take(),
+            End::Back => self.back.take(),
+        }
+    }
+}
+
+/// Keys and values of a range as a transaction sees them, from either end. Ends after an error.
+pub struct TransactionRange {
+    stored: BothEnds<Range>,
+    own: BothEnds<OwnRange>,
+    scan: ScanMark,
+    has_ended: bool,
+}
+
+impl TransactionRange {
+    pub(super) fn new(stored: Range, own: OwnRange, scan: ScanMark) -> TransactionRange {
+        TransactionRange {
+            stored: BothEnds::new(stored),
+            own: BothEnds::new(own),
+            scan,
+            has_ended: false,
+        }
+    }
+
+    /// The next key from `end`, and its value.
+    fn step(&mut self, end: End) -> Option<Result<(Slice, Slice)>> {
+        while !self.has_ended {
+            let order = match (self.stored.peek(end), self.own.peek(end)) {
+                (None, None) => break,
+                (Some(_), None) | (Some(Err(_)), _) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(Ok((stored, _))), Some((own, _))) => match end {
+                    End::Front => stored[..].cmp(own),
+                    End::Back => own[..].cmp(stored),
+                },
+            };
+            if order == Ordering::Less {
+                let entry = self.stored.take(end)?;
+                match &entry {
+                    Ok((key, _)) => self.scan.reach(end, key),
+                    Err(_) => self.has_ended = true,
+                }
+                return Some(entry);
+            }
+            if order == Ordering::Equal {
+                // Shadowed by its own one.
+                self.stored.take(end);
+            }
+            let (key, value) = self.own.take(end)?;
+            if let Some(value) = value {
+                self.scan.reach(end, &key);
+                return Some(Ok((key.into(), value)));
+            }
+        }
+        if !self.has_ended {
+            self.has_ended = true;
+            self.scan.finish();
+        }
+        None
+    }
+}
+
+impl Iterator for TransactionRange {
+    type Item = Result<(Slice, Slice)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(End::Front)
+    }
+}
+
+impl DoubleEndedIterator for TransactionRange {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(End::Back)
+    }
+}
+
+impl std::iter::FusedIterator for TransactionRange {}

@@ -1,0 +1,127 @@
+//! What a transaction has read, to be validated when it is committed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::range::End;
+use crate::db::require::{Requirement, Subject};
+use crate::partition::PartitionState;
+use crate::read::{Bounds, stored_bounds};
+use crate::types::{PartitionId, SeqNo};
+
+/// See the module. Behind a lock, so that reading needs no `&mut`, and a range no borrow.
+#[derive(Default)]
+pub(super) struct Reads(Mutex<BTreeMap<PartitionId, PartitionReads>>);
+
+struct PartitionReads {
+    partition: Arc<PartitionState>,
+    /// Stored keys.
+    keys: BTreeSet<Vec<u8>>,
+    scans: Vec<Scan>,
+}
+
+/// A range, and how far from each end it was read.
+struct Scan {
+    bounds: Bounds,
+    front: Option<Vec<u8>>,
+    back: Option<Vec<u8>>,
+    is_finished: bool,
+}
+
+/// A range that is being read.
+pub(super) struct ScanMark {
+    reads: Arc<Reads>,
+    partition: PartitionId,
+    index: usize,
+}
+
+impl Reads {
+    /// Notes that `key` was looked up.
+    pub(super) fn note_key(&self, partition: &Arc<PartitionState>, key: &[u8]) {
+        let stored = if partition.any_key { [key, &[0]].concat() } else { key.to_vec() };
+        let mut partitions = self.0.lock();
+        reads_of(&mut partitions, partition).keys.insert(stored);
+    }
+
+    /// Notes a range of which nothing is read yet.
+    pub(super) fn begin_scan(
+        reads: &Arc<Reads>,
+        partition: &Arc<PartitionState>,
+        bounds: &Bounds,
+    ) -> ScanMark {
+        let mut partitions = reads.0.lock();
+        let scans = &mut reads_of(&mut partitions, partition).scans;
+        let bounds = stored_bounds(partition.any_key, bounds.clone());
+        scans.push(Scan { bounds, front: None, back: None, is_finished: false });
+        ScanMark { reads: reads.clone(), partition: partition.id, index: scans.len() - 1 }
+    }
+
+    /// What must still be as it was at the snapshot `at`.
+    pub(super) fn requirements(&self, at: SeqNo) -> Vec<Requirement> {
+        let mut requirements = Vec::new();
+        for reads in self.0.lock().values() {
+            let keys = reads.keys.iter().map(|key| Subject::key(key.clone()));
+            let ranges = reads.scans.iter().flat_map(Scan::seen).map(Subject::Range);
+            requirements.extend(keys.chain(ranges).map(|subject| Requirement {
+                partition: reads.partition.clone(),
+                subject,
+                at_most: at,
+                is_held: true,
+            }));
+        }
+        requirements
+    }
+}
+
+fn reads_of<'a>(
+    partitions: &'a mut BTreeMap<PartitionId, PartitionReads>,
+    partition: &Arc<PartitionState>,
+) -> &'a mut PartitionReads {
+    partitions.entry(partition.id).or_insert_with(|| PartitionReads {
+        partition: partition.clone(),
+        keys: BTreeSet::new(),
+        scans: Vec::new(),
+    })
+}
+
+impl Scan {
+    /// The parts of the range of which somebody knows what is in them.
+    fn seen(&self) -> Vec<Bounds> {
+        if self.is_finished {
+            return vec![self.bounds.clone()];
+        }
+        let (lower, upper) = &self.bounds;
+        let front = self.front.iter().map(|key| (lower.clone(), Bound::Included(key.clone())));
+        let back = self.back.iter().map(|key| (Bound::Included(key.clone()), upper.clone()));
+        front.chain(back).collect()
+    }
+}
+
+impl ScanMark {
+    /// Notes that `key` was read, and with it that nothing else lies between `end` and it.
+    pub(super) fn reach(&self, end: End, key: &[u8]) {
+        self.change(|scan, any_key| {
+            let reached = match end {
+                End::Front => scan.front.get_or_insert_default(),
+                End::Back => scan.back.get_or_insert_default(),
+            };
+            reached.clear();
+            reached.extend_from_slice(key);
+            reached.extend(any_key.then_some(0));
+        });
+    }
+
+    /// Notes that the whole range is read.
+    pub(super) fn finish(&self) {
+        self.change(|scan, _| scan.is_finished = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Scan, bool)) {
+        let mut partitions = self.reads.0.lock();
+        let reads = partitions.get_mut(&self.partition).expect("the scan was noted in it");
+        change(&mut reads.scans[self.index], reads.partition.any_key);
+    }
+}

@@ -1,0 +1,108 @@
+//! Read, modify, write on one key of a [`Partition`].
+
+use lsm_core::db::{Commit, Swap};
+use lsm_core::error::Result;
+use lsm_core::options::Durability;
+
+use super::Partition;
+
+/// Reading and writing in one.
+impl Partition {
+    /// Sets `key` to what `change` makes of its value, or deletes it for `None`, so that no update
+    /// by anybody else is lost. `change` gets `None` for a key that does not exist. It is called
+    /// again, with the newer value, whenever somebody else has written the key meanwhile, so it should
+    /// do nothing but compute.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`] and [`Partition::put`]; never
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict).
+    ///
+    /// # Durability
+    /// As [`Partition::put`].
+    ///
+    /// # Cost
+    /// A get and a put for each call of `change`. No lock is held between the two.
+    ///
+    /// # Examples
+    /// ```
+    /// # use siltstone::Db;
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary folder");
+    /// # let db = Db::open(dir.path())?;
+    /// let words = db.partition("words")?;
+    /// words.update("greeting", |_| Some("hello"))?;
+    /// words.update("greeting", |old| Some([old.unwrap_or_default(), b", world"].concat()))?;
+    /// assert_eq!(words.get("greeting")?.as_deref(), Some(&b"hello, world"[..]));
+    /// # db.close()
+    /// # }
+    /// ```
+    pub fn update<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        change: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Commit> {
+        self.0.update(key, change)
+    }
+
+    /// Sets `key` to what `change` makes of its value as [`Partition::update`] does, as durable as
+    /// `durability` says. Errors, durability and cost of each write are those of
+    /// [`Partition::put_with`].
+    pub fn update_with<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        durability: Durability,
+        change: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Commit> {
+        self.0.update_with(key, durability, change)
+    }
+
+    /// Sets `key` to `new` if its value is `expected`, and says which value it has if it is not.
+    /// `None` is no value: as `expected` for a key that does not exist, as `new` to delete it.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`] and [`Partition::put`]. Another value is no error.
+    ///
+    /// # Durability
+    /// As [`Partition::put`].
+    ///
+    /// # Cost
+    /// A get, and a put if the value is the expected one; again if somebody else has written the same
+    /// value meanwhile.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Db, Swap};
+    ///
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary folder");
+    /// # let db = Db::open(dir.path())?;
+    /// let leases = db.partition("leases")?;
+    /// assert!(leases.compare_and_set("printer", None, Some(b"alice"))?.is_done());
+    /// match leases.compare_and_set("printer", None, Some(b"bob"))? {
+    ///     Swap::Done(_) => unreachable!("alice has it"),
+    ///     Swap::Differs(owner) => assert_eq!(owner.as_deref(), Some(&b"alice"[..])),
+    /// }
+    /// # db.close()
+    /// # }
+    /// ```
+    pub fn compare_and_set(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swap> {
+        self.0.compare_and_set(key, expected, new)
+    }
+
+    /// Sets `key` as [`Partition::compare_and_set`] does, as durable as `durability` says. Errors,
+    /// durability and cost of the write are those of [`Partition::put_with`].
+    pub fn compare_and_set_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        durability: Durability,
+    ) -> Result<Swap> {
+        self.0.compare_and_set_with(key, expected, new, durability)
+    }
+}

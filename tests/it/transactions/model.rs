@@ -1,0 +1,259 @@
+//! Interleaved transactions on one thread against a model that keeps every operation: each read is
+//! what the snapshot has, and a commit is refused exactly if somebody wrote what was read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lsm_core::fs::MemFs;
+use siltstone::{Db, Durability, Partition, Slice, Transaction};
+use testkit::Rng;
+
+use super::{is_conflict, open};
+
+type Content = BTreeMap<String, String>;
+
+/// Every operation in its order: sequence, partition, key, value.
+#[derive(Default)]
+struct Model(Vec<(u64, usize, String, Option<String>)>);
+
+impl Model {
+    fn at(&self, seq: u64, partition: usize) -> Content {
+        let mut content = Content::new();
+        for (_, _, key, value) in self.0.iter().filter(|(at, p, ..)| *at <= seq && *p == partition)
+        {
+            match value {
+                Some(value) => content.insert(key.clone(), value.clone()),
+                None => content.remove(key),
+            };
+        }
+        content
+    }
+}
+
+/// What a transaction has read of a partition: from a key to another, both included.
+struct Read {
+    partition: usize,
+    first: String,
+    last: String,
+}
+
+struct Open {
+    transaction: Transaction,
+    at: u64,
+    own: [BTreeMap<String, Option<String>>; 2],
+    reads: Vec<Read>,
+}
+
+impl Open {
+    /// The partition as the transaction must see it.
+    fn expected(&self, model: &Model, partition: usize) -> Content {
+        let mut content = model.at(self.at, partition);
+        for (key, value) in &self.own[partition] {
+            match value {
+                Some(value) => content.insert(key.clone(), value.clone()),
+                None => content.remove(key),
+            };
+        }
+        content
+    }
+
+    fn conflicts(&self, model: &Model) -> bool {
+        let later = model.0.iter().filter(|(seq, ..)| *seq > self.at);
+        later.into_iter().any(|(_, partition, key, _)| {
+            let read = |read: &Read| {
+                read.partition == *partition && read.first <= *key && *key <= read.last
+            };
+            self.reads.iter().any(read)
+        })
+    }
+}
+
+fn key(rng: &mut Rng) -> String {
+    format!("k{:02}", rng.below(40))
+}
+
+fn text((key, value): (Slice, Slice)) -> (String, String) {
+    let text = |slice: Slice| String::from_utf8(slice.to_vec()).unwrap();
+    (text(key), text(value))
+}
+
+struct World {
+    rng: Rng,
+    db: Db,
+    partitions: [Partition; 2],
+    model: Model,
+    open: Vec<Open>,
+    written: u64,
+    committed: u64,
+    refused: u64,
+}
+
+impl World {
+    fn new(mut rng: Rng) -> World {
+        let db = open(&MemFs::new());
+        let partitions = ["p", "q"].map(|name| db.partition(name).unwrap());
+        let rng = rng.fork();
+        World {
+            rng,
+            db,
+            partitions,
+            model: Model::default(),
+            open: Vec::new(),
+            written: 0,
+            committed: 0,
+            refused: 0,
+        }
+    }
+
+    fn value(&mut self) -> Option<String> {
+        self.written += 1;
+        // Some are long, so that memtables are flushed and blocks are many.
+        let len = if self.rng.chance(1, 4) { 400 } else { 0 };
+        let value = format!("{}{}", self.written, "-".repeat(len));
+        self.rng.chance(3, 4).then_some(value)
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(20) {
+            0..3 if self.open.len() < 5 => {
+                let transaction = self.db.transaction();
+                let at = transaction.snapshot().seq().get();
+                let own = [BTreeMap::new(), BTreeMap::new()];
+                self.open.push(Open { transaction, at, own, reads: Vec::new() });
+            }
+            0..5 => self.write_apart(),
+            5..8 => self.get(),
+            8..11 => self.scan(),
+            11..15 => self.write(),
+            15..18 => self.commit(),
+            18 => self.partitions[self.rng.index(2)].flush().unwrap(),
+            _ => self.partitions[self.rng.index(2)].compact(..).unwrap(),
+        }
+    }
+
+    /// A write that is no transaction's.
+    fn write_apart(&mut self) {
+        let partition = self.rng.index(2);
+        let key = key(&mut self.rng);
+        let value = self.value();
+        let commit = match &value {
+            Some(value) => self.partitions[partition].put(&key, value),
+            None => self.partitions[partition].delete(&key),
+        };
+        self.model.0.push((commit.unwrap().seq.get(), partition, key, value));
+    }
+
+    fn pick(&mut self) -> Option<usize> {
+        (!self.open.is_empty()).then(|| self.rng.index(self.open.len()))
+    }
+
+    fn get(&mut self) {
+        let Some(at) = self.pick() else { return };
+        let partition = self.rng.index(2);
+        let key = key(&mut self.rng);
+        let open = &mut self.open[at];
+        let found = open.transaction.get(&self.partitions[partition], &key).unwrap();
+        let expected = open.expected(&self.model, partition).remove(&key);
+        assert_eq!(found.as_deref(), expected.as_ref().map(String::as_bytes), "{key}");
+        if !open.own[partition].contains_key(&key) {
+            open.reads.push(Read { partition, first: key.clone(), last: key });
+        }
+    }
+
+    /// Iterates over a part of a range, from both ends.
+    fn scan(&mut self) {
+        let Some(at) = self.pick() else { return };
+        let partition = self.rng.index(2);
+        let mut ends = [key(&mut self.rng), key(&mut self.rng)];
+        ends.sort();
+        let [lower, upper] = ends;
+        let open = &mut self.open[at];
+        let handle = &self.partitions[partition];
+        let mut range = open.transaction.range(handle, lower.as_str()..=upper.as_str());
+        let mut expected: Vec<(String, String)> = open
+            .expected(&self.model, partition)
+            .range(lower.clone()..=upper.clone())
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        let mut front = None;
+        let mut back = None;
+        for _ in 0..self.rng.below(12) {
+            let from_front = self.rng.chance(1, 2);
+            let found = if from_front { range.next() } else { range.next_back() };
+            let found = found.map(|entry| text(entry.unwrap()));
+            let known = if from_front && !expected.is_empty() {
+                Some(expected.remove(0))
+            } else {
+                expected.pop()
+            };
+            assert_eq!(found, known);
+            let Some((key, _)) = found else {
+                front = Some(upper.clone());
+                break;
+            };
+            *(if from_front { &mut front } else { &mut back }) = Some(key);
+        }
+        let first = lower.clone();
+        open.reads.extend(front.map(|last| Read { partition, first, last }));
+        open.reads.extend(back.map(|first| Read { partition, first, last: upper }));
+    }
+
+    fn write(&mut self) {
+        let Some(at) = self.pick() else { return };
+        let partition = self.rng.index(2);
+        let key = key(&mut self.rng);
+        let value = self.value();
+        let open = &mut self.open[at];
+        match &value {
+            Some(value) => open.transaction.put(&self.partitions[partition], &key, value),
+            None => open.transaction.delete(&self.partitions[partition], &key),
+        }
+        open.own[partition].insert(key, value);
+    }
+
+    fn commit(&mut self) {
+        let Some(at) = self.pick() else { return };
+        let open = self.open.swap_remove(at);
+        let writes = open.own.iter().map(BTreeMap::len).sum::<usize>();
+        let conflicts = writes > 0 && open.conflicts(&self.model);
+        let Open { transaction, own, at: began, .. } = open;
+        let answer = transaction.commit(Durability::Os);
+        assert_eq!(is_conflict(&answer), conflicts, "began at {began}: {answer:?}");
+        if conflicts {
+            self.refused += 1;
+            return;
+        }
+        let seq = answer.unwrap().seq.get();
+        self.committed += u64::from(writes > 0);
+        for (partition, writes) in own.into_iter().enumerate() {
+            self.model.0.extend(writes.into_iter().map(|(k, v)| (seq, partition, k, v)));
+        }
+    }
+
+    fn check_content(&self) {
+        for (number, partition) in self.partitions.iter().enumerate() {
+            let found: Content = partition.iter().map(|entry| text(entry.unwrap())).collect();
+            assert_eq!(found, self.model.at(u64::MAX, number));
+        }
+        // Each operation of the model has a number of its own where it matters.
+        let seqs: BTreeSet<u64> = self.model.0.iter().map(|(seq, ..)| *seq).collect();
+        assert!(seqs.len() as u64 > self.committed);
+    }
+}
+
+#[test]
+fn a_commit_is_refused_exactly_if_somebody_wrote_what_it_read() {
+    let mut rng = Rng::from_env_or(5);
+    let mut committed = 0;
+    let mut refused = 0;
+    for _ in 0..25 {
+        let mut world = World::new(rng.fork());
+        for _ in 0..800 {
+            world.step();
+        }
+        world.check_content();
+        committed += world.committed;
+        refused += world.refused;
+    }
+    println!("{committed} transactions committed, {refused} refused");
+    assert!(committed > 300 && refused > 300, "{committed} and {refused}");
+}
