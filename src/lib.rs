@@ -223,10 +223,11 @@ pub mod fs {
 /// happened.
 pub mod hooks {
     pub use lsm_core::hooks::{
-        CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Event,
-        EventListener, Fault, Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job,
-        JobKind, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle, Properties,
-        RepairSources, Rules, ValueStore, WhenAbsent,
+        AddedValue, Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision,
+        Emitter, Entry, Event, EventListener, Fault, Faults, HiddenSink, HookProvider, Hooks,
+        Input, InputTable, Job, JobKind, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle,
+        Properties, RepairSources, Rules, StoreContext, StoreEdit, ValueStore, ValueStoreFactory,
+        WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId};
 }

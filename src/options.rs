@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use lsm_core::hooks::{CompactionFilterFactory, Hooks, ValueStore};
+use lsm_core::hooks::{CompactionFilterFactory, Hooks, ValueStoreFactory};
 use lsm_core::options::{Compression, PartitionOptions as StoredOptions};
 use metahive::{MetaHive, MetaHiveOptions};
 
@@ -153,7 +153,7 @@ impl PartitionOptions {
 
     /// Sets the store for values that are kept outside of tables. Later opens find it through
     /// [`Builder::hooks`](crate::Builder::hooks). Fixed once the partition has data.
-    pub fn value_store(mut self, store: Arc<dyn ValueStore>) -> PartitionOptions {
+    pub fn value_store(mut self, store: Arc<dyn ValueStoreFactory>) -> PartitionOptions {
         self.hooks.get_or_insert_default().store = Some(store);
         self
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use lsm_core::filters::PrefixDropFilter;
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStore};
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
 use metahive::MetaHive;
 
 /// See the module.
@@ -36,7 +36,7 @@ impl HookProvider for ProvidedHooks {
         own.or_else(|| provided(name, params))
     }
 
-    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
         self.application.as_ref()?.value_store(name, params)
     }
 }

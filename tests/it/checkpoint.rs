@@ -7,8 +7,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider, PendingHandle, ValueStore};
-use lsm_core::types::PartitionId;
+use lsm_core::hooks::{
+    CompactionFilterFactory, HookProvider, PendingHandle, StoreContext, StoreEdit, ValueStore,
+    ValueStoreFactory,
+};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result,
 };
@@ -160,16 +162,22 @@ fn values_that_go_while_a_checkpoint_copies_them_are_in_it() {
 /// A value store that makes no checkpoints; no value is large enough for it.
 struct Attic;
 
-impl ValueStore for Attic {
+impl ValueStoreFactory for Attic {
     fn name(&self) -> &str {
         "attic"
     }
 
-    fn wants(&self, _partition: PartitionId, _len: u64) -> bool {
+    fn open(&self, _context: StoreContext) -> Result<Arc<dyn ValueStore>> {
+        Ok(Arc::new(Attic))
+    }
+}
+
+impl ValueStore for Attic {
+    fn wants(&self, _len: u64) -> bool {
         false
     }
 
-    fn put(&self, _partition: PartitionId, _key: &[u8], _value: &[u8]) -> Result<PendingHandle> {
+    fn put(&self, _key: &[u8], _value: &[u8]) -> Result<PendingHandle> {
         unreachable!("it wants nothing")
     }
 
@@ -185,11 +193,11 @@ impl ValueStore for Attic {
         unreachable!("there are no handles")
     }
 
-    fn read(&self, _handle: &[u8], _offset: u64, _len: usize) -> Result<Vec<u8>> {
+    fn read_into(&self, _handle: &[u8], _offset: u64, _buf: &mut [u8]) -> Result<()> {
         unreachable!("there are no handles")
     }
 
-    fn edit(&self, _number: u64, _dropped: &[Vec<u8>]) -> Vec<u8> {
+    fn edit(&self, _edit: &StoreEdit<'_>) -> Vec<u8> {
         Vec::new()
     }
 
@@ -203,10 +211,6 @@ impl ValueStore for Attic {
 
     fn reclaim(&self, _number: u64) -> Result<()> {
         Ok(())
-    }
-
-    fn identity(&self, _handle: &[u8]) -> Result<Vec<u8>> {
-        unreachable!("there are no handles")
     }
 }
 

@@ -30,5 +30,6 @@ mod resume;
 mod shelf;
 mod sim;
 mod space;
+mod store_edits;
 mod transactions;
 mod verify;

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use lsm_core::fs::MemFs;
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults,
-    HookProvider, Input, Job, Origin, Patch, Properties, RepairSources, ValueStore,
+    HookProvider, Input, Job, Origin, Patch, Properties, RepairSources, ValueStoreFactory,
 };
 use lsm_core::types::SeqNo;
 use siltstone::{
@@ -42,7 +42,7 @@ const CALLS: [(&str, &str, bool); 10] = [
     ("finish_table", "sealing", true),
     ("repair", "sealing", false),
     ("joined", "deciding", false),
-    ("carry", "shelf", true),
+    ("carry", "shelf", false),
     ("edit", "shelf", true),
 ];
 
@@ -144,7 +144,7 @@ impl HookProvider for Provider {
         Some(Arc::new(Fused { fuse: self.0.fuse.clone(), seals: name == "sealing" }))
     }
 
-    fn value_store(&self, _name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+    fn value_store(&self, _name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
         Some(Arc::new(self.0.clone()))
     }
 }

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{AppendMode, Fs};
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider, PendingHandle, ValueStore};
-use lsm_core::types::PartitionId;
+use lsm_core::hooks::{
+    Carry, CompactionFilterFactory, Entry, HookProvider, PendingHandle, StoreContext, StoreEdit,
+    ValueStore, ValueStoreFactory,
+};
+use lsm_core::types::EntryKind;
 use siltstone::{Error, ErrorKind, Result};
 
 /// The effect of a fuse on the call that it is set for.
@@ -71,6 +74,8 @@ struct State {
     durable: BTreeMap<u64, Vec<u8>>,
     dropped: BTreeMap<u64, Vec<u64>>,
     applied: BTreeMap<u64, Vec<u64>>,
+    /// Every value that an edit was to add, as often as it was.
+    added: Vec<u64>,
 }
 
 impl Shelf {
@@ -139,6 +144,30 @@ impl Shelf {
         state.applied.values().flatten().collect::<std::collections::BTreeSet<_>>().len()
     }
 
+    /// The handle of the value that was put as the `n`th, which is let go with it.
+    fn pending(&self, n: u64) -> PendingHandle {
+        let shelf = self.clone();
+        PendingHandle::new(n.to_le_bytes().to_vec(), move || {
+            let mut state = shelf.state.lock().unwrap();
+            state.values.remove(&n);
+            state.durable.remove(&n);
+        })
+    }
+
+    /// Values that tables name by what the edits said: each was added once, and dropped once at
+    /// most.
+    pub fn named(&self) -> usize {
+        let state = self.state.lock().unwrap();
+        let mut added = state.added.clone();
+        added.sort_unstable();
+        assert!(added.windows(2).all(|pair| pair[0] != pair[1]), "added twice: {added:?}");
+        let mut dropped: Vec<u64> = state.applied.values().flatten().copied().collect();
+        dropped.sort_unstable();
+        assert!(dropped.windows(2).all(|pair| pair[0] != pair[1]), "dropped twice: {dropped:?}");
+        assert!(dropped.iter().all(|n| added.binary_search(n).is_ok()), "dropped, never added");
+        added.len() - dropped.len()
+    }
+
     fn value(&self, handle: &[u8]) -> Result<Vec<u8>> {
         let value = self.state.lock().unwrap().values.get(&number(handle)).cloned();
         value.ok_or_else(|| Error::corruption("shelf", None, "a value is not there"))
@@ -152,28 +181,30 @@ fn number(handle: &[u8]) -> u64 {
     u64::from_le_bytes(*handle.first_chunk().unwrap())
 }
 
-impl ValueStore for Shelf {
+impl ValueStoreFactory for Shelf {
     fn name(&self) -> &str {
         "shelf"
     }
 
-    fn wants(&self, _partition: PartitionId, len: u64) -> bool {
+    fn open(&self, _context: StoreContext) -> Result<Arc<dyn ValueStore>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl ValueStore for Shelf {
+    fn wants(&self, len: u64) -> bool {
         self.fuse.pass("wants").unwrap();
         len >= 100
     }
 
-    fn put(&self, _partition: PartitionId, _key: &[u8], value: &[u8]) -> Result<PendingHandle> {
+    fn put(&self, _key: &[u8], value: &[u8]) -> Result<PendingHandle> {
         self.fuse.pass("put")?;
         let mut state = self.state.lock().unwrap();
         state.next += 1;
         let n = state.next;
         state.values.insert(n, value.to_vec());
-        let shelf = self.clone();
-        Ok(PendingHandle::new(n.to_le_bytes().to_vec(), move || {
-            let mut state = shelf.state.lock().unwrap();
-            state.values.remove(&n);
-            state.durable.remove(&n);
-        }))
+        drop(state);
+        Ok(self.pending(n))
     }
 
     fn sync(&self) -> Result<()> {
@@ -193,27 +224,34 @@ impl ValueStore for Shelf {
         Ok(self.value(handle)?.len() as u64)
     }
 
-    fn read(&self, handle: &[u8], offset: u64, len: usize) -> Result<Vec<u8>> {
+    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
         self.fuse.pass("read")?;
-        Ok(self.value(handle)?[offset as usize..offset as usize + len].to_vec())
+        buf.copy_from_slice(&self.value(handle)?[offset as usize..offset as usize + buf.len()]);
+        Ok(())
     }
 
-    fn carry(&self, handle: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
         self.fuse.pass("carry")?;
-        if !self.moves {
-            return Ok(None);
+        if !self.moves || entry.kind != EntryKind::Handle {
+            return Ok(Carry::Stay);
         }
-        let value = self.value(handle)?;
+        let value = self.value(entry.value)?;
         let mut state = self.state.lock().unwrap();
         state.next += 1;
         let n = state.next;
         state.values.insert(n, value);
-        Ok(Some(n.to_le_bytes().to_vec()))
+        drop(state);
+        Ok(Carry::Moved(self.pending(n)))
     }
 
-    fn edit(&self, _number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {
+    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
         self.fuse.pass("edit").unwrap();
-        dropped.concat()
+        let mut state = self.state.lock().unwrap();
+        state.added.extend(edit.added.iter().map(|added| number(&added.handle)));
+        if edit.partition_dropped {
+            return state.values.keys().flat_map(|n| n.to_le_bytes()).collect();
+        }
+        edit.dropped.concat()
     }
 
     fn apply(&self, edit: u64, section: &[u8]) -> Result<()> {
@@ -242,12 +280,7 @@ impl ValueStore for Shelf {
         Ok(())
     }
 
-    fn checkpoint(
-        &self,
-        _partition: PartitionId,
-        dir: &Path,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<()> {
+    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         let call = self.in_checkpoint.lock().unwrap().take();
         call.into_iter().for_each(|call| call());
         let path = dir.join(FILE);
@@ -266,10 +299,6 @@ impl ValueStore for Shelf {
         file.sync()?;
         fs.sync_dir(dir)
     }
-
-    fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {
-        Ok(handle.to_vec())
-    }
 }
 
 /// Knows one shelf and no filter.
@@ -284,7 +313,7 @@ impl HookProvider for ShelfProvider {
         None
     }
 
-    fn value_store(&self, name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStore>> {
-        (name == "shelf").then(|| Arc::new(self.0.clone()) as Arc<dyn ValueStore>)
+    fn value_store(&self, name: &str, _params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
+        (name == "shelf").then(|| Arc::new(self.0.clone()) as Arc<dyn ValueStoreFactory>)
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         FileKind::Sst => "table",
         FileKind::Wal => "log segment",
         FileKind::Manifest => "manifest",
+        FileKind::Chunk => "chunk",
     };
     let bytes = description.bytes;
     out.line(format_args!("{kind}, {bytes} bytes"), &json!({ "kind": kind, "bytes": bytes }))?;

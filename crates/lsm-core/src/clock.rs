@@ -3,7 +3,7 @@
 
 mod pace;
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use pace::Pace;
 
@@ -11,6 +11,13 @@ pub use pace::Pace;
 pub trait Clock: Send + Sync + 'static {
     /// Time since some fixed moment.
     fn now(&self) -> Duration;
+
+    /// Time since the beginning of 1970, by the machine's calendar; it may go backwards. Noted with
+    /// large values, and never compared.
+    #[expect(clippy::disallowed_methods, reason = "the one place where the calendar enters")]
+    fn unix_time(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
 }
 
 /// The machine's monotonic clock.

@@ -8,11 +8,10 @@ mod fields;
 mod reader;
 mod writer;
 
-pub use checksum::{checksum64, checksum64_seeded};
+pub use checksum::{checksum64, checksum64_seeded, checksum128};
 pub use reader::{Malformed, Reader};
-pub use writer::{put_bytes, put_u32, put_u64, put_varint};
+pub use writer::{put_bytes, put_u32, put_u64, put_u128, put_varint};
 
-pub(crate) use checksum::checksum128;
 pub(crate) use fields::describe_fields;
 pub(crate) use reader::varint_at;
-pub(crate) use writer::{VARINT_BYTES_MAX, put_u128, varint_len};
+pub(crate) use writer::{VARINT_BYTES_MAX, varint_len};

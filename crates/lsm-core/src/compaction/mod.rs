@@ -17,6 +17,7 @@ mod clip;
 #[cfg(test)]
 pub(crate) mod drawing;
 mod inputs;
+mod job_iter;
 mod leveled;
 mod outputs;
 mod picker;
@@ -34,6 +35,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub use clip::Clip;
+pub use job_iter::JobIter;
 pub use leveled::{Shape, compaction_debt};
 pub use outputs::{Outputs, TableFactory};
 pub use picker::{Picker, RangePick};
@@ -42,7 +44,7 @@ pub use rules::{KeyBelow, Survival, Verdict};
 pub use run::{Merge, RunContext};
 pub use split::Split;
 pub use stages::{Patches, Stages, place_of};
-pub use survivors::{JobIter, JobOutcome};
+pub use survivors::JobOutcome;
 
 use crate::types::FileNo;
 use crate::version::{SstMeta, Table, UserRange};

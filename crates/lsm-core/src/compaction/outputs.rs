@@ -18,8 +18,8 @@ use crate::fs::{AppendMode, Fs};
 use crate::hooks::Properties;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{SstIdentity, SstOptions, SstWriter};
-use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
-use crate::version::{FileNumbers, Kept, SstMeta, TableContext};
+use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyRef, SeqNo, Trailer};
+use crate::version::{Kept, SstMeta, TableContext};
 
 /// A table says for so many snapshots how many entries it kept for them.
 const KEPT_MAX: usize = 16;

@@ -6,8 +6,8 @@
 //!
 //! Invariant: entries come in internal order, each with the place that it replaces.
 
+use super::JobIter;
 use super::Patches;
-use super::survivors::JobIter;
 use crate::error::Result;
 use crate::hooks::{Origin, Patch};
 use crate::iter::InternalIter;

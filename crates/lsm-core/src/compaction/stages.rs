@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::hooks::{
-    CompactionFilter, Decision, Entry, Inject, Job, Origin, PartitionHooks, Patch, Properties,
+    CompactionFilter, Decision, Entry, Inject, Job, JobKind, Origin, PartitionHooks, Patch,
+    Properties,
 };
 use crate::types::SeqNo;
 
@@ -23,6 +24,8 @@ pub fn place_of(at: Origin) -> Origin {
 /// The hooks of one job.
 pub struct Stages<'a> {
     pub(super) hooks: &'a PartitionHooks,
+    /// The job's, once they are started.
+    pub(super) kind: JobKind,
     /// What the survival rules respect.
     pub(super) snapshots: &'a [SeqNo],
     /// What deciding filters respect: the registered ones alone.
@@ -43,8 +46,16 @@ impl<'a> Stages<'a> {
         patches: &'a Patches,
         inject: Option<&'a Arc<Inject>>,
     ) -> Stages<'a> {
-        let (deciding, sealing) = (Vec::new(), None);
-        Stages { hooks, snapshots, registered, patches, inject, deciding, sealing }
+        Stages {
+            hooks,
+            kind: JobKind::Flush,
+            snapshots,
+            registered,
+            patches,
+            inject,
+            deciding: Vec::new(),
+            sealing: None,
+        }
     }
 
     /// The partition's hooks.
@@ -66,6 +77,7 @@ impl<'a> Stages<'a> {
 
     /// Starts the filters.
     pub fn start(&mut self, job: &Job<'_>) -> Result<()> {
+        self.kind = job.kind;
         for factory in &self.hooks.filters {
             let filter = factory.start(job)?;
             if factory.seals() {

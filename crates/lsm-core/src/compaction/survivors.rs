@@ -14,13 +14,12 @@
 use std::collections::HashSet;
 
 use super::clip::Place;
-use super::{Clip, KeyBelow, Outputs, Split, Stages, Survival, Verdict, place_of};
+use super::{Clip, JobIter, KeyBelow, Outputs, Split, Stages, Survival, Verdict, place_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    Cut, Decision, Emitter, Entry, Fault, Faults, Findings, Input, Origin, OwnedEntry, Patch,
-    Vouched,
+    AddedValue, Carry, Cut, Decision, Emitter, Entry, Fault, Faults, Findings, Input, JobKind,
+    JobValues, Origin, OwnedEntry, Patch, ValueStore, Vouched,
 };
-use crate::iter::{InternalIter, MergeIter};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::types::{EntryKind, FileNo, Gap, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::SstMeta;
@@ -28,64 +27,14 @@ use crate::version::SstMeta;
 /// How often a running job looks whether it should stop, in entries.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
 
-/// A cursor over the inputs of a job.
-pub trait JobIter: InternalIter {
-    /// Whether the entry is hidden.
-    fn is_hidden(&self) -> bool {
-        false
-    }
-
-    /// What the judge of its block noted of the entry, if there is one.
-    fn vouched(&self) -> Option<Vouched<'_>> {
-        None
-    }
-
-    /// Where the entry lies.
-    fn origin(&self) -> Origin {
-        Origin::MEMTABLE
-    }
-
-    /// Whether a repair put the entry in the place of another.
-    fn is_replacement(&self) -> bool {
-        false
-    }
-
-    /// The entry's sequence number in its file.
-    fn stored_seq(&self) -> SeqNo {
-        self.key().trailer.seq()
-    }
-}
-
-impl<I: JobIter> JobIter for MergeIter<I> {
-    fn is_hidden(&self) -> bool {
-        self.current().is_hidden()
-    }
-
-    fn vouched(&self) -> Option<Vouched<'_>> {
-        self.current().vouched()
-    }
-
-    fn origin(&self) -> Origin {
-        self.current().origin()
-    }
-
-    fn is_replacement(&self) -> bool {
-        self.current().is_replacement()
-    }
-
-    fn stored_seq(&self) -> SeqNo {
-        self.current().stored_seq()
-    }
-}
-
 /// What a job made.
 pub enum JobOutcome {
     /// Finished tables.
     Done {
         /// The tables, durable and not installed.
         tables: Vec<SstMeta>,
-        /// Handles to values that no entry refers to any more.
-        dropped_handles: Vec<Vec<u8>>,
+        /// The effect on the values of the partition's store.
+        values: JobValues,
         /// Damage that was mended on the way, and by what.
         mended: Vec<(Fault, String)>,
         /// What is damaged beyond repair, and is in no table.
@@ -120,7 +69,7 @@ struct Writing<'a, 'o> {
     faults: Faults,
     /// What did not fit here, if anything: without a fault of the filter, why the job fails.
     misfit: Option<Error>,
-    dropped_handles: Vec<Vec<u8>>,
+    values: JobValues,
     /// The blocks whose damage was noted.
     suspects: HashSet<(Option<FileNo>, u64)>,
     /// The entry read last and its value, for comparison with a twin.
@@ -152,7 +101,7 @@ pub(super) fn write_survivors<I: JobIter>(
         outputs,
         faults: Faults::default(),
         misfit: None,
-        dropped_handles: Vec::new(),
+        values: JobValues::default(),
         suspects: HashSet::new(),
         last: None,
         last_value: Vec::new(),
@@ -278,8 +227,14 @@ impl Writing<'_, '_> {
         }
         let below = &mut self.below;
         match self.survival.keep(key, |user| below.may_lie_below(user)) {
-            Verdict::Keep => self.keep(entry, newer, at)?,
-            Verdict::Drop => self.drop_handle(entry),
+            Verdict::Keep => {
+                self.note_first_flush(entry);
+                self.keep(entry, newer, at)?;
+            }
+            Verdict::Drop => {
+                self.note_first_flush(entry);
+                self.drop_handle(entry);
+            }
             Verdict::Disordered => return self.damaged(entry, "an entry is out of order"),
             Verdict::Twin => {
                 let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
@@ -351,29 +306,61 @@ impl Writing<'_, '_> {
 
     /// Writes an entry as it is, or with the handle of a value that moved.
     fn carry(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
-        let moved = match (&self.stages.hooks.store, entry.kind) {
-            (Some(store), EntryKind::Handle) => store.carry(entry.value),
-            _ => Ok(None),
+        let carried = match self.carrier(entry) {
+            Some(store) => store.carry(entry),
+            None => Ok(Carry::Stay),
         };
-        let moved = match moved {
+        let carried = match carried {
             Err(error) => return self.misfit(error.at_key(entry.key)),
-            Ok(moved) => moved,
+            Ok(carried) => carried,
         };
-        match moved {
-            Some(handle) => {
-                self.drop_handle(entry);
-                self.write(Entry { value: &handle, ..entry }, None)
-            }
-            None => {
+        match carried {
+            Carry::Stay => {
                 let trusted = at.block_verified && entry.kind != EntryKind::Poison;
                 self.write(entry, trusted.then_some(entry.stored_seq))
             }
+            Carry::Moved(pending) => {
+                self.drop_handle(entry);
+                let handle = pending.bytes().to_vec();
+                self.values.carried.push(pending);
+                self.values
+                    .added
+                    .push(AddedValue { key: entry.key.into(), handle: handle.clone() });
+                self.write(Entry { kind: EntryKind::Handle, value: &handle, ..entry }, None)
+            }
+            Carry::Inline(value) => {
+                self.drop_handle(entry);
+                self.write(Entry { kind: EntryKind::Value, value: &value, ..entry }, None)
+            }
+        }
+    }
+
+    /// The store that may have another place for the value of a survivor. Flushes have none: the
+    /// log may name the handle yet.
+    fn carrier(&self, entry: Entry<'_>) -> Option<&dyn ValueStore> {
+        let store = self.stages.hooks.store.as_deref()?;
+        let movable = match entry.kind {
+            EntryKind::Handle => true,
+            EntryKind::Value => !entry.hidden && store.wants(entry.value.len() as u64),
+            _ => false,
+        };
+        (movable && self.stages.kind == JobKind::Compaction).then_some(store)
+    }
+
+    /// Notes a handle that no table has named yet, whether it survives or not.
+    fn note_first_flush(&mut self, entry: Entry<'_>) {
+        if entry.kind == EntryKind::Handle
+            && self.stages.hooks.store.is_some()
+            && self.stages.kind == JobKind::Flush
+        {
+            let (key, handle) = (entry.key.to_vec(), entry.value.to_vec());
+            self.values.added.push(AddedValue { key, handle });
         }
     }
 
     fn drop_handle(&mut self, entry: Entry<'_>) {
         if entry.kind == EntryKind::Handle && self.stages.hooks.store.is_some() {
-            self.dropped_handles.push(entry.value.to_vec());
+            self.values.dropped.push(entry.value.to_vec());
         }
     }
 
@@ -456,7 +443,7 @@ impl Writing<'_, '_> {
         let tables = self.outputs.finish()?;
         Ok(JobOutcome::Done {
             tables,
-            dropped_handles: self.dropped_handles,
+            values: self.values,
             mended,
             lost: Vec::new(),
             gaps: Vec::new(),

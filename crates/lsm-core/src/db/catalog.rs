@@ -193,8 +193,8 @@ mod tests {
     use crate::fs::MemFs;
     use crate::fs::names::{FileKind, FileName};
     use crate::hooks::PartitionHooks;
-    use crate::types::{DbId, Epoch, FileNo, SeqNo};
-    use crate::version::{FileNumbers, Manifest, PartitionVersion};
+    use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
+    use crate::version::{Manifest, PartitionVersion};
 
     /// A catalog of an empty database in memory.
     fn catalog() -> Catalog {

@@ -154,16 +154,20 @@ fn copy_values(
     // One that was made since has no tables.
     for (partition, _) in pinned {
         let Some(stored) = version.partitions.get(partition.id) else { continue };
-        let has_store = stored.hooks.iter().any(|hook| hook.kind == HookKind::ValueStore);
-        if !has_store || stored.tables().next().is_none() {
-            continue;
-        }
+        let hook = stored.hooks.iter().find(|hook| hook.kind == HookKind::ValueStore);
+        let Some(hook) = hook.filter(|_| stored.tables().next().is_some()) else { continue };
         let Some(store) = partition.store() else {
             let name = &partition.name;
             let message = format!("the value store of partition {name:?} is not there");
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        store.checkpoint(partition.id, dir, made)?;
+        store.checkpoint(dir, made).map_err(|error| match error.kind() {
+            ErrorKind::Unsupported => {
+                let message = format!("the value store {:?} makes no checkpoints", hook.name);
+                Error::because(ErrorKind::Unsupported, message, error)
+            }
+            _ => error,
+        })?;
     }
     Ok(())
 }

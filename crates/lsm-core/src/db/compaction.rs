@@ -116,7 +116,7 @@ impl DbInner {
         // Lives until the result is installed: what snapshots kept until then they must keep on.
         let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
         let merge = Merge::compaction(compaction, version);
-        let JobTables { tables, dropped, gaps } = self.run_until_tables(
+        let JobTables { tables, values, gaps } = self.run_until_tables(
             &merge,
             &partition.pin(),
             &hooks,
@@ -129,13 +129,7 @@ impl DbInner {
         changes.extend(gaps_added(partition.id, &gaps));
         let installed = self.install_job(
             partition,
-            Installation {
-                changes,
-                flushed: None,
-                removed: inputs,
-                made: &tables,
-                dropped: &dropped,
-            },
+            Installation { changes, flushed: None, removed: inputs, made: &tables, values },
         )?;
         if installed {
             let written: u64 = tables.iter().map(|meta| meta.bytes).sum();

@@ -134,7 +134,7 @@ impl DbInner {
         if partition.logged {
             self.sync_through_seq(last_seq)?;
         }
-        let written = match self.write_sealed(turn, partition, through) {
+        let mut written = match self.write_sealed(turn, partition, through) {
             Err(_) if partition.is_dropped() => return Ok(()),
             written => written?,
         };
@@ -147,6 +147,7 @@ impl DbInner {
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.visible_seq()));
+        let values = std::mem::take(&mut written.made.values);
         let installed = self.install_job(
             partition,
             Installation {
@@ -154,7 +155,7 @@ impl DbInner {
                 flushed: Some(through),
                 removed: Vec::new(),
                 made: &written.made.tables,
-                dropped: &written.made.dropped,
+                values,
             },
         )?;
         if !installed {

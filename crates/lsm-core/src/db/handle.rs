@@ -19,7 +19,7 @@ use super::transaction::Transaction;
 use super::verify::{VerifyOptions, VerifyReport};
 use super::write::Batch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::Hooks;
+use crate::hooks::{Hooks, ValueStore};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::raw;
@@ -242,6 +242,11 @@ impl Partition {
     /// Returns the name.
     pub fn name(&self) -> &str {
         &self.state.name
+    }
+
+    /// Returns the value store, if the partition has one.
+    pub fn value_store(&self) -> Option<Arc<dyn ValueStore>> {
+        self.state.store().cloned()
     }
 
     /// Returns the stored options.

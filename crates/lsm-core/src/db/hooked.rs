@@ -13,15 +13,20 @@ use super::DbInner;
 use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    HookProvider, Hooks, PartitionHooks, Rules, WhenAbsent, guarded_filter, guarded_store,
+    HookProvider, Hooks, PartitionHooks, Rules, StoreContext, ValueStore, ValueStoreFactory,
+    WhenAbsent, guarded_filter, open_store,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
+use crate::types::PartitionId;
 use crate::version::{Change, HookKind, HookRecord};
 
 /// How many keys an error names.
 const KEYS_NAMED: usize = 5;
+
+/// Opens the value store of a partition.
+pub(super) type OpenStore<'a> = dyn Fn(&dyn ValueStoreFactory) -> Result<Arc<dyn ValueStore>> + 'a;
 
 /// The records of `hooks`, as the manifest keeps them.
 pub(super) fn records_of(hooks: &Hooks) -> Result<Vec<HookRecord>> {
@@ -60,22 +65,14 @@ fn rules_of(records: &[HookRecord]) -> Rules {
     rules
 }
 
-/// Hooks with their code at hand, for the partition `name`.
-pub(super) fn attached(name: &Arc<str>, hooks: &Hooks, records: &[HookRecord]) -> PartitionHooks {
-    PartitionHooks {
-        filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
-        store: hooks.store.as_ref().map(|store| guarded_store(name, store)),
-        rules: rules_of(records),
-        missing: None,
-    }
-}
-
-/// The hooks of the partition `partition` by what the manifest says and what code is at hand.
+/// The hooks of a partition by what the manifest says and what code is at hand. `open` is asked to
+/// open its value store; without it the partition gets none, and misses none.
 pub(super) fn resolve(
     partition: &Arc<str>,
     records: &[HookRecord],
     provider: Option<&dyn HookProvider>,
-) -> PartitionHooks {
+    open: Option<&OpenStore<'_>>,
+) -> Result<PartitionHooks> {
     let mut hooks = PartitionHooks { rules: rules_of(records), ..PartitionHooks::default() };
     for HookRecord { kind, name, params, rules } in records {
         let found = match kind {
@@ -86,8 +83,9 @@ pub(super) fn resolve(
                 found
             }
             HookKind::ValueStore => {
-                let store = provider.and_then(|p| p.value_store(name, params));
-                hooks.store = store.map(|store| guarded_store(partition, &store));
+                let Some(open) = open else { continue };
+                let factory = provider.and_then(|p| p.value_store(name, params));
+                hooks.store = factory.map(|factory| open(&*factory)).transpose()?;
                 hooks.store.is_some()
             }
         };
@@ -95,7 +93,7 @@ pub(super) fn resolve(
             hooks.missing.get_or_insert_with(|| name.clone());
         }
     }
-    hooks
+    Ok(hooks)
 }
 
 /// An error if a hook that the partition cannot do without is missing.
@@ -111,6 +109,44 @@ pub(super) fn check_complete(partition: &PartitionState) -> Result<()> {
 }
 
 impl DbInner {
+    /// The partition and the world of a value store.
+    fn store_context(&self, id: PartitionId, name: &Arc<str>) -> StoreContext {
+        StoreContext {
+            partition: id,
+            partition_name: name.clone(),
+            db_id: self.db_id,
+            epoch: self.epoch,
+            dir: self.dir.clone(),
+            fs: self.fs.clone(),
+            clock: self.background.clock().clone(),
+            numbers: self.numbers.clone(),
+            is_read_only: false,
+        }
+    }
+
+    /// Hooks with their code at hand. A store that the partition has already stays, with the
+    /// parameters that the hooks name.
+    pub(super) fn attached(
+        &self,
+        id: PartitionId,
+        name: &Arc<str>,
+        hooks: &Hooks,
+        records: &[HookRecord],
+        present: Option<&Arc<dyn ValueStore>>,
+    ) -> Result<PartitionHooks> {
+        let store = match (&hooks.store, present) {
+            (None, _) => None,
+            (Some(_), Some(present)) => Some(present.clone()),
+            (Some(factory), None) => Some(open_store(&**factory, self.store_context(id, name))?),
+        };
+        Ok(PartitionHooks {
+            filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
+            store,
+            rules: rules_of(records),
+            missing: None,
+        })
+    }
+
     /// Gives a partition that exists these hooks. The caller holds the commit path's lock.
     pub(super) fn change_hooks(
         &self,
@@ -120,23 +156,25 @@ impl DbInner {
         let records = records_of(hooks)?;
         let view = partition.pin();
         let stored = &view.version.hooks;
-        let attached = attached(&partition.name, hooks, &records);
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        let store_of = |records: &[HookRecord]| {
+            let store = records.iter().find(|record| record.kind == HookKind::ValueStore);
+            store.map(|record| record.name.clone())
+        };
+        let before = store_of(stored);
+        if before.is_some() && before != store_of(&records) {
+            let name = &partition.name;
+            return invalid(format!("partition {name:?} has a value store, which stays"));
+        }
+        let present = partition.store();
+        let attached = self.attached(partition.id, &partition.name, hooks, &records, present)?;
         if **stored == *records {
             partition.set_hooks(attached);
             return Ok(());
         }
-        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         if attached.rules.any_key != partition.any_key {
             let name = &partition.name;
             return invalid(format!("partition {name:?}: `any_key` is fixed when it is made"));
-        }
-        let stores = |records: &[HookRecord]| {
-            let store = records.iter().find(|record| record.kind == HookKind::ValueStore);
-            store.map(|record| record.name.clone())
-        };
-        if stores(stored) != stores(&records) && !view.is_empty() {
-            let name = &partition.name;
-            return invalid(format!("partition {name:?} has data: its value store stays"));
         }
         let before = self.enforce(partition, attached)?;
         let options = (*view.version.options).clone();
@@ -145,7 +183,12 @@ impl DbInner {
         if installed.is_err() {
             partition.set_hooks(before);
         }
-        installed.map(drop)
+        installed?;
+        // Behind the edit: what it says holds at the next open in any case.
+        match (partition.store(), &hooks.store) {
+            (Some(store), Some(factory)) => store.configure(&factory.params()),
+            _ => Ok(()),
+        }
     }
 
     /// Gives the partition other hooks, which the caller then makes durable; returns those that it
@@ -199,7 +242,7 @@ impl DbInner {
         let reserving = |record: &&HookRecord| !record.rules.reserved_suffix.is_empty();
         let taken: Vec<_> = foreign.iter().filter(reserving).cloned().collect();
         let mut hooks = (*partition.hooks()).clone();
-        let found = resolve(name, &taken, self.hook_provider.as_deref());
+        let found = resolve(name, &taken, self.hook_provider.as_deref(), None)?;
         if hooks.seals() && found.seals() {
             return invalid(format!("partition {name:?} has another filter that seals"));
         }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::DbInner;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
-use crate::hooks::{Event, PartitionHooks, catch};
+use crate::hooks::{Event, JobValues, PartitionHooks, catch};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots};
 use crate::types::{Gap, MemtableId, PartitionId};
@@ -34,8 +34,8 @@ const REPAIR_ROUNDS: usize = 8;
 /// What a job made: durable, and installed by nobody yet.
 pub(super) struct JobTables {
     pub(super) tables: Vec<SstMeta>,
-    /// Handles that no entry refers to any more.
-    pub(super) dropped: Vec<Vec<u8>>,
+    /// The effect on the values of the partition's store.
+    pub(super) values: JobValues,
     /// Where entries of the inputs are lost; to be installed with the tables.
     pub(super) gaps: Vec<Gap>,
 }
@@ -56,14 +56,15 @@ pub(super) struct Installation<'a> {
     pub(super) removed: Vec<Arc<Table>>,
     /// Tables that nothing names if nothing is installed.
     pub(super) made: &'a [SstMeta],
-    /// Handles that the value store hears of in the same edit.
-    pub(super) dropped: &'a [Vec<u8>],
+    /// The effect that the value store hears of in the same edit.
+    pub(super) values: JobValues,
 }
 
 impl Installation<'_> {
     /// Changes that are no job's.
     pub(super) fn of(changes: Vec<Change>) -> Self {
-        Installation { changes, flushed: None, removed: Vec::new(), made: &[], dropped: &[] }
+        let values = JobValues::default();
+        Installation { changes, flushed: None, removed: Vec::new(), made: &[], values }
     }
 }
 
@@ -127,7 +128,7 @@ impl DbInner {
             let sources = Some(sources);
             let context = RunContext { factory, tables, stages, should_stop, sources };
             match (merge.run(context)?, hooks.sealing()) {
-                (JobOutcome::Done { tables, dropped_handles, mended, lost, gaps }, _) => {
+                (JobOutcome::Done { tables, values, mended, lost, gaps }, _) => {
                     for (fault, source) in mended {
                         self.tell(&Event::Corruption(self.damage_of(view, &fault)));
                         self.tell(&Event::Repaired {
@@ -137,7 +138,7 @@ impl DbInner {
                         });
                     }
                     self.tell_lost(view, lost, &gaps);
-                    return Ok(JobTables { tables, dropped: dropped_handles, gaps });
+                    return Ok(JobTables { tables, values, gaps });
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
                     // Outside of the run: what unwinds here has nothing under way.
@@ -162,10 +163,10 @@ impl DbInner {
         partition: &PartitionState,
         installation: Installation<'_>,
     ) -> Result<bool> {
-        let Installation { mut changes, flushed, removed, made, dropped } = installation;
-        // Durability: values that the job moved, whose old handles it dropped, and values whose
-        // handles never were in a log, before a table points to them.
-        let unsynced = !dropped.is_empty() || (flushed.is_some() && !partition.logged);
+        let Installation { mut changes, flushed, removed, made, values } = installation;
+        // Durability: values that the job moved, and values whose handles never were in a log,
+        // before a table points to them.
+        let unsynced = !values.carried.is_empty() || (flushed.is_some() && !partition.logged);
         if let Some(store) = partition.store().filter(|_| unsynced) {
             store.sync().inspect_err(|_| self.forget(made))?;
         }
@@ -176,10 +177,10 @@ impl DbInner {
             return Ok(false);
         }
         let number = editing.next_number();
-        let store = partition.store().filter(|_| !dropped.is_empty());
+        let store = partition.store().filter(|_| !values.is_empty());
         let section = match store {
             None => None,
-            Some(store) => match catch("a value store", || store.edit(number, dropped)) {
+            Some(store) => match catch("a value store", || store.edit(&values.edit(number))) {
                 Ok(section) => Some(section),
                 Err(error) => {
                     drop(editing);
@@ -195,7 +196,10 @@ impl DbInner {
                 bytes: bytes.clone(),
             });
         }
-        let version = editing.install(changes)?;
+        let installed = editing.install(changes);
+        // After an error too: the edit may be on disk.
+        values.keep();
+        let version = installed?;
         // While the versions are locked, so that views take versions in, and stores' edits are
         // queued, in the order in which they became durable.
         partition.install(version.partitions[&partition.id].clone(), flushed);

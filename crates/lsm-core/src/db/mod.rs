@@ -8,12 +8,14 @@
 //! a failure means and `resume.rs` goes on after the worst; `health.rs` and `stats.rs` tell, and so
 //! do the listeners of `events.rs`. The parts meet in `hosts.rs`.
 
+mod apart;
 mod background;
 mod catalog;
 mod checkpoint;
 mod close;
 mod commit;
 mod compaction;
+mod epoch;
 pub(crate) mod errors;
 mod events;
 mod exchange;
@@ -66,8 +68,8 @@ use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
-use crate::types::{DbId, Epoch, SeqNo};
-use crate::version::{Change, FileNumbers, TableContext};
+use crate::types::{DbId, Epoch, FileNumbers, SeqNo};
+use crate::version::{Change, TableContext};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;

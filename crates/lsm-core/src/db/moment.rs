@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
 use crate::raw::{Moment, Readable};
-use crate::read::{self, GetContext, ReadPoint};
+use crate::read::{self, GetContext, Located, ReadPoint};
 use crate::types::{SeqNo, Slice};
 
 /// A view of a partition, and the sequence number up to which it is read.
@@ -90,10 +90,35 @@ impl Partition {
         found.map_err(|error| error.in_partition(&self.state().name))
     }
 
+    /// The place of the value of `key`, now or as `snapshot` sees it, with the point that keeps it
+    /// there. What lies in the value store is not touched.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`].
+    pub fn locate(
+        &self,
+        snapshot: Option<&Snapshot>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Option<(Located, ReadPoint)>> {
+        let point = self.reader(snapshot)?;
+        let state = self.state();
+        let tables = &*self.db().tables;
+        let context =
+            GetContext { view: &point.view, tables, store: state.store(), seq: point.seq };
+        let key = key.as_ref();
+        let located = if state.any_key {
+            read::locate(&context, &[key, &[0]].concat())
+        } else {
+            read::locate(&context, key)
+        };
+        let located = located.map_err(|error| error.in_partition(&state.name))?;
+        Ok(located.map(|located| (located, point)))
+    }
+
     /// Returns whether `key` exists.
     #[inline]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
+        Ok(self.locate(None, key)?.is_some())
     }
 }
 

@@ -95,6 +95,23 @@ impl ObsoleteFiles {
         });
     }
 
+    /// As [`ObsoleteFiles::add_values`], for all values of a partition whose drop is durable.
+    pub(super) fn add_all_values(
+        &self,
+        edit: u64,
+        partition: &PartitionState,
+        store: &Arc<dyn ValueStore>,
+        section: &[u8],
+    ) {
+        self.values.lock().push_back(DroppedValues {
+            edit,
+            partition: partition.id,
+            store: store.clone(),
+            section: Some(section.into()),
+            before: partition.all_versions(),
+        });
+    }
+
     /// Adds tables that a job wrote and that nothing names.
     pub(super) fn add_unnamed(&self, tables: &[SstMeta]) {
         let names = tables.iter().map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));

@@ -177,12 +177,14 @@ impl Builder {
         let Folder { fs, dir, lock } = Folder::take(fs, &dir, is_read_only)?;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
-        let hooks = opening.hooks(hook_provider.as_deref())?;
-        let Begun { numbers, versions, last_seq, mut memtables } = if is_read_only {
-            opening.replay_into_memory(&fs, &dir, &options, &hooks)?
+        let world = opening.world(&fs, &dir, &clock, is_read_only)?;
+        let hooks = opening.hooks(&world, hook_provider.as_deref())?;
+        let Begun { versions, last_seq, mut memtables } = if is_read_only {
+            opening.replay_into_memory(&world, &options, &hooks)?
         } else {
-            opening.begin_epoch(&fs, &dir, &options, &hooks)?
+            opening.begin_epoch(&world, &options, &hooks)?
         };
+        let numbers = world.numbers.clone();
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::DbInner;
-use super::hooked::{attached, check_complete, records_of};
+use super::hooked::{check_complete, records_of};
 use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::Hooks;
+use crate::hooks::{Hooks, StoreEdit, catch};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
@@ -80,9 +80,14 @@ impl DbInner {
         }
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
-        let attached = attached(&name.into(), &hooks, &records);
-        let (name, hooks) = (name.to_owned(), records);
-        let created = Change::PartitionCreated { id, name, options, hooks, created_at_edit };
+        let attached = self.attached(id, &name.into(), &hooks, &records, None)?;
+        let created = Change::PartitionCreated {
+            id,
+            name: name.to_owned(),
+            options,
+            hooks: records,
+            created_at_edit,
+        };
         let version = editing.install(vec![created])?.partitions[&id].clone();
         let partition = Arc::new(PartitionState::new(version, attached, &self.slabs));
         self.catalog.add(partition.clone());
@@ -120,7 +125,7 @@ impl DbInner {
         };
         // Writers go on while the edit is synced: what they are told is written comes before the
         // drop, and goes with it. Holding them back would make every partition wait for the disk.
-        let dropped = self.catalog.install(vec![Change::PartitionDropped { id: partition.id }]);
+        let dropped = self.drop_durably(&partition);
         let between = self.between_groups();
         if let Err(error) = dropped {
             // It is in doubt whether the partition is gone. Until a later edit has settled it,
@@ -129,15 +134,32 @@ impl DbInner {
             return Err(error);
         }
         let view = partition.pin();
+        let active_bytes = view.active.bytes();
         self.snapshots.retire(&partition);
         self.catalog.remove(&partition);
         drop(between);
         self.obsolete.add(view.version.tables().map(|(_, table)| table));
+        drop(view);
+        self.obsolete.tell_stores();
         // Its memtables held back writes to every partition; no flush will say that they are gone.
-        self.commit.note_released(view.active.bytes());
+        self.commit.note_released(active_bytes);
         self.update_pressure(&partition);
         self.jobs.forget(partition.id);
         self.background.wake_all();
+        Ok(())
+    }
+
+    /// Makes the drop durable, and notes that the values of the partition are dropped with it.
+    fn drop_durably(&self, partition: &PartitionState) -> Result<()> {
+        let mut editing = self.catalog.edit()?;
+        let number = editing.next_number();
+        editing.install(vec![Change::PartitionDropped { id: partition.id }])?;
+        let Some(store) = partition.store() else { return Ok(()) };
+        let edit = StoreEdit { number, partition_dropped: true, ..StoreEdit::default() };
+        // A panic leaves the files to the next open, which finds no partition for them.
+        if let Ok(section) = catch("a value store", || store.edit(&edit)) {
+            self.obsolete.add_all_values(number, partition, store, &section);
+        }
         Ok(())
     }
 

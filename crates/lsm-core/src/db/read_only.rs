@@ -10,13 +10,13 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
+use super::epoch::World;
 use super::recovery::{Begun, HooksOf, LogFiles, Opening};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, LockGuard, names};
 use crate::options::Options;
-use crate::version::{FileNumbers, Manifest, VersionSet};
+use crate::version::{Manifest, VersionSet};
 
 /// Stands for the lock of a folder where nobody could have taken one.
 struct NoLock;
@@ -45,11 +45,11 @@ impl Opening {
     /// recovery.
     pub(super) fn replay_into_memory(
         mut self,
-        fs: &Arc<dyn Fs>,
-        dir: &Path,
+        world: &World,
         options: &Options,
         hooks: &HooksOf,
     ) -> Result<Begun> {
+        let World { fs, dir, numbers, .. } = world;
         let recovered = self.recovered.take();
         let recovered = recovered.expect("without a database nothing is opened read-only");
         let bytes_max = options.memtable_bytes_max();
@@ -62,7 +62,6 @@ impl Opening {
         let generation = recovered.generation;
         let manifest =
             Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
-        let numbers = Arc::new(FileNumbers::new(self.next_file()));
         let last_seq = end.last_seq.max(self.last_known_seq());
         let versions = VersionSet::new(
             fs.clone(),
@@ -73,6 +72,6 @@ impl Opening {
             manifest,
         );
         let memtables = replay.take();
-        Ok(Begun { numbers, versions, last_seq, memtables })
+        Ok(Begun { versions, last_seq, memtables })
     }
 }

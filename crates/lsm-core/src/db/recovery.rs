@@ -10,27 +10,29 @@
 //! 4. Afterwards the folder holds no file that the new generation does not name, except foreign
 //!    ones, which are never touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::epoch::{Tables, World, store_sections};
 use super::hooked::resolve;
 use super::partitions::DEFAULT;
 use crate::batch::SectionReader;
-use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
-use crate::hooks::{HookProvider, PartitionHooks, ValueStore};
+use crate::hooks::{
+    ChunkId, HookProvider, PartitionHooks, ValueStore, ValueStoreFactory, catch, open_store,
+};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::{Options, PartitionOptions};
 use crate::replay::Replay;
-use crate::types::{DbId, EntryKind, Epoch, FileNo, PartitionId, SeqNo};
+use crate::types::{DbId, EntryKind, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
 use crate::version::{
-    Change, DbVersion, FileNumbers, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply,
-    recover, retire,
+    Change, DbVersion, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply, recover, retire,
 };
 use crate::wal::{
     LogEnd, LogPlace, LogReader, LogReaderOptions, Lsn, Record, SegmentHeader, SegmentSource,
@@ -45,12 +47,14 @@ fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
     Err(Error::limit(&format!("the largest of the {what} in use"), used, max / 2))
 }
 
+/// The handle of a value of a partition.
+type NamedHandle = (PartitionId, Vec<u8>);
+
 /// The hooks of each partition.
 pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
 
 /// What an open database begins with.
 pub(super) struct Begun {
-    pub(super) numbers: Arc<FileNumbers>,
     pub(super) versions: VersionSet,
     /// The newest sequence number that was used.
     pub(super) last_seq: SeqNo,
@@ -108,11 +112,46 @@ impl Opening {
         Ok(Opening { names, temporary, recovered, version })
     }
 
+    /// The world of the new epoch.
+    ///
+    /// # Errors
+    /// A limit, if a number is used up.
+    pub(super) fn world(
+        &self,
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        clock: &Arc<dyn Clock>,
+        is_read_only: bool,
+    ) -> Result<World> {
+        let next_file = self.next_file();
+        if !is_read_only {
+            check_room("file numbers", next_file.0, u64::MAX)?;
+            check_room("edit numbers", self.version.edit_number, u64::MAX)?;
+        }
+        let epoch = if is_read_only { self.version.epoch } else { self.next_epoch()? };
+        Ok(World {
+            fs: fs.clone(),
+            dir: dir.to_owned(),
+            clock: clock.clone(),
+            db_id: self.version.db_id,
+            epoch,
+            numbers: Arc::new(FileNumbers::new(next_file)),
+            is_read_only,
+        })
+    }
+
     /// The hooks of every partition, their stores told what the manifest keeps for them.
-    pub(super) fn hooks(&self, provider: Option<&dyn HookProvider>) -> Result<HooksOf> {
+    pub(super) fn hooks(
+        &self,
+        world: &World,
+        provider: Option<&dyn HookProvider>,
+    ) -> Result<HooksOf> {
         let mut all = HooksOf::new();
         for partition in self.version.partitions.values() {
-            let hooks = resolve(&partition.name, &partition.hooks, provider);
+            let open = |factory: &dyn ValueStoreFactory| {
+                open_store(factory, world.store_context(partition.id, &partition.name))
+            };
+            let hooks = resolve(&partition.name, &partition.hooks, provider, Some(&open))?;
             if let Some(store) = &hooks.store {
                 let mut sections = partition.store_sections.iter();
                 sections.try_for_each(|(number, bytes)| store.apply(*number, bytes))?;
@@ -125,23 +164,13 @@ impl Opening {
     /// Replays the log into tables and makes the state of the new epoch durable.
     pub(super) fn begin_epoch(
         self,
-        fs: &Arc<dyn Fs>,
-        dir: &Path,
+        world: &World,
         options: &Options,
         hooks: &HooksOf,
     ) -> Result<Begun> {
-        let next_file = self.next_file();
-        check_room("file numbers", next_file.0, u64::MAX)?;
-        check_room("edit numbers", self.version.edit_number, u64::MAX)?;
-        let numbers = Arc::new(FileNumbers::new(next_file));
-        let epoch = self.next_epoch()?;
-        let factory = TableFactory {
-            fs: fs.clone(),
-            dir: dir.to_owned(),
-            db_id: self.version.db_id,
-            epoch,
-            numbers: numbers.clone(),
-        };
+        let World { fs, dir, epoch, numbers, .. } = world;
+        let (dir, epoch) = (dir.as_path(), *epoch);
+        let factory = world.factory();
         let mut tables = Tables::new(&self.version, &factory, hooks);
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =
@@ -166,6 +195,12 @@ impl Opening {
         changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(last_seq));
         let number = self.version.edit_number + 1;
+        let sections = store_sections(number, &tables.added, hooks)?;
+        changes.extend(sections.iter().map(|(partition, bytes)| Change::StoreSection {
+            partition: *partition,
+            number,
+            bytes: bytes.clone(),
+        }));
         let version = apply(&self.version, &VersionEdit { number, changes })
             .map_err(|refused| Error::corruption(dir, None, refused.0))?;
         let name = FileName::new(FileKind::Manifest, numbers.allocate(), epoch);
@@ -190,8 +225,12 @@ impl Opening {
             // old ones, or what they say, come back because a sync of the folder failed.
             versions.install(vec![Change::LastSeq(last_seq)])?;
         }
-        self.remove_leftovers(&**fs, dir, versions.current());
-        Ok(Begun { numbers, versions, last_seq, memtables: BTreeMap::new() })
+        for (partition, bytes) in &sections {
+            let store = hooks[partition].store.as_ref();
+            store.map_or(Ok(()), |store| store.apply(number, bytes))?;
+        }
+        self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
+        Ok(Begun { versions, last_seq, memtables: BTreeMap::new() })
     }
 
     fn next_epoch(&self) -> Result<Epoch> {
@@ -202,7 +241,7 @@ impl Opening {
     }
 
     /// A file number above every name in the folder.
-    pub(super) fn next_file(&self) -> FileNo {
+    fn next_file(&self) -> FileNo {
         let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
         used.max().unwrap_or_default().max(self.version.next_file)
     }
@@ -230,9 +269,9 @@ impl Opening {
         Ok(sources)
     }
 
-    /// Where the log must be cut because a value is missing that a handle points to. If the frame
-    /// with the handle is attested durable, the value was durable too and is damaged: that key
-    /// reads so, and the log goes on.
+    /// Where the log must be cut because a value is missing that a handle points to. Asked of the
+    /// frames that are not attested durable alone: what those before them point to was durable too,
+    /// and if it is damaged, its key reads so and the log goes on.
     fn handle_cut(&self, files: &LogFiles<'_>, hooks: &HooksOf) -> Result<Option<LogPlace>> {
         let store =
             |(id, hooks): (&PartitionId, &PartitionHooks)| Some((*id, hooks.store.clone()?));
@@ -244,15 +283,22 @@ impl Opening {
         let _span = tracing::info_span!("recovery", segments).entered();
         let sources = self.log_sources(files)?;
         let mut reader = LogReader::new(sources, self.log_reading())?;
-        let mut missing: Vec<(LogPlace, Lsn)> = Vec::new();
+        let mut named: Vec<(LogPlace, Lsn, Vec<NamedHandle>)> = Vec::new();
         while let Some(frame) = reader.next_frame()? {
-            if self.lacks_value(&frame.record, &stores)? {
-                missing.push((frame.place, frame.lsn));
+            let handles = self.handles_of(&frame.record, &stores);
+            if !handles.is_empty() {
+                named.push((frame.place, frame.lsn, handles));
             }
         }
         let durable = reader.end()?.durable;
-        let cut = missing.into_iter().find(|(_, lsn)| *lsn >= durable);
-        Ok(cut.map(|(place, _)| place))
+        for (place, _, handles) in named.iter().filter(|(_, lsn, _)| *lsn >= durable) {
+            for (partition, handle) in handles {
+                if !stores[partition].probe(handle)? {
+                    return Ok(Some(*place));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// What is known of the log before it is read.
@@ -264,15 +310,18 @@ impl Opening {
         reading
     }
 
-    /// Whether a handle that is not flushed points to a value that is not there.
-    fn lacks_value(
+    /// The handles of a frame that are not flushed.
+    fn handles_of(
         &self,
         record: &Record<'_>,
         stores: &BTreeMap<PartitionId, Arc<dyn ValueStore>>,
-    ) -> Result<bool> {
-        let Record::Batch(batch) = record else { return Ok(false) };
+    ) -> Vec<NamedHandle> {
+        let mut handles = Vec::new();
+        let Record::Batch(batch) = record else { return handles };
         for section in batch.sections() {
-            let Some(store) = stores.get(&section.partition) else { continue };
+            if !stores.contains_key(&section.partition) {
+                continue;
+            }
             // What is flushed may have been moved or reclaimed since. The section by itself: of a
             // batch over two partitions one part may be.
             if section.last_seq() <= self.version.partitions[&section.partition].flushed_through {
@@ -281,14 +330,12 @@ impl Opening {
             let mut operations = SectionReader::new(section.bytes);
             // What does not decode is told by the replay itself.
             while let Ok(Some(operation)) = operations.next_operation() {
-                if operation.kind == EntryKind::Handle
-                    && !store.probe(&section.bytes[operation.value])?
-                {
-                    return Ok(true);
+                if operation.kind == EntryKind::Handle {
+                    handles.push((section.partition, section.bytes[operation.value].to_vec()));
                 }
             }
         }
-        Ok(false)
+        handles
     }
 
     /// Replays the log; returns its end and what was replayed last. Whenever that takes
@@ -389,14 +436,30 @@ impl Opening {
 
     /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
     /// next open: no later step relies on it.
-    fn remove_leftovers(&self, fs: &dyn Fs, dir: &Path, version: &DbVersion) {
-        let live: std::collections::HashSet<FileName> = version
+    fn remove_leftovers(
+        &self,
+        fs: &dyn Fs,
+        dir: &Path,
+        version: &DbVersion,
+        hooks: &HooksOf,
+    ) -> Result<()> {
+        // Without the code of a store nobody knows its files.
+        let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());
+        let mut live: HashSet<FileName> = version
             .partitions
             .values()
             .flat_map(|partition| partition.tables())
             .map(|(_, table)| FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch))
             .collect();
+        for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
+            let chunks = catch("a value store", || store.chunks())?;
+            let named = |chunk: ChunkId| FileName::new(FileKind::Chunk, chunk.number, chunk.epoch);
+            live.extend(chunks.into_iter().map(named));
+        }
         for name in &self.names {
+            if name.kind == FileKind::Chunk && !knows_chunks {
+                continue;
+            }
             if name.kind != FileKind::Manifest && !live.contains(name) {
                 let _ = fs.delete(&name.path(dir));
             }
@@ -409,6 +472,7 @@ impl Opening {
             old.push(recovered.generation);
             let _ = retire(fs, dir, &recovered.garbage, &old);
         }
+        Ok(())
     }
 }
 
@@ -416,84 +480,4 @@ impl Opening {
 pub(super) struct LogFiles<'a> {
     pub(super) fs: &'a dyn Fs,
     pub(super) dir: &'a Path,
-}
-
-/// The tables that replayed operations were written to. Dropped before they are kept, they are
-/// removed: a disk that is too full for a new epoch is not filled any further by trying.
-struct Tables<'a> {
-    factory: &'a TableFactory,
-    /// What the manifest says, and what was written since: a tombstone may go only if neither
-    /// holds anything that it deletes.
-    version: DbVersion,
-    changes: Vec<Change>,
-    hooks: &'a HooksOf,
-    made: Vec<FileName>,
-}
-
-impl Drop for Tables<'_> {
-    fn drop(&mut self) {
-        for name in &self.made {
-            // What cannot be removed is a leftover that the next open removes.
-            let _ = self.factory.fs.delete(&name.path(&self.factory.dir));
-        }
-    }
-}
-
-impl<'a> Tables<'a> {
-    fn new(version: &DbVersion, factory: &'a TableFactory, hooks: &'a HooksOf) -> Tables<'a> {
-        let version = version.clone();
-        Tables { factory, version, changes: Vec::new(), hooks, made: Vec::new() }
-    }
-
-    /// A manifest may name the tables from now on: they stay.
-    fn keep(&mut self) {
-        self.made.clear();
-    }
-
-    fn write(&mut self, replay: &mut Replay) -> Result<()> {
-        let factory = self.factory;
-        let mut changes = Vec::new();
-        let tables = Arc::new(factory.context());
-        for (id, memtable) in replay.take() {
-            let id: PartitionId = id;
-            let seq = memtable.last_seq();
-            let partition = &self.version.partitions[&id];
-            let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
-            // What nobody has seen is decided on later, by a job that knows the snapshots.
-            hooks.filters.retain(|filter| filter.seals());
-            // With a value store every version is kept: values that nothing refers to are reported
-            // by a compaction, in the edit that lets them go.
-            // Nor is one moved before somebody can report where it was.
-            let keep_all = hooks.store.take().is_some();
-            let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
-            let patches = Patches::default();
-            let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
-            let merge = Merge::flush(&[memtable], partition);
-            let should_stop = &|| false;
-            let context =
-                RunContext { factory, tables: &tables, stages, should_stop, sources: None };
-            match merge.run(context)? {
-                JobOutcome::Done { tables, .. } => {
-                    let names = tables
-                        .iter()
-                        .map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));
-                    self.made.extend(names);
-                    let added = |meta| Change::TableAdded { partition: id, level: 0, meta };
-                    changes.extend(tables.into_iter().map(added));
-                }
-                JobOutcome::Faulty(_) => {
-                    let what = "a replayed entry does not hold together";
-                    return Err(Error::corruption(&factory.dir, None, what));
-                }
-            }
-            let memtables_through = Default::default();
-            changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
-        }
-        let number = self.version.edit_number + 1;
-        let edit = VersionEdit { number, changes };
-        self.version = apply(&self.version, &edit)
-            .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
-        self.changes.extend(edit.changes);
-        Ok(())
-    }
 }

@@ -165,8 +165,8 @@ impl DbInner {
 
 fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {
     let with_store = kept.iter().filter_map(|(partition, written)| {
-        let store = partition.store().filter(|_| !written.made.dropped.is_empty())?;
-        let section = catch("a value store", || store.edit(edit, &written.made.dropped));
+        let store = partition.store().filter(|_| !written.made.values.is_empty())?;
+        let section = catch("a value store", || store.edit(&written.made.values.edit(edit)));
         Some(section.map(|section| (&**partition, store, section)))
     });
     with_store.collect()

@@ -19,8 +19,8 @@ use crate::memtable::SlabPool;
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
-use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
-use crate::version::{Change, FileNumbers, PartitionVersion};
+use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
+use crate::version::{Change, PartitionVersion};
 use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
 
 pub(super) const DB: DbId = DbId(7);

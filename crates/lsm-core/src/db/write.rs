@@ -1,9 +1,11 @@
 //! From the public call to the commit path: limits, encoding, hashing; all of it without a lock.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::DbInner;
+use super::apart::{HANDLE_BYTES, check_value, inline_bytes};
 use super::commit::{Commit, Committed, Refusal};
 use super::handle::{Db, Partition};
 use super::inject::InMemory;
@@ -25,21 +27,8 @@ thread_local! {
     static SCRATCH: RefCell<SectionBuilder> = RefCell::default();
 }
 
-fn is_stored_apart(partition: &PartitionState, len: u64) -> bool {
-    partition.store().is_some_and(|store| store.wants(partition.id, len))
-}
-
-/// Values in a value store may have any length.
-fn check_value(options: &Options, partition: &PartitionState, value: &[u8]) -> Result<()> {
-    let len = value.len() as u64;
-    if len > options.value_bytes_max && !is_stored_apart(partition, len) {
-        return Err(Error::limit("value length", len, options.value_bytes_max));
-    }
-    Ok(())
-}
-
-fn check_batch(options: &Options, partition: &PartitionState, bytes: u64) -> Result<()> {
-    if bytes > options.batch_bytes_max && !is_stored_apart(partition, bytes) {
+fn check_batch(options: &Options, bytes: u64) -> Result<()> {
+    if bytes > options.batch_bytes_max {
         return Err(Error::limit("batch size", bytes, options.batch_bytes_max));
     }
     Ok(())
@@ -96,25 +85,28 @@ fn push_operation(
     value: &[u8],
     pending: &mut Vec<PendingHandle>,
 ) -> Result<()> {
-    let longer;
-    let key = if partition.any_key {
-        longer = [key, &[0]].concat();
-        &longer[..]
-    } else {
-        partition.check_key(key)?;
-        key
-    };
+    let key = stored_key(partition, key)?;
+    let key = &*key;
     if kind == EntryKind::Value
         && let Some(store) = partition.store()
-        && store.wants(partition.id, value.len() as u64)
+        && store.wants(value.len() as u64)
     {
-        let handle = store.put(partition.id, key, value)?;
+        let handle = store.put(key, value)?;
         section.push(EntryKind::Handle, key, handle.bytes());
         pending.push(handle);
     } else {
         section.push(kind, key, value);
     }
     Ok(())
+}
+
+/// A key in the partition's stored form.
+fn stored_key<'k>(partition: &PartitionState, key: &'k [u8]) -> Result<Cow<'k, [u8]>> {
+    if partition.any_key {
+        return Ok([key, &[0]].concat().into());
+    }
+    partition.check_key(key)?;
+    Ok(key.into())
 }
 
 /// Commits; the handles are kept if their operations are visible, also where the sync failed that
@@ -163,8 +155,8 @@ fn write_one(
     let state = partition.state();
     check_key(key)?;
     check_value(&db.options, state, value)?;
-    let bytes = (key.len() + value.len()) as u64;
-    check_batch(&db.options, state, bytes)?;
+    let bytes = key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
+    check_batch(&db.options, bytes)?;
     check_durability(state, durability)?;
     match admission {
         Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
@@ -182,6 +174,15 @@ fn write_one(
 }
 
 impl Partition {
+    /// The form in which `key` is stored.
+    ///
+    /// # Errors
+    /// A limit that it passes, or an ending that the partition reserves.
+    pub fn stored_key(&self, key: &[u8]) -> Result<Vec<u8>> {
+        check_key(key)?;
+        Ok(stored_key(self.state(), key)?.into_owned())
+    }
+
     /// Sets `key` to `value`.
     #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
@@ -314,6 +315,18 @@ impl Batch {
         self.requirements.extend(requirements);
     }
 
+    /// Sets `key` to a value that was given to the value store of `partition` already, in place.
+    /// `handle` must come from that store, for that key in its stored form.
+    pub fn add_pending(&mut self, partition: &Partition, key: &[u8], handle: PendingHandle) {
+        if self.refused.is_some() {
+            return;
+        }
+        let added = self
+            .check(partition, EntryKind::Handle, key, handle.bytes())
+            .and_then(|()| self.append_pending(partition, key, handle));
+        self.refused = added.err();
+    }
+
     /// How many operations there are.
     pub fn len(&self) -> usize {
         self.sections.iter().map(|(_, _, section)| section.operation_count() as usize).sum()
@@ -329,7 +342,7 @@ impl Batch {
             return;
         }
         let pushed = self
-            .check(partition, key, value)
+            .check(partition, kind, key, value)
             .and_then(|()| self.append(partition, kind, key, value));
         self.refused = pushed.err();
     }
@@ -342,16 +355,10 @@ impl Batch {
         value: &[u8],
     ) -> Result<()> {
         let state = partition.state();
-        let at = self.sections.iter().position(|(other, _, _)| Arc::ptr_eq(other, state));
-        let at = at.unwrap_or_else(|| {
-            let section = SectionBuilder::default();
-            self.sections.push((state.clone(), state.rules_epoch(), section));
-            self.sections.len() - 1
-        });
+        let at = self.section_of(state);
         let section = &mut self.sections[at].2;
         push_operation(state, section, kind, key, value, &mut self.pending)?;
-        let apart = is_stored_apart(state, value.len() as u64);
-        self.bytes += (key.len() + if apart { 0 } else { value.len() }) as u64;
+        self.bytes += key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
         Ok(())
     }
 
@@ -363,14 +370,44 @@ impl Batch {
         Err(Error::new(ErrorKind::InvalidArgument, message))
     }
 
-    fn check(&self, partition: &Partition, key: &[u8], value: &[u8]) -> Result<()> {
+    fn append_pending(
+        &mut self,
+        partition: &Partition,
+        key: &[u8],
+        handle: PendingHandle,
+    ) -> Result<()> {
+        let state = partition.state();
+        let stored = stored_key(state, key)?;
+        let at = self.section_of(state);
+        self.sections[at].2.push(EntryKind::Handle, &stored, handle.bytes());
+        self.bytes += key.len() as u64 + HANDLE_BYTES;
+        self.pending.push(handle);
+        Ok(())
+    }
+
+    /// The place of the partition's section, made if there is none.
+    fn section_of(&mut self, state: &Arc<PartitionState>) -> usize {
+        let at = self.sections.iter().position(|(other, _, _)| Arc::ptr_eq(other, state));
+        at.unwrap_or_else(|| {
+            let section = SectionBuilder::default();
+            self.sections.push((state.clone(), state.rules_epoch(), section));
+            self.sections.len() - 1
+        })
+    }
+
+    fn check(
+        &self,
+        partition: &Partition,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
         let db = self.db.inner();
         self.check_own(partition)?;
         check_key(key)?;
         let state = partition.state();
         check_value(&db.options, state, value)?;
-        let len = value.len() as u64;
-        let inline = if is_stored_apart(state, len) { 0 } else { len };
+        let inline = inline_bytes(state, kind, value.len() as u64);
         let bytes = self.bytes + key.len() as u64 + inline;
         if bytes > db.options.batch_bytes_max {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));

@@ -4,6 +4,7 @@
 //! 000000000000002a-00000003.sst        file number and epoch in hex, then the kind
 //! 000000000000002b-00000003.wal        a log segment
 //! 000000000000002c-00000003.manifest   a manifest generation
+//! 000000000000002d-00000003.chunk      values of a value store
 //! LOCK                                 held by the process that writes
 //! EXPORT                               in a folder of its own: what the tables beside it are
 //! *.manifest.123-4.tmp                 a manifest that put_if_absent had not finished
@@ -33,16 +34,19 @@ pub enum FileKind {
     Wal,
     /// A manifest generation.
     Manifest,
+    /// A chunk file of a value store.
+    Chunk,
 }
 
 impl FileKind {
-    const ALL: [FileKind; 3] = [FileKind::Sst, FileKind::Wal, FileKind::Manifest];
+    const ALL: [FileKind; 4] = [FileKind::Sst, FileKind::Wal, FileKind::Manifest, FileKind::Chunk];
 
     fn extension(self) -> &'static str {
         match self {
             FileKind::Sst => "sst",
             FileKind::Wal => "wal",
             FileKind::Manifest => "manifest",
+            FileKind::Chunk => "chunk",
         }
     }
 }

@@ -21,12 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults, Input,
-    InputTable, Job, JudgeSources, JudgedTable, Origin, Patch, PendingHandle, Properties,
-    RepairSources, Rules, TableJudge, ValueStore, Vouched,
+    Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry,
+    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, Patch, PendingHandle,
+    Properties, RepairSources, Rules, StoreContext, StoreEdit, TableJudge, ValueStore,
+    ValueStoreFactory, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{PartitionId, SeqNo};
+use crate::types::SeqNo;
 
 /// Runs `code` of a hook; a panic becomes an error. `who` is told if the panic does not tell.
 pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
@@ -226,33 +227,45 @@ impl Drop for GuardedJob {
     }
 }
 
-/// A value store as it is attached to `partition`.
-pub fn guarded_store(partition: &Arc<str>, store: &Arc<dyn ValueStore>) -> Arc<dyn ValueStore> {
-    let who = Who { partition: partition.clone(), kind: "value store", name: store.name().into() };
-    Arc::new(GuardedStore { who, params: store.params(), store: store.clone() })
+/// Opens the value store of a partition.
+///
+/// # Errors
+/// Those of the store.
+pub fn open_store(
+    factory: &dyn ValueStoreFactory,
+    context: StoreContext,
+) -> Result<Arc<dyn ValueStore>> {
+    let partition = context.partition_name.clone();
+    let who = Who { partition, kind: "value store", name: factory.name().into() };
+    let store = who.call("open", || factory.open(context))?;
+    Ok(Arc::new(GuardedStore { who, store }))
+}
+
+/// The value store itself, as whoever made it knows it.
+pub fn store_as_any(store: &dyn ValueStore) -> &dyn Any {
+    let any: &dyn Any = store;
+    match any.downcast_ref::<GuardedStore>() {
+        Some(guarded) => &*guarded.store,
+        None => any,
+    }
 }
 
 struct GuardedStore {
     who: Who,
-    params: Vec<u8>,
     store: Arc<dyn ValueStore>,
 }
 
 impl ValueStore for GuardedStore {
-    fn name(&self) -> &str {
-        &self.who.name
+    fn configure(&self, params: &[u8]) -> Result<()> {
+        self.who.call("configure", || self.store.configure(params))
     }
 
-    fn params(&self) -> Vec<u8> {
-        self.params.clone()
+    fn wants(&self, len: u64) -> bool {
+        self.store.wants(len)
     }
 
-    fn wants(&self, partition: PartitionId, len: u64) -> bool {
-        self.store.wants(partition, len)
-    }
-
-    fn put(&self, partition: PartitionId, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
-        self.who.call("put", || self.store.put(partition, key, value))
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
+        self.who.call("put", || self.store.put(key, value))
     }
 
     fn sync(&self) -> Result<()> {
@@ -267,16 +280,16 @@ impl ValueStore for GuardedStore {
         self.who.call("len", || self.store.len(handle))
     }
 
-    fn read(&self, handle: &[u8], offset: u64, len: usize) -> Result<Vec<u8>> {
-        self.who.call("read", || self.store.read(handle, offset, len))
+    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.who.call("read_into", || self.store.read_into(handle, offset, buf))
     }
 
-    fn carry(&self, handle: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.who.call("carry", || self.store.carry(handle))
+    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
+        self.who.call("carry", || self.store.carry(entry))
     }
 
-    fn edit(&self, number: u64, dropped: &[Vec<u8>]) -> Vec<u8> {
-        self.who.unwind("edit", || self.store.edit(number, dropped))
+    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
+        self.who.unwind("edit", || self.store.edit(edit))
     }
 
     fn apply(&self, number: u64, section: &[u8]) -> Result<()> {
@@ -291,16 +304,11 @@ impl ValueStore for GuardedStore {
         self.who.call("reclaim", || self.store.reclaim(number))
     }
 
-    fn checkpoint(
-        &self,
-        partition: PartitionId,
-        dir: &Path,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<()> {
-        self.who.call("checkpoint", || self.store.checkpoint(partition, dir, made))
+    fn chunks(&self) -> Vec<ChunkId> {
+        self.who.unwind("chunks", || self.store.chunks())
     }
 
-    fn identity(&self, handle: &[u8]) -> Result<Vec<u8>> {
-        self.who.call("identity", || self.store.identity(handle))
+    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+        self.who.call("checkpoint", || self.store.checkpoint(dir, made))
     }
 }

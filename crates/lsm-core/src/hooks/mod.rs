@@ -24,6 +24,7 @@ mod filter;
 mod guarded;
 mod judge;
 mod store;
+mod store_context;
 
 use std::sync::Arc;
 
@@ -32,14 +33,17 @@ pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
     Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
 };
-pub use guarded::as_any;
+pub use guarded::{as_any, store_as_any};
 pub use judge::{
     BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgeSources, JudgedTable, Mended,
     Piece, TableJudge, Vouched,
 };
-pub use store::{PendingHandle, ValueStore};
+pub use store::{
+    AddedValue, Carry, JobValues, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
+};
+pub use store_context::{ChunkId, StoreContext};
 
-pub(crate) use guarded::{catch, guarded_filter, guarded_store};
+pub(crate) use guarded::{catch, guarded_filter, open_store};
 pub(crate) use judge::{Findings, Inject, JobFindings};
 
 use crate::types::{EntryKind, FileNo, SeqNo};
@@ -78,7 +82,7 @@ pub trait HookProvider: Send + Sync + 'static {
     ) -> Option<Arc<dyn CompactionFilterFactory>>;
 
     /// The value store `name` with these stored parameters, if this provider has it.
-    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStore>> {
+    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
         let _ = (name, params);
         None
     }
@@ -129,7 +133,7 @@ pub struct Hooks {
     /// Filters in the order in which they run.
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
     /// The store of large values.
-    pub store: Option<Arc<dyn ValueStore>>,
+    pub store: Option<Arc<dyn ValueStoreFactory>>,
 }
 
 impl Hooks {
@@ -145,7 +149,7 @@ impl Hooks {
     }
 
     /// Has large values live in `store`.
-    pub fn value_store(mut self, store: Arc<dyn ValueStore>) -> Hooks {
+    pub fn value_store(mut self, store: Arc<dyn ValueStoreFactory>) -> Hooks {
         self.store = Some(store);
         self
     }

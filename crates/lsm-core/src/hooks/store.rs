@@ -1,21 +1,26 @@
 //! The value store: where values live that are too large for tables.
+//!
+//! A partition has a store of its own, which [`ValueStoreFactory::open`] makes for it. The engine
+//! keeps a handle in the value's place, tells the store which handles its tables took up and let
+//! go, edit by edit, and stores what the store says of that in the manifest.
+//!
+//! Invariants:
+//! 1. A handle is in the log only after `put` returned it. Neither the log counts as durable through
+//!    a handle, nor is a table with it installed, before `sync` returned after `put` or `carry` gave
+//!    it.
+//! 2. Every handle in a table of a durable version was added by one edit and is dropped by one. What
+//!    no edit added, and no frame of the log names, is free at the next open.
 
+use std::any::Any;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::{ChunkId, Entry, StoreContext};
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::PartitionId;
 
-/// A value store: where values of a partition live that are not kept in tables.
-///
-/// The engine stores a handle in the value's place. It promises: a handle is in the log only after
-/// `put` returned it; neither the log is durable through a handle nor a table with it installed
-/// before `sync` returned after `put` or `carry` gave it; a handle that was dropped from the last
-/// version is reported in the very edit that drops it.
-///
-/// A call that panics fails as one that returns an error; the exception is [`ValueStore::wants`],
-/// whose panic unwinds to whoever writes, before anything was written.
-pub trait ValueStore: Send + Sync + 'static {
+/// Makes the value stores of partitions.
+pub trait ValueStoreFactory: Send + Sync + 'static {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
 
@@ -24,37 +29,58 @@ pub trait ValueStore: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Returns `true` if a value of `len` bytes goes to the store.
-    fn wants(&self, partition: PartitionId, len: u64) -> bool;
+    /// Opens the store of a partition. Edits that the manifest keeps for it come next, by
+    /// [`ValueStore::apply`].
+    fn open(&self, context: StoreContext) -> Result<Arc<dyn ValueStore>>;
+}
 
-    /// Stores a value; returns its handle. Until the handle is in the log it is pending: a crash
-    /// loses it, and so does dropping the result without [`PendingHandle::keep`].
-    fn put(&self, partition: PartitionId, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
+/// The value store of a partition.
+///
+/// A call that panics fails as one that returns an error; the exception is [`ValueStore::wants`],
+/// whose panic unwinds to whoever writes, before anything was written.
+pub trait ValueStore: Any + Send + Sync {
+    /// Takes over parameters that were stored with the partition since it was opened.
+    fn configure(&self, params: &[u8]) -> Result<()> {
+        let _ = params;
+        Ok(())
+    }
+
+    /// Returns `true` if a value of `len` bytes goes to the store.
+    fn wants(&self, len: u64) -> bool;
+
+    /// Stores the value of `key`, a stored key; returns its handle. Until the handle is in the log
+    /// it is pending: a crash loses it, and so does dropping the result without
+    /// [`PendingHandle::keep`].
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
 
     /// Makes every value durable whose `put` or `carry` has returned. `Ok` after an error speaks
-    /// for the values before the error too: what a failed sync of a file may have lost is written
-    /// anew. Until then the database takes no writes that are logged.
+    /// for the values before the error too. Until then the database takes no writes that are
+    /// logged.
     fn sync(&self) -> Result<()>;
 
-    /// Returns `true` if the value of a handle is there, by its header and trailer: asked in
-    /// recovery.
+    /// Returns `true` if the value of a handle is on the device, all of it: asked in recovery for
+    /// handles whose frames are not known to have been synced.
     fn probe(&self, handle: &[u8]) -> Result<bool>;
 
     /// Length of the value of a handle, in bytes.
     fn len(&self, handle: &[u8]) -> Result<u64>;
 
-    /// Reads `len` bytes from `offset` of the value.
-    fn read(&self, handle: &[u8], offset: u64, len: usize) -> Result<Vec<u8>>;
+    /// Fills `buf` with the bytes of the value from `offset`.
+    ///
+    /// # Errors
+    /// Corruption if they are damaged or not there; the content of `buf` is undefined then.
+    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// In a compaction: the handle of the moved value, or `None` if it stays where it is.
-    fn carry(&self, handle: &[u8]) -> Result<Option<Vec<u8>>> {
-        let _ = handle;
-        Ok(None)
+    /// In a compaction: the new place of a value. Asked for every handle that survives, and for
+    /// every value in a table that the store [`wants`](ValueStore::wants). Not called in flushes.
+    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
+        let _ = entry;
+        Ok(Carry::Stay)
     }
 
-    /// The section to be stored with edit `number`, which drops these handles. Called under the
-    /// lock of the versions: it calls nothing of the database.
-    fn edit(&self, number: u64, dropped: &[Vec<u8>]) -> Vec<u8>;
+    /// The section to be stored with an edit of the manifest. Called under the lock of the
+    /// versions: it calls nothing of the database.
+    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8>;
 
     /// Takes in the section of a durable edit. Called live, in recovery and by followers, in the
     /// order of the edits; the same section may come twice. One that fails comes again before any
@@ -70,14 +96,19 @@ pub trait ValueStore: Send + Sync + 'static {
     /// if it fails.
     fn reclaim(&self, number: u64) -> Result<()>;
 
-    /// Makes a copy in the folder `dir` of every value that tables of `partition` may point to, for
-    /// a checkpoint: of all that were put or carried and not reclaimed. None of them is reclaimed
-    /// during the call. Later changes here do not change the copy. Called for each partition that
-    /// has this store; what it has in `dir` from another call is its own.
+    /// The chunk files that the store needs after the edits that it has taken in: at an open, every
+    /// other chunk file of the folder is removed.
+    fn chunks(&self) -> Vec<ChunkId> {
+        Vec::new()
+    }
+
+    /// Makes a copy in the folder `dir` of every value that tables may point to, for a checkpoint:
+    /// of all that were put or carried and not reclaimed. None of them is reclaimed during the call.
+    /// Later changes here do not change the copy.
     ///
     /// The path of every file is put into `made` before it is made: the database removes them, with
     /// the rest, if the checkpoint fails, here or later. In `dir` the names of the database begin
-    /// with a hexadecimal number, or are `LOCK` or `EXPORT`.
+    /// with a hexadecimal number, or are `LOCK` or `EXPORT`; chunk files keep their names.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`], if it is not implemented: then there is no checkpoint.
@@ -85,19 +116,73 @@ pub trait ValueStore: Send + Sync + 'static {
     /// # Durability
     /// The copies are durable once this returns, names included. The manifest that makes the
     /// folder a database comes after it.
-    fn checkpoint(
-        &self,
-        partition: PartitionId,
-        dir: &Path,
-        made: &mut Vec<PathBuf>,
-    ) -> Result<()> {
-        let _ = (partition, dir, made);
-        let message = format!("the value store {:?} makes no checkpoints", self.name());
-        Err(Error::new(ErrorKind::Unsupported, message))
+    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+        let _ = (dir, made);
+        Err(Error::new(ErrorKind::Unsupported, "the value store makes no checkpoints"))
+    }
+}
+
+/// The effect of an edit on the values of a partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreEdit<'a> {
+    /// The number of the edit.
+    pub number: u64,
+    /// Values that tables name from now on, and that no edit added before. What a flush dropped is
+    /// among them, and in `dropped` too.
+    pub added: &'a [AddedValue],
+    /// Handles that no table of the new version names any more.
+    pub dropped: &'a [Vec<u8>],
+    /// The partition is dropped with all of its values; its section reaches
+    /// [`ValueStore::apply`], but not the manifest.
+    pub partition_dropped: bool,
+}
+
+/// A value that an edit adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddedValue {
+    /// The stored key.
+    pub key: Vec<u8>,
+    /// The handle.
+    pub handle: Vec<u8>,
+}
+
+/// The effect of a job on the values of a partition.
+#[derive(Debug, Default)]
+pub struct JobValues {
+    /// As [`StoreEdit::added`].
+    pub added: Vec<AddedValue>,
+    /// As [`StoreEdit::dropped`].
+    pub dropped: Vec<Vec<u8>>,
+    /// Values that the job moved: kept with its tables, let go if it fails.
+    pub carried: Vec<PendingHandle>,
+}
+
+impl JobValues {
+    /// Returns `true` if the store need not hear of the job.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.dropped.is_empty()
     }
 
-    /// Bytes that identify the value wherever it lies, for sealing.
-    fn identity(&self, handle: &[u8]) -> Result<Vec<u8>>;
+    /// The edit with this number.
+    pub fn edit(&self, number: u64) -> StoreEdit<'_> {
+        StoreEdit { number, added: &self.added, dropped: &self.dropped, partition_dropped: false }
+    }
+
+    /// The tables of the job may be on disk.
+    pub fn keep(self) {
+        self.carried.into_iter().for_each(PendingHandle::keep);
+    }
+}
+
+/// The place of a value after a compaction.
+#[derive(Debug)]
+pub enum Carry {
+    /// It stays where it is.
+    Stay,
+    /// It lies in the store, under this handle.
+    Moved(PendingHandle),
+    /// It lies in the table.
+    Inline(Vec<u8>),
 }
 
 /// The handle of a value that was put and is not in the log yet.

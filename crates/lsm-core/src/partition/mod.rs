@@ -194,6 +194,15 @@ impl PartitionState {
         self.past.lock().clone()
     }
 
+    /// All versions that a reader may hold, the present one too: for a partition that is dropped,
+    /// which lets go of its own.
+    pub fn all_versions(&self) -> Vec<Weak<PartitionVersion>> {
+        let _change = self.change.lock();
+        let mut versions = self.past_versions();
+        versions.push(Arc::downgrade(&self.view.load().version));
+        versions
+    }
+
     /// Marks the partition as dropped after so many snapshots were taken. Only under the commit
     /// path's lock.
     pub fn mark_dropped(&self, snapshots_before: u64) {

@@ -22,12 +22,6 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// Returns `true` if there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.memtables().all(|memtable| memtable.is_empty())
-            && self.version.tables().next().is_none()
-    }
-
     /// Memory of all memtables, in bytes.
     pub fn memtable_bytes(&self) -> u64 {
         self.memtables().map(|memtable| memtable.bytes() + memtable.bloom_bytes()).sum()

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::batch::SectionReader;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OsFs};
 use crate::types::EntryKind;
@@ -52,6 +52,10 @@ pub fn describe(file: Arc<dyn File>, path: &Path, inside: bool) -> Result<Descri
         FileKind::Manifest => version::describe(&*file, path, inside)?,
         FileKind::Wal if inside => wal::describe(&*file, path, &operations)?,
         FileKind::Wal => wal::describe(&*file, path, &|_| Vec::new())?,
+        FileKind::Chunk => {
+            let message = format!("{}: a chunk file is its value store's", path.display());
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
     };
     Ok(Description { kind, bytes, lines })
 }

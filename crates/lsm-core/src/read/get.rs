@@ -67,11 +67,44 @@ pub fn search<'a, S: Search<'a>>(
     Ok(None)
 }
 
+/// The place of a value.
+#[derive(Clone, Debug)]
+pub enum Located {
+    /// Its bytes.
+    Here(Slice),
+    /// Its handle: it lies in the value store.
+    Apart(Slice),
+}
+
+/// The place of the value of `key`, a stored key. What lies in the value store is not touched.
+///
+/// # Errors
+/// Those of [`get`].
+pub fn locate(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Located>> {
+    let Some((trailer, value, table)) = find(context, key)? else { return Ok(None) };
+    match (trailer.kind(), context.store) {
+        (Some(EntryKind::Handle), Some(_)) => Ok(Some(Located::Apart(value))),
+        (kind, _) => Ok(resolve(context, kind, value, table, key)?.map(Located::Here)),
+    }
+}
+
 /// The value of `key`, a stored key.
 ///
 /// # Errors
 /// Corruption that names the table if the key, or the way to it, is damaged.
 pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
+    match find(context, key)? {
+        Some((trailer, value, table)) => resolve(context, trailer.kind(), value, table, key),
+        None => Ok(None),
+    }
+}
+
+/// The newest entry of `key` that the reader sees, and the table that it lies in.
+#[inline(always)]
+fn find<'a>(
+    context: &'a GetContext<'_>,
+    key: &'a [u8],
+) -> Result<Option<<Values<'a> as Search<'a>>::Found>> {
     let mut values = Values { context, key, hash: bloom_hash(key) };
     let found = search(context.view, key, &mut values)?;
     if !context.view.version.gaps.is_empty() {
@@ -80,10 +113,7 @@ pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
             return Ok(None);
         }
     }
-    match found {
-        Some((trailer, value, table)) => resolve(context, trailer.kind(), value, table, key),
-        None => Ok(None),
-    }
+    Ok(found)
 }
 
 /// Whether what a read found of `key`, an entry with this sequence or none, is its answer; if not,
@@ -166,9 +196,12 @@ pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
     let len = usize::try_from(len).ok().filter(|len| *len as u64 <= FORMAT_VALUE_BYTES_MAX);
     let Some(len) = len else {
         let len = store.len(handle)?;
-        return Err(Error::limit("a value read at once", len, FORMAT_VALUE_BYTES_MAX));
+        let what = "a value read at once (open_blob reads it in pieces)";
+        return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
     };
-    store.read(handle, 0, len)
+    let mut value = vec![0; len];
+    store.read_into(handle, 0, &mut value)?;
+    Ok(value)
 }
 
 /// Returns the error of an entry whose kind has no value to give.

@@ -1,6 +1,7 @@
 //! Newtypes for every number that names something.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
@@ -35,4 +36,20 @@ id! {
 id! {
     /// Random identity of a database, in the header of each of its files.
     DbId(u128)
+}
+
+/// Gives out file numbers; never the same twice.
+#[derive(Debug)]
+pub struct FileNumbers(AtomicU64);
+
+impl FileNumbers {
+    /// Begins with `next`.
+    pub fn new(next: FileNo) -> FileNumbers {
+        FileNumbers(AtomicU64::new(next.0))
+    }
+
+    /// A number that was never given out.
+    pub fn allocate(&self) -> FileNo {
+        FileNo(self.0.fetch_add(1, Ordering::Relaxed))
+    }
 }

@@ -8,7 +8,7 @@ mod operation;
 mod slice;
 
 pub use gap::{Gap, Gaps, InGap};
-pub use ids::{DbId, Epoch, FileNo, PartitionId};
+pub use ids::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use slice::Slice;
 

@@ -39,7 +39,7 @@ pub use partition_map::PartitionMap;
 pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};
-pub use set::{FileNumbers, VersionSet, retire};
+pub use set::{VersionSet, retire};
 pub use table::{Bounds, Kept, SstMeta, Table, TableContext, UserRange};
 
 use crate::hooks::Rules;

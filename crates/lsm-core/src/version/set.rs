@@ -12,29 +12,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::types::{Epoch, FileNo, PartitionId};
-
-/// Gives out file numbers; never the same twice.
-#[derive(Debug)]
-pub struct FileNumbers(AtomicU64);
-
-impl FileNumbers {
-    /// Begins with `next`.
-    pub fn new(next: FileNo) -> FileNumbers {
-        FileNumbers(AtomicU64::new(next.0))
-    }
-
-    /// A number that was never given out.
-    pub fn allocate(&self) -> FileNo {
-        FileNo(self.0.fetch_add(1, Ordering::Relaxed))
-    }
-}
+use crate::types::{Epoch, FileNumbers, PartitionId};
 
 /// The whole state of a partition's value store, as a section.
 type StateOf = dyn Fn(PartitionId) -> Option<Vec<u8>> + Send;

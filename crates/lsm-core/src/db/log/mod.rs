@@ -42,8 +42,8 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::options::Options;
 use crate::stats::Counters;
-use crate::types::{DbId, Epoch, FileNo, SeqNo};
-use crate::version::{Change, DbVersion, FileNumbers};
+use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
+use crate::version::{Change, DbVersion};
 
 pub(super) use writer::LogWriter;
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::compaction::drawing::{draw, table};
 use crate::error::{Error, ErrorKind};
 use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
-use crate::hooks::{PartitionHooks, PendingHandle};
+use crate::hooks::{PartitionHooks, PendingHandle, StoreEdit};
 
 /// Obsolete files of a folder in memory.
 fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
@@ -57,15 +57,11 @@ struct Store {
 }
 
 impl ValueStore for Store {
-    fn name(&self) -> &str {
-        "notes"
-    }
-
-    fn wants(&self, _: PartitionId, _: u64) -> bool {
+    fn wants(&self, _: u64) -> bool {
         false
     }
 
-    fn put(&self, _: PartitionId, _: &[u8], _: &[u8]) -> Result<PendingHandle> {
+    fn put(&self, _: &[u8], _: &[u8]) -> Result<PendingHandle> {
         unreachable!("it wants nothing")
     }
 
@@ -81,11 +77,11 @@ impl ValueStore for Store {
         Ok(0)
     }
 
-    fn read(&self, _: &[u8], _: u64, _: usize) -> Result<Vec<u8>> {
-        Ok(Vec::new())
+    fn read_into(&self, _: &[u8], _: u64, _: &mut [u8]) -> Result<()> {
+        Ok(())
     }
 
-    fn edit(&self, _: u64, _: &[Vec<u8>]) -> Vec<u8> {
+    fn edit(&self, _: &StoreEdit<'_>) -> Vec<u8> {
         Vec::new()
     }
 
@@ -104,10 +100,6 @@ impl ValueStore for Store {
     fn reclaim(&self, number: u64) -> Result<()> {
         self.calls.lock().push(format!("reclaim {number}"));
         Ok(())
-    }
-
-    fn identity(&self, _: &[u8]) -> Result<Vec<u8>> {
-        Ok(Vec::new())
     }
 }
 

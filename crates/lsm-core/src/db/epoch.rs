@@ -1,0 +1,163 @@
+//! What a new epoch begins with: [`World`], and [`Tables`], made of what the log held.
+//!
+//! Used by `recovery.rs`, which knows the order of the steps. Nothing of this file names a manifest.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::recovery::HooksOf;
+use crate::clock::Clock;
+use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::hooks::{AddedValue, StoreContext, StoreEdit, catch};
+use crate::replay::Replay;
+use crate::types::{DbId, Epoch, FileNumbers, PartitionId, SeqNo};
+use crate::version::{Change, DbVersion, VersionEdit, apply};
+
+/// The values that the log names, by partition.
+pub(super) type AddedValues = BTreeMap<PartitionId, Vec<AddedValue>>;
+
+/// What an epoch begins with.
+pub(super) struct World {
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) dir: PathBuf,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) db_id: DbId,
+    pub(super) epoch: Epoch,
+    pub(super) numbers: Arc<FileNumbers>,
+    pub(super) is_read_only: bool,
+}
+
+impl World {
+    pub(super) fn factory(&self) -> TableFactory {
+        TableFactory {
+            fs: self.fs.clone(),
+            dir: self.dir.clone(),
+            db_id: self.db_id,
+            epoch: self.epoch,
+            numbers: self.numbers.clone(),
+        }
+    }
+
+    /// What the value store of a partition is opened with.
+    pub(super) fn store_context(&self, partition: PartitionId, name: &Arc<str>) -> StoreContext {
+        StoreContext {
+            partition,
+            partition_name: name.clone(),
+            db_id: self.db_id,
+            epoch: self.epoch,
+            dir: self.dir.clone(),
+            fs: self.fs.clone(),
+            clock: self.clock.clone(),
+            numbers: self.numbers.clone(),
+            is_read_only: self.is_read_only,
+        }
+    }
+}
+
+/// The sections of the edit with this number, which adds values to tables.
+pub(super) fn store_sections(
+    number: u64,
+    added: &AddedValues,
+    hooks: &HooksOf,
+) -> Result<Vec<(PartitionId, Vec<u8>)>> {
+    let mut sections = Vec::new();
+    for (partition, added) in added.iter().filter(|(_, added)| !added.is_empty()) {
+        let Some(store) = hooks.get(partition).and_then(|hooks| hooks.store.as_ref()) else {
+            continue;
+        };
+        let edit = StoreEdit { number, added, ..StoreEdit::default() };
+        sections.push((*partition, catch("a value store", || store.edit(&edit))?));
+    }
+    Ok(sections)
+}
+
+/// The tables that replayed operations were written to. Dropped before they are kept, they are
+/// removed: a disk that is too full for a new epoch is not filled any further by trying.
+pub(super) struct Tables<'a> {
+    factory: &'a TableFactory,
+    /// What the manifest says, and what was written since: a tombstone may go only if neither
+    /// holds anything that it deletes.
+    version: DbVersion,
+    pub(super) changes: Vec<Change>,
+    /// The values that their handles point to.
+    pub(super) added: AddedValues,
+    hooks: &'a HooksOf,
+    made: Vec<FileName>,
+}
+
+impl Drop for Tables<'_> {
+    fn drop(&mut self) {
+        for name in &self.made {
+            // What cannot be removed is a leftover that the next open removes.
+            let _ = self.factory.fs.delete(&name.path(&self.factory.dir));
+        }
+    }
+}
+
+impl<'a> Tables<'a> {
+    pub(super) fn new(
+        version: &DbVersion,
+        factory: &'a TableFactory,
+        hooks: &'a HooksOf,
+    ) -> Tables<'a> {
+        let version = version.clone();
+        let (changes, made) = Default::default();
+        Tables { factory, version, changes, added: AddedValues::new(), hooks, made }
+    }
+
+    /// A manifest may name the tables from now on: they stay.
+    pub(super) fn keep(&mut self) {
+        self.made.clear();
+    }
+
+    pub(super) fn write(&mut self, replay: &mut Replay) -> Result<()> {
+        let factory = self.factory;
+        let mut changes = Vec::new();
+        let tables = Arc::new(factory.context());
+        for (id, memtable) in replay.take() {
+            let id: PartitionId = id;
+            let seq = memtable.last_seq();
+            let partition = &self.version.partitions[&id];
+            let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
+            // What nobody has seen is decided on later, by a job that knows the snapshots.
+            hooks.filters.retain(|filter| filter.seals());
+            // With a value store every version is kept: values that nothing refers to are reported
+            // by a compaction, in the edit that lets them go.
+            let keep_all = hooks.store.is_some();
+            let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
+            let patches = Patches::default();
+            let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
+            let merge = Merge::flush(&[memtable], partition);
+            let should_stop = &|| false;
+            let context =
+                RunContext { factory, tables: &tables, stages, should_stop, sources: None };
+            match merge.run(context)? {
+                JobOutcome::Done { tables, values, .. } => {
+                    let names = tables
+                        .iter()
+                        .map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));
+                    self.made.extend(names);
+                    self.added.entry(id).or_default().extend(values.added);
+                    let added = |meta| Change::TableAdded { partition: id, level: 0, meta };
+                    changes.extend(tables.into_iter().map(added));
+                }
+                JobOutcome::Faulty(_) => {
+                    let what = "a replayed entry does not hold together";
+                    return Err(Error::corruption(&factory.dir, None, what));
+                }
+            }
+            let memtables_through = Default::default();
+            changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
+        }
+        let number = self.version.edit_number + 1;
+        let edit = VersionEdit { number, changes };
+        self.version = apply(&self.version, &edit)
+            .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
+        self.changes.extend(edit.changes);
+        Ok(())
+    }
+}

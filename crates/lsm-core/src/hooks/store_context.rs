@@ -1,0 +1,64 @@
+//! [`StoreContext`]: the partition and the world of a value store; [`ChunkId`], the name of a file
+//! of one.
+//!
+//! Chunk files lie in the folder of the database. Their names are the engine's, so that an open
+//! finds those that nobody needs, whatever became of their partition.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+
+/// The identity of a chunk file; never used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkId {
+    /// Its file number.
+    pub number: FileNo,
+    /// The epoch in which it was made.
+    pub epoch: Epoch,
+}
+
+impl ChunkId {
+    /// The path of the file in the folder `dir`.
+    pub fn path(self, dir: &Path) -> PathBuf {
+        FileName::new(FileKind::Chunk, self.number, self.epoch).path(dir)
+    }
+}
+
+/// The partition that a value store is opened for, and the world around it.
+#[derive(Clone)]
+pub struct StoreContext {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The partition's name.
+    pub partition_name: Arc<str>,
+    /// The database.
+    pub db_id: DbId,
+    /// The term of this writer.
+    pub epoch: Epoch,
+    /// The folder of the database.
+    pub dir: PathBuf,
+    /// The file system.
+    pub fs: Arc<dyn Fs>,
+    /// The clocks.
+    pub clock: Arc<dyn Clock>,
+    /// Gives out file numbers.
+    pub numbers: Arc<FileNumbers>,
+    /// Nothing may be written: neither values nor a sync.
+    pub is_read_only: bool,
+}
+
+impl StoreContext {
+    /// The identity of a chunk file to be made.
+    pub fn new_chunk(&self) -> ChunkId {
+        ChunkId { number: self.numbers.allocate(), epoch: self.epoch }
+    }
+
+    /// The path of a chunk file.
+    pub fn chunk_path(&self, chunk: ChunkId) -> PathBuf {
+        chunk.path(&self.dir)
+    }
+}

@@ -1,0 +1,130 @@
+//! The things that a value store is told: each value is added by one edit and dropped by one,
+//! whatever jobs, failures and reopenings lie between.
+
+use std::sync::Arc;
+
+use lsm_core::fs::MemFs;
+use siltstone::hooks::ValueStore;
+use siltstone::{BackgroundMode, Db, Durability, Hooks, Options, PartitionOptions};
+
+use crate::shelf::{Blow, Shelf, ShelfProvider};
+
+const LEN: usize = 200;
+
+fn open(fs: &MemFs, shelf: &Shelf) -> Db {
+    Db::builder("/db")
+        .fs(Arc::new(fs.clone()))
+        .options(Options::new().write_buffer_bytes(64 << 10))
+        .background(BackgroundMode::Stepped)
+        .random(|| 7)
+        .hooks(Arc::new(ShelfProvider(shelf.clone())))
+        .open()
+        .unwrap()
+}
+
+fn options(shelf: &Shelf) -> PartitionOptions {
+    PartitionOptions::new().hooks(Hooks::new().value_store(Arc::new(shelf.clone())))
+}
+
+#[test]
+fn each_value_is_added_once_and_dropped_once() {
+    for moves in [false, true] {
+        let (fs, shelf) = (MemFs::new(), Shelf::moving(moves));
+        let mut db = open(&fs, &shelf);
+        db.partition_with("p", options(&shelf)).unwrap();
+        for round in 0..4_u8 {
+            let p = db.partition("p").unwrap();
+            for n in 0..20_u8 {
+                // Twice into one memtable: the first never reaches a table.
+                p.put([n % 10], vec![round; LEN]).unwrap();
+            }
+            p.delete([round]).unwrap();
+            match round {
+                0 => p.flush().unwrap(),
+                1 => p.compact(..).unwrap(),
+                // The rest is in the log alone.
+                _ => {
+                    db.close().unwrap();
+                    db = open(&fs, &shelf);
+                }
+            }
+        }
+        let p = db.partition("p").unwrap();
+        p.compact(..).unwrap();
+        db.wait_idle().unwrap();
+        assert_eq!(p.iter().count(), 9);
+        assert_eq!((shelf.named(), shelf.live()), (9, 9), "moves: {moves}");
+    }
+}
+
+#[test]
+fn what_a_failed_job_carried_is_let_go() {
+    let (fs, shelf) = (MemFs::new(), Shelf::moving(true));
+    let db = open(&fs, &shelf);
+    let p = db.partition_with("p", options(&shelf)).unwrap();
+    for n in 0..10_u8 {
+        p.put([n], vec![n; LEN]).unwrap();
+    }
+    p.flush().unwrap();
+    shelf.fuse.set("edit", Blow::Panic);
+    p.compact(..).unwrap_err();
+    assert_eq!(shelf.live(), 10, "the copies are gone");
+    shelf.fuse.clear();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!((shelf.named(), shelf.live()), (10, 10));
+    assert_eq!(p.get([3]).unwrap().unwrap(), vec![3; LEN]);
+}
+
+#[test]
+fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
+    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let db = open(&fs, &shelf);
+    let p = db.partition_with("p", options(&shelf)).unwrap();
+    p.put("flushed", vec![1; LEN]).unwrap();
+    p.flush().unwrap();
+    p.put("in memory", vec![2; LEN]).unwrap();
+    let reader = p.iter();
+    db.drop_partition("p").unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(shelf.live(), 2, "somebody reads");
+    assert_eq!(reader.map(|pair| pair.unwrap().1.len()).collect::<Vec<_>>(), [LEN, LEN]);
+    db.wait_idle().unwrap();
+    assert_eq!(shelf.live(), 0);
+}
+
+#[test]
+fn a_pending_value_commits_with_other_keys_or_is_let_go() {
+    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let db = lsm_core::Db::builder("/db")
+        .fs(Arc::new(fs.clone()))
+        .background(BackgroundMode::Stepped)
+        .hooks(Arc::new(ShelfProvider(shelf.clone())))
+        .open()
+        .unwrap();
+    let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
+    let p = db.partition_with("p", Default::default(), Some(hooks)).unwrap();
+    let mut batch = db.batch();
+    batch.add_pending(&p, b"large", shelf.put(b"large", &[5; LEN]).unwrap());
+    batch.add_put(&p, b"small", b"beside it");
+    drop(batch);
+    assert_eq!((shelf.live(), p.get("large").unwrap()), (0, None));
+    let mut batch = db.batch();
+    batch.add_pending(&p, b"large", shelf.put(b"large", &[5; LEN]).unwrap());
+    batch.add_put(&p, b"small", b"beside it");
+    batch.commit(Durability::Sync).unwrap();
+    assert_eq!(p.get("large").unwrap().unwrap(), vec![5; LEN]);
+    assert_eq!(p.get("small").unwrap().unwrap(), b"beside it");
+}
+
+#[test]
+fn a_value_that_is_stored_apart_counts_as_its_handle_for_stalls() {
+    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let db = open(&fs, &shelf);
+    let p = db.partition_with("p", options(&shelf)).unwrap();
+    // Many write buffers' worth of values: as handles they are not one.
+    for n in 0..100_u8 {
+        p.try_put([n], vec![n; 64 << 10]).unwrap();
+    }
+    assert_eq!(shelf.live(), 100);
+}
