@@ -12,6 +12,7 @@ mod counts;
 mod dependencies;
 mod docs;
 mod floors;
+mod names;
 mod source;
 
 use std::collections::BTreeSet;

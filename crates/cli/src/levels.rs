@@ -35,20 +35,20 @@ pub(crate) struct Args {
 }
 
 /// A table and where it lies.
-struct Placed {
+struct PlacedTable {
     level: usize,
     meta: SstMeta,
 }
 
 /// A partition and its tables: level 0 newest first, then each deeper level in key order.
-struct Shape {
+struct PartitionShape {
     partition: String,
-    tables: Vec<Placed>,
+    tables: Vec<PlacedTable>,
 }
 
-impl Shape {
+impl PartitionShape {
     /// The levels that hold tables, with these.
-    fn levels(&self) -> impl Iterator<Item = (usize, &[Placed])> {
+    fn levels(&self) -> impl Iterator<Item = (usize, &[PlacedTable])> {
         self.tables.chunk_by(|a, b| a.level == b.level).map(|tables| (tables[0].level, tables))
     }
 }
@@ -59,9 +59,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut shapes = Vec::new();
     for name in partition_names(&existing.db) {
         let walk = existing.partition(&name)?.walk()?;
-        let tables =
-            walk.tables().map(|table| Placed { level: table.level(), meta: table.meta().clone() });
-        shapes.push(Shape { tables: tables.collect(), partition: name });
+        let tables = walk
+            .tables()
+            .map(|table| PlacedTable { level: table.level(), meta: table.meta().clone() });
+        shapes.push(PartitionShape { tables: tables.collect(), partition: name });
     }
     if let Some(path) = &args.svg {
         write_svg(path, &svg::draw(&shapes))?;
@@ -91,8 +92,8 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(tables: &[Placed]) -> Sum {
-        tables.iter().fold(Sum::default(), |sum, Placed { meta, .. }| Sum {
+    fn of(tables: &[PlacedTable]) -> Sum {
+        tables.iter().fold(Sum::default(), |sum, PlacedTable { meta, .. }| Sum {
             tables: sum.tables + 1,
             bytes: sum.bytes + meta.bytes,
             entries: sum.entries + meta.entries,
@@ -103,7 +104,7 @@ impl Sum {
 }
 
 /// First and last user key of some tables.
-fn range(tables: &[Placed]) -> Option<(&[u8], &[u8])> {
+fn range(tables: &[PlacedTable]) -> Option<(&[u8], &[u8])> {
     let first = tables.iter().map(|table| &*table.meta.smallest.user).min()?;
     let last = tables.iter().map(|table| &*table.meta.largest.user).max()?;
     Some((first, last))
@@ -118,14 +119,14 @@ fn short_key(key: &[u8]) -> String {
     }
 }
 
-fn text(shapes: &[Shape], each_table: bool) -> String {
+fn text(shapes: &[PartitionShape], each_table: bool) -> String {
     let mut text = format!(
         "{:<20} {:>5} {:>7} {:>11} {:>10} {:>10}  keys",
         "partition", "level", "tables", "size", "entries", "tombstones"
     );
     for shape in shapes {
         let name = shape.partition.escape_debug().to_string();
-        let mut row = |level: &str, tables: &[Placed], count: &str| {
+        let mut row = |level: &str, tables: &[PlacedTable], count: &str| {
             let sum = Sum::of(tables);
             let keys = range(tables).map_or(String::new(), |(first, last)| {
                 format!("{} to {}", short_key(first), short_key(last))
@@ -153,9 +154,9 @@ fn text(shapes: &[Shape], each_table: bool) -> String {
     text
 }
 
-fn json(shapes: &[Shape]) -> Value {
+fn json(shapes: &[PartitionShape]) -> Value {
     let key = |key: &[u8]| Bytes::Text.text(key);
-    let table = |Placed { meta, .. }: &Placed| {
+    let table = |PlacedTable { meta, .. }: &PlacedTable| {
         json!({
             "file": meta.file.0,
             "epoch": meta.epoch.0,
@@ -170,7 +171,7 @@ fn json(shapes: &[Shape]) -> Value {
             "global_seq": meta.global_seq.map(|seq| seq.get()),
         })
     };
-    let level = |(level, tables): (usize, &[Placed])| {
+    let level = |(level, tables): (usize, &[PlacedTable])| {
         let sum = Sum::of(tables);
         json!({
             "level": level,
@@ -182,7 +183,7 @@ fn json(shapes: &[Shape]) -> Value {
             "tables": tables.iter().map(table).collect::<Vec<_>>(),
         })
     };
-    let shape = |shape: &Shape| {
+    let shape = |shape: &PartitionShape| {
         json!({
             "partition": shape.partition,
             "levels": shape.levels().map(level).collect::<Vec<_>>(),

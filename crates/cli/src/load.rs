@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 fn each_entry(
     args: &Args,
-    skipped: &mut Named,
+    skipped: &mut NamedCount,
     sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     match args.format {
@@ -97,14 +97,14 @@ fn each_entry(
 }
 
 /// Something that is counted; the first ones are named on standard error.
-struct Named {
+struct NamedCount {
     what: &'static str,
     count: u64,
 }
 
-impl Named {
-    fn new(what: &'static str) -> Named {
-        Named { what, count: 0 }
+impl NamedCount {
+    fn new(what: &'static str) -> NamedCount {
+        NamedCount { what, count: 0 }
     }
 
     fn add(&mut self, key: &[u8], why: &str) {
@@ -121,8 +121,8 @@ fn load(args: &Args) -> Result<(), Failure> {
     let db = Db::open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;
     let mut loader = Loader::new(&db, &partition);
-    let mut skipped = Named::new("skipped");
-    let mut refused = Named::new("skipped");
+    let mut skipped = NamedCount::new("skipped");
+    let mut refused = NamedCount::new("skipped");
     let bar = progress::counting("loading");
     each_entry(args, &mut skipped, &mut |key, value| {
         bar.inc((key.len() + value.len()) as u64);
@@ -159,7 +159,12 @@ impl<'a> Loader<'a> {
         Loader { db, partition, batch: Vec::new(), batch_bytes: 0, entries: 0, bytes: 0 }
     }
 
-    fn add(&mut self, key: Vec<u8>, value: Vec<u8>, refused: &mut Named) -> Result<(), Failure> {
+    fn add(
+        &mut self,
+        key: Vec<u8>,
+        value: Vec<u8>,
+        refused: &mut NamedCount,
+    ) -> Result<(), Failure> {
         let len = key.len() + value.len();
         if self.batch_bytes + len > BATCH_BYTES {
             self.write(refused)?;
@@ -171,7 +176,7 @@ impl<'a> Loader<'a> {
 
     /// Writes what was collected. A batch that passes a limit is written entry by entry, to learn
     /// which one it was.
-    fn write(&mut self, refused: &mut Named) -> Result<(), Failure> {
+    fn write(&mut self, refused: &mut NamedCount) -> Result<(), Failure> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         if batch.is_empty() {
@@ -214,10 +219,10 @@ fn is_beyond_limits(key: &[u8], value: &[u8]) -> bool {
 fn check(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
-    let mut skipped = Named::new("skipped");
-    let mut refused = Named::new("skipped");
-    let mut missing = Named::new("missing");
-    let mut different = Named::new("different");
+    let mut skipped = NamedCount::new("skipped");
+    let mut refused = NamedCount::new("skipped");
+    let mut missing = NamedCount::new("missing");
+    let mut different = NamedCount::new("different");
     let mut equal = 0u64;
     let mut bytes = 0u64;
     let mut compare = |key: Vec<u8>, value: Vec<u8>| -> Result<(), Failure> {
@@ -274,7 +279,7 @@ fn check(args: &Args) -> Result<(), Failure> {
 #[expect(clippy::disallowed_methods, reason = "the source is no database")]
 fn each_file(
     root: &Path,
-    skipped: &mut Named,
+    skipped: &mut NamedCount,
     sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut folders = vec![(root.to_owned(), Vec::new())];

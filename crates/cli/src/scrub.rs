@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             return parts::verdict(true, args.database.display());
         }
     };
-    let mut run = Run { part: &args.part, tables: 0, bytes: 0 };
+    let mut run = ScrubVerb { part: &args.part, tables: 0, bytes: 0 };
     let mut stopped = None;
     let mut is_damaged = false;
     for partition in partitions(&existing, args.partition.as_deref(), mark)? {
@@ -95,13 +95,13 @@ fn partitions(
 }
 
 /// The parts of all partitions that were read so far.
-struct Run<'a> {
+struct ScrubVerb<'a> {
     part: &'a Part,
     tables: u64,
     bytes: u64,
 }
 
-impl Run<'_> {
+impl ScrubVerb<'_> {
     fn scrub(
         &mut self,
         partition: &Partition,

@@ -125,15 +125,15 @@ impl fmt::Display for Damage {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Facts {
     kind: ErrorKind,
     message: String,
     damage: Option<Damage>,
-    source: Option<Source>,
+    source: Option<ErrorCause>,
 }
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ErrorCause {
     /// `path` is not known for an error that was converted.
     Io {
         error: Arc<io::Error>,
@@ -149,16 +149,16 @@ enum Source {
 /// prints a chain of causes, as `anyhow` does for `{:#}`, would print the cause twice. The
 /// operating system's error is [`Error::io_source`].
 #[derive(Clone)]
-pub struct Error(Arc<Inner>);
+pub struct Error(Arc<Facts>);
 
 impl Error {
     fn build(
         kind: ErrorKind,
         message: String,
         damage: Option<Damage>,
-        source: Option<Source>,
+        source: Option<ErrorCause>,
     ) -> Self {
-        Error(Arc::new(Inner { kind, message, damage, source }))
+        Error(Arc::new(Facts { kind, message, damage, source }))
     }
 
     /// An error of `kind` that says `message`.
@@ -171,7 +171,7 @@ impl Error {
         let message = format!("cannot {deed} {}: {source}", path.display());
         let is_sync = deed.starts_with("sync");
         let kind = kind_of_io(&source);
-        let source = Source::Io { error: source.into(), path: Some(path.to_owned()), is_sync };
+        let source = ErrorCause::Io { error: source.into(), path: Some(path.to_owned()), is_sync };
         Self::build(kind, message, None, Some(source))
     }
 
@@ -198,7 +198,7 @@ impl Error {
     /// This error, told at another place: same kind and damage, `message` in front.
     pub fn because(kind: ErrorKind, message: impl Into<String>, source: Error) -> Self {
         let damage = source.damage().cloned();
-        Self::build(kind, message.into(), damage, Some(Source::Own(source)))
+        Self::build(kind, message.into(), damage, Some(ErrorCause::Own(source)))
     }
 
     fn map_damage(self, edit: &dyn Fn(&mut Damage)) -> Self {
@@ -206,7 +206,7 @@ impl Error {
         edit(&mut damage);
         let source = match &self.0.source {
             // Its text is part of this error's, so it has to say the same.
-            Some(Source::Own(error)) => Some(Source::Own(error.clone().map_damage(edit))),
+            Some(ErrorCause::Own(error)) => Some(ErrorCause::Own(error.clone().map_damage(edit))),
             source => source.clone(),
         };
         Self::build(self.0.kind, self.0.message.clone(), Some(damage), source)
@@ -259,24 +259,24 @@ impl Error {
     /// The operating system's error, where one is at the root.
     pub fn io_source(&self) -> Option<&io::Error> {
         match self.0.source.as_ref()? {
-            Source::Io { error, .. } => Some(error),
-            Source::Own(e) => e.io_source(),
+            ErrorCause::Io { error, .. } => Some(error),
+            ErrorCause::Own(e) => e.io_source(),
         }
     }
 
     /// The file or folder whose operation failed, where one is at the root.
     pub fn path(&self) -> Option<&Path> {
         match self.0.source.as_ref()? {
-            Source::Io { path, .. } => path.as_deref(),
-            Source::Own(e) => e.path(),
+            ErrorCause::Io { path, .. } => path.as_deref(),
+            ErrorCause::Own(e) => e.path(),
         }
     }
 
     /// Returns `true` if a sync of a file or folder is at the root.
     pub fn is_failed_sync(&self) -> bool {
         match &self.0.source {
-            Some(Source::Io { is_sync, .. }) => *is_sync,
-            Some(Source::Own(e)) => e.is_failed_sync(),
+            Some(ErrorCause::Io { is_sync, .. }) => *is_sync,
+            Some(ErrorCause::Own(e)) => e.is_failed_sync(),
             None => false,
         }
     }
@@ -286,7 +286,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;
         match (&self.0.source, &self.0.damage) {
-            (Some(Source::Own(e)), _) => write!(f, ": {e}"),
+            (Some(ErrorCause::Own(e)), _) => write!(f, ": {e}"),
             (_, Some(damage)) if self.0.message.is_empty() => write!(f, "corruption: {damage}"),
             (_, Some(damage)) => write!(f, ": {damage}"),
             _ => Ok(()),
@@ -327,7 +327,7 @@ impl From<io::Error> for Error {
         }
         let kind = kind_of_io(&error);
         let message = error.to_string();
-        let source = Source::Io { error: error.into(), path: None, is_sync: false };
+        let source = ErrorCause::Io { error: error.into(), path: None, is_sync: false };
         Error::build(kind, message, None, Some(source))
     }
 }

@@ -24,7 +24,7 @@ use crate::types::{PartitionId, SeqNo};
 #[derive(Default)]
 struct Registered {
     /// What is known of each sequence number that a living snapshot has; nothing of released ones.
-    held: BTreeMap<SeqNo, Held>,
+    held: BTreeMap<SeqNo, HeldSeq>,
     /// Partitions with deciding jobs under way, and how many.
     deciding: BTreeMap<PartitionId, (Arc<PartitionState>, usize)>,
     /// The number of snapshots that were ever taken: tells which of them came before a drop. Their
@@ -46,7 +46,7 @@ struct Retired {
 }
 
 /// A sequence number that snapshots have.
-struct Held {
+struct HeldSeq {
     /// The number of those snapshots.
     count: usize,
     /// The time at which the first of them was taken.
@@ -68,7 +68,7 @@ impl Snapshots {
     ) -> RegisteredSnapshot {
         let mut state = self.0.lock();
         let seq = visible();
-        state.held.entry(seq).or_insert_with(|| Held { count: 0, since: now() }).count += 1;
+        state.held.entry(seq).or_insert_with(|| HeldSeq { count: 0, since: now() }).count += 1;
         let pinned = state.deciding.iter().map(|(id, (partition, _))| (*id, partition.pin()));
         let pinned = pinned.collect();
         let order = state.taken;

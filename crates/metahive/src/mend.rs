@@ -57,7 +57,7 @@ struct Sound {
 }
 
 /// An entry of a damaged block.
-enum Found {
+enum Candidate {
     Sound(Sound),
     /// With the checksum that it should have, where its metadata is sound.
     Unknown(DecodedEntry, Option<u64>),
@@ -346,11 +346,11 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
     let mut all = Vec::with_capacity(decoded.entries.len());
     for of in &decoded.entries {
         all.push(match agreed(judge, &of.entry, of.hidden.as_deref()) {
-            Some(note) => Found::Sound(Sound { decoded: of.clone(), note, source: None }),
+            Some(note) => Candidate::Sound(Sound { decoded: of.clone(), note, source: None }),
             None => {
                 let metadata = payload_of(judge, of);
                 let metadata = metadata.filter(|it| checksum::hash(it.sum) == it.sum_of_sum);
-                Found::Unknown(of.clone(), metadata.map(|metadata| metadata.sum))
+                Candidate::Unknown(of.clone(), metadata.map(|metadata| metadata.sum))
             }
         });
     }
@@ -358,12 +358,12 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
     for at in 0..all.len() {
         let missing = digest.and_then(|digest| missing_at(&all, at, digest));
         if let Some(sound) = repaired(judge, block, &all, at, missing) {
-            all[at] = Found::Sound(sound);
+            all[at] = Candidate::Sound(sound);
         }
     }
     let sound = all.iter().filter_map(|found| match found {
-        Found::Sound(sound) => Some(&sound.decoded.entry),
-        Found::Unknown(..) => None,
+        Candidate::Sound(sound) => Some(&sound.decoded.entry),
+        Candidate::Unknown(..) => None,
     });
     let is_told = digest.is_some_and(|digest| sum_of(&all) == Some(digest));
     if !is_told || !is_in_place(judge, block, sound) {
@@ -373,29 +373,29 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
 }
 
 /// The sum of what all entries should be, if it is known of each.
-fn sum_of(all: &[Found]) -> Option<u32> {
+fn sum_of(all: &[Candidate]) -> Option<u32> {
     all.iter().try_fold(0u32, |sum, found| match found {
-        Found::Sound(sound) => Some(sum.wrapping_add(sound.note as u32)),
-        Found::Unknown(_, known) => Some(sum.wrapping_add((*known)? as u32)),
+        Candidate::Sound(sound) => Some(sum.wrapping_add(sound.note as u32)),
+        Candidate::Unknown(_, known) => Some(sum.wrapping_add((*known)? as u32)),
     })
 }
 
 /// Returns what the digest leaves for the checksum of one entry, if it is known of all others.
-fn missing_at(all: &[Found], at: usize, digest: u32) -> Option<u32> {
-    let Found::Unknown(_, None) = all[at] else { return None };
+fn missing_at(all: &[Candidate], at: usize, digest: u32) -> Option<u32> {
+    let Candidate::Unknown(_, None) = all[at] else { return None };
     let before = sum_of(&all[..at])?;
     let behind = sum_of(&all[at + 1..])?;
     Some(digest.wrapping_sub(before).wrapping_sub(behind))
 }
 
-fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Found>) -> Mended {
+fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Candidate>) -> Mended {
     let mut mended = Mended::default();
     let mut notes = 0u64;
     let entries = all.len() as u64;
     let mut is_whole = true;
     for found in all {
         match found {
-            Found::Sound(Sound { decoded, note, source }) => {
+            Candidate::Sound(Sound { decoded, note, source }) => {
                 notes = notes.wrapping_add(note);
                 if let Some(source) = source {
                     let what = "the entry disagrees with its metadata";
@@ -407,7 +407,7 @@ fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Found>) ->
                 judge.counts.suspects_accepted += 1;
                 mended.pieces.push(piece(decoded, note));
             }
-            Found::Unknown(decoded, _) => {
+            Candidate::Unknown(decoded, _) => {
                 is_whole = false;
                 judge.counts.faults += 1;
                 let what = "the entry disagrees with its metadata, and its key is not known";

@@ -79,21 +79,22 @@ pub fn scrub(partition: &impl Walkable, options: ScrubOptions<'_>) -> Result<Scr
     let mut report = ScrubReport::new(walk.partition(), Unflushed::of(&walk));
     report.has_metahive = inspector.has_metahive;
     report.lost = walk.gaps().open().filter_map(|gap| walk.lost(gap)).collect();
-    let run = Run { inspector: &inspector, check_open: &|| partition.pin_raw().map(drop), sweep };
+    let run =
+        ScrubRun { inspector: &inspector, check_open: &|| partition.pin_raw().map(drop), sweep };
     // From here on each table holds its own file, and no memtable is held.
     drop(walk);
     run.all(tables, report)
 }
 
 /// One call.
-struct Run<'a> {
+struct ScrubRun<'a> {
     inspector: &'a Inspector,
     /// What a closed database says of its files may be another process's doing.
     check_open: &'a dyn Fn() -> Result<()>,
     sweep: Sweep<'a>,
 }
 
-impl Run<'_> {
+impl ScrubRun<'_> {
     fn all(mut self, tables: Vec<RawTable>, mut report: ScrubReport) -> Result<ScrubReport> {
         // Each is dropped when it was read: one that is obsolete by then may go.
         for table in tables {

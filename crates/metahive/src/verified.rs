@@ -28,14 +28,14 @@ use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{PartitionHooks, as_any};
-use lsm_core::raw::{self, BlockCheck, Found, Moment, Readable, TableBlock, Witness};
+use lsm_core::raw::{self, BlockCheck, Found, Moment, ReadAtMoment, TableBlock, Witness};
 use lsm_core::read::{Cursor, KeyRange};
 use lsm_core::types::{SeqNo, Slice};
 use lsm_core::{Partition, Snapshot};
 
 use crate::metahive::MetaHive;
 
-use check::{Check, Doubt};
+use check::{Doubt, EntryCheck};
 
 /// A value, and what vouches for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,9 +126,9 @@ fn hive_of<'a>(hooks: &'a PartitionHooks, partition: &str) -> Result<&'a MetaHiv
 }
 
 #[inline]
-fn get(of: &impl Readable, key: &[u8]) -> Result<Option<Verified>> {
+fn get(of: &impl ReadAtMoment, key: &[u8]) -> Result<Option<Verified>> {
     of.with_moment(key, |moment, key| {
-        let check = Check::of(hive_of(moment.hooks, moment.partition)?);
+        let check = EntryCheck::of(hive_of(moment.hooks, moment.partition)?);
         match answer(check, moment, key, false) {
             Ok(answer) => Ok(answer),
             Err(Doubt::Failed(error)) => Err(error),
@@ -140,13 +140,13 @@ fn get(of: &impl Readable, key: &[u8]) -> Result<Option<Verified>> {
 /// One reading of a key. `is_fresh`: past every cache.
 #[inline]
 fn answer(
-    check: Check<'_>,
+    check: EntryCheck<'_>,
     moment: &Moment<'_>,
     key: &[u8],
     is_fresh: bool,
 ) -> Result<Option<Verified>, Doubt> {
     let (seq, by) = (moment.seq(), By::Memory);
-    let mut judge = Judge { check, key, seq, by, is_damage: false };
+    let mut judge = GetJudge { check, key, seq, by, is_damage: false };
     match raw::read(moment, key, is_fresh, &mut judge) {
         Ok(value) => Ok(value.map(|value| Verified { value, by: judge.by })),
         Err(error) if judge.is_damage => Err(Doubt::Damage(error)),
@@ -157,7 +157,7 @@ fn answer(
 /// Reads on, past every cache, as often as a repair would.
 #[cold]
 fn answer_again(
-    check: Check<'_>,
+    check: EntryCheck<'_>,
     moment: &Moment<'_>,
     key: &[u8],
     mut error: Error,
@@ -176,8 +176,8 @@ fn answer_again(
 }
 
 /// Judges what a point read comes to.
-struct Judge<'a> {
-    check: Check<'a>,
+struct GetJudge<'a> {
+    check: EntryCheck<'a>,
     key: &'a [u8],
     /// What the reader sees.
     seq: SeqNo,
@@ -187,7 +187,7 @@ struct Judge<'a> {
     is_damage: bool,
 }
 
-impl Judge<'_> {
+impl GetJudge<'_> {
     #[cold]
     fn told(&mut self, doubt: Doubt) -> Error {
         match doubt {
@@ -200,7 +200,7 @@ impl Judge<'_> {
     }
 }
 
-impl Witness for Judge<'_> {
+impl Witness for GetJudge<'_> {
     #[cold]
     fn passed(&mut self, block: &TableBlock<'_>) -> Result<()> {
         self.check.absence(block, self.key, self.seq).map_err(|doubt| self.told(doubt))
@@ -218,15 +218,15 @@ impl Witness for Judge<'_> {
 }
 
 /// Verifies the blocks of a scan.
-struct Blocks {
+struct ScanCheck {
     /// With the MetaHive.
     hooks: Arc<PartitionHooks>,
     partition: Arc<str>,
 }
 
-impl BlockCheck for Blocks {
+impl BlockCheck for ScanCheck {
     fn check(&self, block: &mut TableBlock<'_>) -> Result<()> {
-        let check = Check::of(hive_of(&self.hooks, &self.partition)?);
+        let check = EntryCheck::of(hive_of(&self.hooks, &self.partition)?);
         let mut tried = 0;
         loop {
             match check.block(block) {
@@ -249,18 +249,18 @@ pub struct VerifiedRange {
     cursor: Cursor,
     hooks: Arc<PartitionHooks>,
     partition: Arc<str>,
-    state: State,
+    state: RangeState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RangeState {
     Before,
     Inside,
     Finished,
 }
 
 impl VerifiedRange {
-    fn new(of: &impl Readable, range: impl KeyRange) -> VerifiedRange {
+    fn new(of: &impl ReadAtMoment, range: impl KeyRange) -> VerifiedRange {
         let point = of.read_point().and_then(|(point, hooks)| {
             hive_of(&hooks, point.partition())?;
             Ok((point, hooks))
@@ -268,29 +268,29 @@ impl VerifiedRange {
         let (point, hooks, partition) = match point {
             Ok((point, hooks)) => {
                 let partition = point.partition().clone();
-                let blocks = Blocks { hooks: hooks.clone(), partition: partition.clone() };
+                let blocks = ScanCheck { hooks: hooks.clone(), partition: partition.clone() };
                 let point = point.checked_by(Arc::new(blocks));
                 (Ok(point), hooks, partition)
             }
             Err(error) => (Err(error), Arc::default(), "".into()),
         };
         let cursor = Cursor::open(&range.bounds(), point);
-        VerifiedRange { cursor, hooks, partition, state: State::Before }
+        VerifiedRange { cursor, hooks, partition, state: RangeState::Before }
     }
 
     fn step(&mut self) -> Result<Option<(Slice, Verified)>> {
         match self.state {
-            State::Before => self.cursor.seek_to_first()?,
-            State::Inside => self.cursor.next()?,
-            State::Finished => return Ok(None),
+            RangeState::Before => self.cursor.seek_to_first()?,
+            RangeState::Inside => self.cursor.next()?,
+            RangeState::Finished => return Ok(None),
         }
         if !self.cursor.valid() {
             return Ok(None);
         }
-        self.state = State::Inside;
+        self.state = RangeState::Inside;
         let by = match self.cursor.table() {
             None => By::Memory,
-            Some(table) => Check::of(hive_of(&self.hooks, &self.partition)?).by(table)?,
+            Some(table) => EntryCheck::of(hive_of(&self.hooks, &self.partition)?).by(table)?,
         };
         let value = self.cursor.value_slice()?;
         Ok(Some((self.cursor.key_slice(), Verified { value, by })))
@@ -303,7 +303,7 @@ impl Iterator for VerifiedRange {
     fn next(&mut self) -> Option<Self::Item> {
         let step = self.step();
         if !matches!(step, Ok(Some(_))) {
-            self.state = State::Finished;
+            self.state = RangeState::Finished;
         }
         step.transpose()
     }

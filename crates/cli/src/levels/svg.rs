@@ -11,7 +11,7 @@
 
 use std::fmt::Write;
 
-use super::{Placed, Shape, Sum, short_key};
+use super::{PartitionShape, PlacedTable, Sum, short_key};
 use crate::stats::bytes;
 
 const WIDTH: f64 = 1200.0;
@@ -34,7 +34,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2933}\
 .rule{stroke:#343b43}.table{fill:#27435f;stroke:#7fb0e0}.dead{fill:#e8894a}}";
 
 /// The drawing of these partitions.
-pub(super) fn draw(shapes: &[Shape]) -> String {
+pub(super) fn draw(shapes: &[PartitionShape]) -> String {
     let mut body = String::new();
     let mut y = MARGIN;
     for shape in shapes {
@@ -56,7 +56,7 @@ pub(super) fn draw(shapes: &[Shape]) -> String {
 }
 
 /// Draws one partition from `y` downwards; returns where the next one begins.
-fn partition(body: &mut String, shape: &Shape, mut y: f64) -> f64 {
+fn partition(body: &mut String, shape: &PartitionShape, mut y: f64) -> f64 {
     let sum = Sum::of(&shape.tables);
     let name = escape(&shape.partition.escape_debug().to_string());
     let _ = write!(
@@ -120,7 +120,7 @@ fn tables_text(count: u64) -> String {
     if count == 1 { "1 table".to_owned() } else { format!("{count} tables") }
 }
 
-fn table_box(body: &mut String, table: &Placed, from: f64, to: f64, y: f64) {
+fn table_box(body: &mut String, table: &PlacedTable, from: f64, to: f64, y: f64) {
     let meta = &table.meta;
     // A gap between neighbours, as far as there is room for one.
     let width = (to - from - 1.5).max(1.0);
@@ -166,8 +166,8 @@ struct Scale<'a> {
 
 impl<'a> Scale<'a> {
     /// Spreads what each table holds evenly over the stops inside of it.
-    fn of(tables: &'a [Placed]) -> Scale<'a> {
-        let ends = |table: &'a Placed| [&*table.meta.smallest.user, &*table.meta.largest.user];
+    fn of(tables: &'a [PlacedTable]) -> Scale<'a> {
+        let ends = |table: &'a PlacedTable| [&*table.meta.smallest.user, &*table.meta.largest.user];
         let mut keys: Vec<&[u8]> = tables.iter().flat_map(ends).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -200,7 +200,7 @@ impl<'a> Scale<'a> {
     }
 
     /// The left and right edge of the box of a table.
-    fn span(&self, table: &Placed) -> (f64, f64) {
+    fn span(&self, table: &PlacedTable) -> (f64, f64) {
         let from = self.place(&table.meta.smallest.user);
         let to = self.place(&table.meta.largest.user);
         (from.min(WIDTH - MARGIN - 4.0), to.max(from + 4.0))
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn what_is_no_text_in_xml_is_escaped() {
         assert_eq!(escape("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
-        let svg = draw(&[Shape { partition: "<\u{1}>".to_owned(), tables: Vec::new() }]);
+        let svg = draw(&[PartitionShape { partition: "<\u{1}>".to_owned(), tables: Vec::new() }]);
         assert!(svg.contains("&lt;\\u{1}&gt;"), "{svg}");
     }
 }

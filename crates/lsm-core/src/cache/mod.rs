@@ -16,8 +16,8 @@ use quick_cache::{OptionsBuilder, Weighter};
 use crate::sstable::{Block, BlockCache};
 use crate::types::FileNo;
 
+use stats::CacheCounters;
 pub use stats::CacheStats;
-use stats::Counters;
 
 /// The weight of a block in memory, about, for the number of places that the cache prepares.
 const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
@@ -33,7 +33,7 @@ type Key = (FileNo, u64);
 pub struct Blocks {
     /// `None` with capacity 0.
     cache: Option<Cache<Key, Arc<Block>, Weight, Mix>>,
-    counters: Counters,
+    counters: CacheCounters,
 }
 
 impl Blocks {
@@ -50,7 +50,7 @@ impl Blocks {
                 .expect("capacity and estimate are given");
             Cache::with_options(options, Weight, Mix, DefaultLifecycle::default())
         });
-        Blocks { cache, counters: Counters::new() }
+        Blocks { cache, counters: CacheCounters::new() }
     }
 
     /// Hits and misses since the start, and what is kept now.

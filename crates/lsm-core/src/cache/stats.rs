@@ -28,7 +28,7 @@ struct Stripe {
 }
 
 /// Hits and misses. All orderings are relaxed: sums are for people, nothing hangs on them.
-pub(super) struct Counters([Stripe; STRIPES]);
+pub(super) struct CacheCounters([Stripe; STRIPES]);
 
 static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
 
@@ -47,9 +47,9 @@ fn stripe() -> usize {
     })
 }
 
-impl Counters {
-    pub(super) fn new() -> Counters {
-        Counters(std::array::from_fn(|_| Stripe::default()))
+impl CacheCounters {
+    pub(super) fn new() -> CacheCounters {
+        CacheCounters(std::array::from_fn(|_| Stripe::default()))
     }
 
     #[inline]

@@ -14,7 +14,7 @@ use crate::version::UserRange;
 
 /// Where an entry lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ClipSide {
     /// It is read.
     Inside,
     /// It is passed over.
@@ -58,15 +58,19 @@ impl Clip {
 
     /// Where an entry lies. Entries are asked for in ascending order, from the start of
     /// [`Clip::range`].
-    pub(super) fn place(&self, key: KeyRef<'_>, is_hidden: bool) -> Place {
+    pub(super) fn place(&self, key: KeyRef<'_>, is_hidden: bool) -> ClipSide {
         if self.last.as_ref().is_some_and(|last| key.user > &last[..]) {
-            return Place::Behind;
+            return ClipSide::Behind;
         }
         let owner = if is_hidden { key.user.strip_suffix(&self.suffix[..]) } else { None };
         let (start, end) = (self.bounds.0.as_ref(), self.bounds.1.as_ref());
         let bounds = (start.map(Vec::as_slice), end.map(Vec::as_slice));
         let is_inside = RangeBounds::<[u8]>::contains(&bounds, owner.unwrap_or(key.user));
-        if is_inside && key.trailer.seq() <= self.seq { Place::Inside } else { Place::Outside }
+        if is_inside && key.trailer.seq() <= self.seq {
+            ClipSide::Inside
+        } else {
+            ClipSide::Outside
+        }
     }
 }
 
@@ -118,9 +122,9 @@ mod tests {
             for (key, is_hidden, _) in entries.iter().filter(|(key, ..)| *key >= from) {
                 let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Value));
                 match clip.place(key, *is_hidden) {
-                    Place::Inside => found.push((key.user.to_vec(), *is_hidden)),
-                    Place::Outside => {}
-                    Place::Behind => break,
+                    ClipSide::Inside => found.push((key.user.to_vec(), *is_hidden)),
+                    ClipSide::Outside => {}
+                    ClipSide::Behind => break,
                 }
             }
             let expected: Vec<_> = entries
@@ -136,8 +140,8 @@ mod tests {
     fn newer_versions_are_passed_over() {
         let at = |seq| Trailer::new(SeqNo::new(seq).unwrap(), EntryKind::Value);
         let clip = Clip::new((Bound::Unbounded, Bound::Unbounded), SeqNo::new(5).unwrap(), SUFFIX);
-        assert_eq!(clip.place(KeyRef::new(b"k", at(5)), false), Place::Inside);
-        assert_eq!(clip.place(KeyRef::new(b"k", at(6)), false), Place::Outside);
-        assert_eq!(clip.place(KeyRef::new(b"k\x01", at(6)), true), Place::Outside);
+        assert_eq!(clip.place(KeyRef::new(b"k", at(5)), false), ClipSide::Inside);
+        assert_eq!(clip.place(KeyRef::new(b"k", at(6)), false), ClipSide::Outside);
+        assert_eq!(clip.place(KeyRef::new(b"k\x01", at(6)), true), ClipSide::Outside);
     }
 }

@@ -40,7 +40,7 @@ pub use leveled::{Shape, compaction_debt};
 pub use outputs::{Outputs, TableFactory};
 pub use picker::{Picker, RangePick};
 pub use place::ingest_level;
-pub use rules::{KeyBelow, Survival, Verdict};
+pub use rules::{KeyBelow, Ruling, Survival};
 pub use run::{Merge, RunContext};
 pub use split::Split;
 pub use stages::{Patches, Stages, place_of};

@@ -19,7 +19,7 @@ use crate::version::{Level, PartitionVersion, Table};
 
 /// What becomes of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Ruling {
     /// It is written out.
     Keep,
     /// Nobody can see it any more.
@@ -65,14 +65,14 @@ impl<'a> Survival<'a> {
     /// user key may lie below, outside the inputs. A payload does not save a tombstone: it is how
     /// a node without a filter cleans up what one with it has added.
     #[inline]
-    pub fn keep(&mut self, key: KeyRef<'_>, below: impl FnOnce(&[u8]) -> bool) -> Verdict {
+    pub fn keep(&mut self, key: KeyRef<'_>, below: impl FnOnce(&[u8]) -> bool) -> Ruling {
         let seq = key.trailer.seq();
         // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
         // its snapshot, so of each stripe only the newest entry of a key is ever seen.
         let stripe = self.snapshots.partition_point(|snapshot| *snapshot < seq);
         let newer = match (self.last, (*self.user).cmp(key.user)) {
             (Some(last), Ordering::Equal) => Some(last),
-            (Some(_), Ordering::Greater) => return Verdict::Disordered,
+            (Some(_), Ordering::Greater) => return Ruling::Disordered,
             _ => {
                 self.user.clear();
                 self.user.extend_from_slice(key.user);
@@ -80,17 +80,17 @@ impl<'a> Survival<'a> {
             }
         };
         if newer.is_some_and(|(newer_seq, _)| seq > newer_seq) {
-            return Verdict::Disordered;
+            return Ruling::Disordered;
         }
         self.last = Some((seq, stripe));
         self.kept_for = None;
         if let Some((newer_seq, newer_stripe)) = newer {
             if seq == newer_seq {
-                return Verdict::Twin;
+                return Ruling::Twin;
             }
             // Above the last snapshot every sequence may still become one.
             if stripe == newer_stripe && stripe < self.snapshots.len() {
-                return Verdict::Drop;
+                return Ruling::Drop;
             }
             if stripe < newer_stripe {
                 self.kept_for = Some(self.snapshots[newer_stripe - 1]);
@@ -100,9 +100,9 @@ impl<'a> Survival<'a> {
         // In the oldest stripe everything older of the key among the inputs goes, so only what is
         // outside them can come back to light.
         if tombstone && stripe == 0 && !below(key.user) {
-            return Verdict::Drop;
+            return Ruling::Drop;
         }
-        Verdict::Keep
+        Ruling::Keep
     }
 }
 

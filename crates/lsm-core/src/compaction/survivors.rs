@@ -13,8 +13,8 @@
 
 use std::collections::HashSet;
 
-use super::clip::Place;
-use super::{Clip, JobIter, KeyBelow, Outputs, Split, Stages, Survival, Verdict, place_of};
+use super::clip::ClipSide;
+use super::{Clip, JobIter, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, Carry, Cut, Decision, Emitter, Entry, Fault, Faults, Findings, Input, JobKind,
@@ -121,11 +121,11 @@ pub(super) fn write_survivors<I: JobIter>(
                 return Err(Error::new(ErrorKind::Closed, "the work was given up"));
             }
         }
-        let place = clip.map_or(Place::Inside, |c| c.place(entries.key(), entries.is_hidden()));
+        let place = clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
         match place {
-            Place::Inside => writing.read(entries)?,
-            Place::Outside => {}
-            Place::Behind => break,
+            ClipSide::Inside => writing.read(entries)?,
+            ClipSide::Outside => {}
+            ClipSide::Behind => break,
         }
         entries.next()?;
     }
@@ -227,16 +227,16 @@ impl Writing<'_, '_> {
         }
         let below = &mut self.below;
         match self.survival.keep(key, |user| below.may_lie_below(user)) {
-            Verdict::Keep => {
+            Ruling::Keep => {
                 self.note_first_flush(entry);
                 self.keep(entry, newer, at)?;
             }
-            Verdict::Drop => {
+            Ruling::Drop => {
                 self.note_first_flush(entry);
                 self.drop_handle(entry);
             }
-            Verdict::Disordered => return self.damaged(entry, "an entry is out of order"),
-            Verdict::Twin => {
+            Ruling::Disordered => return self.damaged(entry, "an entry is out of order"),
+            Ruling::Twin => {
                 let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
                 if !same || self.last_value != entry.value {
                     let what = "two entries with one key and sequence number differ";

@@ -250,10 +250,10 @@ fn equal_internal_keys_are_told_apart_from_versions() {
         crate::types::KeyRef::new(user, Trailer::new(seq(n), EntryKind::Value))
     };
     let mut keep = |key| rules.keep(key, |_| true);
-    assert_eq!(keep(key(b"a", 5)), Verdict::Keep);
-    assert_eq!(keep(key(b"a", 5)), Verdict::Twin);
-    assert_eq!(keep(key(b"a", 4)), Verdict::Drop);
-    assert_eq!(keep(key(b"b", 4)), Verdict::Keep);
-    assert_eq!(keep(key(b"b", 5)), Verdict::Disordered);
-    assert_eq!(keep(key(b"a", 1)), Verdict::Disordered);
+    assert_eq!(keep(key(b"a", 5)), Ruling::Keep);
+    assert_eq!(keep(key(b"a", 5)), Ruling::Twin);
+    assert_eq!(keep(key(b"a", 4)), Ruling::Drop);
+    assert_eq!(keep(key(b"b", 4)), Ruling::Keep);
+    assert_eq!(keep(key(b"b", 5)), Ruling::Disordered);
+    assert_eq!(keep(key(b"a", 1)), Ruling::Disordered);
 }

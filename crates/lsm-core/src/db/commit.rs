@@ -32,7 +32,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::log::{Log, LogHost, LogWriter};
 use super::prepared::Prepared;
-use super::require::{GroupWrites, Verdict};
+use super::require::{GroupWrites, MemoryCheck};
 use crate::batch::SectionReader;
 use crate::error::{Error, Result};
 use crate::options::Durability;
@@ -99,7 +99,7 @@ impl From<Error> for Refusal {
 type Visible = (Commit, Lsn);
 
 /// How far a batch of a group has come.
-enum State {
+enum MemberState {
     /// It is invisible and stays so.
     Refused(Refusal),
     /// Its frame is in the log's buffer and begins here.
@@ -114,17 +114,17 @@ enum State {
 struct Member<'a> {
     batch: &'a Prepared,
     first_seq: SeqNo,
-    state: State,
+    state: MemberState,
 }
 
 impl Member<'_> {
     fn is_refused(&self) -> bool {
-        matches!(self.state, State::Refused(_))
+        matches!(self.state, MemberState::Refused(_))
     }
 
     /// What it is answered, in a group behind which the log ends at `end`.
     fn outcome(&self, epoch: Epoch, end: Lsn) -> Result<Visible, Refusal> {
-        if let State::Refused(refusal) = &self.state {
+        if let MemberState::Refused(refusal) = &self.state {
             return Err(refusal.clone());
         }
         let seq = self.first_seq.plus(self.batch.operations() - 1);
@@ -267,7 +267,7 @@ impl CommitPath {
         for batch in std::iter::once(own).chain(followers.iter().map(|r| &r.batch)) {
             let first_seq = writer.next_seq();
             let state = encode(host, &mut writer, &mut group, &mut writes, batch);
-            if !matches!(state, State::Refused(_)) {
+            if !matches!(state, MemberState::Refused(_)) {
                 writer.take_seqs(batch.operations());
             }
             group.push(Member { batch, first_seq, state });
@@ -338,7 +338,7 @@ impl CommitPath {
     /// Inserts a member's operations into the memtables.
     fn apply(&self, host: &dyn CommitHost, member: &Member<'_>) {
         let lsn = match member.state {
-            State::Appended(lsn) => lsn.0,
+            MemberState::Appended(lsn) => lsn.0,
             // As a memtable names a place that no log has.
             _ => u64::MAX,
         };
@@ -374,23 +374,23 @@ fn encode<'a>(
     group: &mut [Member<'a>],
     writes: &mut GroupWrites<'a>,
     batch: &'a Prepared,
-) -> State {
+) -> MemberState {
     if let Err(error) = host.check_batch(batch) {
-        return State::Refused(error.into());
+        return MemberState::Refused(error.into());
     }
     if let Err(refusal) = check_requirements(writer, group, writes, batch) {
-        return State::Refused(refusal);
+        return MemberState::Refused(refusal);
     }
     if !batch.is_logged() {
-        return State::Unlogged;
+        return MemberState::Unlogged;
     }
     let frame = batch.frame();
     if !writer.has_room(frame.as_slice()) {
         append(writer, group);
     }
     match writer.encode_batch(frame.as_slice(), batch.operations()) {
-        Ok(lsn) => State::Encoded(lsn),
-        Err(error) => State::Refused(error.into()),
+        Ok(lsn) => MemberState::Encoded(lsn),
+        Err(error) => MemberState::Refused(error.into()),
     }
 }
 
@@ -412,8 +412,8 @@ fn check_requirements<'a>(
     }
     writes.members = group.len();
     match requirements.check(writer.last_seq(), writes)? {
-        Verdict::Holds => Ok(()),
-        Verdict::Unproven => Err(Refusal::Unproven),
+        MemoryCheck::Holds => Ok(()),
+        MemoryCheck::Unproven => Err(Refusal::Unproven),
     }
 }
 
@@ -422,10 +422,10 @@ fn check_requirements<'a>(
 fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
     let appended = writer.append();
     for member in group {
-        if let State::Encoded(lsn) = member.state {
+        if let MemberState::Encoded(lsn) = member.state {
             member.state = match &appended {
-                Ok(()) => State::Appended(lsn),
-                Err(error) => State::Refused(error.clone().into()),
+                Ok(()) => MemberState::Appended(lsn),
+                Err(error) => MemberState::Refused(error.clone().into()),
             };
         }
     }

@@ -12,7 +12,7 @@ use super::errors::Reason;
 use super::events::in_listener;
 use super::log::{LogHost, LogWriter};
 use super::prepared::Prepared;
-use super::stall::{Cause, StallHost};
+use super::stall::{StallCause, StallHost};
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
 use crate::hooks::Event;
@@ -103,11 +103,11 @@ impl StallHost for DbInner {
         self.check_open()
     }
 
-    fn obstacle(&self, partition: &PartitionState, cause: Cause) -> Option<Error> {
+    fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error> {
         match cause {
             // Every flush lowers the sum, whosever it is, so any that fails stands in the way.
-            Cause::Sealed => self.background.failure_of(Reason::Flush),
-            Cause::Level0 | Cause::Debt => self.jobs.failure_of(partition.id),
+            StallCause::Sealed => self.background.failure_of(Reason::Flush),
+            StallCause::Level0 | StallCause::Debt => self.jobs.failure_of(partition.id),
         }
     }
 

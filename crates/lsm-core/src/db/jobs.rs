@@ -80,15 +80,15 @@ struct Claims {
 }
 
 /// What a pick has to know of the moment.
-struct Moment {
+struct PickContext {
     oldest_snapshot: SeqNo,
     held: Vec<SeqNo>,
     now: Duration,
 }
 
-impl Moment {
-    fn of(host: &impl JobsHost) -> Moment {
-        Moment {
+impl PickContext {
+    fn of(host: &impl JobsHost) -> PickContext {
+        PickContext {
             oldest_snapshot: host.oldest_snapshot(),
             held: host.held_snapshots(),
             now: host.now(),
@@ -153,7 +153,7 @@ impl Jobs {
         let mut best: Option<Claimed> = None;
         let mut best_rank = (false, f64::NEG_INFINITY);
         let mut refused = Ok(());
-        let moment = Moment::of(host);
+        let moment = PickContext::of(host);
         let mut keeps = false;
         for partition in host.partitions() {
             let claim = claims.entry(partition.id).or_default();
@@ -197,7 +197,7 @@ impl Jobs {
         let mut claims = self.claims.lock();
         let claim = claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
-        let moment = Moment::of(host);
+        let moment = PickContext::of(host);
         let before = goal.rewrite_before;
         let picked = claim.with_picker(partition, &version, &moment, before, &NONE, |picker| {
             picker.pick_range(goal.range, goal.through)
@@ -271,7 +271,7 @@ impl Jobs {
     /// Whether something runs, or could be picked.
     pub(super) fn has_work(&self, host: &impl JobsHost) -> bool {
         let mut claims = self.claims.lock();
-        let moment = Moment::of(host);
+        let moment = PickContext::of(host);
         host.partitions().iter().any(|partition| {
             let claim = claims.entry(partition.id).or_default();
             !partition.view().sealed.is_empty()
@@ -318,7 +318,7 @@ impl Claims {
     fn pick(
         &mut self,
         partition: &PartitionState,
-        moment: &Moment,
+        moment: &PickContext,
     ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
         // A partition whose store is missing is left as it is.
         if partition.load_hooks().missing.is_some() {
@@ -332,7 +332,7 @@ impl Claims {
     }
 
     /// The tables of which enough could go for long enough.
-    fn released(&mut self, version: &PartitionVersion, moment: &Moment) -> BTreeSet<FileNo> {
+    fn released(&mut self, version: &PartitionVersion, moment: &PickContext) -> BTreeSet<FileNo> {
         let mut since = HashMap::new();
         let mut due = BTreeSet::new();
         self.keeps_for_snapshots = false;
@@ -356,7 +356,7 @@ impl Claims {
         &self,
         partition: &PartitionState,
         version: &PartitionVersion,
-        moment: &Moment,
+        moment: &PickContext,
         rewrite_before: Option<FileNo>,
         released: &BTreeSet<FileNo>,
         use_it: impl FnOnce(&Picker<'_>) -> T,

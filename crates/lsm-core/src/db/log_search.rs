@@ -32,18 +32,18 @@ pub(super) struct LogSearch {
     foreseen: BTreeSet<SeqNo>,
     /// The result of that reading; `None` before it. Held over the reading, so that two who ask
     /// at once read once.
-    read: Mutex<Option<Findings>>,
+    read: Mutex<Option<LogFindings>>,
 }
 
 /// The result of one reading of the log.
 #[derive(Default)]
-struct Findings {
+struct LogFindings {
     entries: HashMap<SeqNo, OwnedEntry>,
     /// The reason why the log could not be read to its end, if it could not.
     failure: Option<Error>,
 }
 
-impl Findings {
+impl LogFindings {
     fn of(&self, seq: SeqNo) -> Result<Option<OwnedEntry>> {
         match (self.entries.get(&seq), &self.failure) {
             (Some(entry), _) => Ok(Some(entry.clone())),
@@ -114,15 +114,15 @@ impl LogSearch {
     }
 
     /// Reads the log until all of `wanted` are found.
-    fn read(&self, wanted: &BTreeSet<SeqNo>) -> Findings {
-        let mut findings = Findings::default();
+    fn read(&self, wanted: &BTreeSet<SeqNo>) -> LogFindings {
+        let mut findings = LogFindings::default();
         if let Err(error) = self.read_frames(wanted, &mut findings) {
             findings.failure = Some(error);
         }
         findings
     }
 
-    fn read_frames(&self, wanted: &BTreeSet<SeqNo>, findings: &mut Findings) -> Result<()> {
+    fn read_frames(&self, wanted: &BTreeSet<SeqNo>, findings: &mut LogFindings) -> Result<()> {
         let mut reader = self.open_log()?;
         while findings.entries.len() < wanted.len()
             && let Some(frame) = reader.next_frame()?

@@ -11,7 +11,7 @@ use super::{Partition, Snapshot};
 use crate::error::Result;
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
-use crate::raw::{Moment, Readable};
+use crate::raw::{Moment, ReadAtMoment};
 use crate::read::{self, GetContext, Located, ReadPoint};
 use crate::types::{SeqNo, Slice};
 
@@ -122,7 +122,7 @@ impl Partition {
     }
 }
 
-impl Readable for Partition {
+impl ReadAtMoment for Partition {
     #[inline]
     fn with_moment<T>(
         &self,
@@ -138,7 +138,7 @@ impl Readable for Partition {
 }
 
 /// A partition as the snapshot sees it.
-impl Readable for (&Snapshot, &Partition) {
+impl ReadAtMoment for (&Snapshot, &Partition) {
     #[inline]
     fn with_moment<T>(
         &self,

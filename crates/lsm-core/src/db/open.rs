@@ -174,7 +174,7 @@ impl Builder {
         let is_read_only = self.is_read_only;
         let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
-        let Folder { fs, dir, lock } = Folder::take(fs, &dir, is_read_only)?;
+        let DbFolder { fs, dir, lock } = DbFolder::take(fs, &dir, is_read_only)?;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
         let world = opening.world(&fs, &dir, &clock, is_read_only)?;
@@ -238,14 +238,14 @@ impl Builder {
 }
 
 /// The folder of a database, held and locked.
-struct Folder {
+struct DbFolder {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     lock: Box<dyn LockGuard>,
 }
 
-impl Folder {
-    fn take(fs: Arc<dyn Fs>, dir: &Path, is_read_only: bool) -> Result<Folder> {
+impl DbFolder {
+    fn take(fs: Arc<dyn Fs>, dir: &Path, is_read_only: bool) -> Result<DbFolder> {
         if !is_read_only {
             fs.create_dir(dir)?;
         }
@@ -261,7 +261,7 @@ impl Folder {
             let message = format!("the database in {} is open elsewhere", dir.display());
             return Err(Error::new(ErrorKind::Locked, message));
         };
-        Ok(Folder { fs, dir, lock })
+        Ok(DbFolder { fs, dir, lock })
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) struct Requirements {
 
 /// What is known in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum MemoryCheck {
     Holds,
     /// A table may hold the answer, or looking takes too long for a lock.
     Unproven,
@@ -90,7 +90,7 @@ impl Requirements {
     ///
     /// # Errors
     /// A conflict; a dropped partition.
-    pub(super) fn check(&self, taken: SeqNo, earlier: &GroupWrites<'_>) -> Result<Verdict> {
+    pub(super) fn check(&self, taken: SeqNo, earlier: &GroupWrites<'_>) -> Result<MemoryCheck> {
         let patient = self.proofs < PROOFS_MAX;
         let mut steps = Steps::new(if patient { STEPS_MAX } else { usize::MAX });
         for requirement in &*self.list {
@@ -102,11 +102,11 @@ impl Requirements {
             if let Some(key) = earlier.writes_to(requirement.partition.id, &requirement.subject) {
                 return Err(conflict(requirement, key, None));
             }
-            if requirement.check_memtables(after, &mut steps)? == Verdict::Unproven {
-                return Ok(Verdict::Unproven);
+            if requirement.check_memtables(after, &mut steps)? == MemoryCheck::Unproven {
+                return Ok(MemoryCheck::Unproven);
             }
         }
-        Ok(Verdict::Holds)
+        Ok(MemoryCheck::Holds)
     }
 
     /// Operations through this sequence are known not to have broken the requirement.
@@ -116,19 +116,19 @@ impl Requirements {
 }
 
 impl Requirement {
-    fn check_memtables(&self, after: SeqNo, steps: &mut Steps) -> Result<Verdict> {
+    fn check_memtables(&self, after: SeqNo, steps: &mut Steps) -> Result<MemoryCheck> {
         let view = self.partition.view();
         let newer = view.memtables().filter(|memtable| memtable.last_seq() > after);
         match &self.subject {
             Subject::Key { key, hash } => {
                 for memtable in newer {
                     if !steps.take() {
-                        return Ok(Verdict::Unproven);
+                        return Ok(MemoryCheck::Unproven);
                     }
                     match memtable.newest_seq(key, *hash) {
                         Some(seq) if seq > after => return Err(conflict(self, key, Some(seq))),
                         // Tables hold nothing newer of the key than memtables do.
-                        Some(_) => return Ok(Verdict::Holds),
+                        Some(_) => return Ok(MemoryCheck::Holds),
                         None => {}
                     }
                 }
@@ -138,13 +138,13 @@ impl Requirement {
                     match find_newer(&mut memtable.iter(), range, after, steps)? {
                         Look::Nothing => {}
                         Look::Found(key, seq) => return Err(conflict(self, &key, Some(seq))),
-                        Look::GaveUp => return Ok(Verdict::Unproven),
+                        Look::GaveUp => return Ok(MemoryCheck::Unproven),
                     }
                 }
             }
         }
         let reaches_back = view.version.tables_through() <= after;
-        Ok(if reaches_back { Verdict::Holds } else { Verdict::Unproven })
+        Ok(if reaches_back { MemoryCheck::Holds } else { MemoryCheck::Unproven })
     }
 
     /// Looks in memory and in tables, without a lock, whether somebody has written to the subject

@@ -31,7 +31,7 @@ use crate::stats::Counters;
 use crate::types::PartitionId;
 
 pub(super) use pressure::{
-    Cause, DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, Pressure, SEALED_HARD, SEALED_SOFT,
+    DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, Pressure, SEALED_HARD, SEALED_SOFT, StallCause,
 };
 
 use pressure::{STOP, own_pressure};
@@ -54,7 +54,7 @@ pub(super) trait StallHost {
 
     /// Why background work cannot remove the `cause` that holds back writes to `partition`, at
     /// present. A failure that stands in no way of that does not count.
-    fn obstacle(&self, partition: &PartitionState, cause: Cause) -> Option<Error>;
+    fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error>;
 
     /// Whether writers do background work themselves, as there is nobody else.
     fn is_stepped(&self) -> bool;
@@ -78,13 +78,13 @@ pub(super) trait StallHost {
 /// What was told of a partition's writers last.
 #[derive(Clone, Copy)]
 struct Told {
-    shown: (bool, Cause),
+    shown: (bool, StallCause),
     /// They are held back since this time of the clock.
     since: Duration,
 }
 
 /// What changes under the lock.
-struct Held {
+struct StallState {
     told: BTreeMap<PartitionId, Told>,
     /// Sealed bytes by partition, as they went into the sum; those with none are not listed.
     sealed: BTreeMap<PartitionId, u64>,
@@ -95,7 +95,7 @@ struct Held {
     news: u64,
 }
 
-impl Held {
+impl StallState {
     /// Carries the sum of sealed bytes along after a change of `partition`.
     fn count_sealed(&mut self, partition: &PartitionState) {
         let bytes = match partition.is_dropped() {
@@ -136,7 +136,7 @@ impl Held {
 pub(super) struct Stall {
     // Fixed after construction: half of the write buffer, in bytes.
     half_buffer: u64,
-    held: Mutex<Held>,
+    held: Mutex<StallState>,
     eased: Condvar,
     /// What holds back writes to every partition: stored under the lock, read relaxed by writers.
     shared: AtomicU32,
@@ -149,10 +149,10 @@ pub(super) struct Stall {
 impl Stall {
     /// Nobody waits, with a write buffer of so many bytes.
     pub(super) fn new(write_buffer_bytes: u64) -> Stall {
-        let shared = Pressure { permille: 0, cause: Cause::Sealed };
+        let shared = Pressure { permille: 0, cause: StallCause::Sealed };
         Stall {
             half_buffer: write_buffer_bytes / 2,
-            held: Mutex::new(Held {
+            held: Mutex::new(StallState {
                 told: BTreeMap::new(),
                 sealed: BTreeMap::new(),
                 sealed_sum: 0,
@@ -205,7 +205,7 @@ impl Stall {
             own.push((partition, pressure));
         }
         held.shared = Pressure::of(
-            Cause::Sealed,
+            StallCause::Sealed,
             held.sealed_sum,
             self.half_buffer * SEALED_SOFT,
             self.half_buffer * SEALED_HARD,

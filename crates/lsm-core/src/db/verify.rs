@@ -19,7 +19,7 @@ mod files;
 
 use std::fmt;
 
-pub(super) use files::Begun;
+pub(super) use files::BegunSegment;
 
 use super::DbInner;
 use crate::error::{Damage, Error, ErrorKind, Result};
@@ -96,7 +96,7 @@ enum Halt {
 }
 
 /// One call.
-struct Run<'a> {
+struct VerifyRun<'a> {
     db: &'a DbInner,
     /// Where log and manifest are read; the reader of a table does so by itself.
     fs: Uncached,
@@ -116,7 +116,7 @@ struct Read {
     hidden: u64,
 }
 
-impl Run<'_> {
+impl VerifyRun<'_> {
     /// Notes that `bytes` more were read, and waits as long as the limit asks for; an error if the
     /// caller wants no more. Whoever sees it asks `is_stopped`.
     fn advance(&mut self, bytes: u64) -> Result<()> {
@@ -166,7 +166,7 @@ impl DbInner {
     pub(super) fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.check_not_closed()?;
         let start = SweepMark::start(self.db_id, None);
-        let mut run = Run {
+        let mut run = VerifyRun {
             db: self,
             fs: Uncached(self.fs.clone()),
             sweep: Sweep::new(options, start, self.background.clock().clone())?,
@@ -195,7 +195,7 @@ impl DbInner {
     }
 }
 
-impl Run<'_> {
+impl VerifyRun<'_> {
     fn report(self, mark: Option<SweepMark>) -> VerifyReport {
         let Read { files, bytes, entries, hidden } = self.read;
         VerifyReport { damage: self.damage, files, bytes, entries, hidden, mark }

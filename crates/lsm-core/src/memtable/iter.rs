@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use super::protection::{damaged_at, is_intact, lost_entries};
-use super::skiplist::{Cursor, NodeRef, SkipList, VersionRef};
+use super::skiplist::{ListCursor, NodeRef, SkipList, VersionRef};
 use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::types::{KeyRef, Slice};
 
 /// See the module.
 pub struct MemtableIter {
-    cursor: Cursor,
-    check: Option<Check>,
+    cursor: ListCursor,
+    check: Option<WalkCheck>,
 }
 
 /// The state of a cursor that holds what it meets against what came in.
-struct Check {
+struct WalkCheck {
     /// Entries when the cursor was made. More may come; none goes.
     entry_count: u64,
     /// Entries met so far by a walk from the first one; `None` after any other move.
@@ -24,13 +24,13 @@ struct Check {
 
 impl MemtableIter {
     pub(super) fn new(list: Arc<SkipList>) -> MemtableIter {
-        MemtableIter { cursor: Cursor::new(list), check: None }
+        MemtableIter { cursor: ListCursor::new(list), check: None }
     }
 
     /// With each entry held against its checksum, and the end of a whole walk against
     /// `entry_count`, the number of entries that are there.
     pub(super) fn checked(self, entry_count: u64) -> MemtableIter {
-        MemtableIter { check: Some(Check { entry_count, met: None }), ..self }
+        MemtableIter { check: Some(WalkCheck { entry_count, met: None }), ..self }
     }
 
     /// After each move: an error if the entry is not the one that came in, or if the walk ends

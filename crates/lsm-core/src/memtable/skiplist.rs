@@ -53,9 +53,9 @@ use super::arena::SlabPool;
 use super::shared_prefix::SharedPrefix;
 use atomic::{AtomicUsize, Ordering};
 use node::{Link, Node, Tower, key_of};
-use writer::WriterState;
+use writer::InsertState;
 
-pub(super) use cursor::Cursor;
+pub(super) use cursor::ListCursor;
 pub(super) use node::NodeRef;
 pub(super) use version::{NewValue, VersionRef};
 pub(super) use writer::{Inserted, NewEntry, Writer};
@@ -70,7 +70,7 @@ pub(super) struct SkipList {
     head: NonNull<[Link; HEIGHT_MAX]>,
     /// Levels in use: a hint to begin with, so relaxed.
     height: AtomicUsize,
-    writer: Mutex<WriterState>,
+    writer: Mutex<InsertState>,
 }
 
 // SAFETY: what the pointers lead to belongs to the list and goes along with it; it is changed only
@@ -83,7 +83,7 @@ impl SkipList {
     pub(super) fn new(pool: Arc<SlabPool>, shared: SharedPrefix) -> SkipList {
         let head = Box::new(std::array::from_fn(|_| Link::new(ptr::null_mut(), u64::MAX)));
         let head = NonNull::from(Box::leak(head));
-        let writer = WriterState::new(pool, tower_of_head(head));
+        let writer = InsertState::new(pool, tower_of_head(head));
         SkipList { shared, head, height: AtomicUsize::new(0), writer: Mutex::new(writer) }
     }
 

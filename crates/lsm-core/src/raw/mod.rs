@@ -44,7 +44,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use describe::{Description, describe, describe_path};
-pub use reading::{Found, Moment, Readable, TablePlace, Witness, read};
+pub use reading::{Found, Moment, ReadAtMoment, TablePlace, Witness, read};
 pub use versions::{RawVersion, reread, versions};
 
 pub use crate::fs::names::FileKind;

@@ -21,7 +21,7 @@ use crate::types::{EntryKind, SeqNo, Slice};
 use crate::version::Table;
 
 /// A thing to read at one moment: a partition as it is now, or as a snapshot sees it.
-pub trait Readable {
+pub trait ReadAtMoment {
     /// Calls `look` with what a point read of `key` needs, and the key as it is stored.
     ///
     /// # Errors

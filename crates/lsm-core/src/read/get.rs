@@ -104,8 +104,8 @@ pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
 fn find<'a>(
     context: &'a GetContext<'_>,
     key: &'a [u8],
-) -> Result<Option<<Values<'a> as Search<'a>>::Found>> {
-    let mut values = Values { context, key, hash: bloom_hash(key) };
+) -> Result<Option<<ValueSearch<'a> as Search<'a>>::Found>> {
+    let mut values = ValueSearch { context, key, hash: bloom_hash(key) };
     let found = search(context.view, key, &mut values)?;
     if !context.view.version.gaps.is_empty() {
         let seq = found.as_ref().map(|(trailer, ..)| trailer.seq());
@@ -137,13 +137,13 @@ pub fn lost(gap: &Gap, context: &TableContext) -> Error {
 }
 
 /// The search of [`get`].
-struct Values<'a> {
+struct ValueSearch<'a> {
     context: &'a GetContext<'a>,
     key: &'a [u8],
     hash: u64,
 }
 
-impl<'a> Search<'a> for Values<'_> {
+impl<'a> Search<'a> for ValueSearch<'_> {
     type Found = (Trailer, Slice, Option<&'a Table>);
 
     #[inline(always)]
@@ -154,7 +154,7 @@ impl<'a> Search<'a> for Values<'_> {
 
     #[inline(always)]
     fn in_table(&mut self, _level: usize, table: &'a Table) -> Result<Option<Self::Found>> {
-        let Values { context, key, hash } = *self;
+        let ValueSearch { context, key, hash } = *self;
         // A table that cannot be opened is damage on the way to the key as well.
         let reader = table.reader(context.tables);
         let found = reader.and_then(|reader| reader.get(key, hash, context.seq));

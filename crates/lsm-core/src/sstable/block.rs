@@ -50,10 +50,10 @@ use std::sync::Arc;
 use crate::codec::{Malformed, Reader, varint_at};
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Slice, Trailer};
 
-use super::block_check::Check;
+use super::block_check::BlockPass;
 use super::block_search::JoinedKey;
 use super::hidden::{HiddenHead, Owner, hidden_trailer};
-use super::stored::Payload;
+use super::stored::StoredPayload;
 
 /// Every how manyth entry stores its key whole.
 pub(super) const RESTART_ENTRIES: u32 = 16;
@@ -156,7 +156,7 @@ impl Head {
 
 /// The finding of a look-up: an entry without its user key, which is the one that was asked for.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct BlockEntry {
     /// Which visible entry it is.
     pub at: usize,
     pub trailer: Trailer,
@@ -178,10 +178,10 @@ impl Block {
     /// # Errors
     /// The defect, and the byte at which it is.
     pub(super) fn parse(
-        payload: Payload,
+        payload: StoredPayload,
         hidden_suffix: Option<&[u8]>,
     ) -> Result<Block, Malformed> {
-        let Payload { bytes, len } = payload;
+        let StoredPayload { bytes, len } = payload;
         let payload = &bytes[..len];
         let tail = len.checked_sub(TAIL_BYTES).ok_or(bad("block has no tail", len))?;
         let mut reader = Reader::new(&payload[tail..]);
@@ -196,7 +196,7 @@ impl Block {
         if is_hollow || count > end / ENTRY_BYTES_MIN {
             return Err(bad("entry count does not fit the block", tail));
         }
-        let mut check = Check {
+        let mut check = BlockPass {
             payload,
             end,
             common: common as usize,

@@ -13,7 +13,7 @@ use super::block_search::{JoinedKey, compare_joined, joined_word};
 use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
 
 /// The one pass over a block's entries that makes them trusted.
-pub(super) struct Check<'a> {
+pub(super) struct BlockPass<'a> {
     pub payload: &'a [u8],
     /// End of the entries.
     pub end: usize,
@@ -40,7 +40,7 @@ pub(super) enum LastHidden<'a> {
     Other(PiecedKey<'a>),
 }
 
-impl<'a> Check<'a> {
+impl<'a> BlockPass<'a> {
     /// Takes in `count` visible entries and the hidden ones among them.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl<'a> Check<'a> {
 }
 
 /// The hidden entries of a block.
-impl<'a> Check<'a> {
+impl<'a> BlockPass<'a> {
     /// Takes in the hidden entries from `at` on; returns where the next visible one begins.
     fn hidden_run(&mut self, mut at: usize) -> Result<usize, Malformed> {
         while at < self.end && self.payload[at] & HIDDEN_BIT != 0 {

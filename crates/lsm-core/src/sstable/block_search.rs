@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use crate::types::{KeyRef, SeqNo, prefix8};
 
-use super::block::{Block, Found, Head};
+use super::block::{Block, BlockEntry, Head};
 
 /// A user key in two pieces: what it shares with its restart key, and the rest.
 #[derive(Clone, Copy)]
@@ -126,7 +126,7 @@ impl Block {
 
     /// The newest entry of `user_key` that is not newer than `seq`.
     #[inline]
-    pub(super) fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<Found> {
+    pub(super) fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<BlockEntry> {
         let word = prefix8(user_key.get(self.common_len()..)?);
         let words = &*self.words;
         let low = words.partition_point(|w| *w < word);
@@ -145,7 +145,7 @@ impl Block {
             return None;
         }
         let value = head.suffix + head.suffix_len;
-        Some(Found { at, trailer, value, value_len: head.value_len })
+        Some(BlockEntry { at, trailer, value, value_len: head.value_len })
     }
 
     /// Returns `true` if `user_key` is the user key of the entry that [`Block::find`] came to.

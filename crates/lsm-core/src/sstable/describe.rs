@@ -16,7 +16,7 @@ use super::block::{Block, RESTART_ENTRIES, TAIL_BYTES};
 use super::footer::{FOOTER_FIELDS, Footer};
 use super::index::{Index, extent_at};
 use super::properties::SstProperties;
-use super::stored::{Access, Extent, Source, TRAILER_BYTES};
+use super::stored::{Access, Extent, TRAILER_BYTES, TableSource};
 
 /// Returns the meaning of each byte of the table in `file`: ranges in the file with a text for
 /// people, in the order of the file. With `entries`, those of data blocks too, behind their block
@@ -33,10 +33,10 @@ pub fn describe(
     entries: bool,
 ) -> Result<Vec<(Range<u64>, String)>> {
     let file_bytes = file.len()?;
-    let mut source = Source { file, path: path.into(), unique_id: 0, file_bytes };
+    let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes };
     let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
     source.unique_id = footer.unique_id;
-    let mut out = Description { source, suffix: Vec::new(), lines: Vec::new() };
+    let mut out = Describer { source, suffix: Vec::new(), lines: Vec::new() };
     out.properties(footer.properties);
     let data = out.index(&footer);
     for (i, extent) in data.iter().enumerate() {
@@ -51,14 +51,14 @@ pub fn describe(
     Ok(out.lines)
 }
 
-struct Description {
-    source: Source,
+struct Describer {
+    source: TableSource,
     /// The suffix of hidden keys; empty without any.
     suffix: Vec<u8>,
     lines: Vec<(Range<u64>, String)>,
 }
 
-impl Description {
+impl Describer {
     fn line(&mut self, range: Range<u64>, text: impl Into<String>) {
         self.lines.push((range, text.into()));
     }

@@ -28,7 +28,7 @@ use crate::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64, put_u
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::DbId;
 
-use super::stored::{Access, Extent, Source};
+use super::stored::{Access, Extent, TableSource};
 
 /// Length of the footer that this version writes, in bytes.
 pub(super) const FOOTER_BYTES: usize = 152;
@@ -113,7 +113,7 @@ impl Footer {
     /// # Errors
     /// `Corruption`; `Unsupported` for an intact footer of a version, or with incompatible
     /// features, that this code does not know.
-    pub(super) fn read(source: &Source, access: Access) -> Result<(Footer, u64)> {
+    pub(super) fn read(source: &TableSource, access: Access) -> Result<(Footer, u64)> {
         let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
         let mut buf = [0; FOOTER_BYTES_MAX];
         let buf = &mut buf[..reach as usize];

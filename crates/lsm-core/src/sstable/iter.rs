@@ -18,7 +18,7 @@ use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::table_block::{BlockCheck, TableBlock};
-use super::walk::{Entries, Walk};
+use super::walk::{BlockWalk, Entries};
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
 const KEY_BYTES_TYPICAL: usize = 64;
@@ -36,7 +36,7 @@ pub enum ReadMode {
 
 /// A cursor over the visible entries of a table. It keeps the table open.
 pub struct SstIter {
-    walk: Walk<VisibleEntries>,
+    walk: BlockWalk<VisibleEntries>,
 }
 
 /// The visible entries of sound blocks.
@@ -74,7 +74,7 @@ impl SstIter {
             restart_of: NO_GROUP,
             restart: 0..0,
         };
-        SstIter { walk: Walk::new(reader, entries) }
+        SstIter { walk: BlockWalk::new(reader, entries) }
     }
 
     /// Returns the value as an owned string: small ones copied, large ones sharing the block. Only

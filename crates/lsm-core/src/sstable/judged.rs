@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
-use super::stored::{Access, Extent, Payload};
+use super::stored::{Access, Extent, StoredPayload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     BlockVerdict, Entry, Fault, Inject, JobFindings, JudgedTable, Mended, Origin, Piece,
@@ -28,7 +28,7 @@ use crate::hooks::{
 use crate::iter::InternalIter;
 use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
 
-use decode::{Decoder, Slot};
+use decode::{DecodedSlot, Decoder};
 use mend::Damaged;
 
 /// Who judges a table, and where findings go.
@@ -116,7 +116,7 @@ impl JudgedIter {
     }
 
     #[inline]
-    fn slot(&self) -> &Slot {
+    fn slot(&self) -> &DecodedSlot {
         debug_assert!(self.is_valid, "the cursor is on an entry");
         &self.decoder.slots[self.at]
     }
@@ -174,7 +174,7 @@ impl JudgedIter {
                 Err(error) => return Err(error),
             };
         let verdict = match payload {
-            Some(Payload { bytes, len }) => {
+            Some(StoredPayload { bytes, len }) => {
                 self.bytes = bytes;
                 catch("a filter's judge", || self.judge(len))?
             }
@@ -307,7 +307,7 @@ impl JudgedIter {
             let value = append(&mut bytes, &entry.value);
             let hidden = hidden.map(|hidden| append(&mut bytes, &hidden));
             let trailer = key.trailer;
-            self.decoder.push(key, Slot { key_end: 0, trailer, value, hidden, note, index });
+            self.decoder.push(key, DecodedSlot { key_end: 0, trailer, value, hidden, note, index });
         }
         self.bytes = bytes.into();
         Ok(())

@@ -27,7 +27,7 @@ use crate::hooks;
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, SEQNO_MAX};
 use crate::types::{EntryKind, Epoch, FileNo, SeqNo};
 
-use super::stored::Source;
+use super::stored::TableSource;
 
 /// Longest suffix of hidden keys, in bytes.
 pub(super) const HIDDEN_SUFFIX_BYTES_MAX: usize = 16;
@@ -136,7 +136,11 @@ impl SstProperties {
     }
 
     /// Decodes the payload of the block that lies at `offset` of `source`.
-    pub(super) fn decode(source: &Source, offset: u64, payload: &[u8]) -> Result<SstProperties> {
+    pub(super) fn decode(
+        source: &TableSource,
+        offset: u64,
+        payload: &[u8],
+    ) -> Result<SstProperties> {
         let mut properties = SstProperties::default();
         match properties.fields(payload) {
             Ok(None) => Ok(properties),

@@ -22,7 +22,7 @@ use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
 use super::suspect::Suspect;
-use super::walk::{Entries, Walk};
+use super::walk::{BlockWalk, Entries};
 use crate::error::{Error, Result};
 use crate::hooks::OwnedEntry;
 use crate::iter::InternalIter;
@@ -75,7 +75,7 @@ impl RawMode {
 
 /// A cursor over all entries of a table. It keeps the table open.
 pub struct RawIter {
-    walk: Walk<AllEntries>,
+    walk: BlockWalk<AllEntries>,
 }
 
 /// All entries of sound blocks, and those of damaged ones that still decode.
@@ -94,7 +94,7 @@ impl RawIter {
             present: Present::new(),
             damage: Vec::new(),
         };
-        RawIter { walk: Walk::new(reader, entries) }
+        RawIter { walk: BlockWalk::new(reader, entries) }
     }
 
     /// Returns `true` if a compaction filter added the entry. Only while [`InternalIter::valid`].

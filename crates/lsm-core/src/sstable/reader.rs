@@ -20,7 +20,7 @@ use crate::hooks;
 use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 
 use super::RawMode;
-use super::block::{Block, Found};
+use super::block::{Block, BlockEntry};
 use super::bloom::Bloom;
 use super::footer::{Footer, HAS_HIDDEN};
 use super::hidden::hidden_trailer;
@@ -28,7 +28,7 @@ use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::SstProperties;
 use super::raw::{self, RawIter};
-use super::stored::{Access, Extent, Payload, Source};
+use super::stored::{Access, Extent, StoredPayload, TableSource};
 use super::{BlockCache, SstIdentity};
 
 /// The way in which a search has blocks read: through the cache or past it.
@@ -38,7 +38,7 @@ type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
 pub(super) struct Ended {
     pub extent: Extent,
     pub block: Arc<Block>,
-    pub found: Option<Found>,
+    pub found: Option<BlockEntry>,
 }
 
 impl Ended {
@@ -52,7 +52,7 @@ impl Ended {
 
 /// An open table.
 pub struct SstReader {
-    source: Source,
+    source: TableSource,
     identity: SstIdentity,
     /// The number under which its blocks are cached: the one in the file's name.
     file: FileNo,
@@ -87,7 +87,7 @@ impl SstReader {
     ) -> Result<SstReader> {
         let file_bytes = file.len()?;
         let path: Arc<Path> = path.into();
-        let source = Source { file, path, unique_id: identity.unique_id(), file_bytes };
+        let source = TableSource { file, path, unique_id: identity.unique_id(), file_bytes };
         if let Some((bytes, _)) = expected.filter(|(bytes, _)| *bytes != file_bytes) {
             let what = format!("file has {file_bytes} bytes, the manifest says {bytes}");
             return Err(source.corruption(file_bytes.min(bytes), what));
@@ -351,7 +351,7 @@ impl SstReader {
     }
 
     /// Checks the payload of a data block or index partition.
-    pub(super) fn parse(&self, extent: Extent, payload: Payload) -> Result<Block> {
+    pub(super) fn parse(&self, extent: Extent, payload: StoredPayload) -> Result<Block> {
         parse(&self.source, extent, payload, self.hidden_suffix())
     }
 
@@ -372,7 +372,7 @@ impl SstReader {
         self.source.corruption(None, "index partition ends before its separator")
     }
 
-    pub(super) fn source(&self) -> &Source {
+    pub(super) fn source(&self) -> &TableSource {
         &self.source
     }
 
@@ -387,22 +387,22 @@ impl SstReader {
 }
 
 fn parse(
-    source: &Source,
+    source: &TableSource,
     extent: Extent,
-    payload: Payload,
+    payload: StoredPayload,
     hidden_suffix: Option<&[u8]>,
 ) -> Result<Block> {
     Block::parse(payload, hidden_suffix)
         .map_err(|e| source.corruption(extent.offset, e.to_string()))
 }
 
-fn load_bloom(source: &Source, extent: Extent) -> Result<Option<Bloom>> {
+fn load_bloom(source: &TableSource, extent: Extent) -> Result<Option<Bloom>> {
     let payload = source.read(extent)?;
     Bloom::parse(&payload.bytes[..payload.len])
         .map_err(|e| source.corruption(extent.offset, e.to_string()))
 }
 
-fn load_index(source: &Source, footer: &Footer) -> Result<Index> {
+fn load_index(source: &TableSource, footer: &Footer) -> Result<Index> {
     let block = parse(source, footer.index, source.read(footer.index)?, None)?;
     Index::new(block, footer.index_levels)
         .ok_or_else(|| source.corruption(footer.index.offset, "index entries do not name blocks"))

@@ -105,7 +105,7 @@ impl Sealer {
 }
 
 /// A payload in memory: the first `len` bytes of `bytes`.
-pub(super) struct Payload {
+pub(super) struct StoredPayload {
     pub bytes: Arc<[u8]>,
     pub len: usize,
 }
@@ -126,7 +126,7 @@ pub(super) enum Access {
 
 /// The file that blocks are read from, and the identity that they verify against.
 #[derive(Clone)]
-pub(super) struct Source {
+pub(super) struct TableSource {
     pub file: Arc<dyn File>,
     pub path: Arc<Path>,
     pub unique_id: u128,
@@ -134,7 +134,7 @@ pub(super) struct Source {
     pub file_bytes: u64,
 }
 
-impl Source {
+impl TableSource {
     pub(super) fn corruption(
         &self,
         offset: impl Into<Option<u64>>,
@@ -170,27 +170,27 @@ impl Source {
     }
 
     /// Reads and verifies the block at `extent`.
-    pub(super) fn read(&self, extent: Extent) -> Result<Payload> {
+    pub(super) fn read(&self, extent: Extent) -> Result<StoredPayload> {
         self.read_by(Access::Plain, extent)
     }
 
     /// Reads and verifies the block at `extent`, in the given way.
-    pub(super) fn read_by(&self, access: Access, extent: Extent) -> Result<Payload> {
+    pub(super) fn read_by(&self, access: Access, extent: Extent) -> Result<StoredPayload> {
         let mut bytes = zeroed(self.checked_len(extent)?);
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
         self.read_exact(access, extent.offset, buf)?;
         let (len, compression) = self.verify(extent.offset, &bytes)?;
         match compression {
-            Compression::None => Ok(Payload { bytes, len }),
+            Compression::None => Ok(StoredPayload { bytes, len }),
             Compression::Lz4 => self.decompress(extent.offset, &bytes[..len]),
         }
     }
 
     /// The payload of a stored block whose checksum does not agree, if it can still be unpacked.
-    pub(super) fn unpack_unverified(&self, offset: u64, stored: &[u8]) -> Option<Payload> {
+    pub(super) fn unpack_unverified(&self, offset: u64, stored: &[u8]) -> Option<StoredPayload> {
         let body = &stored[..stored.len().checked_sub(TRAILER_BYTES)?];
         match Compression::from_u8(stored[body.len()])? {
-            Compression::None => Some(Payload { bytes: body.into(), len: body.len() }),
+            Compression::None => Some(StoredPayload { bytes: body.into(), len: body.len() }),
             Compression::Lz4 => self.decompress(offset, body).ok(),
         }
     }
@@ -230,10 +230,10 @@ impl Source {
     }
 
     /// The payload of a stored block that was read along with its neighbours.
-    pub(super) fn open(&self, offset: u64, stored: &[u8]) -> Result<Payload> {
+    pub(super) fn open(&self, offset: u64, stored: &[u8]) -> Result<StoredPayload> {
         let (len, compression) = self.verify(offset, stored)?;
         match compression {
-            Compression::None => Ok(Payload { bytes: stored[..len].into(), len }),
+            Compression::None => Ok(StoredPayload { bytes: stored[..len].into(), len }),
             Compression::Lz4 => self.decompress(offset, &stored[..len]),
         }
     }
@@ -254,7 +254,7 @@ impl Source {
         Ok((payload.len(), compression))
     }
 
-    fn decompress(&self, offset: u64, packed: &[u8]) -> Result<Payload> {
+    fn decompress(&self, offset: u64, packed: &[u8]) -> Result<StoredPayload> {
         let Some((plain, head)) = varint_at(packed, 0) else {
             return Err(self.corruption(offset, "LZ4 block does not decode"));
         };
@@ -267,7 +267,7 @@ impl Source {
         let mut bytes = zeroed(len);
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
         match decompress_into(&packed[head..], buf) {
-            Ok(got) if got == len => Ok(Payload { bytes, len }),
+            Ok(got) if got == len => Ok(StoredPayload { bytes, len }),
             _ => Err(self.corruption(offset, "LZ4 block does not decode")),
         }
     }

@@ -12,7 +12,7 @@ use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
 
 use super::block::{Head, RESTART_ENTRIES, TAIL_BYTES};
 use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
-use super::stored::Payload;
+use super::stored::StoredPayload;
 
 /// The entries of a damaged block that decode.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl SuspectEntry {
 
 impl Suspect {
     /// Decodes what decodes of `payload`.
-    pub(super) fn decode(payload: &Payload, suffix: Option<&[u8]>) -> Suspect {
+    pub(super) fn decode(payload: &StoredPayload, suffix: Option<&[u8]>) -> Suspect {
         let payload = payload.bytes[..payload.len].to_vec();
         let mut suspect =
             Suspect { suffix: suffix.unwrap_or_default().to_vec(), payload, ..Suspect::default() };

@@ -20,7 +20,7 @@ use super::index::{Index, extent_at};
 use super::properties::SstProperties;
 use super::read_ahead::ReadAhead;
 use super::reader::SstReader;
-use super::stored::{Access, Extent, Payload, Source};
+use super::stored::{Access, Extent, StoredPayload, TableSource};
 
 /// Bytes that are read at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -108,7 +108,7 @@ impl SstReader {
 }
 
 /// A data block that the index names.
-struct Named {
+struct NamedBlock {
     extent: Extent,
     separator: InternalKey,
 }
@@ -126,7 +126,7 @@ struct Seen {
 struct Verify<'a> {
     // Fixed after construction.
     reader: &'a SstReader,
-    source: &'a Source,
+    source: &'a TableSource,
     progress: &'a mut dyn FnMut(u64) -> Result<()>,
     ahead: ReadAhead,
     // What was found so far.
@@ -181,7 +181,7 @@ impl Verify<'_> {
     }
 
     /// Reads the block at `extent` past the caches; its damage is an error.
-    fn read(&mut self, extent: Extent) -> Result<Payload> {
+    fn read(&mut self, extent: Extent) -> Result<StoredPayload> {
         // A piece may fail because of what lies behind the block.
         let alone;
         let stored = match self.ahead.stored(self.reader, extent) {
@@ -250,7 +250,7 @@ impl Verify<'_> {
 
     /// The data blocks that the index names, in order. Where its top is damaged, that of the open
     /// table is used; what a damaged partition names is lost.
-    fn index(&mut self, footer: &Footer) -> Result<Vec<Named>> {
+    fn index(&mut self, footer: &Footer) -> Result<Vec<NamedBlock>> {
         let top = self.index_block(footer.index)?;
         let top = top.and_then(|block| Index::new(block, footer.index_levels));
         let known;
@@ -269,7 +269,7 @@ impl Verify<'_> {
             let Some(extent) = top.extent(i) else { continue };
             let fence = top.block().whole_key(i);
             if top.levels() == 1 {
-                named.push(Named { extent, separator: fence });
+                named.push(NamedBlock { extent, separator: fence });
                 continue;
             }
             let Some(leaf) = self.index_block(extent)? else {
@@ -278,7 +278,7 @@ impl Verify<'_> {
             };
             for j in 0..leaf.len() {
                 match extent_at(&leaf, j) {
-                    Some(extent) => named.push(Named { extent, separator: leaf.whole_key(j) }),
+                    Some(extent) => named.push(NamedBlock { extent, separator: leaf.whole_key(j) }),
                     None => {
                         self.is_index_whole = false;
                         self.report(extent.offset, "index entry does not name a block");
@@ -308,7 +308,7 @@ impl Verify<'_> {
     /// Checks a data block against its neighbours, its separator and the bloom.
     fn data_block(
         &mut self,
-        named: &Named,
+        named: &NamedBlock,
         before: Option<&InternalKey>,
         bloom: Option<&Bloom>,
     ) -> Result<()> {

@@ -1,4 +1,4 @@
-//! [`Walk`]: the machinery that every cursor over a table shares: which block is next, when it is
+//! [`BlockWalk`]: the machinery that every cursor over a table shares: which block is next, when it is
 //! read, where a seek goes on, and what is left after an error.
 //!
 //! [`SstIter`](super::SstIter) and [`RawIter`](super::RawIter) are this over their own [`Entries`]:
@@ -56,7 +56,7 @@ pub(super) trait Entries {
 }
 
 /// A walk over the blocks of a table. It keeps the table open.
-pub(super) struct Walk<E: Entries> {
+pub(super) struct BlockWalk<E: Entries> {
     reader: Arc<SstReader>,
     index: IndexCursor,
     /// The block of the present entry, and where it lies.
@@ -65,10 +65,10 @@ pub(super) struct Walk<E: Entries> {
     is_valid: bool,
 }
 
-impl<E: Entries> Walk<E> {
-    pub(super) fn new(reader: Arc<SstReader>, entries: E) -> Walk<E> {
+impl<E: Entries> BlockWalk<E> {
+    pub(super) fn new(reader: Arc<SstReader>, entries: E) -> BlockWalk<E> {
         let index = IndexCursor::new(&reader);
-        Walk { reader, index, block: None, entries, is_valid: false }
+        BlockWalk { reader, index, block: None, entries, is_valid: false }
     }
 
     pub(super) fn reader(&self) -> &Arc<SstReader> {

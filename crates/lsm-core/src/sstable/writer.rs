@@ -52,7 +52,7 @@ pub struct SstWriter {
     /// The block that was sealed last: its separator waits for the key behind it.
     unindexed: Option<Extent>,
     // The file so far.
-    out: Output,
+    out: PendingFile,
     bloom: BloomBuilder,
     index: IndexBuilder,
     properties: SstProperties,
@@ -97,7 +97,7 @@ impl SstWriter {
             is_cut_allowed: true,
             forced_cuts: 0,
             unindexed: None,
-            out: Output {
+            out: PendingFile {
                 file,
                 sealer: Sealer::new(identity.unique_id()),
                 pending: Vec::with_capacity(APPEND_BYTES + (64 << 10)),
@@ -382,7 +382,7 @@ fn check_lengths(key: KeyRef<'_>, value: &[u8]) -> Result<()> {
 }
 
 /// The file and what is still to be appended to it.
-struct Output {
+struct PendingFile {
     file: Arc<dyn File>,
     sealer: Sealer,
     pending: Vec<u8>,
@@ -392,7 +392,7 @@ struct Output {
     checksums: Vec<u8>,
 }
 
-impl Output {
+impl PendingFile {
     /// The offset of the next block.
     fn offset(&self) -> u64 {
         self.written + self.pending.len() as u64

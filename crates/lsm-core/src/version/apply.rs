@@ -1,7 +1,7 @@
 //! [`apply`]: the one pure function from a version and an edit to the next version.
 //!
 //! Used by the running database, by recovery, by secondaries and by tools, so that all of them
-//! reach the same state or refuse the same edit. It does no I/O. [`Builder`] is the same over many
+//! reach the same state or refuse the same edit. It does no I/O. [`VersionBuilder`] is the same over many
 //! edits with the levels rebuilt once at the end: recovery applies thousands.
 //!
 //! Invariants:
@@ -43,7 +43,7 @@ fn refuse<T>(what: impl Into<String>) -> Result<T, Refused> {
 /// # Errors
 /// If the edit breaks a rule; `version` is as it was.
 pub fn apply(version: &DbVersion, edit: &VersionEdit) -> Result<DbVersion, Refused> {
-    let mut builder = Builder::new(version.clone());
+    let mut builder = VersionBuilder::new(version.clone());
     builder.apply(edit)?;
     builder.finish()
 }
@@ -94,23 +94,23 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
 
 /// Applies edits one after another.
 #[derive(Debug)]
-pub struct Builder {
+pub struct VersionBuilder {
     version: DbVersion,
     drafts: BTreeMap<PartitionId, Draft>,
 }
 
-impl Builder {
+impl VersionBuilder {
     /// Begins at `version`.
-    pub fn new(version: DbVersion) -> Builder {
-        Builder { version, drafts: BTreeMap::new() }
+    pub fn new(version: DbVersion) -> VersionBuilder {
+        VersionBuilder { version, drafts: BTreeMap::new() }
     }
 
     /// Begins at the snapshot of a generation.
     ///
     /// # Errors
     /// If the snapshot contradicts itself.
-    pub fn from_snapshot(db_id: DbId, edit: &VersionEdit) -> Result<Builder, Refused> {
-        let mut builder = Builder::new(DbVersion::empty(db_id));
+    pub fn from_snapshot(db_id: DbId, edit: &VersionEdit) -> Result<VersionBuilder, Refused> {
+        let mut builder = VersionBuilder::new(DbVersion::empty(db_id));
         builder.version.edit_number = edit.number;
         for change in &edit.changes {
             builder.change(change)?;
@@ -127,7 +127,7 @@ impl Builder {
     ///
     /// # Errors
     /// If the edit breaks a rule. Rules that speak of the tables of a level are checked by
-    /// [`Builder::finish`].
+    /// [`VersionBuilder::finish`].
     pub fn apply(&mut self, edit: &VersionEdit) -> Result<(), Refused> {
         let next = self.version.edit_number.checked_add(1);
         if next != Some(edit.number) {
@@ -246,7 +246,7 @@ impl Builder {
             }
             Change::LastSeq(seq) => self.known(seq),
             Change::Superseded { .. } => return refuse("a generation's end inside an edit"),
-            _ => unreachable!("Builder::change handles the changes of partitions"),
+            _ => unreachable!("VersionBuilder::change handles the changes of partitions"),
         }
         Ok(())
     }

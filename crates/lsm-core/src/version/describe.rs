@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::change::Change;
 use super::edit::{EditFault, VersionEdit};
-use super::manifest::{Frame, FrameSeal, HEADER_BYTES, Search, read_header};
+use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
 use super::recover::read_all;
 use crate::codec::describe_fields;
 use crate::error::{Error, ErrorKind, Result};
@@ -93,9 +93,9 @@ fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
             continue;
         }
         let end = match seal.search(bytes, at + 1) {
-            Search::Found(next, _) => next,
+            FrameSearch::Found(next, _) => next,
             // What cannot be told is shown as one damaged stretch.
-            Search::Nothing | Search::Undecided => bytes.len(),
+            FrameSearch::Nothing | FrameSearch::Undecided => bytes.len(),
         };
         visit(at as u64..end as u64, None);
         at = end;

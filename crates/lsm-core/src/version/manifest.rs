@@ -76,12 +76,12 @@ pub struct Manifest {
     seal: FrameSeal,
     bytes: u64,
     last_number: u64,
-    state: Writing,
+    state: ManifestState,
 }
 
 /// The answer to a further append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Writing {
+enum ManifestState {
     /// It is taken.
     Open,
     /// It would be a mistake of the caller: the manifest goes on in another generation.
@@ -110,7 +110,7 @@ pub(super) struct Frame<'a> {
 }
 
 /// The search for a frame among bytes that may be anything.
-pub(super) enum Search<'a> {
+pub(super) enum FrameSearch<'a> {
     /// The first frame, at this offset.
     Found(usize, Frame<'a>),
     /// There is none.
@@ -191,7 +191,7 @@ impl FrameSeal {
     }
 
     /// Looks for the first frame at or behind `from`.
-    pub(super) fn search(self, bytes: &[u8], from: usize) -> Search<'_> {
+    pub(super) fn search(self, bytes: &[u8], from: usize) -> FrameSearch<'_> {
         let mut budget = (bytes.len() as u64).saturating_mul(HASHED_TIMES_MAX);
         for at in from..bytes.len() {
             if self.version == VERSION_ONE_CHECKSUM {
@@ -205,14 +205,14 @@ impl FrameSeal {
                 }
                 match budget.checked_sub(length) {
                     Some(left) => budget = left,
-                    None => return Search::Undecided,
+                    None => return FrameSearch::Undecided,
                 }
             }
             if let Some(frame) = self.frame_at(bytes, at) {
-                return Search::Found(at, frame);
+                return FrameSearch::Found(at, frame);
             }
         }
-        Search::Nothing
+        FrameSearch::Nothing
     }
 
     /// Returns `true` if the generation was written by code that gives log segments salts which
@@ -383,7 +383,7 @@ impl Manifest {
         let file = fs.open_read(&path)?;
         let seal = FrameSeal::new(version.db_id, name.number);
         let last_number = version.edit_number;
-        Ok(Manifest { file, path, name, seal, bytes, last_number, state: Writing::Never })
+        Ok(Manifest { file, path, name, seal, bytes, last_number, state: ManifestState::Never })
     }
 
     fn open_at(
@@ -399,7 +399,7 @@ impl Manifest {
         if expected.is_some_and(|expected| expected != bytes) {
             return Err(Error::corruption(path, bytes, "a published manifest changed its length"));
         }
-        Ok(Manifest { file, path, name, seal, bytes, last_number, state: Writing::Open })
+        Ok(Manifest { file, path, name, seal, bytes, last_number, state: ManifestState::Open })
     }
 
     /// The generation's name.
@@ -414,14 +414,14 @@ impl Manifest {
 
     /// Returns `true` if an append or a sync failed: only a new generation can take further edits.
     pub fn is_failed(&self) -> bool {
-        self.state == Writing::Failed
+        self.state == ManifestState::Failed
     }
 
     /// An error if nothing may ever be appended because the database was opened read-only.
     pub fn check_writable(&self) -> Result<()> {
         match self.state {
-            Writing::Never => Err(Error::read_only()),
-            Writing::Open | Writing::Superseded | Writing::Failed => Ok(()),
+            ManifestState::Never => Err(Error::read_only()),
+            ManifestState::Open | ManifestState::Superseded | ManifestState::Failed => Ok(()),
         }
     }
 
@@ -457,15 +457,15 @@ impl Manifest {
         assert!(new.number > self.name.number, "{new} is no successor of {}", self.name);
         let change = Change::Superseded { by: new.number, epoch: new.epoch };
         self.write(&VersionEdit { number: self.last_number, changes: vec![change] })?;
-        self.state = Writing::Superseded;
+        self.state = ManifestState::Superseded;
         Ok(())
     }
 
     /// The one path that makes an edit durable.
     fn write(&mut self, edit: &VersionEdit) -> Result<()> {
         self.check_writable()?;
-        assert!(self.state != Writing::Superseded, "{} is superseded", self.name);
-        if self.state == Writing::Failed {
+        assert!(self.state != ManifestState::Superseded, "{} is superseded", self.name);
+        if self.state == ManifestState::Failed {
             let what = format!("{} had a failed write", self.path.display());
             return Err(Error::new(ErrorKind::ReadOnly, what));
         }
@@ -473,7 +473,7 @@ impl Manifest {
         self.seal.put_frame(&mut frame, self.bytes, edit)?;
         let written = self.file.append(&frame).and_then(|()| self.file.sync());
         if let Err(e) = written {
-            self.state = Writing::Failed;
+            self.state = ManifestState::Failed;
             return Err(e);
         }
         self.bytes += frame.len() as u64;

@@ -20,10 +20,10 @@
 use std::path::Path;
 
 use super::DbVersion;
-use super::apply::{Builder, Refused};
+use super::apply::{Refused, VersionBuilder};
 use super::change::Change;
 use super::edit::{EditFault, VersionEdit};
-use super::manifest::{Frame, FrameSeal, HEADER_BYTES, Search, read_header};
+use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs};
@@ -161,7 +161,7 @@ struct Generation {
     seal: FrameSeal,
     writable: bool,
     /// Absent if the snapshot is damaged and a successor is named all the same.
-    builder: Option<Builder>,
+    builder: Option<VersionBuilder>,
     snapshot_number: u64,
     end: u64,
     torn: bool,
@@ -197,7 +197,7 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
         }
         let applied = match &mut generation.builder {
             Some(builder) => builder.apply(&edit),
-            empty => Builder::from_snapshot(seal.db_id, &edit).map(|builder| {
+            empty => VersionBuilder::from_snapshot(seal.db_id, &edit).map(|builder| {
                 *empty = Some(builder);
                 generation.snapshot_number = number;
             }),
@@ -222,13 +222,13 @@ impl Generation {
         // Byte by byte, because the length in the bad frame cannot be believed.
         loop {
             match self.seal.search(bytes, probe) {
-                Search::Nothing => break,
-                Search::Undecided => {
+                FrameSearch::Nothing => break,
+                FrameSearch::Undecided => {
                     let what =
                         "an edit is damaged, and it cannot be told whether valid ones follow";
                     return Err(Error::corruption(path, at as u64, what));
                 }
-                Search::Found(_, frame) => {
+                FrameSearch::Found(_, frame) => {
                     follows = true;
                     let edit = decode(&frame, path)?;
                     if let Some(new) = successor(&edit) {
@@ -254,12 +254,12 @@ impl Generation {
         bytes: &[u8],
         path: &Path,
     ) -> Result<()> {
-        let last = self.builder.as_ref().map(Builder::edit_number);
+        let last = self.builder.as_ref().map(VersionBuilder::edit_number);
         if last.is_some_and(|last| last > number) {
             let what = "a manifest is superseded before its last edit";
             return Err(Error::corruption(path, end as u64, what));
         }
-        if !matches!(self.seal.search(bytes, end), Search::Nothing) {
+        if !matches!(self.seal.search(bytes, end), FrameSearch::Nothing) {
             return Err(Error::corruption(path, end as u64, "edits follow the end of a manifest"));
         }
         self.superseded = Some((new, number));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
-use super::apply::{Builder, snapshot_edit};
+use super::apply::{VersionBuilder, snapshot_edit};
 use super::manifest::put_frame;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
@@ -309,7 +309,7 @@ proptest! {
             let Ok(after) = apply(&version, &edit) else { continue };
             manifest.append(&edit).unwrap();
             version = after;
-            let built = Builder::from_snapshot(DB, &snapshot_edit(&version)).unwrap().finish();
+            let built = VersionBuilder::from_snapshot(DB, &snapshot_edit(&version)).unwrap().finish();
             prop_assert_eq!(built.as_ref(), Ok(&version));
         }
         let found = recover(&shelf, dir(), &[generation(100)]).unwrap().unwrap();

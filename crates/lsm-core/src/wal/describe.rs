@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::frame::Control;
 use super::segment::{HEADER_LEN, HeaderState};
-use super::{BatchRef, Piece, Record, SEGMENT_HEADER_BYTES, SegmentHeader, survey};
+use super::{BatchRef, Record, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentPiece, survey};
 use crate::codec::describe_fields;
 use crate::error::{Error, Result};
 use crate::fs::File;
@@ -41,9 +41,11 @@ pub fn describe(
     let mut lines = describe_header(&front, &header);
     survey(file, &header, SEGMENT_HEADER_BYTES..len, &mut |piece| {
         match piece {
-            Piece::Zeros(range) => lines.push((range, "zeros".to_owned())),
-            Piece::Damaged { range, what } => lines.push((range, format!("damaged: {what}"))),
-            Piece::Frame { range, header_len, record } => {
+            SegmentPiece::Zeros(range) => lines.push((range, "zeros".to_owned())),
+            SegmentPiece::Damaged { range, what } => {
+                lines.push((range, format!("damaged: {what}")));
+            }
+            SegmentPiece::Frame { range, header_len, record } => {
                 let body_at = range.start + header_len;
                 match record {
                     Record::Control(control) => lines.push((range, describe_control(control))),

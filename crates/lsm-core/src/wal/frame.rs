@@ -46,7 +46,7 @@
 
 mod decode;
 
-pub(super) use decode::{Entry, Fields, Prefix, decode_fields, verifies};
+pub(super) use decode::{DirectoryEntry, Fields, Prefix, decode_fields, verifies};
 
 /// Returns `true` if `kind` may be the kind of a frame.
 pub(super) fn is_kind(kind: u8) -> bool {

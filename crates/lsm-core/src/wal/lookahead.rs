@@ -22,8 +22,8 @@
 use std::ops::Range;
 
 use super::frame::{
-    Entry, FRAME_ALIGNMENT, Fields, HEADER_BYTES_MAX, PREFIX_BYTES_MAX, Prefix, decode_fields,
-    is_kind, section_checksum, seed_of, verifies,
+    DirectoryEntry, FRAME_ALIGNMENT, Fields, HEADER_BYTES_MAX, PREFIX_BYTES_MAX, Prefix,
+    decode_fields, is_kind, section_checksum, seed_of, verifies,
 };
 use super::window::Window;
 use super::{Lsn, SegmentHeader};
@@ -52,7 +52,7 @@ pub(super) struct Stretch<'a> {
 
 /// The findings in a [`Stretch`].
 #[derive(Default)]
-pub(super) struct Findings {
+pub(super) struct LookAheadFindings {
     /// Offset of a frame that attests durability beyond the bad place.
     pub(super) attested_at: Option<u64>,
     /// Offset of the first bytes of which it could not be told whether they are such a frame.
@@ -63,9 +63,9 @@ pub(super) struct Findings {
 
 /// Looks for a frame that attests the bad place; where the header is lost, for one that attests
 /// the segment's own header.
-pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<Findings> {
-    let mut findings = Findings::default();
-    let mut witness = Witness {
+pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<LookAheadFindings> {
+    let mut findings = LookAheadFindings::default();
+    let mut witness = FrameWitness {
         directory: Vec::new(),
         body: Window::default(),
         budget: (stretch.range.end - stretch.range.start.min(stretch.range.end))
@@ -130,14 +130,14 @@ impl Testimony {
     }
 }
 
-struct Witness {
-    directory: Vec<Entry>,
+struct FrameWitness {
+    directory: Vec<DirectoryEntry>,
     body: Window,
     /// Bytes that may still be decoded or hashed on the word of a frame of the first version.
     budget: u64,
 }
 
-impl Witness {
+impl FrameWitness {
     /// What stands at `offset`, where `bytes` begin, says of the bad place.
     fn testimony(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<Testimony> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
@@ -173,7 +173,7 @@ impl Witness {
         self.old_testimony(stretch, offset, header, &prefix)
     }
 
-    /// As [`Witness::testimony`], in a segment of the first format version.
+    /// As [`FrameWitness::testimony`], in a segment of the first format version.
     fn old_testimony(
         &mut self,
         stretch: &Stretch<'_>,

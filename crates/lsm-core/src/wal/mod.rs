@@ -47,7 +47,7 @@ pub use reader::{
     BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Record, SectionRef, SegmentSource,
 };
 pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
-pub use survey::{Piece, survey};
+pub use survey::{SegmentPiece, survey};
 pub use writer::{Reserved, SegmentWriter};
 
 use crate::types::FileNo;

@@ -29,7 +29,7 @@ pub use record::{BatchRef, FrameRef, Record, SectionRef};
 pub use verdict::LogEnd;
 
 use super::frame::{
-    Control, Entry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields,
+    Control, DirectoryEntry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields,
     section_checksum, seed_of, verifies,
 };
 use super::segment::{HEADER_LEN, HeaderState};
@@ -48,7 +48,7 @@ struct Current {
 }
 
 /// A frame that verified, without its bytes.
-struct Verified {
+struct VerifiedFrame {
     fields: Fields,
     lag: u64,
     len: u64,
@@ -78,7 +78,7 @@ pub struct LogReader {
     durable: Lsn,
     // Reused from frame to frame.
     window: Window,
-    directory: Vec<Entry>,
+    directory: Vec<DirectoryEntry>,
 }
 
 impl LogReader {
@@ -181,7 +181,7 @@ impl LogReader {
     }
 
     /// Finds the next frame and verifies it; moves over the ends of segments.
-    fn advance(&mut self) -> Result<Option<Verified>> {
+    fn advance(&mut self) -> Result<Option<VerifiedFrame>> {
         if self.stopped.is_some() {
             // The files may have grown, and the next header may be there now.
             self.current = None;
@@ -206,7 +206,7 @@ impl LogReader {
         }
     }
 
-    fn stop(&mut self, stop: Stop) -> Option<Verified> {
+    fn stop(&mut self, stop: Stop) -> Option<VerifiedFrame> {
         self.stopped = Some(stop);
         self.window.clear();
         None
@@ -349,7 +349,7 @@ impl LogReader {
     }
 
     /// Reads and verifies the frame at `offset`.
-    fn read_frame(&mut self) -> Result<Result<Verified, Stop>> {
+    fn read_frame(&mut self) -> Result<Result<VerifiedFrame, Stop>> {
         let LogReader { sources, window, directory, current, offset, .. } = self;
         let current = current.as_ref().expect("a segment is open");
         let source = &sources[self.idx];
@@ -391,7 +391,11 @@ impl LogReader {
     }
 
     /// Loads and verifies the sections that are asked for.
-    fn read_body(&mut self, prefix: &Prefix, fields: Fields) -> Result<Result<Verified, Stop>> {
+    fn read_body(
+        &mut self,
+        prefix: &Prefix,
+        fields: Fields,
+    ) -> Result<Result<VerifiedFrame, Stop>> {
         let LogReader { sources, window, directory, current, offset, options, .. } = self;
         let limit = current.as_ref().expect("a segment is open").limit;
         let file = &*sources[self.idx].file;
@@ -421,7 +425,7 @@ impl LogReader {
                 return Ok(Err("padding is not zero"));
             }
         }
-        Ok(Ok(Verified {
+        Ok(Ok(VerifiedFrame {
             fields,
             lag: prefix.lag,
             len: frame_len,

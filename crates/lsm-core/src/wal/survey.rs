@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::frame::{
-    Entry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields, is_kind,
+    DirectoryEntry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields, is_kind,
     section_checksum, seed_of, verifies,
 };
 use super::reader::section_of;
@@ -23,7 +23,7 @@ use crate::types::SeqNo;
 
 /// A piece of a segment behind its header.
 #[derive(Clone, Debug)]
-pub enum Piece<'a> {
+pub enum SegmentPiece<'a> {
     /// A frame.
     Frame {
         /// Its bytes, padding included.
@@ -53,7 +53,7 @@ pub fn survey(
     file: &dyn File,
     header: &SegmentHeader,
     range: Range<u64>,
-    visit: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    visit: &mut dyn FnMut(SegmentPiece<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut survey = Survey {
         file,
@@ -71,8 +71,8 @@ pub fn survey(
                 let end = survey.bad_end(at, &bad)?;
                 survey.last_seq = None;
                 match bad.is_zero {
-                    true => visit(Piece::Zeros(at..end))?,
-                    false => visit(Piece::Damaged { range: at..end, what: bad.what })?,
+                    true => visit(SegmentPiece::Zeros(at..end))?,
+                    false => visit(SegmentPiece::Damaged { range: at..end, what: bad.what })?,
                 }
                 at = end;
                 continue;
@@ -90,7 +90,11 @@ pub fn survey(
                 Record::Batch(BatchRef { first_seq, last_seq, directory, body, body_start: 0 })
             }
         };
-        visit(Piece::Frame { range: at..end, header_len: prefix.header_len as u64, record })?;
+        visit(SegmentPiece::Frame {
+            range: at..end,
+            header_len: prefix.header_len as u64,
+            record,
+        })?;
         at = end;
     }
     Ok(())
@@ -120,7 +124,7 @@ struct Survey<'a> {
     header: &'a SegmentHeader,
     end: u64,
     window: Window,
-    directory: Vec<Entry>,
+    directory: Vec<DirectoryEntry>,
     /// The last sequence before the next frame, if it is known.
     last_seq: Option<SeqNo>,
 }

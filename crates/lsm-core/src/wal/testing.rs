@@ -11,7 +11,7 @@ use crate::fs::File;
 
 /// A file in memory that can be told to fail.
 #[derive(Default)]
-pub(super) struct MemFile {
+pub(super) struct SegmentFile {
     inner: Mutex<Inner>,
 }
 
@@ -27,10 +27,10 @@ struct Inner {
     largest_read: usize,
 }
 
-impl MemFile {
-    pub(super) fn new(bytes: &[u8]) -> Arc<MemFile> {
+impl SegmentFile {
+    pub(super) fn new(bytes: &[u8]) -> Arc<SegmentFile> {
         let inner = Inner { bytes: bytes.to_vec(), appended: bytes.len(), ..Inner::default() };
-        Arc::new(MemFile { inner: Mutex::new(inner) })
+        Arc::new(SegmentFile { inner: Mutex::new(inner) })
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -62,7 +62,7 @@ fn failed(deed: &str) -> Error {
     Error::io(deed, Path::new("memory"), io::Error::other("injected"))
 }
 
-impl File for MemFile {
+impl File for SegmentFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
         let mut inner = self.inner.lock();
         let short = inner.short_append.take();

@@ -32,7 +32,7 @@ struct Half {
 }
 
 /// An input of the job.
-struct InputTable {
+struct CountedTable {
     file: FileNo,
     path: PathBuf,
     /// `None` for a table that is not sealed.
@@ -52,7 +52,7 @@ pub(super) struct Judge {
     pub(super) is_whole: bool,
 
     /// Ascending by file.
-    tables: Vec<InputTable>,
+    tables: Vec<CountedTable>,
     /// The table that the last entry came from.
     last_table: usize,
 
@@ -73,7 +73,7 @@ impl Judge {
         for input in job.inputs {
             let seal = TableSeal::of(&input.properties, shared.provider.name())?;
             let path = input.path.clone();
-            tables.push(InputTable { file: input.file, path, seal, entries: 0 });
+            tables.push(CountedTable { file: input.file, path, seal, entries: 0 });
         }
         tables.sort_unstable_by_key(|table| table.file);
         Ok(Judge {
@@ -99,7 +99,7 @@ impl Judge {
     /// Counts an entry that is no metadata.
     #[inline]
     pub(super) fn count(&mut self, at: Origin) {
-        let is_it = |table: &InputTable| Some(table.file) == at.file;
+        let is_it = |table: &CountedTable| Some(table.file) == at.file;
         if !self.tables.get(self.last_table).is_some_and(is_it) {
             let Some(file) = at.file else { return };
             let found = self.tables.binary_search_by_key(&file, |table| table.file);
@@ -120,7 +120,8 @@ impl Judge {
     /// # Errors
     /// Corruption, if a table had fewer entries than its seal counts.
     pub(super) fn check_counts(&self) -> Result<()> {
-        for InputTable { path, seal, entries, .. } in self.tables.iter().filter(|_| self.is_whole) {
+        for CountedTable { path, seal, entries, .. } in self.tables.iter().filter(|_| self.is_whole)
+        {
             let sealed = seal.as_ref().map_or(0, |seal| seal.sealed);
             if (1..sealed).contains(entries) {
                 let what = format!("the seal counts {sealed} entries, there are {entries}");

@@ -8,7 +8,7 @@
 
 use lsm_core::hooks::{DamagedBlock, DecodedEntry, OwnedEntry};
 
-use super::{Found, KEYS_ASKED, LOG_NS, Sound, TWO_BIT_NS};
+use super::{Candidate, KEYS_ASKED, LOG_NS, Sound, TWO_BIT_NS};
 use super::{len_of, payload_of, stored_entry, takes_one_bit};
 use crate::bits;
 use crate::checksum;
@@ -20,11 +20,11 @@ use crate::verdict::Verdict;
 pub(super) fn repaired(
     judge: &mut HiveJudge,
     block: &mut dyn DamagedBlock,
-    all: &[Found],
+    all: &[Candidate],
     at: usize,
     missing: Option<u32>,
 ) -> Option<Sound> {
-    let Found::Unknown(of, known) = &all[at] else { return None };
+    let Candidate::Unknown(of, known) = &all[at] else { return None };
     let mut found: Option<(OwnedEntry, &'static str)> = None;
     // Both copies in the metadata are damaged, and the entry need not be.
     if missing.is_some_and(|missing| sum_of_entry(&of.entry) as u32 == missing) {
@@ -66,10 +66,10 @@ fn sum_of_entry(entry: &OwnedEntry) -> u64 {
 fn under_another_key(
     judge: &HiveJudge,
     block: &dyn DamagedBlock,
-    all: &[Found],
+    all: &[Candidate],
     at: usize,
 ) -> Option<OwnedEntry> {
-    let Found::Unknown(of, Some(sum)) = &all[at] else { return None };
+    let Candidate::Unknown(of, Some(sum)) = &all[at] else { return None };
     let OwnedEntry { value, seq, kind, .. } = &of.entry;
     let wanted =
         sum ^ checksum::of_value(value) ^ checksum::of_seq(*seq) ^ checksum::of_kind(*kind);
@@ -78,8 +78,8 @@ fn under_another_key(
     let mut keys: Vec<Vec<u8>> = Vec::new();
     for found in all {
         let other = match found {
-            Found::Sound(sound) => &sound.decoded.entry.key,
-            Found::Unknown(other, _) => &other.entry.key,
+            Candidate::Sound(sound) => &sound.decoded.entry.key,
+            Candidate::Unknown(other, _) => &other.entry.key,
         };
         keys.push(other.clone());
         keys.extend(other.get(..shared).map(|prefix| [prefix, suffix].concat()));
@@ -99,12 +99,12 @@ fn under_another_key(
 fn around(
     judge: &HiveJudge,
     block: &dyn DamagedBlock,
-    all: &[Found],
+    all: &[Candidate],
     at: usize,
 ) -> (Vec<u8>, Vec<u8>) {
-    let key_of = |found: &Found| match found {
-        Found::Sound(sound) => Some(sound.decoded.entry.key.clone()),
-        Found::Unknown(..) => None,
+    let key_of = |found: &Candidate| match found {
+        Candidate::Sound(sound) => Some(sound.decoded.entry.key.clone()),
+        Candidate::Unknown(..) => None,
     };
     let from = all[..at].iter().rev().find_map(key_of);
     let before = block.before().map_or_else(|| judge.table.keys.0.to_vec(), |it| it.0.to_vec());
@@ -116,11 +116,11 @@ fn around(
 fn elsewhere(
     judge: &mut HiveJudge,
     block: &dyn DamagedBlock,
-    all: &[Found],
+    all: &[Candidate],
     at: usize,
     missing: Option<u32>,
 ) -> Option<(OwnedEntry, &'static str)> {
-    let Found::Unknown(of, known) = &all[at] else { return None };
+    let Candidate::Unknown(of, known) = &all[at] else { return None };
     let seq = of.entry.seq;
     if judge.options.log && judge.budget.take(LOG_NS) {
         let found = judge.sources.in_log(seq);

@@ -53,14 +53,14 @@ impl SealNote {
 
 /// Verifies for one partition.
 #[derive(Clone, Copy)]
-pub(super) struct Check<'a> {
+pub(super) struct EntryCheck<'a> {
     shared: &'a Shared,
     pub(super) retries_max: u32,
 }
 
-impl<'a> Check<'a> {
-    pub(super) fn of(hive: &'a MetaHive) -> Check<'a> {
-        Check { shared: hive.shared(), retries_max: hive.retries_max() }
+impl<'a> EntryCheck<'a> {
+    pub(super) fn of(hive: &'a MetaHive) -> EntryCheck<'a> {
+        EntryCheck { shared: hive.shared(), retries_max: hive.retries_max() }
     }
 
     /// Damage that another reading has undone.

@@ -8,7 +8,7 @@ use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults, Input,
     InputTable, Job, JobKind, Origin, OwnedEntry, Patch, Properties, RepairSources,
 };
-use lsm_core::internals::compaction::{Survival, Verdict as Survives};
+use lsm_core::internals::compaction::{Ruling, Survival};
 use lsm_core::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
 use metahive::payload::{Payload, entry_key, is_metadata};
 use metahive::table_seal::TableSeal;
@@ -251,7 +251,7 @@ impl Engine {
             if filter.input(entry, at, &mut faults).unwrap() == Input::Take {
                 continue;
             }
-            if survival.keep(stored.internal(), |_| true) != Survives::Keep {
+            if survival.keep(stored.internal(), |_| true) != Ruling::Keep {
                 continue;
             }
             if last_key.as_ref() != Some(&stored.key) {

@@ -205,10 +205,10 @@ fn survive(
         let user = [*key];
         let key = KeyRef::new(&user, Trailer::new(seq(*n), kind));
         match rules.keep(key, &mut below) {
-            Verdict::Keep => true,
-            Verdict::Drop => false,
-            Verdict::Twin => panic!("sequences are unique"),
-            Verdict::Disordered => panic!("they are in order"),
+            Ruling::Keep => true,
+            Ruling::Drop => false,
+            Ruling::Twin => panic!("sequences are unique"),
+            Ruling::Disordered => panic!("they are in order"),
         }
     });
     kept.copied().collect()

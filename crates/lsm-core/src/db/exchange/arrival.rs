@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::description::Description;
+use super::description::ExportDescription;
 use crate::db::DbInner;
 use crate::db::checkpoint::{Placed, copy, link_or_copy};
 use crate::db::jobs::Entered;
@@ -81,7 +81,7 @@ impl<'a> Arrival<'a> {
     }
 
     /// Checks everything that the description names, in the folder of the export.
-    pub(super) fn check(&mut self, dir: &Path, description: &Description) -> Result<()> {
+    pub(super) fn check(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         self.rules_epoch = self.partition.rules_epoch();
         self.hooks = self.db.with_rules_of(self.partition, &description.hooks)?;
         let context = self.context(dir, description);
@@ -97,7 +97,7 @@ impl<'a> Arrival<'a> {
         Ok(())
     }
 
-    fn context(&self, dir: &Path, description: &Description) -> TableContext {
+    fn context(&self, dir: &Path, description: &ExportDescription) -> TableContext {
         TableContext {
             fs: self.db.fs.clone(),
             dir: dir.to_owned(),
@@ -228,7 +228,7 @@ impl<'a> Arrival<'a> {
     }
 
     /// Gives the tables names of ours, durably.
-    pub(super) fn place(&mut self, dir: &Path, description: &Description) -> Result<()> {
+    pub(super) fn place(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         for meta in &description.tables {
             let (file, epoch) = (self.db.numbers.allocate(), self.db.epoch);
             let from = FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir);

@@ -1,4 +1,4 @@
-//! [`Description`]: the file `EXPORT` that makes tables in a folder an export.
+//! [`ExportDescription`]: the file `EXPORT` that makes tables in a folder an export.
 //!
 //! Written by `export.rs`, read by `ingest.rs`. It says what the tables are; whether they are so
 //! is checked by who takes them in.
@@ -57,7 +57,7 @@ const HEADER_BYTES: usize = 72;
 
 /// What an export holds.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Description {
+pub(super) struct ExportDescription {
     /// The database that exported.
     pub db_id: DbId,
     /// The partition's name there.
@@ -72,7 +72,7 @@ pub(super) struct Description {
     pub tables: Vec<SstMeta>,
 }
 
-impl Description {
+impl ExportDescription {
     /// What the table's file says of itself.
     pub(super) fn identity(&self, table: &SstMeta) -> SstIdentity {
         SstIdentity { db_id: self.db_id, file: table.file, epoch: table.epoch }
@@ -116,7 +116,7 @@ impl Description {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::Unsupported`] if newer code
     /// wrote it; [`ErrorKind::Corruption`].
-    pub(super) fn read(fs: &dyn Fs, dir: &Path) -> Result<Description> {
+    pub(super) fn read(fs: &dyn Fs, dir: &Path) -> Result<ExportDescription> {
         let path = dir.join(EXPORT);
         let file = fs.open_read(&path).map_err(|error| {
             if !is_not_found(&error) {
@@ -125,10 +125,10 @@ impl Description {
             let message = format!("there is no export in {}", dir.display());
             Error::because(ErrorKind::InvalidArgument, message, error)
         })?;
-        Description::decode(&read_all(&*file)?, &path)
+        ExportDescription::decode(&read_all(&*file)?, &path)
     }
 
-    fn decode(bytes: &[u8], path: &Path) -> Result<Description> {
+    fn decode(bytes: &[u8], path: &Path) -> Result<ExportDescription> {
         let (db_id, body) = open_envelope(bytes, path)?;
         decode_body(db_id, body).map_err(|fault| match fault {
             EditFault::Malformed(Malformed { what, at }) => {
@@ -177,7 +177,7 @@ fn open_envelope<'a>(bytes: &'a [u8], path: &Path) -> Result<(DbId, &'a [u8])> {
     Ok((db_id, body))
 }
 
-fn decode_body(db_id: DbId, body: &[u8]) -> Result<Description, EditFault> {
+fn decode_body(db_id: DbId, body: &[u8]) -> Result<ExportDescription, EditFault> {
     let mut r = Reader::new(body);
     let name = std::str::from_utf8(r.bytes()?).map_err(|_| r.malformed("name is not UTF-8"))?;
     let seq = SeqNo::new(r.varint()?).ok_or(r.malformed("sequence too large"))?;
@@ -185,8 +185,14 @@ fn decode_body(db_id: DbId, body: &[u8]) -> Result<Description, EditFault> {
     let mut part = Reader::new(r.bytes()?);
     let hooks = read_hooks(&mut part)?;
     part.finish()?;
-    let mut description =
-        Description { db_id, partition: name.to_owned(), seq, options, hooks, tables: Vec::new() };
+    let mut description = ExportDescription {
+        db_id,
+        partition: name.to_owned(),
+        seq,
+        options,
+        hooks,
+        tables: Vec::new(),
+    };
     for _ in 0..r.varint()? {
         let unique_id = r.u128()?;
         let table = read_meta(&mut Reader::new(r.bytes()?))?;

@@ -16,7 +16,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::description::Description;
+use super::description::ExportDescription;
 use crate::compaction::{Clip, Merge, TableFactory};
 use crate::db::checkpoint::make_empty_folder;
 use crate::db::{DbInner, Partition};
@@ -82,7 +82,7 @@ impl Partition {
         let tables = db.write_extract(&point, &hooks, &clip, dir);
         db.deliver();
         let tables = tables.map_err(|error| error.in_partition(self.name()))?;
-        let description = Description {
+        let description = ExportDescription {
             db_id: db.db_id,
             partition: self.name().to_owned(),
             seq: snapshot.seq(),
@@ -148,7 +148,7 @@ fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
 }
 
 /// Publishes the description of the export in `dir`, or removes its tables.
-fn publish(db: &DbInner, dir: &Path, description: &Description) -> Result<()> {
+fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<()> {
     let path = dir.join(EXPORT);
     match db.fs.put_if_absent(&path, &description.encode()) {
         Ok(true) => Ok(()),

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::arrival::Arrival;
-use super::description::Description;
+use super::description::ExportDescription;
 use crate::db::flush::{OldLog, newest_sealed};
 use crate::db::job::Installation;
 use crate::db::{DbInner, Partition};
@@ -76,7 +76,7 @@ impl Partition {
     pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
         let (db, state, dir) = (self.db(), self.state(), dir.as_ref());
         let mut arrival = Arrival::begin(db, state)?;
-        let description = Description::read(&*db.fs, dir)?;
+        let description = ExportDescription::read(&*db.fs, dir)?;
         arrival.check(dir, &description)?;
         if description.tables.is_empty() {
             return Ok(IngestSummary { tables: 0, entries: 0, bytes: 0, seq: db.visible_seq() });
@@ -114,7 +114,7 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         arrival: &mut Arrival<'_>,
         dir: &Path,
-        description: &Description,
+        description: &ExportDescription,
     ) -> Result<SeqNo> {
         if memtables_overlap(partition, &arrival.tables)? {
             self.seal(&mut self.between_groups(), partition);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Log, LogHost, LogWriter};
-use crate::db::verify::Begun;
+use crate::db::verify::BegunSegment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
@@ -161,7 +161,7 @@ impl Log {
         }
         let writer = self.lock(host);
         let closed = writer.state.closed.iter();
-        let obsolete: Vec<Begun> =
+        let obsolete: Vec<BegunSegment> =
             closed.take_while(|closed| closed.end_lsn() <= low).copied().collect();
         drop(writer);
         if obsolete.last().is_some_and(|closed| closed.end_lsn() >= self.durable_lsn()) {
@@ -249,8 +249,8 @@ impl LogWriter<'_> {
     }
 
     /// The segments that frames were written to and that are still live, in order.
-    pub(in crate::db) fn begun(&self) -> Vec<Begun> {
-        let present = self.state.segment.as_ref().map(Begun::of);
+    pub(in crate::db) fn begun(&self) -> Vec<BegunSegment> {
+        let present = self.state.segment.as_ref().map(BegunSegment::of);
         self.state.closed.iter().copied().chain(present).collect()
     }
 
@@ -291,7 +291,7 @@ impl LogWriter<'_> {
         }
         self.log.note_begun(&segment);
         if let Some(old) = self.state.segment.replace(segment) {
-            self.state.closed.push_back(Begun::of(&old));
+            self.state.closed.push_back(BegunSegment::of(&old));
         }
         self.state.segment_switched = true;
         self.state.must_switch = false;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use parking_lot::MutexGuard;
 
 use super::{Log, LogHost};
-use crate::db::verify::Begun;
+use crate::db::verify::BegunSegment;
 use crate::error::Result;
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, LogCut};
@@ -42,7 +42,7 @@ pub(super) struct WriterState {
     /// what came before.
     pub(super) recent_bytes: u64,
     /// Closed segments that are still live.
-    pub(super) closed: VecDeque<Begun>,
+    pub(super) closed: VecDeque<BegunSegment>,
     /// Live segments that will never be used.
     pub(super) spoiled: Vec<FileNo>,
     /// Whether a spoiled segment may hold a header that ends the present one here.

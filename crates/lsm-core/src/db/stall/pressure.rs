@@ -17,7 +17,7 @@ pub(in crate::db) const SEALED_HARD: u64 = 6;
 
 /// What holds writes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::db) enum Cause {
+pub(in crate::db) enum StallCause {
     /// The depth of the partition's level 0.
     Level0,
     /// What the partition's compactions have to move.
@@ -26,13 +26,13 @@ pub(in crate::db) enum Cause {
     Sealed,
 }
 
-impl Cause {
+impl StallCause {
     /// It in the words of health, stats and errors.
     pub(in crate::db) fn told(self) -> &'static str {
         match self {
-            Cause::Level0 => "level-0 tables",
-            Cause::Debt => "compaction debt",
-            Cause::Sealed => "memtables that wait for a flush",
+            StallCause::Level0 => "level-0 tables",
+            StallCause::Debt => "compaction debt",
+            StallCause::Sealed => "memtables that wait for a flush",
         }
     }
 }
@@ -41,11 +41,11 @@ impl Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::db) struct Pressure {
     pub(in crate::db) permille: u32,
-    pub(in crate::db) cause: Cause,
+    pub(in crate::db) cause: StallCause,
 }
 
 impl Pressure {
-    pub(super) fn of(cause: Cause, got: u64, soft: u64, hard: u64) -> Pressure {
+    pub(super) fn of(cause: StallCause, got: u64, soft: u64, hard: u64) -> Pressure {
         Pressure { permille: share(got, soft, hard), cause }
     }
 
@@ -54,7 +54,7 @@ impl Pressure {
     }
 
     /// What listeners hear of when it changes: whether writes are stopped, and why.
-    pub(super) fn shown(self) -> Option<(bool, Cause)> {
+    pub(super) fn shown(self) -> Option<(bool, StallCause)> {
         (self.permille > 0).then_some((self.permille >= STOP, self.cause))
     }
 }
@@ -76,6 +76,7 @@ pub(super) fn own_pressure(partition: &PartitionState) -> Pressure {
     let debt = compaction_debt(&view.version);
     let soft = base.saturating_mul(DEBT_SOFT);
     let hard = base.saturating_mul(DEBT_HARD);
-    let level0 = Pressure::of(Cause::Level0, level0, trigger * LEVEL0_SOFT, trigger * LEVEL0_HARD);
-    level0.or_worse(Pressure::of(Cause::Debt, debt, soft, hard))
+    let level0 =
+        Pressure::of(StallCause::Level0, level0, trigger * LEVEL0_SOFT, trigger * LEVEL0_HARD);
+    level0.or_worse(Pressure::of(StallCause::Debt, debt, soft, hard))
 }

@@ -34,7 +34,7 @@ impl StallHost for TestHost {
         Ok(())
     }
 
-    fn obstacle(&self, partition: &PartitionState, _: Cause) -> Option<Error> {
+    fn obstacle(&self, partition: &PartitionState, _: StallCause) -> Option<Error> {
         self.failing.lock().get(&partition.id).cloned()
     }
 

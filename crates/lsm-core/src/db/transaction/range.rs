@@ -10,7 +10,7 @@ use crate::types::Slice;
 
 /// An end of a range.
 #[derive(Clone, Copy)]
-pub(super) enum End {
+pub(super) enum RangeEnd {
     Front,
     Back,
 }
@@ -27,15 +27,15 @@ impl<I: DoubleEndedIterator> BothEnds<I> {
         BothEnds { inner, front: None, back: None }
     }
 
-    fn peek(&mut self, end: End) -> Option<&I::Item> {
+    fn peek(&mut self, end: RangeEnd) -> Option<&I::Item> {
         match end {
-            End::Front => {
+            RangeEnd::Front => {
                 if self.front.is_none() {
                     self.front = self.inner.next().or_else(|| self.back.take());
                 }
                 self.front.as_ref()
             }
-            End::Back => {
+            RangeEnd::Back => {
                 if self.back.is_none() {
                     self.back = self.inner.next_back().or_else(|| self.front.take());
                 }
@@ -45,10 +45,10 @@ impl<I: DoubleEndedIterator> BothEnds<I> {
     }
 
     /// Takes what was peeked at.
-    fn take(&mut self, end: End) -> Option<I::Item> {
+    fn take(&mut self, end: RangeEnd) -> Option<I::Item> {
         match end {
-            End::Front => self.front.take(),
-            End::Back => self.back.take(),
+            RangeEnd::Front => self.front.take(),
+            RangeEnd::Back => self.back.take(),
         }
     }
 }
@@ -72,15 +72,15 @@ impl TransactionRange {
     }
 
     /// The next key from `end`, and its value.
-    fn step(&mut self, end: End) -> Option<Result<(Slice, Slice)>> {
+    fn step(&mut self, end: RangeEnd) -> Option<Result<(Slice, Slice)>> {
         while !self.has_ended {
             let order = match (self.stored.peek(end), self.own.peek(end)) {
                 (None, None) => break,
                 (Some(_), None) | (Some(Err(_)), _) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (Some(Ok((stored, _))), Some((own, _))) => match end {
-                    End::Front => stored[..].cmp(own),
-                    End::Back => own[..].cmp(stored),
+                    RangeEnd::Front => stored[..].cmp(own),
+                    RangeEnd::Back => own[..].cmp(stored),
                 },
             };
             if order == Ordering::Less {
@@ -113,13 +113,13 @@ impl Iterator for TransactionRange {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(End::Front)
+        self.step(RangeEnd::Front)
     }
 }
 
 impl DoubleEndedIterator for TransactionRange {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(End::Back)
+        self.step(RangeEnd::Back)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::range::End;
+use super::range::RangeEnd;
 use crate::db::require::{Requirement, Subject};
 use crate::partition::PartitionState;
 use crate::read::{Bounds, stored_bounds};
@@ -102,11 +102,11 @@ impl Scan {
 
 impl ScanMark {
     /// Notes that `key` was read, and with it that nothing else lies between `end` and it.
-    pub(super) fn reach(&self, end: End, key: &[u8]) {
+    pub(super) fn reach(&self, end: RangeEnd, key: &[u8]) {
         self.change(|scan, any_key| {
             let reached = match end {
-                End::Front => scan.front.get_or_insert_default(),
-                End::Back => scan.back.get_or_insert_default(),
+                RangeEnd::Front => scan.front.get_or_insert_default(),
+                RangeEnd::Back => scan.back.get_or_insert_default(),
             };
             reached.clear();
             reached.extend_from_slice(key);

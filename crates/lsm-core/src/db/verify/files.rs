@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Run;
+use super::VerifyRun;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::db::DbInner;
@@ -22,19 +22,19 @@ use crate::sstable::{Expected, SstReader, TableDamage, TableFindings};
 use crate::types::{Epoch, FileNo, PartitionId};
 use crate::version::{Bounds, Table, check_generation, recover};
 use crate::wal::{
-    Piece, Record, SEGMENT_HEADER_BYTES, SectionRef, SegmentHeader, SegmentWriter, survey,
+    Record, SEGMENT_HEADER_BYTES, SectionRef, SegmentHeader, SegmentPiece, SegmentWriter, survey,
 };
 
 /// A segment with a header, and where its last frame ends, in bytes.
 #[derive(Clone, Copy)]
-pub(in crate::db) struct Begun {
+pub(in crate::db) struct BegunSegment {
     pub(in crate::db) header: SegmentHeader,
     end: u64,
 }
 
-impl Begun {
-    pub(in crate::db) fn of(segment: &SegmentWriter) -> Begun {
-        Begun { header: *segment.header(), end: segment.offset() }
+impl BegunSegment {
+    pub(in crate::db) fn of(segment: &SegmentWriter) -> BegunSegment {
+        BegunSegment { header: *segment.header(), end: segment.offset() }
     }
 
     /// Where it ends in the log.
@@ -60,7 +60,7 @@ enum UnitKind {
     Segment {
         epoch: Epoch,
         /// Absent for a reserve, and for one that will never be used.
-        begun: Option<Begun>,
+        begun: Option<BegunSegment>,
     },
     Manifest,
 }
@@ -106,7 +106,7 @@ impl DbInner {
     }
 }
 
-impl Run<'_> {
+impl VerifyRun<'_> {
     /// Reads a file; `false` if there is none to be read.
     pub(super) fn check_unit(&mut self, unit: &Unit) -> Result<bool> {
         match &unit.kind {
@@ -198,7 +198,7 @@ impl Run<'_> {
         &mut self,
         number: FileNo,
         epoch: Epoch,
-        begun: Option<Begun>,
+        begun: Option<BegunSegment>,
     ) -> Result<bool> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.dir);
         let file = match self.fs.open_read(&path) {
@@ -208,7 +208,7 @@ impl Run<'_> {
                 return Ok(false);
             }
         };
-        let Some(Begun { header, end }) = begun else { return Ok(true) };
+        let Some(BegunSegment { header, end }) = begun else { return Ok(true) };
         let mut found = Vec::new();
         let mut operations = 0;
         match SegmentHeader::read(&*file, &path) {
@@ -220,9 +220,9 @@ impl Run<'_> {
         self.advance(SEGMENT_HEADER_BYTES)?;
         let walk = survey(&*file, &header, SEGMENT_HEADER_BYTES..end, &mut |piece| {
             let (range, bad) = match piece {
-                Piece::Damaged { range, what } => (range, Some(what.to_owned())),
-                Piece::Zeros(range) => (range, Some("frames are lost: zeros".to_owned())),
-                Piece::Frame { range, record: Record::Batch(batch), .. } => {
+                SegmentPiece::Damaged { range, what } => (range, Some(what.to_owned())),
+                SegmentPiece::Zeros(range) => (range, Some("frames are lost: zeros".to_owned())),
+                SegmentPiece::Frame { range, record: Record::Batch(batch), .. } => {
                     for section in batch.sections() {
                         match count_operations(&section) {
                             Ok(count) => operations += count,
@@ -238,7 +238,7 @@ impl Run<'_> {
                     }
                     (range, None)
                 }
-                Piece::Frame { range, .. } => (range, None),
+                SegmentPiece::Frame { range, .. } => (range, None),
             };
             found.extend(bad.map(|what| Error::corruption(&path, range.start, what)));
             self.advance(range.end - range.start)

@@ -34,29 +34,29 @@ pub type Observer = dyn Fn(&FsOp) + Send + Sync;
 /// A file system that counts, reports and breaks what is asked of another. Clones share all.
 #[derive(Clone)]
 pub struct FaultFs {
-    shared: Arc<Shared>,
+    shared: Arc<FaultShared>,
 }
 
-struct Shared {
+struct FaultShared {
     // Fixed after construction.
     fs: Arc<dyn Fs>,
     /// `fs` again if it is one whose syncs can be made to fail in full.
     mem: Option<MemFs>,
     // Next index, next mutation, broken operations. Indexes are handed out under `table`.
-    counts: Counts,
+    counts: FaultCounts,
     observer: RwLock<Option<Arc<Observer>>>,
-    table: Mutex<Table>,
+    table: Mutex<RuleTable>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct FaultCounts {
     ops: AtomicU64,
     mutations: AtomicU64,
     faults: AtomicU64,
 }
 
 #[derive(Default)]
-struct Table {
+struct RuleTable {
     rules: Vec<ArmedRule>,
     log: Option<Vec<FsOp>>,
 }
@@ -73,10 +73,10 @@ impl FaultFs {
     }
 
     fn wrap(fs: Arc<dyn Fs>, mem: Option<MemFs>) -> FaultFs {
-        let shared = Shared {
+        let shared = FaultShared {
             fs,
             mem,
-            counts: Counts::default(),
+            counts: FaultCounts::default(),
             observer: RwLock::default(),
             table: Mutex::default(),
         };
@@ -179,7 +179,7 @@ impl FaultFs {
         Ok(path)
     }
 
-    fn file(&self, path: Arc<Path>, inner: Inner) -> Arc<dyn File> {
+    fn file(&self, path: Arc<Path>, inner: Wrapped) -> Arc<dyn File> {
         Arc::new(FaultFile { fs: self.clone(), path, inner })
     }
 
@@ -206,8 +206,8 @@ impl Fs for FaultFs {
         };
         let path = self.check_path(kind, deed, path)?;
         let inner = match &self.shared.mem {
-            Some(mem) => Inner::Mem(mem.open_append_mem(&path, mode)?),
-            None => Inner::Any(self.shared.fs.open_append(&path, mode)?),
+            Some(mem) => Wrapped::Mem(mem.open_append_mem(&path, mode)?),
+            None => Wrapped::Any(self.shared.fs.open_append(&path, mode)?),
         };
         Ok(self.file(path, inner))
     }
@@ -215,8 +215,8 @@ impl Fs for FaultFs {
     fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
         let path = self.check_path(OpKind::OpenRead, "open", path)?;
         let inner = match &self.shared.mem {
-            Some(mem) => Inner::Mem(mem.open_read_mem(&path)?),
-            None => Inner::Any(self.shared.fs.open_read(&path)?),
+            Some(mem) => Wrapped::Mem(mem.open_read_mem(&path)?),
+            None => Wrapped::Any(self.shared.fs.open_read(&path)?),
         };
         Ok(self.file(path, inner))
     }
@@ -290,7 +290,7 @@ impl Fs for FaultFs {
 
 /// The wrapped file. A [`MemFile`] is known by its type because a lost sync asks more of it than
 /// [`File`] offers, and the trait of production code shall not grow for the tests' sake.
-enum Inner {
+enum Wrapped {
     Any(Arc<dyn File>),
     Mem(Arc<MemFile>),
 }
@@ -298,19 +298,19 @@ enum Inner {
 struct FaultFile {
     fs: FaultFs,
     path: Arc<Path>,
-    inner: Inner,
+    inner: Wrapped,
 }
 
 impl FaultFile {
     fn inner(&self) -> &dyn File {
         match &self.inner {
-            Inner::Any(file) => &**file,
-            Inner::Mem(file) => &**file,
+            Wrapped::Any(file) => &**file,
+            Wrapped::Mem(file) => &**file,
         }
     }
 
     fn lose_unsynced(&self, loss: SyncLoss) {
-        if let Inner::Mem(file) = &self.inner {
+        if let Wrapped::Mem(file) = &self.inner {
             file.lose_unsynced(loss);
         }
     }

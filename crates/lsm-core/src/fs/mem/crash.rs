@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::content::Content;
-use super::inode::{Change, Inode, PendingChange};
+use super::inode::{ContentChange, Inode, PendingChange};
 
 /// Which unsynced changes survive a power cut. Synced ones always do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,7 +120,7 @@ impl<'a> Fate<'a> {
             if *seq < self.cut {
                 change.apply(left);
             } else if *seq == self.cut
-                && let Change::Write { offset, bytes } = change
+                && let ContentChange::Write { offset, bytes } = change
             {
                 let kept = usize::try_from(self.below(bytes.len() as u64 + 1))
                     .expect("it is at most the length of a slice");
@@ -131,7 +131,7 @@ impl<'a> Fate<'a> {
 
     fn sectors(&mut self, pending: &[PendingChange], left: &mut Content) {
         for PendingChange { change, .. } in pending {
-            let Change::Write { offset, bytes } = change else {
+            let ContentChange::Write { offset, bytes } = change else {
                 if self.is_kept() {
                     change.apply(left);
                 }
@@ -167,7 +167,7 @@ impl<'a> Fate<'a> {
     fn garbage(&mut self, pending: &[PendingChange], left: &mut Content) {
         let old_len = left.len();
         for PendingChange { change, .. } in pending {
-            let Change::Write { offset, bytes } = change else {
+            let ContentChange::Write { offset, bytes } = change else {
                 continue;
             };
             let start = old_len.max(*offset);

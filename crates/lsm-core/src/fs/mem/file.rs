@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Shared;
+use super::MemShared;
 #[cfg(any(test, feature = "internals"))]
 use super::inode::SyncLoss;
-use super::inode::{Cell, Change, Inode};
+use super::inode::{Cell, ContentChange, Inode};
 use crate::error::{Error, Result};
 use crate::fs::File;
 
 /// An open file; goes on working after its name is gone.
 pub(in crate::fs) struct MemFile {
     // Fixed after construction.
-    shared: Arc<Shared>,
+    shared: Arc<MemShared>,
     path: PathBuf,
     cell: Arc<Cell>,
     is_writable: bool,
@@ -28,7 +28,7 @@ pub(in crate::fs) struct MemFile {
 
 impl MemFile {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<MemShared>,
         path: &Path,
         cell: Arc<Cell>,
         is_writable: bool,
@@ -64,7 +64,10 @@ impl File for MemFile {
             let room = (inode.cache.len() + free).saturating_sub(offset);
             let taken = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
             if taken > 0 {
-                inode.change(seq, Change::Write { offset, bytes: Arc::from(&bytes[..taken]) });
+                inode.change(
+                    seq,
+                    ContentChange::Write { offset, bytes: Arc::from(&bytes[..taken]) },
+                );
             }
             taken
         });
@@ -106,7 +109,7 @@ impl File for MemFile {
             return Err(self.failed("preallocate", io::ErrorKind::StorageFull));
         }
         let seq = state.next_seq();
-        self.cell.edit(|inode| inode.change(seq, Change::Grow { len }));
+        self.cell.edit(|inode| inode.change(seq, ContentChange::Grow { len }));
         Ok(())
     }
 
@@ -114,7 +117,7 @@ impl File for MemFile {
         self.check_writable("punch a hole in")?;
         let mut state = self.shared.state.write();
         let seq = state.next_seq();
-        self.cell.edit(|inode| inode.change(seq, Change::Punch { offset, len }));
+        self.cell.edit(|inode| inode.change(seq, ContentChange::Punch { offset, len }));
         Ok(())
     }
 }

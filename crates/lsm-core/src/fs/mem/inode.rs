@@ -22,27 +22,27 @@ pub enum SyncLoss {
 }
 
 #[derive(Clone)]
-pub(super) enum Change {
+pub(super) enum ContentChange {
     Write { offset: u64, bytes: Arc<[u8]> },
     Grow { len: u64 },
     Punch { offset: u64, len: u64 },
 }
 
-impl Change {
+impl ContentChange {
     pub(super) fn apply(&self, content: &mut Content) {
         match self {
-            Change::Write { offset, bytes } => content.write(*offset, bytes),
-            Change::Grow { len } => content.grow(*len),
-            Change::Punch { offset, len } => content.punch(*offset, *len),
+            ContentChange::Write { offset, bytes } => content.write(*offset, bytes),
+            ContentChange::Grow { len } => content.grow(*len),
+            ContentChange::Punch { offset, len } => content.punch(*offset, *len),
         }
     }
 
     /// The length that the file has at least once this is done.
     pub(super) fn end(&self) -> u64 {
         match self {
-            Change::Write { offset, bytes } => offset + bytes.len() as u64,
-            Change::Grow { len } => *len,
-            Change::Punch { .. } => 0,
+            ContentChange::Write { offset, bytes } => offset + bytes.len() as u64,
+            ContentChange::Grow { len } => *len,
+            ContentChange::Punch { .. } => 0,
         }
     }
 }
@@ -50,7 +50,7 @@ impl Change {
 #[derive(Clone)]
 pub(super) struct PendingChange {
     pub(super) seq: u64,
-    pub(super) change: Change,
+    pub(super) change: ContentChange,
 }
 
 #[derive(Clone, Default)]
@@ -73,7 +73,7 @@ impl Inode {
         self.pending.is_empty() && !self.is_stale
     }
 
-    pub(super) fn change(&mut self, seq: u64, change: Change) {
+    pub(super) fn change(&mut self, seq: u64, change: ContentChange) {
         change.apply(&mut self.cache);
         self.pending.push(PendingChange { seq, change });
     }

@@ -31,7 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use self::content::Content;
 use self::crash::Fate;
 use self::inode::{Cell, Inode};
-use self::state::{Dir, NameFate, State};
+use self::state::{Dir, FileTree, NameFate};
 use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
 use crate::error::{Error, Result};
 
@@ -43,11 +43,11 @@ pub use self::inode::SyncLoss;
 /// A file system in memory. Clones share its state.
 #[derive(Clone)]
 pub struct MemFs {
-    shared: Arc<Shared>,
+    shared: Arc<MemShared>,
 }
 
-struct Shared {
-    state: RwLock<State>,
+struct MemShared {
+    state: RwLock<FileTree>,
     /// The locks that are held. A crash clone starts with none.
     locks: Arc<Mutex<BTreeMap<PathBuf, Holders>>>,
 }
@@ -63,11 +63,11 @@ impl MemFs {
     /// the one of bare names exist.
     pub fn new() -> MemFs {
         let dirs = ["/", ""].map(|root| (PathBuf::from(root), Dir::default()));
-        MemFs::with(State { dirs: dirs.into(), next_seq: 0, next_id: 0, capacity: None })
+        MemFs::with(FileTree { dirs: dirs.into(), next_seq: 0, next_id: 0, capacity: None })
     }
 
-    fn with(state: State) -> MemFs {
-        MemFs { shared: Arc::new(Shared { state: RwLock::new(state), locks: Arc::default() }) }
+    fn with(state: FileTree) -> MemFs {
+        MemFs { shared: Arc::new(MemShared { state: RwLock::new(state), locks: Arc::default() }) }
     }
 
     /// Returns a state that a power cut at this moment could leave: a new file system with nothing
@@ -100,8 +100,8 @@ impl MemFs {
             let dir = Dir { durable: names.clone(), names, pending: Vec::new() };
             dirs.insert(path.clone(), dir);
         }
-        let State { next_seq, next_id, capacity, .. } = *state;
-        MemFs::with(State { dirs, next_seq, next_id, capacity })
+        let FileTree { next_seq, next_id, capacity, .. } = *state;
+        MemFs::with(FileTree { dirs, next_seq, next_id, capacity })
     }
 
     /// Limits the bytes that all named files may take together; `None` lifts the limit. Beyond it

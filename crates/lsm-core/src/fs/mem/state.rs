@@ -14,7 +14,7 @@ use super::inode::{Cell, Inode};
 const FREE_BYTES_UNLIMITED: u64 = 1 << 50;
 
 /// All names, and what counts over the whole file system. Guarded by one lock.
-pub(super) struct State {
+pub(super) struct FileTree {
     pub(super) dirs: BTreeMap<PathBuf, Dir>,
     pub(super) next_seq: u64,
     pub(super) next_id: u64,
@@ -67,7 +67,7 @@ impl Dir {
     }
 }
 
-impl State {
+impl FileTree {
     pub(super) fn dir(&mut self, path: &Path) -> io::Result<&mut Dir> {
         self.dirs.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }

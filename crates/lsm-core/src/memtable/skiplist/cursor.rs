@@ -11,21 +11,21 @@ use super::version::{Version, VersionRef};
 use crate::types::KeyRef;
 
 /// See the module.
-pub(in crate::memtable) struct Cursor {
+pub(in crate::memtable) struct ListCursor {
     list: Arc<SkipList>,
     /// Of `list`; `None` before the first move and past an end.
     at: Option<(NonNull<Node>, NonNull<Version>)>,
 }
 
 // SAFETY: the pointers lead into the list, which is `Send` and `Sync`, and which the cursor keeps.
-unsafe impl Send for Cursor {}
+unsafe impl Send for ListCursor {}
 // SAFETY: as above.
-unsafe impl Sync for Cursor {}
+unsafe impl Sync for ListCursor {}
 
-impl Cursor {
+impl ListCursor {
     /// Nowhere in `list`.
-    pub(in crate::memtable) fn new(list: Arc<SkipList>) -> Cursor {
-        Cursor { list, at: None }
+    pub(in crate::memtable) fn new(list: Arc<SkipList>) -> ListCursor {
+        ListCursor { list, at: None }
     }
 
     /// Where it is.

@@ -27,7 +27,7 @@ struct Step {
     after_word: u64,
 }
 
-pub(super) struct WriterState {
+pub(super) struct InsertState {
     arena: Arena,
     /// The newest one.
     pinned: Option<NonNull<Pinned>>,
@@ -38,11 +38,11 @@ pub(super) struct WriterState {
     random: u64,
 }
 
-impl WriterState {
-    pub(super) fn new(pool: Arc<SlabPool>, head: Tower) -> WriterState {
+impl InsertState {
+    pub(super) fn new(pool: Arc<SlabPool>, head: Tower) -> InsertState {
         let nowhere =
             Step { before: head, before_word: 0, after: ptr::null_mut(), after_word: u64::MAX };
-        WriterState {
+        InsertState {
             arena: Arena::new(pool),
             pinned: None,
             finger: [nowhere; HEIGHT_MAX],
@@ -67,7 +67,7 @@ impl WriterState {
     }
 }
 
-impl Drop for WriterState {
+impl Drop for InsertState {
     fn drop(&mut self) {
         // SAFETY: it is dropped with its list. The arena goes after this.
         unsafe { unpin(self.pinned.take()) }
@@ -98,7 +98,7 @@ pub(in crate::memtable) enum Inserted {
 /// The right to insert.
 pub(in crate::memtable) struct Writer<'l> {
     pub(super) list: &'l SkipList,
-    pub(super) state: MutexGuard<'l, WriterState>,
+    pub(super) state: MutexGuard<'l, InsertState>,
 }
 
 impl Writer<'_> {

@@ -13,7 +13,7 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 /// A visible entry. Ranges are those of the block's payload.
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(super) struct DecodedSlot {
     /// Where its key ends among all keys; it begins where the one before ends.
     pub key_end: usize,
     pub trailer: Trailer,
@@ -38,7 +38,7 @@ pub(super) struct Pieces {
 /// The entries of one block; its buffers stay.
 #[derive(Default)]
 pub(super) struct Decoder {
-    pub slots: Vec<Slot>,
+    pub slots: Vec<DecodedSlot>,
     keys: Vec<u8>,
     /// Only if they are wanted.
     pub pieces: Option<Vec<Pieces>>,
@@ -66,9 +66,9 @@ impl Decoder {
     }
 
     /// Adds an entry whose bytes lie elsewhere.
-    pub(super) fn push(&mut self, key: KeyRef<'_>, slot: Slot) {
+    pub(super) fn push(&mut self, key: KeyRef<'_>, slot: DecodedSlot) {
         self.keys.extend_from_slice(key.user);
-        self.slots.push(Slot { key_end: self.keys.len(), ..slot });
+        self.slots.push(DecodedSlot { key_end: self.keys.len(), ..slot });
     }
 
     /// Takes in the entries of `payload`; whether that is all of it.
@@ -133,7 +133,7 @@ impl Decoder {
         self.keys.extend_from_slice(&payload[shared.clone()]);
         self.keys.extend_from_slice(&payload[suffix.clone()]);
         let (key_end, trailer, end) = (self.keys.len(), Trailer::new(seq, kind), value.end);
-        self.slots.push(Slot { key_end, trailer, value, hidden: None, note: 0, index });
+        self.slots.push(DecodedSlot { key_end, trailer, value, hidden: None, note: 0, index });
         if let Some(pieces) = &mut self.pieces {
             pieces.push(Pieces { start: at, shared, suffix, hidden_at: end..end });
         }

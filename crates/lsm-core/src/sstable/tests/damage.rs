@@ -15,7 +15,7 @@ use crate::sstable::bloom::Bloom;
 use crate::sstable::footer::FOOTER_BYTES;
 use crate::sstable::index::Index;
 use crate::sstable::properties::SstProperties;
-use crate::sstable::stored::{Extent, Payload, Sealer, Source};
+use crate::sstable::stored::{Extent, Sealer, StoredPayload, TableSource};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
@@ -211,7 +211,7 @@ fn use_block(block: &Block, targets: &[Vec<u8>]) {
 fn parse(payload: &[u8]) -> Option<Block> {
     // Bytes behind the payload, as there are in an uncompressed block.
     let bytes = [payload, &[0xee; 9]].concat().into();
-    Block::parse(Payload { bytes, len: payload.len() }, None).ok()
+    Block::parse(StoredPayload { bytes, len: payload.len() }, None).ok()
 }
 
 proptest! {
@@ -242,7 +242,7 @@ proptest! {
             use_block(&block, &[]);
         }
         let file = TestFile::holding(&[]);
-        let source = Source { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
+        let source = TableSource { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
         let _ = SstProperties::decode(&source, 0, &payload);
     }
 
@@ -288,7 +288,7 @@ fn block(entry: &[u8], count: u32) -> Option<&'static str> {
     payload.resize(entry.len() + 4 * count.div_ceil(16).min(16) as usize + 12, 0);
     payload.extend_from_slice(&count.to_le_bytes());
     let bytes = [&payload[..], &[0xee; 9]].concat().into();
-    Block::parse(Payload { bytes, len: payload.len() }, None).err().map(|e| e.what)
+    Block::parse(StoredPayload { bytes, len: payload.len() }, None).err().map(|e| e.what)
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn an_index_whose_blocks_leave_a_gap_is_refused() {
 fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
     let file = TestFile::holding(&[]);
     let path: Arc<std::path::Path> = std::path::Path::new("t").into();
-    let source = Source { file, path, unique_id: 1, file_bytes: 0 };
+    let source = TableSource { file, path, unique_id: 1, file_bytes: 0 };
     // 1 GiB in six bytes.
     let claim = [0x80, 0x80, 0x80, 0x80, 0x04, 0];
     for (payload, expected) in [
@@ -356,7 +356,7 @@ fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
 fn properties_that_must_be_understood_are_refused_and_others_ignored() {
     let file = TestFile::holding(&[]);
     let path: Arc<std::path::Path> = std::path::Path::new("t").into();
-    let source = Source { file, path, unique_id: 0, file_bytes: 0 };
+    let source = TableSource { file, path, unique_id: 0, file_bytes: 0 };
     let mut payload = SstProperties { values: 5, ..SstProperties::default() };
     payload.smallest = b"a".to_vec();
     payload.largest = b"b".to_vec();

@@ -16,7 +16,7 @@ use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::index::INDEX_BYTES_MAX;
-use crate::sstable::stored::{Extent, Payload};
+use crate::sstable::stored::{Extent, StoredPayload};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{
     EntryAt, RawMode, SstOptions, SstReader, SstSummary, SstWriter, TableBlock, bloom_hash,
@@ -353,7 +353,7 @@ fn try_block_of(entries: &[(&[u8], u64, bool, &[u8])]) -> Result<Block, Malforme
     let last = entries.iter().rfind(|(_, _, hidden, _)| !hidden).unwrap().0;
     let bytes: Arc<[u8]> = builder.finish(last).into();
     let len = bytes.len();
-    Block::parse(Payload { bytes, len }, Some(&[1]))
+    Block::parse(StoredPayload { bytes, len }, Some(&[1]))
 }
 
 fn block_of(entries: &[(&[u8], bool, &[u8])]) -> Block {
@@ -409,7 +409,7 @@ fn hidden_entries_that_do_not_fit_are_refused() {
     for wrong in [5, 0x7f, 0x80, 0xff] {
         let mut bytes = block.bytes.to_vec();
         bytes[at + 1] = wrong;
-        assert!(Block::parse(Payload { bytes: bytes.into(), len }, Some(&[1])).is_err());
+        assert!(Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).is_err());
     }
     let key = vec![b'k'; INTERNAL_KEY_BYTES_MAX];
     let longer = [&key[..], &[1]].concat();
@@ -436,7 +436,7 @@ fn an_owner_right_before_may_be_named_or_not() {
     // As the first writers of hidden entries had it.
     let bytes = [&block.bytes[..at], &[0x30, 1, 4], &block.bytes[at + 2..]].concat();
     let len = bytes.len();
-    let named = Block::parse(Payload { bytes: bytes.into(), len }, Some(&[1])).unwrap();
+    let named = Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).unwrap();
     for block in [&block, &named] {
         let head = block.next_hidden(0, at).unwrap();
         assert_eq!(head.behind_seq(&block.bytes), None);
@@ -445,7 +445,7 @@ fn an_owner_right_before_may_be_named_or_not() {
     // A key of its own is no way to leave out where the owner is.
     let bytes = [&block.bytes[..at], &[0x90, 0, 2, 4, 5, b'b', 1], &block.bytes[at + 2..]].concat();
     let len = bytes.len();
-    assert!(Block::parse(Payload { bytes: bytes.into(), len }, Some(&[1])).is_err());
+    assert!(Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).is_err());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::footer::Footer;
-use crate::sstable::stored::{Access, Extent, Payload, Sealer, Source};
+use crate::sstable::stored::{Access, Extent, Sealer, StoredPayload, TableSource};
 use crate::sstable::suspect::Suspect;
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{
@@ -172,7 +172,7 @@ fn with_block(bytes: &[u8], extent: Extent, edit: impl FnOnce(&mut Vec<u8>)) -> 
 }
 
 fn footer_of(bytes: &[u8]) -> (Footer, u64) {
-    let source = Source {
+    let source = TableSource {
         file: TestFile::holding(bytes),
         path: std::path::Path::new("t").into(),
         unique_id: 0,

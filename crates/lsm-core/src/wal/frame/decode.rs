@@ -95,7 +95,7 @@ pub(in crate::wal) fn verifies(header: &[u8], seed: u64) -> bool {
 
 /// One section of a frame, as its directory describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::wal) struct Entry {
+pub(in crate::wal) struct DirectoryEntry {
     pub(in crate::wal) partition: PartitionId,
     pub(in crate::wal) operations: u32,
     pub(in crate::wal) first_seq: SeqNo,
@@ -118,7 +118,7 @@ pub(in crate::wal) enum Fields {
 pub(in crate::wal) fn decode_fields(
     header: &[u8],
     prefix: &Prefix,
-    directory: &mut Vec<Entry>,
+    directory: &mut Vec<DirectoryEntry>,
 ) -> Result<Fields, Malformed> {
     directory.clear();
     let mut reader = Reader::new(header);
@@ -141,7 +141,7 @@ fn sequence(reader: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
 fn decode_batch(
     reader: &mut Reader<'_>,
     prefix: &Prefix,
-    directory: &mut Vec<Entry>,
+    directory: &mut Vec<DirectoryEntry>,
 ) -> Result<Fields, Malformed> {
     let first_seq = sequence(reader)?;
     let operations = reader.varint()?;
@@ -160,7 +160,7 @@ fn decode_batch(
         .ok_or(impossible)?;
     if prefix.kind == KIND_BATCH {
         let len = usize::try_from(prefix.body_len).map_err(|_| impossible)?;
-        directory.push(Entry {
+        directory.push(DirectoryEntry {
             partition: PartitionId(reader.varint_u32()?),
             operations: u32::try_from(operations).map_err(|_| impossible)?,
             first_seq,
@@ -185,7 +185,7 @@ fn decode_batch(
         // it passes its bound.
         let first = first_seq.get().checked_add(seen).and_then(SeqNo::new).ok_or(impossible)?;
         let len_here = usize::try_from(len).map_err(|_| impossible)?;
-        directory.push(Entry {
+        directory.push(DirectoryEntry {
             partition,
             operations: operations_here,
             first_seq: first,

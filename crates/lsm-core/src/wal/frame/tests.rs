@@ -26,7 +26,7 @@ fn section(partition: u32, operations: u32, bytes: &[u8]) -> Section<'_> {
 fn check(
     place: &FramePlace,
     encode: impl FnOnce(&mut Vec<u8>) -> usize,
-) -> (Vec<u8>, Prefix, Fields, Vec<Entry>) {
+) -> (Vec<u8>, Prefix, Fields, Vec<DirectoryEntry>) {
     let mut out = vec![9, 9, 9];
     let len = encode(&mut out);
     assert_eq!(out.len(), 3 + len);

@@ -6,7 +6,7 @@
 //! 1. A section in a [`BatchRef`] carried its checksum when the frame was read.
 
 use crate::types::{PartitionId, SeqNo};
-use crate::wal::frame::{Control, Entry};
+use crate::wal::frame::{Control, DirectoryEntry};
 use crate::wal::{LogPlace, Lsn};
 
 /// A frame of the log.
@@ -42,7 +42,7 @@ pub struct BatchRef<'a> {
     pub first_seq: SeqNo,
     /// Sequence of its last operation.
     pub last_seq: SeqNo,
-    pub(in crate::wal) directory: &'a [Entry],
+    pub(in crate::wal) directory: &'a [DirectoryEntry],
     /// The body, or the part of it that was asked for, from `body_start` of it on.
     pub(in crate::wal) body: &'a [u8],
     pub(in crate::wal) body_start: u64,
@@ -88,7 +88,7 @@ impl<'a> BatchRef<'a> {
 pub(in crate::wal) fn section_of<'a>(
     body: &'a [u8],
     body_start: u64,
-    entry: &Entry,
+    entry: &DirectoryEntry,
 ) -> Option<&'a [u8]> {
     let skip = usize::try_from(entry.start.checked_sub(body_start)?).ok()?;
     body.get(skip..skip.checked_add(entry.len)?)

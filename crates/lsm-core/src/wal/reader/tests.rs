@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::*;
 use crate::types::{DbId, Epoch, PartitionId};
 use crate::wal::frame::{encode_batch, encode_control};
-use crate::wal::testing::{MemFile, path};
+use crate::wal::testing::{SegmentFile, path};
 use crate::wal::{FramePlace, Section, SegmentWriter, salt_of};
 use proptest::prelude::*;
 
@@ -43,7 +43,7 @@ struct Written {
 
 /// Writes a log.
 struct Log {
-    files: Vec<Arc<MemFile>>,
+    files: Vec<Arc<SegmentFile>>,
     headers: Vec<SegmentHeader>,
     writer: SegmentWriter,
     frames: Vec<Written>,
@@ -69,7 +69,7 @@ fn header(number: u64, previous: Option<&SegmentWriter>) -> SegmentHeader {
 
 impl Log {
     fn new(preallocate: u64) -> Log {
-        let file = MemFile::new(&[]);
+        let file = SegmentFile::new(&[]);
         let header = SegmentHeader { previous_seq: seq(10), ..header(1, None) };
         let writer = SegmentWriter::create(file.clone(), &path(1), header, preallocate).unwrap();
         Log {
@@ -93,7 +93,7 @@ impl Log {
             previous_seq: seq(self.last),
             ..header(number, Some(&self.writer))
         };
-        let file = MemFile::new(&[]);
+        let file = SegmentFile::new(&[]);
         self.writer =
             SegmentWriter::create(file.clone(), &path(number), header, self.preallocate).unwrap();
         self.files.push(file);
@@ -261,7 +261,7 @@ fn last_of(frames: &[Owned]) -> u64 {
     last.unwrap_or(10)
 }
 
-fn sources(files: &[Arc<MemFile>]) -> Vec<SegmentSource> {
+fn sources(files: &[Arc<SegmentFile>]) -> Vec<SegmentSource> {
     let mut sources = Vec::new();
     for (file, number) in files.iter().zip(1..) {
         sources.push(SegmentSource {

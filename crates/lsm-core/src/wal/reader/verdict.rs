@@ -75,7 +75,7 @@ impl LogReader {
 
     /// Looks for anything behind the end that attests it. Returns `true` if there are bytes at all.
     fn judge(&mut self, stop: Stop) -> Result<bool> {
-        let mut suspect = Suspect {
+        let mut suspect = BadPlace {
             idx: self.idx,
             offset: self.offset,
             what: stop,
@@ -140,7 +140,7 @@ impl LogReader {
     }
 
     /// A verified header behind the end: does it attest the bad place?
-    fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut Suspect) -> Result<()> {
+    fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut BadPlace) -> Result<()> {
         let named = self.named_by(header);
         if let Some((idx, what)) = suspect.garbage
             && named.is_some_and(|(named, _)| named == idx)
@@ -189,14 +189,14 @@ impl LogReader {
         self.sources.iter().position(|source| source.number == number)
     }
 
-    fn damage(&self, suspect: &Suspect, by: &str) -> Error {
+    fn damage(&self, suspect: &BadPlace, by: &str) -> Error {
         let what = format!("{}, and {by} attests that the log was durable beyond", suspect.what);
         Error::corruption(&self.sources[suspect.idx].path, suspect.offset, what)
     }
 }
 
 /// The bad place while it is judged.
-struct Suspect {
+struct BadPlace {
     /// Segment and offset to name in an error, and what is wrong there.
     idx: usize,
     offset: u64,
@@ -207,7 +207,7 @@ struct Suspect {
     garbage: Option<(usize, Stop)>,
 }
 
-impl Suspect {
+impl BadPlace {
     fn turn_to_header(&mut self, idx: usize) {
         self.idx = idx;
         self.offset = 0;

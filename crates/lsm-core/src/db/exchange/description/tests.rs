@@ -6,7 +6,7 @@ use super::*;
 use crate::types::{EntryKind, Epoch, FileNo, InternalKey, Trailer};
 use crate::version::Bounds;
 
-fn example() -> Description {
+fn example() -> ExportDescription {
     let key = |user: &str, n| InternalKey {
         user: user.as_bytes().into(),
         trailer: Trailer::new(SeqNo::new(n).unwrap(), EntryKind::Value),
@@ -29,7 +29,7 @@ fn example() -> Description {
         compression: None,
         kept: [].into(),
     };
-    Description {
+    ExportDescription {
         db_id: DbId(0xd0),
         partition: "users".to_owned(),
         seq: SeqNo::new(300).unwrap(),
@@ -39,8 +39,8 @@ fn example() -> Description {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Description> {
-    Description::decode(bytes, Path::new("EXPORT"))
+fn decode(bytes: &[u8]) -> Result<ExportDescription> {
+    ExportDescription::decode(bytes, Path::new("EXPORT"))
 }
 
 #[test]

@@ -31,9 +31,9 @@ fn use_block(block: &Block, suffix: &[u8]) {
     assert!(first <= end && last == Some(end));
 }
 
-fn payload_of(bytes: &[u8]) -> Payload {
+fn payload_of(bytes: &[u8]) -> StoredPayload {
     // Bytes behind the payload, as there are in an uncompressed block.
-    Payload { bytes: [bytes, &[0xee; 9]].concat().into(), len: bytes.len() }
+    StoredPayload { bytes: [bytes, &[0xee; 9]].concat().into(), len: bytes.len() }
 }
 
 proptest! {

@@ -7,7 +7,7 @@ fn a_segment_that_could_not_be_begun_is_passed_over() {
     for written in [0, 1, 100, 127] {
         let mut log = Log::new(0);
         log.put(b"one");
-        let broken = MemFile::new(&[]);
+        let broken = SegmentFile::new(&[]);
         let reserved = SegmentWriter::create_reserved(broken.clone(), &path(2), 256).unwrap();
         broken.fail_next_append_after(written);
         assert!(reserved.begin(header(2, Some(&log.writer))).is_err());
@@ -30,7 +30,7 @@ fn a_log_begins_behind_segments_that_were_never_begun() {
     for written in [0, 100] {
         let mut log = Log::new(0);
         log.put(b"one");
-        let broken = MemFile::new(&[]);
+        let broken = SegmentFile::new(&[]);
         let reserved = SegmentWriter::create_reserved(broken.clone(), &path(2), 256).unwrap();
         broken.fail_next_append_after(written);
         assert!(reserved.begin(header(2, Some(&log.writer))).is_err());
@@ -50,7 +50,7 @@ fn a_reserved_segment_ends_the_log_quietly_and_a_follower_goes_on_in_it() {
     let mut log = Log::new(256);
     log.put(b"one");
     log.sync();
-    let spare = MemFile::new(&[]);
+    let spare = SegmentFile::new(&[]);
     let reserved = SegmentWriter::create_reserved(spare.clone(), &path(2), 256).unwrap();
     log.files.push(spare);
     let (frames, end) = log.read();
@@ -219,7 +219,7 @@ fn an_empty_list_and_a_fresh_reserve_are_empty_logs() {
     let (frames, end) = read(Vec::new(), LogReaderOptions::new(DB));
     assert!(frames.is_empty() && !end.unwrap().torn_bytes);
     for bytes in [vec![], vec![0; 4096]] {
-        let (frames, end) = read(sources(&[MemFile::new(&bytes)]), LogReaderOptions::new(DB));
+        let (frames, end) = read(sources(&[SegmentFile::new(&bytes)]), LogReaderOptions::new(DB));
         assert!(frames.is_empty() && !end.unwrap().torn_bytes);
     }
     // A header that was torn, alone.

@@ -106,7 +106,7 @@ fn of_the_first_version(log: &Log) -> Vec<u8> {
 /// A log whose segments have random salts, as in the first format version.
 fn with_random_salt() -> Log {
     let mut log = Log::new(0);
-    let file = MemFile::new(&[]);
+    let file = SegmentFile::new(&[]);
     let header = SegmentHeader { salt: 0x1122_3344_5566_7788, ..log.headers[0] };
     log.writer = SegmentWriter::create(file.clone(), &path(1), header, 0).unwrap();
     log.files = vec![file];

@@ -1,0 +1,41 @@
+//! One word, one thing: a name of a type is given once in what users get.
+
+use std::collections::BTreeMap;
+
+use crate::check;
+use crate::source::sources;
+
+/// The parts whose types are read side by side.
+const FOLDERS: [&str; 3] = ["src/", "crates/lsm-core/src/", "crates/metahive/src/"];
+/// The types of siltstone that stand over one of the engine's with the same name (design note 8).
+const FACES: [&str; 7] =
+    ["Batch", "Builder", "Db", "Partition", "PartitionOptions", "Snapshot", "Transaction"];
+
+#[test]
+fn a_type_has_a_name_of_its_own() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for source in sources().iter().filter(|source| source.is_production()) {
+        if !FOLDERS.iter().any(|folder| source.path.starts_with(folder)) {
+            continue;
+        }
+        for word in ["struct", "enum", "trait", "union"] {
+            for at in source.words(word).filter(|&at| !source.is_test_at(at)) {
+                let name: String = source.code[at + word.len()..]
+                    .trim_start()
+                    .chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect();
+                let place = format!("{}:{}", source.path, source.line_of(at));
+                places.entry(name).or_default().push(place);
+            }
+        }
+    }
+    let mut breaches = Vec::new();
+    for (name, places) in places.iter().filter(|(name, _)| !name.is_empty()) {
+        let allowed = if FACES.contains(&name.as_str()) { 2 } else { 1 };
+        if places.len() > allowed {
+            breaches.push(format!("{}: {name} is also {}", places[0], places[1..].join(", ")));
+        }
+    }
+    check(breaches);
+}
