@@ -2,6 +2,7 @@
 //!
 //! It is the engine's builder with the hooks of this crate always registered.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use lsm_core::error::Result;
 use lsm_core::fs::Fs;
 use lsm_core::hooks::{EventListener, HookProvider};
 use lsm_core::options::Options;
+use metahive::MetaHiveOptions;
 
 use crate::db::Db;
 use crate::provided::ProvidedHooks;
@@ -37,11 +39,14 @@ pub struct Builder {
     pub(crate) engine: lsm_core::Builder,
     /// The source of the application's own hooks.
     application: Option<Arc<dyn HookProvider>>,
+    /// Of each partition that was named.
+    metahive: HashMap<String, MetaHiveOptions>,
 }
 
 impl Builder {
     pub(crate) fn new(dir: &Path) -> Builder {
-        Builder { engine: lsm_core::Db::builder(dir), application: None }
+        let engine = lsm_core::Db::builder(dir);
+        Builder { engine, application: None, metahive: HashMap::new() }
     }
 
     /// Sets all options at once, and so forgets those that were set before. Units, defaults and
@@ -128,6 +133,22 @@ impl Builder {
         self
     }
 
+    /// Gives the MetaHive of `partition` what is not stored: replica, error handler, repair options,
+    /// and the code of a metadata provider. They are there before the first compaction, which may
+    /// run before [`Db::partition_with`] could give them.
+    ///
+    /// Without effect if the partition has no MetaHive, and until it is made: it is turned on by
+    /// [`PartitionOptions::metahive`](crate::PartitionOptions::metahive). Hooks that
+    /// [`hooks`](Self::hooks) provides come first. Default: an open waits for none of these; repairs
+    /// do without.
+    ///
+    /// [`open`](Self::open) is refused with [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
+    /// if another metadata provider made what the partition holds.
+    pub fn metahive(mut self, partition: &str, options: MetaHiveOptions) -> Builder {
+        self.metahive.insert(partition.to_owned(), options);
+        self
+    }
+
     /// Opens the database. Creates the folder and the database if there is nothing.
     ///
     /// # Errors
@@ -141,7 +162,7 @@ impl Builder {
     /// # Cost
     /// As [`Db::open`].
     pub fn open(self) -> Result<Db> {
-        let hooks = ProvidedHooks { application: self.application };
+        let hooks = ProvidedHooks { application: self.application, metahive: self.metahive };
         self.engine.hooks(Arc::new(hooks)).open().map(Db)
     }
 }

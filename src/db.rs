@@ -90,7 +90,8 @@ impl Db {
     /// range, or a change of an option that is fixed at creation;
     /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey) if a hook refuses keys that the
     /// partition has, as MetaHive refuses keys that end in `0x01`. Then delete those keys and call
-    /// [`Partition::compact`]. After this error all of `options` but the hooks are in force.
+    /// [`Partition::compact`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if another
+    /// metadata provider made the metadata that its tables have. After this error all of `options` but the hooks are in force.
     ///
     /// # Durability
     /// The options are durable once this returns.

@@ -1,19 +1,24 @@
 //! [`ProvidedHooks`]: where the code of hooks comes from, whoever opens the database: from the
 //! application first, then from the crates that belong to siltstone.
 //!
+//! The builder has the rest of a partition's MetaHive that is not stored, as replicas.
+//!
 //! [`Builder`](crate::Builder) registers one with every database. It must never answer for a hook
 //! whose parameters it does not understand.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use lsm_core::filters::PrefixDropFilter;
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
-use metahive::MetaHive;
+use metahive::{MetaHive, MetaHiveOptions};
 
 /// See the module.
 pub(crate) struct ProvidedHooks {
     /// The application's own provider, asked first.
     pub(crate) application: Option<Arc<dyn HookProvider>>,
+    /// Of each partition that the builder names.
+    pub(crate) metahive: HashMap<String, MetaHiveOptions>,
 }
 
 /// The hooks that need nothing from the application.
@@ -34,6 +39,19 @@ impl HookProvider for ProvidedHooks {
         let own = self.application.as_ref();
         let own = own.and_then(|application| application.compaction_filter(name, params));
         own.or_else(|| provided(name, params))
+    }
+
+    fn compaction_filter_of(
+        &self,
+        partition: &str,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        let own = self.application.as_ref();
+        let own = own.and_then(|it| it.compaction_filter_of(partition, name, params));
+        let options = self.metahive.get(partition).filter(|_| name == MetaHive::NAME);
+        let given = options.map(|options| Arc::new(MetaHive::new(options.clone())) as Arc<_>);
+        own.or(given).or_else(|| provided(name, params))
     }
 
     fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lsm_core::codec::{Reader, put_bytes};
-use lsm_core::error::Result;
+use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Entry, Fault, InputTable, Job, JudgeSources,
     JudgedTable, Patch, RepairSources, Rules, TableJudge, WhenAbsent,
@@ -117,6 +117,21 @@ impl CompactionFilterFactory for MetaHive {
         MetaHive::NAME
     }
 
+    fn check_stored(&self, params: &[u8]) -> Result<()> {
+        let mut reader = Reader::new(params);
+        let stored = reader.u8().and_then(|_| Ok((reader.bytes()?, reader.bytes()?)));
+        let (name, own) = (self.shared.provider.name(), self.shared.provider.params());
+        match stored {
+            Ok(stored) if stored == (name.as_bytes(), &own[..]) => Ok(()),
+            Ok((stored, _)) => Err(other_provider(&stored.escape_ascii().to_string(), name)),
+            Err(_) => Err(other_provider("a newer version", name)),
+        }
+    }
+
+    fn check_table(&self, table: &InputTable) -> Result<()> {
+        TableSeal::of(&table.properties, self.shared.provider.name()).map(drop)
+    }
+
     /// `any_key` (1 byte), the provider's name and its parameters (length, bytes each).
     fn params(&self) -> Vec<u8> {
         let mut params = vec![u8::from(self.any_key)];
@@ -177,6 +192,14 @@ impl CompactionFilterFactory for MetaHive {
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
         repair::repair(faults, sources, &self.repair, &self.shared)
     }
+}
+
+fn other_provider(stored: &str, own: &str) -> Error {
+    let what = format!(
+        "its metadata was made by the provider {stored:?}, and this is {own:?}: open it without, \
+         turn MetaHive off, compact, and turn it on with the other provider"
+    );
+    Error::new(ErrorKind::Unsupported, what)
 }
 
 #[cfg(test)]

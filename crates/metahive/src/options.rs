@@ -15,8 +15,8 @@ use crate::repair::{ErrorHandler, RepairOptions, Replica};
 /// every source that needs nothing from the application.
 ///
 /// `any_key` and the provider are stored with the partition, and fixed: by them a database that is
-/// opened again finds it. Repair options, replica and error handler are not: until the partition is
-/// asked for with them again, repairs do without.
+/// opened again finds it. Repair options, replica and error handler are not: unless the builder gives
+/// them to the partition, repairs do without until it is asked for with them again.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct MetaHiveOptions {
@@ -40,12 +40,14 @@ impl MetaHiveOptions {
         self
     }
 
-    /// Another provider in the place of integrity. Tables of one provider are not opened by
-    /// another.
+    /// Another provider in the place of integrity. One provider does not go on with the tables of
+    /// another: a partition that has such tables is refused as `Unsupported` at once, until it was
+    /// compacted without MetaHive.
     ///
-    /// A database that is opened again does not know the provider's code. An application's
-    /// `HookProvider` gives it: for the filter [`MetaHive::NAME`](crate::MetaHive::NAME) with the
-    /// parameters of a [`MetaHive`](crate::MetaHive) of these options. Without it the partition
+    /// A database that is opened again does not know the provider's code. The builder gives it to
+    /// the partition, or an application's `HookProvider`: for the filter
+    /// [`MetaHive::NAME`](crate::MetaHive::NAME) with the parameters of a
+    /// [`MetaHive`](crate::MetaHive) of these options. Without it the partition
     /// opens plainly, and everything reads as before; tables that are written then hold no
     /// metadata, and compactions drop what they meet of it. A later open with it has
     /// compactions make metadata anew; what the old one said of those entries is gone.

@@ -133,7 +133,9 @@ impl TableSeal {
             other => {
                 let by =
                     other.map_or("a newer version".to_owned(), |s| format!("{:?}", s.provider));
-                let what = format!("a table was sealed by {by}, this is {provider:?}");
+                let what = format!(
+                    "a table was sealed by {by}, this is {provider:?}: compact without MetaHive first"
+                );
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
         }

@@ -161,12 +161,16 @@ impl DbInner {
         if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
             return Ok(());
         }
-        // A filter is to see every table that there is now.
-        let has_filters = !partition.hooks().filters.is_empty();
+        // A filter is to see every table that there is now, and what a filter added that is gone is
+        // to go.
+        let view = partition.view();
+        let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
+        let rewrites_all = has_hidden || !partition.hooks().filters.is_empty();
+        drop(view);
         let goal = RangeGoal {
             range,
             through: self.visible_seq(),
-            rewrite_before: has_filters.then(|| self.numbers.allocate()),
+            rewrite_before: rewrites_all.then(|| self.numbers.allocate()),
         };
         loop {
             self.check_open()?;

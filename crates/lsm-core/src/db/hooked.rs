@@ -13,8 +13,8 @@ use super::DbInner;
 use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    HookProvider, Hooks, PartitionHooks, Rules, StoreContext, ValueStore, ValueStoreFactory,
-    WhenAbsent, guarded_filter, open_store,
+    HookProvider, Hooks, InputTable, PartitionHooks, Rules, StoreContext, ValueStore,
+    ValueStoreFactory, WhenAbsent, guarded_filter, open_store,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
@@ -67,6 +67,9 @@ fn rules_of(records: &[HookRecord]) -> Rules {
 
 /// The hooks of a partition by what the manifest says and what code is at hand. `open` is asked to
 /// open its value store; without it the partition gets none, and misses none.
+///
+/// # Errors
+/// Those of a hook that is at hand and cannot go on with what is stored.
 pub(super) fn resolve(
     partition: &Arc<str>,
     records: &[HookRecord],
@@ -77,9 +80,13 @@ pub(super) fn resolve(
     for HookRecord { kind, name, params, rules } in records {
         let found = match kind {
             HookKind::Filter => {
-                let filter = provider.and_then(|p| p.compaction_filter(name, params));
+                let filter = provider.and_then(|p| p.compaction_filter_of(partition, name, params));
+                let filter = filter.map(|filter| guarded_filter(partition, &filter));
+                if let Some(filter) = &filter {
+                    filter.check_stored(params).map_err(|error| unfit(partition, &error))?;
+                }
                 let found = filter.is_some();
-                hooks.filters.extend(filter.map(|filter| guarded_filter(partition, &filter)));
+                hooks.filters.extend(filter);
                 found
             }
             HookKind::ValueStore => {
@@ -94,6 +101,11 @@ pub(super) fn resolve(
         }
     }
     Ok(hooks)
+}
+
+/// Why a filter cannot go on with what a partition has.
+fn unfit(partition: &str, error: &Error) -> Error {
+    Error::new(error.kind(), format!("partition {partition:?}: {error}"))
 }
 
 /// An error if a hook that the partition cannot do without is missing.
@@ -176,6 +188,7 @@ impl DbInner {
             let name = &partition.name;
             return invalid(format!("partition {name:?}: `any_key` is fixed when it is made"));
         }
+        self.check_tables(&attached, &view).map_err(|error| unfit(&partition.name, &error))?;
         let before = self.enforce(partition, attached)?;
         let options = (*view.version.options).clone();
         let changed = Change::PartitionOptionsChanged { id: partition.id, options, hooks: records };
@@ -189,6 +202,22 @@ impl DbInner {
             (Some(store), Some(factory)) => store.configure(&factory.params()),
             _ => Ok(()),
         }
+    }
+
+    /// Asks the filters whether they can go on with the tables of `view`: one that cannot would fail
+    /// every later compaction.
+    fn check_tables(&self, hooks: &PartitionHooks, view: &ReadView) -> Result<()> {
+        for (_, table) in view.version.tables() {
+            // What cannot be opened is for the compaction that meets it.
+            let Ok(reader) = table.reader(&self.tables) else { continue };
+            let input = InputTable {
+                file: table.meta.file,
+                path: table.path(&self.tables),
+                properties: reader.properties().user.clone(),
+            };
+            hooks.filters.iter().try_for_each(|filter| filter.check_table(&input))?;
+        }
+        Ok(())
     }
 
     /// Gives the partition other hooks, which the caller then makes durable; returns those that it

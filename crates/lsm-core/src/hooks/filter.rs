@@ -93,6 +93,26 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         Vec::new()
     }
 
+    /// Checks whether it can go on where a filter of its name and these stored parameters was: asked
+    /// when a provider answers with it at open.
+    ///
+    /// # Errors
+    /// Those that the open is refused with.
+    fn check_stored(&self, params: &[u8]) -> Result<()> {
+        let _ = params;
+        Ok(())
+    }
+
+    /// Checks whether it can go on with a table: asked of each one when a partition that had other
+    /// hooks gets it.
+    ///
+    /// # Errors
+    /// Those that the change of hooks is refused with.
+    fn check_table(&self, table: &InputTable) -> Result<()> {
+        let _ = table;
+        Ok(())
+    }
+
     /// Returns the rules that the engine enforces.
     fn rules(&self) -> Rules {
         Rules::default()

@@ -118,6 +118,14 @@ impl CompactionFilterFactory for GuardedFilter {
         self.params.clone()
     }
 
+    fn check_stored(&self, params: &[u8]) -> Result<()> {
+        self.who.call("check_stored", || self.filter.check_stored(params))
+    }
+
+    fn check_table(&self, table: &InputTable) -> Result<()> {
+        self.who.call("check_table", || self.filter.check_table(table))
+    }
+
     fn rules(&self) -> Rules {
         self.rules.clone()
     }

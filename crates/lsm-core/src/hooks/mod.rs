@@ -81,6 +81,17 @@ pub trait HookProvider: Send + Sync + 'static {
         params: &[u8],
     ) -> Option<Arc<dyn CompactionFilterFactory>>;
 
+    /// The same for the partition `partition`, where that makes a difference.
+    fn compaction_filter_of(
+        &self,
+        partition: &str,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        let _ = partition;
+        self.compaction_filter(name, params)
+    }
+
     /// The value store `name` with these stored parameters, if this provider has it.
     fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
         let _ = (name, params);

@@ -1,0 +1,145 @@
+//! The part of a MetaHive that is not stored: given to the builder it is there before
+//! the first compaction, and what does not fit to the tables is refused at once.
+
+use lsm_core::hooks::Fault;
+use lsm_core::types::EntryKind;
+use metahive::{ErrorHandler, Replica, Statistics};
+use siltstone::Result;
+
+use super::damage::harm;
+use super::*;
+
+/// A copy of every value.
+struct Copy(Content);
+
+impl Replica for Copy {
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        let value = self.0.get(key).cloned();
+        let found = value.map(|value| OwnedEntry {
+            key: key.to_vec(),
+            seq,
+            kind: EntryKind::Value,
+            value,
+            verified: true,
+        });
+        Ok(found)
+    }
+}
+
+/// Counts what nobody repairs.
+#[derive(Default)]
+struct Heard(Mutex<u64>);
+
+impl ErrorHandler for Heard {
+    fn on_unrepaired(&self, _fault: &Fault, _found: Option<&OwnedEntry>) {
+        *self.0.lock().unwrap() += 1;
+    }
+}
+
+fn options() -> PartitionOptions {
+    tiny().level0_tables(100)
+}
+
+fn statistics() -> MetaHiveOptions {
+    MetaHiveOptions::new().provider(Arc::new(Statistics::default()))
+}
+
+/// A closed database whose partition `p` was filled under these options.
+fn closed(metahive: Option<MetaHiveOptions>) -> (MemFs, Content) {
+    let fs = MemFs::new();
+    let db = builder(Arc::new(fs.clone()), 60).open().unwrap();
+    let options = metahive.into_iter().fold(options(), PartitionOptions::metahive);
+    let p = db.partition_with("p", options).unwrap();
+    let mut model = Content::new();
+    for n in 0..60 {
+        let value = format!("value {n} ").repeat(8);
+        p.put(key_of(n), &value).unwrap();
+        model.insert(key_of(n), value.into_bytes());
+    }
+    db.flush().unwrap();
+    drop(p);
+    db.close().unwrap();
+    (fs, model)
+}
+
+#[test]
+fn replica_and_handler_of_the_builder_are_there_before_the_first_compaction() {
+    for has_replica in [true, false] {
+        let (fs, model) = closed(Some(MetaHiveOptions::default()));
+        let victim = key_of(17);
+        let masks = [0xff; 40];
+        assert_eq!(harm(&fs, &model[&victim], &masks), 1);
+        let heard = Arc::new(Heard::default());
+        let mut given = MetaHiveOptions::new().error_handler(heard.clone());
+        if has_replica {
+            given = given.replica(Arc::new(Copy(model.clone())));
+        }
+        let db = builder(Arc::new(fs), 61).metahive("p", given).open().unwrap();
+        let p = db.partition("p").unwrap();
+        p.compact(..).unwrap();
+        if has_replica {
+            assert_eq!(pairs(p.iter()), model);
+            assert_eq!(*heard.0.lock().unwrap(), 0);
+        } else {
+            assert_eq!(p.get(&victim).unwrap_err().kind(), ErrorKind::Corruption);
+            assert!(*heard.0.lock().unwrap() > 0);
+        }
+    }
+}
+
+fn hidden(p: &Partition) -> u64 {
+    p.walk().unwrap().tables().map(|table| table.meta().hidden).sum()
+}
+
+#[track_caller]
+fn check_refused(refused: siltstone::Error) {
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("integrity") && text.contains("statistics"), "{text}");
+    assert!(text.contains("\"p\""), "{text}");
+}
+
+#[test]
+fn another_provider_over_sealed_tables_is_refused_at_once() {
+    for is_integrity_first in [true, false] {
+        let mut pair = [MetaHiveOptions::default(), statistics()];
+        if !is_integrity_first {
+            pair.reverse();
+        }
+        let [first, other] = pair;
+        let (fs, model) = closed(Some(first.clone()));
+        // At open, by the builder.
+        let open = builder(Arc::new(fs.clone()), 61).metahive("p", other.clone());
+        check_refused(open.open().unwrap_err());
+        // And while it is open.
+        let db = builder(Arc::new(fs.clone()), 62).metahive("p", first.clone()).open().unwrap();
+        check_refused(db.partition_with("p", options().metahive(other.clone())).unwrap_err());
+        let p = db.partition("p").unwrap();
+        p.put("new", "1").unwrap();
+        p.compact(..).unwrap();
+        // Tables that were sealed count, also after the partition has forgotten by whom.
+        let p = db.partition_with("p", options().hooks(Hooks::new())).unwrap();
+        check_refused(db.partition_with("p", options().metahive(other.clone())).unwrap_err());
+        // Without metadata in the tables it is the partition's next provider.
+        p.put("new", "2").unwrap();
+        p.compact(..).unwrap();
+        assert_eq!(hidden(&p), 0);
+        let p = db.partition_with("p", options().metahive(other.clone())).unwrap();
+        p.put("new", "3").unwrap();
+        p.compact(..).unwrap();
+        assert_eq!(hidden(&p), 61);
+        let mut expected = model;
+        expected.insert(b"new".to_vec(), b"3".to_vec());
+        assert_eq!(pairs(p.iter()), expected);
+    }
+}
+
+#[test]
+fn the_builder_turns_nothing_on() {
+    let (fs, model) = closed(None);
+    let open = builder(Arc::new(fs.clone()), 61).metahive("p", MetaHiveOptions::default());
+    let db = open.open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.compact(..).unwrap();
+    assert_eq!((pairs(p.iter()), census(&fs).hidden), (model, 0));
+}
