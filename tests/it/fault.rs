@@ -226,8 +226,8 @@ fn run_faults(variant: &Variant, seed: u64, count: &AtomicU64) -> Result<(), Str
     Ok(())
 }
 
-/// Whether the log makes up for the fault: it makes a shorter segment where the disk has no room
-/// for one of its usual length, and the space behind a closed log goes with its file.
+/// Returns `true` if the log makes up for the fault: it makes a shorter segment where the disk has
+/// no room for one of its usual length, and the space behind a closed log goes with its file.
 fn is_made_up_for(op: &FsOp, rule: &FaultRule) -> bool {
     let no_room = op.kind == OpKind::Preallocate && rule.action == FaultAction::Enospc;
     op.kind == OpKind::Punch || (no_room && !rule.sticky)

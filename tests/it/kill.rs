@@ -28,7 +28,7 @@ fn open(folder: &Path) -> siltstone::Result<Db> {
     Db::builder(folder).options(options).open()
 }
 
-/// What the store shows when nothing may be written, and the names in its folder, which stay.
+/// The content of the store when nothing may be written, and the names in its folder, which stay.
 fn shown_read_only(folder: &Path) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     let names = || OsFs.list(folder, "").unwrap();
     let before = names();

@@ -103,8 +103,8 @@ fn a_load_in_order_is_compressed_as_one_in_any_order() {
     assert!(difference * 10 <= in_order.min(in_any), "{in_order} and {in_any} bytes");
 }
 
-/// What a compaction had kept for a snapshot stayed for good: nothing else was due in the last
-/// level, and not even a compaction of everything looked at it again.
+/// Versions that a compaction had kept for a snapshot stayed for good: nothing else was due in the
+/// last level, and not even a compaction of everything looked at it again.
 #[test]
 fn what_was_kept_for_a_snapshot_goes_some_time_after_its_release() {
     let store = store();

@@ -137,7 +137,7 @@ fn update_and_compare_and_set_treat_absence_as_a_value() {
     assert_eq!(p.update_with("k", synced, |_| nothing).unwrap().seq, db.durable_seq());
 }
 
-/// What comes in between the read and the write is neither lost nor overwritten.
+/// A write between the read and the write is neither lost nor overwritten.
 #[test]
 fn an_update_that_somebody_else_came_before_is_computed_again() {
     let db = stepped(&MemFs::new());
@@ -162,7 +162,8 @@ fn an_update_that_somebody_else_came_before_is_computed_again() {
     }
 }
 
-/// Where the newest operation on a key lies makes no difference to who requires that there is none.
+/// The place of the newest operation on a key makes no difference to who requires that there is
+/// none.
 #[test]
 fn a_requirement_sees_memtables_tables_deletions_and_ingests() {
     let fs = MemFs::new();

@@ -55,7 +55,7 @@ impl SectionBuilder {
         &self.bytes
     }
 
-    /// What is known of each operation from the bytes that it was made of.
+    /// The checksums of each operation, of the bytes that it was made of.
     pub fn sums(&self) -> &[OperationSum] {
         &self.sums
     }

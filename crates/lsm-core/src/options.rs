@@ -50,10 +50,10 @@ pub struct Options {
     /// is sealed and flushed, in bytes. Up to three times as much may wait for its flush before
     /// writes stop. Default 64 MiB, at least 4 KiB.
     pub write_buffer_bytes: u64,
-    /// How long log segments grow, in bytes. A segment is made as long as what was written of late
-    /// asks for, from 256 KiB up to this or to the write buffer, whichever is less; shorter where
-    /// the disk has no room. Default 64 MiB, at least 4 KiB. A larger frame gets a segment of its
-    /// own.
+    /// The greatest length of log segments, in bytes. A segment is made as long as what was written
+    /// of late asks for, from 256 KiB up to this or to the write buffer, whichever is less; shorter
+    /// where the disk has no room. Default 64 MiB, at least 4 KiB. A larger frame gets a segment of
+    /// its own.
     pub wal_segment_bytes: u64,
     /// Log that a reopening may have to replay, in bytes: the memtables that pin the oldest
     /// segments are flushed beyond it. Default 512 MiB, at least two segments.

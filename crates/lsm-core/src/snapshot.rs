@@ -23,7 +23,7 @@ use crate::types::{PartitionId, SeqNo};
 
 #[derive(Default)]
 struct Registered {
-    /// What is known of each sequence number that a living snapshot has; nothing of released ones.
+    /// A record of each sequence number that a living snapshot has; nothing of released ones.
     held: BTreeMap<SeqNo, HeldSeq>,
     /// Partitions with deciding jobs under way, and how many.
     deciding: BTreeMap<PartitionId, (Arc<PartitionState>, usize)>,

@@ -1,9 +1,9 @@
 //! [`Sweep`]: live files, read one after the other within a limit of bytes a second.
 //!
-//! What `Db::verify` and the scrub of a sister crate have in common, whatever they look for in the
-//! files: options, progress, a mark to go on from, and the caller who is told and may stop it. Files
-//! come in the order of their numbers. A number is never used twice and only grows, so a mark stays
-//! a place in that order however many files come and go.
+//! The parts that `Db::verify` and the scrub of a sister crate have in common, whatever they look
+//! for in the files: options, progress, a mark to go on from, and the caller who is told and may
+//! stop it. Files come in the order of their numbers. A number is never used twice and only grows,
+//! so a mark stays a place in that order however many files come and go.
 //!
 //! Invariants:
 //! 1. A file is done as a whole or not at all, so that a run that was stopped and its continuation

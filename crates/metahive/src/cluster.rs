@@ -68,7 +68,7 @@ struct Changed {
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     pub(crate) bytes: Vec<u8>,
-    /// Whether the entry is as it was, so that its old metadata may be carried on.
+    /// `true` if the entry is as it was, so that its old metadata may be carried on.
     pub(crate) is_untouched: bool,
 }
 
@@ -82,11 +82,11 @@ pub(crate) struct Cluster {
     /// Copies of the values, for a provider's check.
     pub(crate) values: Vec<Vec<u8>>,
     pub(crate) made: Vec<Made>,
-    /// Where the next metadata entry is expected to belong.
+    /// The slot to which the next metadata entry is expected to belong.
     expected: usize,
     pub(crate) unjudged: usize,
     pub(crate) survivors: u64,
-    /// Whether a cut was allowed between its entries and their metadata.
+    /// `true` if a cut was allowed between its entries and their metadata.
     pub(crate) is_split: bool,
     /// Bytes that were written before its first survivor, and up to behind its last one.
     pub(crate) start: u64,
@@ -137,7 +137,7 @@ impl Cluster {
         &self.runs[behind - 1]
     }
 
-    /// Where the entry of a slot lies.
+    /// The place of the entry of a slot.
     pub(crate) fn origin(&self, slot: usize) -> Origin {
         let run = self.run_of(slot);
         let steps = u32::try_from(slot - run.first_slot).unwrap_or(u32::MAX);

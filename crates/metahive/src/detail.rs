@@ -1,4 +1,4 @@
-//! What a filter tells the repair of a fault, through [`Fault::detail`].
+//! The message of a filter to the repair of a fault, through [`Fault::detail`].
 //!
 //! Both ends are in this crate and in one process; the bytes are never stored.
 //!
@@ -8,7 +8,7 @@ use lsm_core::codec::{Malformed, Reader, put_bytes, put_u32, put_u64};
 use lsm_core::hooks::Origin;
 use lsm_core::types::FileNo;
 
-/// What is wrong.
+/// The sort of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The entry disagrees with its metadata.
@@ -19,7 +19,7 @@ pub(crate) enum Cause {
     Orphan = 2,
 }
 
-/// Where an entry lies, without what may change between two runs of a job.
+/// The place of an entry, without what may change between two runs of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) file: Option<FileNo>,
@@ -37,7 +37,7 @@ impl From<&Origin> for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Detail {
     pub(crate) cause: Cause,
-    /// Whether the table has metadata for each entry.
+    /// `true` if the table has metadata for each entry.
     pub(crate) is_sealed: bool,
     /// V+, if one was found.
     pub(crate) payload: Option<Vec<u8>>,

@@ -40,13 +40,14 @@ pub struct Explanation {
 pub struct ExplainedVersion {
     /// The version itself, and where it lies.
     pub version: RawVersion,
-    /// Whether its table has metadata for each entry; `None` in a memtable.
+    /// The sealing of its table; `None` in a memtable.
     pub sealing: Option<Sealing>,
     /// Its metadata, if there is some.
     pub metadata: Option<ExplainedMetadata>,
-    /// Whether a flush or a compaction makes metadata that is missing: the partition has MetaHive.
+    /// `true` if a flush or a compaction makes metadata that is missing: the partition has
+    /// MetaHive.
     pub is_sealed_later: bool,
-    /// What is wrong with it or its metadata.
+    /// The fault of it or of its metadata.
     pub fault: Option<EntryFault>,
 }
 
@@ -54,8 +55,8 @@ pub struct ExplainedVersion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExplainedMetadata {
-    /// Where it lies; `None` in the properties of the table, because the table's end comes between
-    /// the two.
+    /// Its place; `None` in the properties of the table, because the table's end comes between the
+    /// two.
     pub at: Option<Origin>,
     /// V+: the sequence number of its entry, and what the provider made.
     pub payload: Vec<u8>,
@@ -64,7 +65,7 @@ pub struct ExplainedMetadata {
 }
 
 impl Explanation {
-    /// Whether a version, its metadata or its block is damaged, or some may not be shown.
+    /// Returns `true` if a version, its metadata or its block is damaged, or some may not be shown.
     pub fn is_damaged(&self) -> bool {
         let mut all = self.versions.iter().chain(&self.orphans);
         let is_damaged = |v: &ExplainedVersion| v.fault.is_some() || !v.version.at.block_verified;
@@ -73,7 +74,7 @@ impl Explanation {
 }
 
 impl ExplainedVersion {
-    /// What its metadata says; `None` if it has none and need not have some, or has another
+    /// The verdict of its metadata; `None` if it has none and need not have some, or has another
     /// provider's.
     pub fn verdict(&self) -> Option<Verdict> {
         match &self.fault {

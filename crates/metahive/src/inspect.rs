@@ -28,7 +28,7 @@ use crate::provider::Integrity;
 use crate::table_seal::TableSeal;
 use crate::verdict::Verdict;
 
-/// Whether a table has metadata for each of its entries.
+/// The part of its entries for which a table has metadata: all, none, or those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sealing {
     /// No: a node without MetaHive wrote it, or it is older than its partition's MetaHive. If the
@@ -49,13 +49,13 @@ pub struct EntryFault {
     pub key: Vec<u8>,
     /// The stored sequence number.
     pub seq: SeqNo,
-    /// What the entry claims to be; for metadata without its entry, a tombstone.
+    /// The kind that the entry claims; for metadata without its entry, a tombstone.
     pub kind: EntryKind,
-    /// Where that lies of which `what` speaks: the entry, or its metadata.
+    /// The place of the thing of which `what` speaks: the entry, or its metadata.
     pub at: Origin,
-    /// What is wrong, in one phrase.
+    /// The fault, in one phrase.
     pub what: String,
-    /// What is damaged. [`Verdict::DataCorrupt`] as well where half of a pair is missing.
+    /// The damaged part. [`Verdict::DataCorrupt`] as well where half of a pair is missing.
     pub verdict: Verdict,
 }
 
@@ -75,11 +75,11 @@ impl fmt::Display for EntryFault {
     }
 }
 
-/// What entries of a partition are verified by.
+/// The provider and the counts by which entries of a partition are verified.
 pub(crate) struct Inspector {
     partition: String,
     shared: Arc<Shared>,
-    /// Whether the partition has MetaHive, so that flushes and compactions make what is missing.
+    /// `true` if the partition has MetaHive, so that flushes and compactions make what is missing.
     pub(crate) has_metahive: bool,
     pub(crate) any_key: bool,
 }
@@ -107,7 +107,7 @@ impl Inspector {
         Ok(Inspector { partition, shared, has_metahive, any_key: rules.any_key })
     }
 
-    /// Whether entries are verified by integrity.
+    /// Returns `true` if entries are verified by integrity.
     pub(crate) fn is_integrity(&self) -> bool {
         self.shared.is_integrity
     }
@@ -120,7 +120,7 @@ impl Inspector {
     /// Begins with a table, or says who sealed it.
     ///
     /// # Errors
-    /// Where the table cannot be opened.
+    /// Those of opening the table.
     pub(crate) fn begin(&self, table: &RawTable) -> Result<Result<Inspection, String>> {
         let file = table.meta().file;
         let input = InputTable { file, path: table.path(), properties: table.properties()?.user };
@@ -147,7 +147,7 @@ impl Inspector {
 
 /// A table under way.
 pub(crate) struct Inspection {
-    /// What the table says of its metadata, if it is sealed.
+    /// The table's seal, if it is sealed.
     pub(crate) seal: Option<TableSeal>,
     any_key: bool,
     filter: HiveFilter,
@@ -165,7 +165,7 @@ impl Inspection {
         self.filter.input(stored(entry), entry.at, &mut self.faults).map(drop)
     }
 
-    /// Whether the filter takes the entry for metadata.
+    /// Returns `true` if the filter takes the entry for metadata.
     pub(crate) fn may_be_metadata(&self, entry: &RawEntry<'_>) -> bool {
         self.filter.may_be_metadata(&stored(entry), entry.at)
     }
@@ -198,7 +198,7 @@ fn stored<'a>(entry: &RawEntry<'a>) -> Entry<'a> {
     Entry { key, seq, stored_seq, kind, value, hidden }
 }
 
-/// What is known of a table in the end.
+/// The findings in a table.
 pub(crate) struct Inspected {
     /// Its entries, metadata not counted.
     pub(crate) entries: u64,

@@ -22,10 +22,10 @@ use crate::provider::{Integrity, MetadataProvider};
 use crate::repair::{self, RepairOptions};
 use crate::table_seal::TableSeal;
 
-/// What the factory and its filters share.
+/// The state that the factory and its filters share.
 pub(crate) struct Shared {
     pub(crate) provider: Arc<dyn MetadataProvider>,
-    /// Whether the provider is [`Integrity`], which the filter does without calling it.
+    /// `true` if the provider is [`Integrity`], which the filter does without calling it.
     pub(crate) is_integrity: bool,
     counts: Mutex<Counts>,
 }
@@ -35,8 +35,8 @@ impl Shared {
         Arc::new(Shared { provider, is_integrity, counts: Mutex::default() })
     }
 
-    /// Whether an entry is good by its metadata, both as they are stored. Of integrity's the second
-    /// copy is not asked as long as the first one agrees.
+    /// Returns `true` if an entry is good by its metadata, both as they are stored. Of integrity's
+    /// the second copy is not asked as long as the first one agrees.
     #[inline]
     pub(crate) fn entry_is_good(&self, entry: &Entry<'_>, metadata: &[u8]) -> bool {
         if !self.is_integrity {
@@ -101,12 +101,12 @@ impl MetaHive {
         &self.shared
     }
 
-    /// How often a verified read reads the device again.
+    /// The number of times that a verified read reads the device again.
     pub(crate) fn retries_max(&self) -> u32 {
         self.repair.retries_max
     }
 
-    /// What the filters did so far.
+    /// The counts of the filters so far.
     pub fn counts(&self) -> Counts {
         *self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,8 +152,8 @@ impl CompactionFilterFactory for MetaHive {
         true
     }
 
-    /// Whether the tables' border certainly comes between a key and its metadata. Our own tables
-    /// can be verified one by one; those of other nodes were cut anywhere.
+    /// Returns `true` if the tables' border certainly comes between a key and its metadata. Our own
+    /// tables can be verified one by one; those of other nodes were cut anywhere.
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
         let same = left_largest.iter().zip(right_smallest).take_while(|(l, r)| l == r).count();
         if same == 0 {

@@ -32,8 +32,8 @@ impl MetaHiveOptions {
         MetaHiveOptions::default()
     }
 
-    /// Whether keys that end in `0x01` are welcome: every key is then stored with a zero byte
-    /// behind it, and metadata cannot be turned off any more. Default: no, and such a key is
+    /// Sets whether keys that end in `0x01` are welcome: every key is then stored with a zero
+    /// byte behind it, and metadata cannot be turned off any more. Default: no, and such a key is
     /// refused. Fixed when the partition is made.
     pub fn any_key(mut self, any_key: bool) -> MetaHiveOptions {
         self.any_key = any_key;
@@ -56,7 +56,7 @@ impl MetaHiveOptions {
         self
     }
 
-    /// How repairs look for the good bytes. Takes the place of replica and error handler, too.
+    /// Sets how repairs look for the good bytes. Takes the place of replica and error handler, too.
     pub fn repair_options(mut self, options: RepairOptions) -> MetaHiveOptions {
         self.repair = options;
         self
@@ -69,7 +69,7 @@ impl MetaHiveOptions {
         self
     }
 
-    /// Who is told of damage that no source repairs. Default: nobody.
+    /// Sets the handler of damage that no source repairs. Default: nobody.
     pub fn error_handler(mut self, handler: Arc<dyn ErrorHandler>) -> MetaHiveOptions {
         self.repair.error_handler = Some(handler);
         self

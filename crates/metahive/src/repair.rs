@@ -160,9 +160,9 @@ impl Ladder<'_> {
         self.elsewhere()
     }
 
-    /// Whether the entry is what was written. Without sound metadata the checksum of where it
-    /// came from decides, except for the table itself when that is sealed: there the metadata
-    /// must be.
+    /// Returns `true` if the entry is what was written. Without sound metadata the checksum of
+    /// where it came from decides, except for the table itself when that is sealed: there the
+    /// metadata must be.
     fn is_good(&self, entry: &OwnedEntry, is_reread: bool) -> bool {
         let Some(payload) = &self.detail.payload else {
             return entry.verified && !(is_reread && self.detail.is_sealed);

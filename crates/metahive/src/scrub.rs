@@ -89,7 +89,8 @@ pub fn scrub(partition: &impl Walkable, options: ScrubOptions<'_>) -> Result<Scr
 /// One call.
 struct ScrubRun<'a> {
     inspector: &'a Inspector,
-    /// What a closed database says of its files may be another process's doing.
+    /// The check before the files of a database are judged: what a closed one says of them may be
+    /// another process's doing.
     check_open: &'a dyn Fn() -> Result<()>,
     sweep: Sweep<'a>,
 }

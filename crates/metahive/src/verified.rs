@@ -42,11 +42,11 @@ use check::{Doubt, EntryCheck};
 pub struct Verified {
     /// The value.
     pub value: Slice,
-    /// Who says so.
+    /// The witness for it.
     pub by: By,
 }
 
-/// What vouches for a value.
+/// The witness for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
     /// Its own metadata, which was compared with it just now.
@@ -179,11 +179,11 @@ fn answer_again(
 struct GetJudge<'a> {
     check: EntryCheck<'a>,
     key: &'a [u8],
-    /// What the reader sees.
+    /// The sequence number up to which the reader sees.
     seq: SeqNo,
-    /// What vouches for the entry that was found.
+    /// The witness for the entry that was found.
     by: By,
-    /// Whether the error that was returned is its own.
+    /// `true` if the error that was returned is its own.
     is_damage: bool,
 }
 

@@ -30,13 +30,13 @@ struct Store {
     snapshots: Vec<(Snapshot, Model)>,
 }
 
-/// What a store is made of.
+/// The parts of a store.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     any_key: bool,
     compression: Compression,
     block_bytes: u32,
-    /// Where the newest tables lie: everything compacted, or in level 0.
+    /// The level of the newest tables: everything compacted, or in level 0.
     is_compacted: bool,
     has_snapshots: bool,
     keys: u64,
@@ -139,7 +139,7 @@ impl Store {
     }
 }
 
-/// What became of the cases of a run.
+/// The outcomes of the cases of a run.
 #[derive(Debug, Default)]
 struct Tally {
     cases: usize,

@@ -17,7 +17,7 @@ const EACH: usize = 120;
 /// A committed transaction: what it read and what it wrote.
 #[derive(Default)]
 struct Committed {
-    /// Where it stands in the order of all.
+    /// Its place in the order of all.
     seq: u64,
     gets: Vec<(usize, String, Option<Slice>)>,
     scans: Vec<Scan>,

@@ -29,7 +29,7 @@ impl Model {
     }
 }
 
-/// What a transaction has read of a partition: from a key to another, both included.
+/// The reads of a transaction in a partition: from a key to another, both included.
 struct Read {
     partition: usize,
     first: String,

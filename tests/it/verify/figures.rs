@@ -30,7 +30,7 @@ fn figures_are_those_of_what_was_read() {
     assert_eq!(lacking.entries, after.entries - gone.entries);
 }
 
-/// What is known of a live table.
+/// The figures of a live table.
 struct LiveTable {
     path: PathBuf,
     bytes: u64,

@@ -12,7 +12,7 @@ use std::ops::{Bound, RangeBounds};
 use crate::types::{KeyRef, SeqNo};
 use crate::version::UserRange;
 
-/// Where an entry lies.
+/// The side of a clip on which an entry lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClipSide {
     /// It is read.
@@ -56,8 +56,8 @@ impl Clip {
         UserRange { start: end(&self.bounds.0), end: end(&self.bounds.1) }
     }
 
-    /// Where an entry lies. Entries are asked for in ascending order, from the start of
-    /// [`Clip::range`].
+    /// The side of the clip on which an entry lies. Entries are asked for in ascending order, from
+    /// the start of [`Clip::range`].
     pub(super) fn place(&self, key: KeyRef<'_>, is_hidden: bool) -> ClipSide {
         if self.last.as_ref().is_some_and(|last| key.user > &last[..]) {
             return ClipSide::Behind;

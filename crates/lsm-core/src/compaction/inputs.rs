@@ -31,7 +31,7 @@ pub(super) enum MergeInput {
     Raw(LevelIter<RawIter>, usize),
     /// The same, block by block as the filter's judges find them.
     Judged(LevelIter<JudgedIter>, usize),
-    /// What repairs put in the place of entries, where it sorts.
+    /// The entries that repairs put in the place of others, where they sort.
     Repaired(Replacements),
 }
 
@@ -197,8 +197,8 @@ pub(super) fn open_inputs(
     Ok(inputs)
 }
 
-/// Whether hidden entries at the end of a table may sort behind the first entry of the next one:
-/// those of an owner that the next one's first key continues.
+/// Returns `true` if hidden entries at the end of a table may sort behind the first entry of the
+/// next one: those of an owner that the next one's first key continues.
 fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
     let first = &right.meta.smallest.user;
     (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
@@ -259,7 +259,7 @@ fn tell_lost(table: &Table, level: usize, error: &Error, findings: &JobFindings)
     });
 }
 
-/// What filters are told of the tables.
+/// The description of the tables for the filters.
 pub(super) fn input_tables<'t>(
     tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
     context: &TableContext,

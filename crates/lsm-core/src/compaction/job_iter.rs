@@ -6,22 +6,22 @@ use crate::types::SeqNo;
 
 /// A cursor over the inputs of a job.
 pub trait JobIter: InternalIter {
-    /// Whether the entry is hidden.
+    /// Returns `true` if the entry is hidden.
     fn is_hidden(&self) -> bool {
         false
     }
 
-    /// What the judge of its block noted of the entry, if there is one.
+    /// The note of the judge of its block on the entry, if there is one.
     fn vouched(&self) -> Option<Vouched<'_>> {
         None
     }
 
-    /// Where the entry lies.
+    /// The place of the entry.
     fn origin(&self) -> Origin {
         Origin::MEMTABLE
     }
 
-    /// Whether a repair put the entry in the place of another.
+    /// Returns `true` if a repair put the entry in the place of another.
     fn is_replacement(&self) -> bool {
         false
     }

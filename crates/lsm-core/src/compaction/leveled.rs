@@ -30,8 +30,8 @@ pub(super) fn level_compression(options: &PartitionOptions, level: usize) -> Com
 pub struct Shape {
     /// The level that level 0 is compacted into.
     pub base: usize,
-    /// How many bytes each level should have at most; 0 for level 0, which counts tables, and no
-    /// bound for the last level.
+    /// The most bytes that each level should have; 0 for level 0, which counts tables, and no bound
+    /// for the last level.
     pub targets: [u64; LEVEL_COUNT],
 }
 
@@ -58,7 +58,7 @@ impl Shape {
         Shape { base: first, targets }
     }
 
-    /// How overdue the compaction of a level is: from 1 on it should run. What running jobs take
+    /// The urgency of the compaction of a level: from 1 on it should run. What running jobs take
     /// away already is not counted.
     pub fn score(&self, version: &PartitionVersion, level: usize, busy: &Busy) -> f64 {
         let tables = version.levels[level].tables();

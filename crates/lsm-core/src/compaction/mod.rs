@@ -49,7 +49,7 @@ pub use survivors::JobOutcome;
 use crate::types::FileNo;
 use crate::version::{SstMeta, Table, UserRange};
 
-/// What a compaction does with its inputs.
+/// The way in which a compaction treats its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Reads them and writes new tables.
@@ -84,7 +84,7 @@ pub struct Compaction {
     pub level_to: usize,
     /// The inputs by level, in the level's order: level 0 newest first, deeper ones by key.
     pub inputs: Vec<(usize, Vec<Arc<Table>>)>,
-    /// Whether bytes are rewritten.
+    /// The way to the output level: by rewriting bytes, or not.
     pub method: Method,
     /// Nothing older lies below or beside for the whole key range of the inputs.
     pub bottom: bool,
@@ -92,7 +92,7 @@ pub struct Compaction {
     pub grandparents: Vec<Arc<Table>>,
     /// Why it was picked.
     pub trigger: Trigger,
-    /// How overdue it is; from 1 on it should run.
+    /// Its urgency; from 1 on it should run.
     pub score: f64,
 }
 
@@ -121,7 +121,7 @@ fn hull<'a>(tables: impl Iterator<Item = &'a Arc<Table>>) -> UserRange<'a> {
         .unwrap_or(UserRange::ALL)
 }
 
-/// What the running jobs of a partition have taken.
+/// The tables and ranges that the running jobs of a partition have taken.
 #[derive(Debug, Default)]
 pub struct Busy {
     files: HashSet<FileNo>,
@@ -129,7 +129,7 @@ pub struct Busy {
     outputs: BTreeMap<FileNo, Claim>,
 }
 
-/// Where a running job may write.
+/// The place into which a running job may write.
 #[derive(Debug)]
 struct Claim {
     level: usize,
@@ -173,18 +173,18 @@ impl Busy {
         self.outputs.remove(&file);
     }
 
-    /// Whether a running job has the table as an input.
+    /// Returns `true` if a running job has the table as an input.
     pub fn has(&self, file: FileNo) -> bool {
         self.files.contains(&file)
     }
 
-    /// Whether no job runs.
+    /// Returns `true` if no job runs.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.outputs.is_empty()
     }
 
-    /// Whether a running job may write into the range of the level.
+    /// Returns `true` if a running job may write into the range of the level.
     fn writes(&self, level: usize, range: UserRange<'_>) -> bool {
         self.outputs.values().any(|claim| {
             claim.level == level && UserRange::new(&claim.start, &claim.end).overlaps(range)
@@ -197,8 +197,8 @@ impl Busy {
     }
 }
 
-/// Where each level's turn is, and which tables an elision cannot help. Kept in memory by the
-/// database for each partition; losing it costs nothing but evenness.
+/// The key at which each level goes on, and the tables that an elision cannot help. Kept in memory
+/// by the database for each partition; losing it costs nothing but evenness.
 #[derive(Debug, Default)]
 pub struct Cursors {
     after: BTreeMap<usize, Box<[u8]>>,

@@ -24,9 +24,9 @@ use crate::version::{Kept, SstMeta, TableContext};
 /// A table says for so many snapshots how many entries it kept for them.
 const KEPT_MAX: usize = 16;
 
-/// Where new tables go.
+/// The place of new tables.
 pub struct TableFactory {
-    /// Where the files lie.
+    /// The file system that holds the files.
     pub fs: Arc<dyn Fs>,
     /// Their folder.
     pub dir: PathBuf,
@@ -34,12 +34,12 @@ pub struct TableFactory {
     pub db_id: DbId,
     /// The term of this writer.
     pub epoch: Epoch,
-    /// Where their numbers come from.
+    /// The source of their numbers.
     pub numbers: Arc<FileNumbers>,
 }
 
 impl TableFactory {
-    /// How tables in that folder are opened, past every cache.
+    /// The way in which tables in that folder are opened, past every cache.
     pub fn context(&self) -> TableContext {
         TableContext {
             fs: self.fs.clone(),
@@ -61,7 +61,7 @@ pub struct Outputs<'a> {
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
     values_only: bool,
-    /// What errors name that no file can be named for.
+    /// The name in errors for which no file can be named.
     folder: PathBuf,
     cut_allowed: bool,
     writer: Option<SstWriter>,
@@ -137,7 +137,7 @@ impl<'a> Outputs<'a> {
         self.folder = folder.to_owned();
     }
 
-    /// Whether values alone may be added.
+    /// Returns `true` if values alone may be added.
     pub(super) fn is_values_only(&self) -> bool {
         self.values_only
     }
@@ -150,12 +150,12 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// How many blocks of the table under way were cut although they must not.
+    /// The number of blocks of the table under way that were cut although they must not.
     pub(super) fn forced_cuts(&self) -> u64 {
         self.writer.as_ref().map_or(0, SstWriter::forced_cuts)
     }
 
-    /// How many blocks of the table under way are finished.
+    /// The number of finished blocks of the table under way.
     pub(super) fn blocks(&self) -> u64 {
         self.writer.as_ref().map_or(0, SstWriter::blocks)
     }

@@ -33,13 +33,13 @@ pub(super) const GRANDPARENT_TABLES_MAX: u64 = 10;
 pub struct Picker<'a> {
     /// The partition.
     pub version: &'a PartitionVersion,
-    /// What running jobs have taken.
+    /// The tables and ranges that running jobs have taken.
     pub busy: &'a Busy,
     /// Whose turn it is.
     pub cursors: &'a Cursors,
     /// The oldest sequence that a reader may still ask for.
     pub oldest_snapshot: SeqNo,
-    /// Whether two neighbouring tables belong in one job: by the left one's largest and the right
+    /// `true` if two neighbouring tables belong in one job: by the left one's largest and the right
     /// one's smallest user key.
     pub joined: &'a dyn Fn(&[u8], &[u8]) -> bool,
     /// Every table with a smaller number is to be rewritten, for filters to see it: none is
@@ -62,12 +62,12 @@ pub enum RangePick {
     Done,
 }
 
-/// Whether a quarter of the table's entries are tombstones.
+/// Returns `true` if a quarter of the table's entries are tombstones.
 fn is_tombstone_heavy(meta: &SstMeta) -> bool {
     meta.tombstones > 0 && meta.tombstones.saturating_mul(4) >= meta.entries
 }
 
-/// Whether half of the table's entries are tombstones.
+/// Returns `true` if half of the table's entries are tombstones.
 fn is_tombstone_laden(meta: &SstMeta) -> bool {
     meta.tombstones > 0 && meta.tombstones.saturating_mul(2) >= meta.entries
 }
@@ -145,7 +145,7 @@ impl Picker<'_> {
         RangePick::Done
     }
 
-    /// How many of the tables, from the first on, make one job.
+    /// The number of tables, from the first on, that make one job.
     fn run_length(&self, tables: &[Arc<Table>]) -> usize {
         let mut room = self.version.options.table_bytes.saturating_mul(GROWN_TABLES_MAX);
         let fitting = tables.iter().take_while(|table| {
@@ -224,16 +224,16 @@ impl Picker<'_> {
         })
     }
 
-    /// Whether a table may become one of `level` without being rewritten: it is compressed as the
-    /// tables of that level are. Of a table of older code that is not known; above level 2 nothing
-    /// was compressed.
+    /// Returns `true` if a table may become one of `level` without being rewritten: it is
+    /// compressed as the tables of that level are. Of a table of older code that is not known;
+    /// above level 2 nothing was compressed.
     fn is_compressed_for(&self, level: usize, level_from: usize, meta: &SstMeta) -> bool {
         let options = &self.version.options;
         let assumed = level_compression(options, level_from);
         level < 2 || meta.compression.unwrap_or(assumed) == options.compression
     }
 
-    /// Whether no level under `level` has tables in the range.
+    /// Returns `true` if no level under `level` has tables in the range.
     fn nothing_below(&self, level: usize, range: UserRange<'_>) -> bool {
         self.version.levels[level + 1..].iter().all(|level| level.overlapping(range).is_empty())
     }

@@ -17,7 +17,7 @@ use crate::limits::LEVEL_COUNT;
 use crate::types::{EntryKind, Gaps, KeyRef, SeqNo};
 use crate::version::{Level, PartitionVersion, Table};
 
-/// What becomes of an entry.
+/// The rules' decision on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
     /// It is written out.
@@ -106,16 +106,16 @@ impl<'a> Survival<'a> {
     }
 }
 
-/// Whether an entry of a user key may lie below a job's output level. Asked with ascending keys:
+/// A look at the levels below a job's output level for entries of a user key. Asked with ascending keys:
 /// each level's cursor only moves forward.
 #[derive(Debug)]
 pub struct KeyBelow {
     levels: Vec<(Level, usize)>,
     /// Tables in no order.
     beside: Vec<Arc<Table>>,
-    /// Where entries are lost: what lay there is below everything.
+    /// The gaps, in which entries are lost: what lay there is below everything.
     gaps: Gaps,
-    /// What the job itself finds lost.
+    /// The losses that the job itself finds.
     findings: Option<JobFindings>,
 }
 
@@ -133,7 +133,7 @@ impl KeyBelow {
         }
     }
 
-    /// Where entries of the partition are lost.
+    /// The gaps in which entries of the partition are lost.
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
     }
@@ -150,7 +150,7 @@ impl KeyBelow {
         KeyBelow { beside, ..KeyBelow::new(version, 0) }
     }
 
-    /// Whether the key may lie below.
+    /// Returns `true` if the key may lie below.
     pub fn may_lie_below(&mut self, user: &[u8]) -> bool {
         let is_lost = self.findings.as_ref().is_some_and(|findings| findings.reach(user));
         if is_lost || (!self.gaps.is_empty() && self.gaps.reach(user)) {

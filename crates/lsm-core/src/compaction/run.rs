@@ -33,7 +33,7 @@ pub struct Merge<'a> {
     tables: Vec<(usize, Vec<Arc<Table>>)>,
     level_from: usize,
     level_to: usize,
-    /// Whether nothing older lies below the whole key range of the inputs.
+    /// `true` if nothing older lies below the whole key range of the inputs.
     bottom: bool,
     /// Sequence numbers are stored relative to this; no entry of the inputs is older.
     base_seq: SeqNo,
@@ -43,17 +43,17 @@ pub struct Merge<'a> {
     compaction: Option<&'a Compaction>,
 }
 
-/// What a run needs beside its merge.
+/// The surroundings of a run: all that it needs beside its merge.
 pub struct RunContext<'a> {
-    /// Where outputs go.
+    /// The maker of the outputs.
     pub factory: &'a TableFactory,
-    /// How inputs are opened.
+    /// The way in which inputs are opened.
     pub tables: &'a Arc<TableContext>,
     /// The partition's filters, its store, and what they have to know.
     pub stages: Stages<'a>,
-    /// Whether to give up.
+    /// `true` if to give up.
     pub should_stop: &'a dyn Fn() -> bool,
-    /// Where judges of blocks may look, if the filter that seals has some.
+    /// The sources of the judges of blocks, if the filter that seals has some.
     pub sources: Option<Arc<dyn JudgeSources>>,
 }
 
@@ -93,9 +93,9 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What a reader sees of `memtables` and `version` within `clip`, one version of each key, as
-    /// values: an export. Filters and outputs are the caller's choice: the filter that seals takes
-    /// part, those that would decide need not.
+    /// The entries that a reader sees of `memtables` and `version` within `clip`, one version of
+    /// each key, as values: an export. Filters and outputs are the caller's choice: the filter that
+    /// seals takes part, those that would decide need not.
     ///
     /// It is a [`JobKind::Compaction`] for the filters, but a partial one.
     pub fn export(
@@ -223,8 +223,8 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Where outputs end. A flush makes one table whatever its size: level 0 receives tables in the
-    /// order of their sequences, and each of them costs every reader a look.
+    /// The rule by which outputs end. A flush makes one table whatever its size: level 0 receives
+    /// tables in the order of their sequences, and each of them costs every reader a look.
     fn split(&self) -> Option<Split> {
         let table_bytes = self.version.options.table_bytes;
         match (self.kind, self.compaction) {

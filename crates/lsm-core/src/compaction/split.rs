@@ -41,8 +41,8 @@ impl Split {
         }
     }
 
-    /// Whether the present output, of `bytes` so far, should end before the user key. Keys ascend.
-    /// If it may not end there (a filter forbids it), ask again at the next key.
+    /// Returns `true` if the present output, of `bytes` so far, should end before the user key.
+    /// Keys ascend. If it may not end there (a filter forbids it), ask again at the next key.
     pub fn ends_before(&mut self, user: &[u8], bytes: u64) -> bool {
         let mut passed = false;
         while let Some(table) = self.grandparents.get(self.at)

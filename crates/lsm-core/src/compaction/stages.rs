@@ -13,7 +13,7 @@ use crate::hooks::{
 };
 use crate::types::SeqNo;
 
-/// What takes the place of faulty entries, by their places: see [`place_of`].
+/// The patches of faulty entries, by their places: see [`place_of`].
 pub type Patches = HashMap<Origin, Patch>;
 
 /// A place without what a patch changes: whether the block verified.
@@ -26,9 +26,9 @@ pub struct Stages<'a> {
     pub(super) hooks: &'a PartitionHooks,
     /// The job's, once they are started.
     pub(super) kind: JobKind,
-    /// What the survival rules respect.
+    /// The snapshots that the survival rules respect.
     pub(super) snapshots: &'a [SeqNo],
-    /// What deciding filters respect: the registered ones alone.
+    /// The snapshots that deciding filters respect: the registered ones alone.
     registered: &'a [SeqNo],
     pub(super) patches: &'a Patches,
     pub(super) inject: Option<&'a Arc<Inject>>,
@@ -97,13 +97,13 @@ impl<'a> Stages<'a> {
         Ok(properties)
     }
 
-    /// Whether a registered snapshot sees the version of a key that lies in [seq, newer).
+    /// Returns `true` if a registered snapshot sees the version of a key that lies in [seq, newer).
     pub(super) fn is_seen(&self, seq: SeqNo, newer: SeqNo) -> bool {
         let at = self.registered.partition_point(|snapshot| *snapshot < seq);
         self.registered.get(at).is_some_and(|snapshot| *snapshot < newer)
     }
 
-    /// What the deciding filters make of an entry; `None` if it stays.
+    /// The decision of the filters on an entry; `None` if it stays.
     pub(super) fn decide(&mut self, entry: Entry<'_>) -> Result<Option<Decision>> {
         let mut replaced: Option<Vec<u8>> = None;
         for filter in &mut self.deciding {

@@ -24,10 +24,10 @@ use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::types::{EntryKind, FileNo, Gap, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::SstMeta;
 
-/// How often a running job looks whether it should stop, in entries.
+/// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
 
-/// What a job made.
+/// The outcome of a job.
 pub enum JobOutcome {
     /// Finished tables.
     Done {
@@ -37,9 +37,9 @@ pub enum JobOutcome {
         values: JobValues,
         /// Damage that was mended on the way, and by what.
         mended: Vec<(Fault, String)>,
-        /// What is damaged beyond repair, and is in no table.
+        /// The entries that are damaged beyond repair, and in no table.
         lost: Vec<Fault>,
-        /// Where that stood.
+        /// The gaps that they leave.
         gaps: Vec<Gap>,
     },
     /// Damaged entries; nothing was written.
@@ -67,7 +67,8 @@ struct Writing<'a, 'o> {
     outputs: Outputs<'o>,
     /// Found by the filter that seals.
     faults: Faults,
-    /// What did not fit here, if anything: without a fault of the filter, why the job fails.
+    /// The error of an entry that did not fit, if there was one: without a fault of the filter, why
+    /// the job fails.
     misfit: Option<Error>,
     values: JobValues,
     /// The blocks whose damage was noted.
@@ -77,7 +78,7 @@ struct Writing<'a, 'o> {
     last_value: Vec<u8>,
     /// The key written last.
     written: Option<InternalKey>,
-    /// Where entries of the partition are lost.
+    /// The gaps in which entries of the partition are lost.
     gaps: Gaps,
 }
 
@@ -248,7 +249,7 @@ impl Writing<'_, '_> {
         Ok(())
     }
 
-    /// Whether the entry is older than a loss that was accepted: it is never seen again.
+    /// Returns `true` if the entry is older than a loss that was accepted: it is never seen again.
     #[cold]
     fn is_given_up(&self, entry: Entry<'_>) -> bool {
         self.gaps.judge(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
@@ -259,9 +260,9 @@ impl Writing<'_, '_> {
         self.misfit(Error::corruption(self.outputs.dir(), None, what).at_key(entry.key))
     }
 
-    /// What is wrong with an entry: an error. A filter that seals reads on, because it may know of
-    /// the damaged entry that made this one seem wrong: a key that has grown puts all that follow
-    /// it out of order.
+    /// Notes the error of an entry that does not fit, or returns it. A filter that seals reads on,
+    /// because it may know of the damaged entry that made this one seem wrong: a key that has grown
+    /// puts all that follow it out of order.
     fn misfit(&mut self, error: Error) -> Result<()> {
         if self.stages.sealing.is_none() {
             return Err(error);
@@ -451,8 +452,8 @@ impl Writing<'_, '_> {
     }
 }
 
-/// Whether a merge may come upon the entry. Inputs that verify block by block are not trusted
-/// further than that: they may have been written from damaged memory.
+/// Returns `true` if a merge may come upon the entry. Inputs that verify block by block are not
+/// trusted further than that: they may have been written from damaged memory.
 #[inline]
 pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
     let len = key.user.len();

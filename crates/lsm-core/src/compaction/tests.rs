@@ -29,7 +29,7 @@ fn print(job: &Compaction) -> String {
     text
 }
 
-/// What the picker does with the drawing, job after job with none of them done.
+/// Checks the picks from the drawing, job after job with none of them done.
 fn check(drawing: &str, expected: &[&str]) {
     let version = draw(drawing);
     let (mut busy, mut cursors) = (Busy::default(), Cursors::default());

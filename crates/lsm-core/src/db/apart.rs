@@ -6,7 +6,7 @@ use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::types::EntryKind;
 
-/// What a handle counts for where memory and merges are concerned, in bytes.
+/// The size for which a handle counts where memory and merges are concerned, in bytes.
 pub(super) const HANDLE_BYTES: u64 = 80;
 
 fn is_stored_apart(partition: &PartitionState, len: u64) -> bool {

@@ -1,8 +1,8 @@
 //! [`Background`]: who does background work, and when; threads in production, single steps in tests.
 //!
-//! A thread looks for work when it is told that there may be some, and goes on until there is none.
-//! What the work is, its [`Worker`] knows: `flush.rs`, `compaction.rs`, the log. None of it needs a
-//! foreground write to make progress.
+//! A thread looks for work when it is told that there may be some, and goes on until there is
+//! none. What the work is, its [`Worker`] knows: `flush.rs`, `compaction.rs`, the log. None of it
+//! needs a foreground write to make progress.
 //!
 //! Invariants:
 //! 1. Threads have names and are joined by [`Background::stop`].
@@ -29,7 +29,7 @@ const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
 /// Tables that kept entries for snapshots are looked at again this often.
 const LOOK_FOR_RELEASES: Duration = Duration::from_secs(1);
 
-/// Who does background work.
+/// The threads that do background work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackgroundMode {
     /// Threads of the database.
@@ -67,13 +67,13 @@ pub(super) trait Worker: Send + Sync {
     /// As [`Worker::remove_obsolete`], once nobody else is at it.
     fn finish_removing(&self) -> Result<()>;
 
-    /// Whether something obsolete waits for its last holder.
+    /// Returns `true` if something obsolete waits for its last holder.
     fn holds_obsolete(&self) -> bool;
 
-    /// Whether tables may become due because snapshots are released, which tells nobody.
+    /// Returns `true` if tables may become due because snapshots are released, which tells nobody.
     fn waits_for_release(&self) -> bool;
 
-    /// Whether there is something to flush or to compact.
+    /// Returns `true` if there is something to flush or to compact.
     fn has_work(&self) -> bool;
 
     /// Has writers that wait look again.
@@ -88,7 +88,7 @@ enum Task {
 }
 
 impl Task {
-    /// What fails if it does.
+    /// The work that fails if it does.
     fn reason(self) -> Reason {
         match self {
             Task::Flush => Reason::Flush,
@@ -149,7 +149,7 @@ impl Background {
         self.schedule.lock().failure_of(work)
     }
 
-    /// What fails at present.
+    /// The failures at present.
     pub(super) fn failures(&self) -> Vec<BackgroundFailure> {
         self.schedule.lock().failures(self.now())
     }
@@ -170,7 +170,7 @@ impl Background {
         self.changed.notify_all();
     }
 
-    /// Whether running jobs should give up.
+    /// Returns `true` if running jobs should give up.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }

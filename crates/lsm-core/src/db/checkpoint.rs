@@ -190,7 +190,7 @@ pub(super) fn is_not_found(error: &Error) -> bool {
     error.io_source().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
 }
 
-/// How a file came to its second name.
+/// The way in which a file came to its second name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placed {
     /// The same bytes under two names.

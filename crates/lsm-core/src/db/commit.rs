@@ -42,7 +42,7 @@ use crate::wal::Lsn;
 /// Frames of followers beyond this many bytes wait for the next group.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
-/// What a commit returns: a token for reading one's own writes elsewhere.
+/// The result of a commit: a token for reading one's own writes elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Commit {
     /// The last sequence number of the batch.
@@ -51,7 +51,7 @@ pub struct Commit {
     pub epoch: Epoch,
 }
 
-/// What the commit path asks of the database around it.
+/// The demands of the commit path on the database around it.
 pub(super) trait CommitHost: LogHost {
     /// The term of this writer.
     fn epoch(&self) -> Epoch;
@@ -67,7 +67,7 @@ pub(super) trait CommitHost: LogHost {
 /// A batch that is visible.
 pub(super) struct Committed {
     pub(super) commit: Commit,
-    /// What became of the sync, if it asked for one.
+    /// The outcome of the sync, if it asked for one.
     pub(super) synced: Result<()>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Committed {
 #[derive(Clone, Debug)]
 pub(super) enum Refusal {
     Failed(Error),
-    /// Whether its requirements hold is not known in memory.
+    /// Memory alone does not tell whether its requirements hold.
     Unproven,
 }
 
@@ -98,7 +98,7 @@ impl From<Error> for Refusal {
 /// A batch that is visible, and how far the log must be durable for it.
 type Visible = (Commit, Lsn);
 
-/// How far a batch of a group has come.
+/// The progress of a batch of a group.
 enum MemberState {
     /// It is invisible and stays so.
     Refused(Refusal),
@@ -122,7 +122,7 @@ impl Member<'_> {
         matches!(self.state, MemberState::Refused(_))
     }
 
-    /// What it is answered, in a group behind which the log ends at `end`.
+    /// The answer to it, in a group behind which the log ends at `end`.
     fn outcome(&self, epoch: Epoch, end: Lsn) -> Result<Visible, Refusal> {
         if let MemberState::Refused(refusal) = &self.state {
             return Err(refusal.clone());
@@ -164,7 +164,7 @@ impl Request {
     }
 }
 
-/// What a batch does that comes to the queue. A leader allocates nothing for it.
+/// The role of a batch that comes to the queue. A leader allocates nothing for it.
 enum Turn {
     Lead(Prepared),
     Follow(Arc<Request>),

@@ -41,7 +41,7 @@ impl JobsHost for DbInner {
     }
 }
 
-/// What installing a compaction changes: its inputs leave, its outputs come.
+/// The changes that install a compaction: its inputs leave, its outputs come.
 fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta]) -> Vec<Change> {
     let removed = compaction.tables().map(|(level, table)| Change::TableRemoved {
         partition,
@@ -190,7 +190,7 @@ impl DbInner {
         }
     }
 
-    /// Whether there is something to flush, to compact or to remove.
+    /// Returns `true` if there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
         self.is_log_failed() || self.jobs.has_work(self)
     }

@@ -1,4 +1,4 @@
-//! What a new epoch begins with: [`World`], and [`Tables`], made of what the log held.
+//! The beginnings of an epoch: [`World`], and [`Tables`], made of what the log held.
 //!
 //! Used by `recovery.rs`, which knows the order of the steps. Nothing of this file names a manifest.
 
@@ -20,7 +20,7 @@ use crate::version::{Change, DbVersion, VersionEdit, apply};
 /// The values that the log names, by partition.
 pub(super) type AddedValues = BTreeMap<PartitionId, Vec<AddedValue>>;
 
-/// What an epoch begins with.
+/// The parts that an epoch begins with.
 pub(super) struct World {
     pub(super) fs: Arc<dyn Fs>,
     pub(super) dir: PathBuf,
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// What the value store of a partition is opened with.
+    /// The context in which the value store of a partition is opened.
     pub(super) fn store_context(&self, partition: PartitionId, name: &Arc<str>) -> StoreContext {
         StoreContext {
             partition,
@@ -79,8 +79,8 @@ pub(super) fn store_sections(
 /// removed: a disk that is too full for a new epoch is not filled any further by trying.
 pub(super) struct Tables<'a> {
     factory: &'a TableFactory,
-    /// What the manifest says, and what was written since: a tombstone may go only if neither
-    /// holds anything that it deletes.
+    /// The version of the manifest and of all that was written since: a tombstone may go only if
+    /// neither holds anything that it deletes.
     version: DbVersion,
     pub(super) changes: Vec<Change>,
     /// The values that their handles point to.

@@ -1,4 +1,4 @@
-//! What a failure of the storage, or of a hook, means, and how the store goes on: one table.
+//! The meaning of a failure of the storage or of a hook, and how the store goes on: one table.
 //!
 //! [`rule`] says it for each reason (what was being done) and class (how it failed). Background
 //! work keeps its last failure with its rule, for [`Health`](super::Health) and listeners. Nothing
@@ -28,7 +28,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind};
 use crate::fs::names::{FileKind, FileName};
 
-/// What was being done.
+/// The work that was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -51,7 +51,7 @@ pub enum Reason {
     Read,
 }
 
-/// How it failed.
+/// The class of the failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -68,7 +68,7 @@ pub enum Class {
     Hook,
 }
 
-/// What it means for writers. Readers go on in every case.
+/// The consequence for writers. Readers go on in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -82,7 +82,7 @@ pub enum Severity {
     ReadOnly,
 }
 
-/// How the store goes on.
+/// The way in which the store goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -91,7 +91,7 @@ pub enum Resume {
     NextCall,
     /// Background work tries again by itself, with new files.
     Retry,
-    /// What is in memory is written to new files and the log begun anew, tried again until it
+    /// All that is in memory is written to new files and the log begun anew, tried again until it
     /// works.
     Rewrite,
     /// The damaged table is left alone until the next open; everything else goes on.
@@ -101,9 +101,9 @@ pub enum Resume {
 /// A cell of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// What it means for writers.
+    /// The consequence for writers.
     pub severity: Severity,
-    /// How the store goes on.
+    /// The way in which the store goes on.
     pub resume: Resume,
 }
 
@@ -163,13 +163,13 @@ pub fn rule(reason: Reason, class: Class) -> Option<Rule> {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct BackgroundFailure {
-    /// What was being done.
+    /// The work that was being done.
     pub reason: Reason,
-    /// How it failed.
+    /// The class of the failure.
     pub class: Class,
-    /// What it means for writers.
+    /// The consequence for writers.
     pub severity: Severity,
-    /// How the store goes on.
+    /// The way in which the store goes on.
     pub resume: Resume,
     /// The last error.
     pub error: Error,
@@ -229,7 +229,7 @@ impl Failing {
         }
     }
 
-    /// How long to wait before the next attempt: twice as long after each.
+    /// The delay before the next attempt: twice as long after each.
     pub(super) fn delay(&self) -> Duration {
         RETRY_MIN.saturating_mul(1 << (self.attempts - 1).min(10)).min(RETRY_MAX)
     }
@@ -254,7 +254,7 @@ impl Failing {
     }
 }
 
-/// What failed while `work` was to be done: the file that the error names tells.
+/// The work that failed while `work` was to be done: the file that the error names tells.
 fn reason_of(work: Reason, error: &Error) -> Reason {
     let name = error.path().and_then(|path| FileName::parse(path.file_name()?.to_str()?));
     match name.map(|name| name.kind) {

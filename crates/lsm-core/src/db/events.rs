@@ -31,7 +31,7 @@ thread_local! {
     static IN_LISTENER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is running a listener.
+/// Returns `true` if this thread is running a listener.
 pub(super) fn in_listener() -> bool {
     IN_LISTENER.get()
 }

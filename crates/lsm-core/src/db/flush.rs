@@ -26,7 +26,7 @@ use crate::snapshot::DecidingJob;
 use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::Change;
 
-/// What a flush does with log segments that nothing needs any more.
+/// The treatment of log segments that nothing needs any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OldLog {
     /// Lets them go. Takes the commit path's lock.
@@ -48,7 +48,7 @@ pub(super) struct FlushedTables {
 }
 
 impl FlushedTables {
-    /// What installing them changes.
+    /// The changes that install them.
     pub(super) fn changes(&self, partition: PartitionId) -> Vec<Change> {
         let tables = self.made.tables.iter().cloned();
         let added = tables.map(|meta| Change::TableAdded { partition, level: 0, meta });
@@ -266,7 +266,8 @@ impl DbInner {
     }
 }
 
-/// Whether a living partition has a memtable that is not flushed, `through` or an older one.
+/// Returns `true` if a living partition has a memtable that is not flushed, `through` or an older
+/// one.
 fn is_unflushed(partition: &PartitionState, through: MemtableId) -> bool {
     !partition.is_dropped() && partition.view().sealed.iter().any(|memtable| memtable.id <= through)
 }

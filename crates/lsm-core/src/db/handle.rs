@@ -209,7 +209,7 @@ impl Db {
     /// are not flushed; the next open replays them. Every other handle refuses from then on.
     ///
     /// # Errors
-    /// What dropping the handles could not tell.
+    /// Those that dropping the handles could not tell.
     pub fn close(self) -> Result<()> {
         let closed = self.inner().close();
         self.inner().deliver();
@@ -302,7 +302,7 @@ impl Partition {
         Range::new(bounds, self.reader(None))
     }
 
-    /// What a scan needs: the present view and a sequence number, or the error that says why
+    /// The needs of a scan: the present view and a sequence number, or the error that says why
     /// there is none.
     pub(super) fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
         let Observation { view, seq } = self.observe(snapshot)?;

@@ -17,7 +17,7 @@ use crate::types::Gap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Gauge {
-    /// What it is now.
+    /// The present value.
     pub value: u64,
     /// Above this, writers are slowed down, or work is begun.
     pub soft: u64,
@@ -26,7 +26,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// How much is left before the hard limit.
+    /// The distance to the hard limit.
     pub fn left(&self) -> u64 {
         self.hard.saturating_sub(self.value)
     }
@@ -45,15 +45,15 @@ impl fmt::Display for Gauge {
 pub struct StallHealth {
     /// Its name.
     pub partition: String,
-    /// What holds them back most.
+    /// The strongest reason.
     pub reason: &'static str,
-    /// How much, in thousandths: 1000 is stopped.
+    /// The strength, in thousandths: 1000 is stopped.
     pub pressure_permille: u32,
     /// For how long.
     pub since: Duration,
 }
 
-/// How far a partition is from its limits.
+/// The distance of a partition from its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -91,7 +91,7 @@ pub struct Health {
     pub sealed_memtable_bytes: Gauge,
     /// Bytes of the log that memtables pin; beyond the limit they are flushed.
     pub wal_bytes: Gauge,
-    /// How long ago the oldest snapshot was taken.
+    /// The age of the oldest snapshot.
     pub oldest_snapshot: Option<Duration>,
     /// Bytes of obsolete tables that readers hold.
     pub pinned_obsolete_bytes: u64,
@@ -101,7 +101,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Whether writes are taken at full speed, no background work fails and nothing is lost.
+    /// Returns `true` if writes are taken at full speed, no background work fails and nothing is
+    /// lost.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.stalls.is_empty()

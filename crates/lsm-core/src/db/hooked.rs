@@ -22,7 +22,7 @@ use crate::read::Source;
 use crate::types::PartitionId;
 use crate::version::{Change, HookKind, HookRecord};
 
-/// How many keys an error names.
+/// The most keys that an error names.
 const KEYS_NAMED: usize = 5;
 
 /// Opens the value store of a partition.
@@ -53,7 +53,7 @@ pub(super) fn records_of(hooks: &Hooks) -> Result<Vec<HookRecord>> {
     Ok(records)
 }
 
-/// What all records together enforce.
+/// The rules that all records together enforce.
 fn rules_of(records: &[HookRecord]) -> Rules {
     let mut rules = Rules::default();
     for record in records {

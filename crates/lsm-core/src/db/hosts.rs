@@ -1,5 +1,5 @@
-//! Where the parts of the database meet: what the log, the commit path and the stall ask of
-//! the others.
+//! The meeting point of the parts of the database: what the log, the commit path and the stall ask
+//! of the others.
 //!
 //! Each part knows the rest only through a small trait that stands beside it; here is what these
 //! traits come to in an open database. Nothing else may implement them outside of tests.
@@ -198,7 +198,7 @@ impl DbInner {
         self.commit.publish(writer);
     }
 
-    /// Whether a sync of the log failed, and the log was not begun anew since.
+    /// Returns `true` if a sync of the log failed, and the log was not begun anew since.
     pub(super) fn is_log_failed(&self) -> bool {
         self.log.failure().is_some()
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::hooks::Inject;
 
-/// Where an encoded section is in memory.
+/// The place of an encoded section in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InMemory {
     /// Copied from the caller, not yet summed for the log.

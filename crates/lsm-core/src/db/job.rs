@@ -31,12 +31,12 @@ use crate::version::{Change, SstMeta, Table};
 /// Runs of a job over its repaired entries; one that still finds new faults then is given up.
 const REPAIR_ROUNDS: usize = 8;
 
-/// What a job made: durable, and installed by nobody yet.
+/// The tables of a job: durable, and installed by nobody yet.
 pub(super) struct JobTables {
     pub(super) tables: Vec<SstMeta>,
     /// The effect on the values of the partition's store.
     pub(super) values: JobValues,
-    /// Where entries of the inputs are lost; to be installed with the tables.
+    /// The gaps in which entries of the inputs are lost; to be installed with the tables.
     pub(super) gaps: Vec<Gap>,
 }
 
@@ -47,7 +47,7 @@ impl JobTables {
     }
 }
 
-/// What becomes of a partition in one edit.
+/// The change of a partition in one edit.
 pub(super) struct Installation<'a> {
     pub(super) changes: Vec<Change>,
     /// Memtables through this one leave the view.
@@ -75,7 +75,7 @@ pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
 }
 
 impl DbInner {
-    /// Where the tables of flushes and compactions go.
+    /// The maker of the tables of flushes and compactions.
     pub(super) fn factory(&self) -> TableFactory {
         TableFactory {
             fs: self.fs.clone(),
@@ -86,8 +86,8 @@ impl DbInner {
         }
     }
 
-    /// What a job over `partition` starting now respects. While the second part lives, snapshots
-    /// keep the partition's view, if its filters decide.
+    /// The snapshots that a job over `partition` respects if it starts now. While the second part
+    /// lives, snapshots keep the partition's view, if its filters decide.
     pub(super) fn snapshots_for(
         &self,
         partition: &Arc<PartitionState>,

@@ -27,7 +27,8 @@ use crate::partition::PartitionState;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, UserRange};
 
-/// What [`Jobs`] asks the database. Called under its lock: answers take no lock above that.
+/// The questions of [`Jobs`] to the database. Called under its lock: answers take no lock above
+/// that.
 pub(super) trait JobsHost {
     /// The partitions that exist.
     fn partitions(&self) -> Vec<Arc<PartitionState>>;
@@ -57,12 +58,12 @@ pub(super) struct Jobs {
     /// path's lock. Partitions whose last flush failed.
     flushing: Mutex<BTreeSet<PartitionId>>,
     claims: Mutex<HashMap<PartitionId, Claims>>,
-    /// Whether some table keeps entries for snapshots, as far as the last pick saw: somebody looks
-    /// again from time to time. Relaxed: it is a hint.
+    /// `true` if some table keeps entries for snapshots, as far as the last pick saw: somebody
+    /// looks again from time to time. Relaxed: it is a hint.
     keeps_for_snapshots: AtomicBool,
 }
 
-/// What the compactions of one partition have taken.
+/// The claims of the compactions of one partition.
 #[derive(Default)]
 struct Claims {
     busy: Busy,
@@ -73,13 +74,13 @@ struct Claims {
     failure: Option<Error>,
     /// Why some tables stay claimed.
     damage: Option<Error>,
-    /// Whether a table keeps entries for snapshots, held or released.
+    /// `true` if a table keeps entries for snapshots, held or released.
     keeps_for_snapshots: bool,
     /// Since when much of a table could go.
     released_since: HashMap<FileNo, Duration>,
 }
 
-/// What a pick has to know of the moment.
+/// The moment of a pick.
 struct PickContext {
     oldest_snapshot: SeqNo,
     held: Vec<SeqNo>,
@@ -100,7 +101,7 @@ impl PickContext {
 pub(super) struct Claimed {
     pub(super) partition: Arc<PartitionState>,
     pub(super) compaction: Compaction,
-    /// What it was picked from.
+    /// The version that it was picked from.
     pub(super) version: Arc<PartitionVersion>,
 }
 
@@ -108,7 +109,7 @@ pub(super) struct Claimed {
 pub(super) enum RangeStep {
     /// This compaction.
     Run(Claimed),
-    /// What runs is in the way; ask again when it is done.
+    /// A running job is in the way; ask again when it is done.
     Wait,
     /// The range lies in the last level.
     Done,
@@ -120,7 +121,7 @@ pub(super) enum RangeStep {
 #[derive(Clone, Copy)]
 pub(super) struct RangeGoal<'a> {
     pub(super) range: UserRange<'a>,
-    /// What is flushed behind this sequence is not waited for.
+    /// The last sequence that is waited for.
     pub(super) through: SeqNo,
     /// Every table with a smaller number is to be rewritten.
     pub(super) rewrite_before: Option<FileNo>,
@@ -268,7 +269,7 @@ impl Jobs {
         tables.iter().for_each(|meta| claim.busy.unreserve(meta.file));
     }
 
-    /// Whether something runs, or could be picked.
+    /// Returns `true` if something runs, or could be picked.
     pub(super) fn has_work(&self, host: &impl JobsHost) -> bool {
         let mut claims = self.claims.lock();
         let moment = PickContext::of(host);
@@ -281,12 +282,12 @@ impl Jobs {
         })
     }
 
-    /// Whether a table may become due without any call, because snapshots are released.
+    /// Returns `true` if a table may become due without any call, because snapshots are released.
     pub(super) fn keeps_for_snapshots(&self) -> bool {
         self.keeps_for_snapshots.load(Ordering::Relaxed)
     }
 
-    /// Whether a compaction or an ingest is under way.
+    /// Returns `true` if a compaction or an ingest is under way.
     pub(super) fn is_running(&self) -> bool {
         self.claims.lock().values().any(|claim| claim.running > 0)
     }

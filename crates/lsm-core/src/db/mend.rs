@@ -19,7 +19,7 @@ use crate::memtable::{DamagedEntry, Memtable, TrueEntry};
 use crate::partition::ReadView;
 use crate::types::Trailer;
 
-/// What a damaged entry is replaced by, and what is told of it.
+/// The replacement of a damaged entry, and what is told of it.
 struct Mend {
     entry: TrueEntry,
     event: Event,

@@ -35,7 +35,7 @@ struct DroppedValues {
     edit: u64,
     partition: PartitionId,
     store: Arc<dyn ValueStore>,
-    /// What the edit says of them, until the store has taken it in.
+    /// The edit's record of them, until the store has taken it in.
     section: Option<Arc<[u8]>>,
     /// The versions before the edit, of which somebody may read them.
     before: Vec<Weak<PartitionVersion>>,
@@ -118,7 +118,7 @@ impl ObsoleteFiles {
         self.waiting.lock().extend(names.map(|name| (name, Weak::new())));
     }
 
-    /// Whether files wait for somebody to let go of them.
+    /// Returns `true` if files wait for somebody to let go of them.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty() && self.values.lock().is_empty()
     }

@@ -1,6 +1,6 @@
 //! The builder: from options and a folder to a running database.
 //!
-//! What lies in the folder, and making a new epoch of it, is `recovery.rs`.
+//! Finding what lies in the folder, and making a new epoch of it, is `recovery.rs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,12 +94,12 @@ impl Builder {
         self
     }
 
-    /// Whether nothing is written: no folder, no file, no recovery. Default: `false`.
+    /// Sets whether nothing is written: no folder, no file, no recovery. Default: `false`.
     ///
-    /// What the log holds is replayed into memory, four times [`Options::write_buffer_bytes`] at
-    /// most. Writes, and all that would write to the folder, are [`ErrorKind::ReadOnly`]. Several
-    /// may read at once, and no writer opens the database meanwhile; where the file `LOCK` is
-    /// missing or may not be opened, nobody is kept out.
+    /// The content of the log is replayed into memory, four times [`Options::write_buffer_bytes`]
+    /// at most. Writes, and all that would write to the folder, are [`ErrorKind::ReadOnly`].
+    /// Several may read at once, and no writer opens the database meanwhile; where the file `LOCK`
+    /// is missing or may not be opened, nobody is kept out.
     pub fn read_only(mut self, is_read_only: bool) -> Builder {
         self.is_read_only = is_read_only;
         self
@@ -117,7 +117,7 @@ impl Builder {
         self
     }
 
-    /// Who does background work. Default: threads.
+    /// Sets the threads that do background work. Default: threads.
     pub fn background(mut self, mode: BackgroundMode) -> Builder {
         self.mode = mode;
         self
@@ -130,7 +130,7 @@ impl Builder {
         self
     }
 
-    /// Where the code of the hooks is that partitions name. Default: none.
+    /// Sets the provider of the hooks that partitions name. Default: none.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
         self.hooks = Some(provider);
         self

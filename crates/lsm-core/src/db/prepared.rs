@@ -18,14 +18,14 @@ pub(super) struct PreparedSection {
     pub(super) operations: u32,
     pub(super) checksum: u64,
     pub(super) bytes: Arc<[u8]>,
-    /// What the memtable is given, if a test wants other bytes there.
+    /// The bytes that the memtable is given, if a test wants others there.
     pub(super) injected: Option<Arc<[u8]>>,
     pub(super) sums: OperationSums,
     /// The rules that the keys were checked against.
     pub(super) rules_epoch: u32,
 }
 
-/// What is known of each operation of a section from the caller's own bytes. The usual section has
+/// The checksums of each operation of a section, of the caller's own bytes. The usual section has
 /// one, and allocates no list for it.
 #[derive(Clone)]
 pub(super) enum OperationSums {
@@ -116,7 +116,7 @@ impl Prepared {
         self.sections().iter().map(|section| section.bytes.len()).sum()
     }
 
-    /// What its frame holds.
+    /// The sections of its frame.
     pub(super) fn frame(&self) -> FrameSections<'_> {
         match &self.sections {
             Sections::One(section) => FrameSections::One([section.as_section()]),

@@ -53,16 +53,16 @@ type NamedHandle = (PartitionId, Vec<u8>);
 /// The hooks of each partition.
 pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
 
-/// What an open database begins with.
+/// The parts that an open database begins with.
 pub(super) struct Begun {
     pub(super) versions: VersionSet,
     /// The newest sequence number that was used.
     pub(super) last_seq: SeqNo,
-    /// What the log held and no table does: empty where a new epoch was begun.
+    /// The operations that the log held and no table does: empty where a new epoch was begun.
     pub(super) memtables: BTreeMap<PartitionId, Arc<Memtable>>,
 }
 
-/// What lies in the folder before this epoch.
+/// The content of the folder before this epoch.
 pub(super) struct Opening {
     /// Names in the folder that are ours.
     names: Vec<FileName>,
@@ -269,9 +269,9 @@ impl Opening {
         Ok(sources)
     }
 
-    /// Where the log must be cut because a value is missing that a handle points to. Asked of the
-    /// frames that are not attested durable alone: what those before them point to was durable too,
-    /// and if it is damaged, its key reads so and the log goes on.
+    /// The place at which the log must be cut because a value is missing that a handle points to.
+    /// Asked of the frames that are not attested durable alone: what those before them point to was
+    /// durable too, and if it is damaged, its key reads so and the log goes on.
     fn handle_cut(&self, files: &LogFiles<'_>, hooks: &HooksOf) -> Result<Option<LogPlace>> {
         let store =
             |(id, hooks): (&PartitionId, &PartitionHooks)| Some((*id, hooks.store.clone()?));
@@ -301,7 +301,7 @@ impl Opening {
         Ok(None)
     }
 
-    /// What is known of the log before it is read.
+    /// The facts that are known of the log before it is read.
     fn log_reading(&self) -> LogReaderOptions {
         let mut reading = LogReaderOptions::new(self.version.db_id);
         if let Some(recovered) = &self.recovered {
@@ -408,8 +408,8 @@ impl Opening {
         Ok(())
     }
 
-    /// What a flush of a logged partition covered was durable in the log first, so a log that
-    /// ends before it lost its end: the state would be no prefix of the commit order.
+    /// Everything that a flush of a logged partition covered was durable in the log first, so a log
+    /// that ends before it lost its end: the state would be no prefix of the commit order.
     fn check_log_reaches_flushes(&self, end: &LogEnd, files: &LogFiles<'_>) -> Result<()> {
         // Before its first epoch a database had no log.
         let before_epoch = match self.version.log_cut {
@@ -476,7 +476,7 @@ impl Opening {
     }
 }
 
-/// Where the segments of the log lie.
+/// The places of the segments of the log.
 pub(super) struct LogFiles<'a> {
     pub(super) fs: &'a dyn Fs,
     pub(super) dir: &'a Path,

@@ -21,7 +21,7 @@ use crate::read::{Source, lost as lost_in};
 use crate::types::{EntryKind, Gap, KeyRef, SeqNo};
 use crate::version::TableContext;
 
-/// Where a filter's repair may look.
+/// The sources of a filter's repair.
 struct Sources<'a> {
     db: &'a DbInner,
     log: LogSearch,
@@ -44,7 +44,7 @@ impl RepairSources for Sources<'_> {
     }
 }
 
-/// Where the judges of a job may look. It holds on to nothing of the database, because a walk over
+/// The sources of the judges of a job. It holds on to nothing of the database, because a walk over
 /// tables lives longer than the call that made it.
 struct JudgedFrom {
     log: LogSearch,
@@ -127,7 +127,7 @@ impl DbInner {
         }
     }
 
-    /// Where the judges of a job over `view` may look.
+    /// The sources of the judges of a job over `view`.
     pub(super) fn judge_sources(&self, view: &Arc<ReadView>) -> Arc<dyn JudgeSources> {
         let log = LogSearch::new(self, view.version.id, []);
         Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
@@ -148,7 +148,7 @@ impl DbInner {
         }
     }
 
-    /// What is told of a fault in an input that `view` has.
+    /// The report of a fault in an input that `view` has.
     pub(super) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
         let file = match fault.at.file {
             None => PathBuf::from("memtable"),

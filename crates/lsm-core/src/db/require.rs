@@ -59,7 +59,7 @@ pub(super) struct Requirement {
     pub(super) partition: Arc<PartitionState>,
     pub(super) subject: Subject,
     pub(super) at_most: SeqNo,
-    /// Whether a snapshot at `at_most` lives until the batch is answered.
+    /// `true` if a snapshot at `at_most` lives until the batch is answered.
     pub(super) is_held: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Requirements {
     proofs: u32,
 }
 
-/// What is known in memory.
+/// The answer that memory alone gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryCheck {
     Holds,

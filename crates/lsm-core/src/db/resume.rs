@@ -149,7 +149,7 @@ impl DbInner {
         Ok(condemned)
     }
 
-    /// What earlier attempts left, once the manifest takes edits again.
+    /// Lets go of what earlier attempts left, once the manifest takes edits again.
     fn let_go_of_doubtful(&self) {
         let InDoubt { tables, segments } = std::mem::take(&mut *self.in_doubt.lock());
         self.forget(&tables);

@@ -25,15 +25,15 @@ pub(super) struct Schedule {
     pub(super) active: usize,
     /// By the work that failed and did not succeed since.
     failing: BTreeMap<Reason, Failing>,
-    /// How often background work failed since the open.
+    /// The number of failures of background work since the open.
     pub(super) failure_count: u64,
 }
 
-/// What became of the outcome of a piece of work.
+/// The consequence of the outcome of a piece of work.
 pub(super) struct Noted {
-    /// How long to wait before the next attempt.
+    /// The delay before the next attempt.
     pub(super) retry: Duration,
-    /// Whether listeners should be told of the failure.
+    /// `true` if listeners should be told of the failure.
     pub(super) is_news: bool,
 }
 
@@ -82,7 +82,7 @@ impl Schedule {
         self.failing.get(&work).map(|failing| failing.error.clone())
     }
 
-    /// What fails at `now`.
+    /// The failures at `now`.
     pub(super) fn failures(&self, now: Duration) -> Vec<BackgroundFailure> {
         self.failing.values().map(|failing| failing.told(now)).collect()
     }

@@ -36,12 +36,12 @@ pub(super) use pressure::{
 
 use pressure::{STOP, own_pressure};
 
-/// What a write of one KiB waits at full pressure.
+/// The wait of a write of one KiB at full pressure.
 const NANOS_PER_KIB: u64 = 2_000_000;
 /// Waits shorter than this are saved up.
 const PARK_MIN: Duration = Duration::from_millis(1);
 
-/// What the stall asks of the database around it.
+/// The demands of the stall on the database around it.
 pub(super) trait StallHost {
     /// All partitions that exist.
     fn partitions(&self) -> Vec<Arc<PartitionState>>;
@@ -56,13 +56,14 @@ pub(super) trait StallHost {
     /// present. A failure that stands in no way of that does not count.
     fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error>;
 
-    /// Whether writers do background work themselves, as there is nobody else.
+    /// Returns `true` if writers do background work themselves, as there is nobody else.
     fn is_stepped(&self) -> bool;
 
     /// Does one piece of background work; `false` if there is none.
     fn step(&self) -> Result<bool>;
 
-    /// Whether this thread runs a listener, and so perhaps the work that would be waited for.
+    /// Returns `true` if this thread runs a listener, and so perhaps the work that would be waited
+    /// for.
     fn is_in_listener(&self) -> bool;
 
     /// Queues an event. Called under the stall's lock.
@@ -71,11 +72,11 @@ pub(super) trait StallHost {
     /// Calls the listeners.
     fn deliver(&self);
 
-    /// Where the time is counted that writers wait.
+    /// The counters of the time that writers wait.
     fn counters(&self) -> &Counters;
 }
 
-/// What was told of a partition's writers last.
+/// The last report on a partition's writers.
 #[derive(Clone, Copy)]
 struct Told {
     shown: (bool, StallCause),
@@ -83,13 +84,13 @@ struct Told {
     since: Duration,
 }
 
-/// What changes under the lock.
+/// The state under the lock.
 struct StallState {
     told: BTreeMap<PartitionId, Told>,
     /// Sealed bytes by partition, as they went into the sum; those with none are not listed.
     sealed: BTreeMap<PartitionId, u64>,
     sealed_sum: u64,
-    /// What the sum comes to.
+    /// The pressure of the sum.
     shared: Pressure,
     /// Grows whenever those who wait must look again.
     news: u64,
@@ -132,13 +133,13 @@ impl StallState {
     }
 }
 
-/// Where writers park.
+/// The place where writers park.
 pub(super) struct Stall {
     // Fixed after construction: half of the write buffer, in bytes.
     half_buffer: u64,
     held: Mutex<StallState>,
     eased: Condvar,
-    /// What holds back writes to every partition: stored under the lock, read relaxed by writers.
+    /// The pressure on writes to every partition: stored under the lock, read relaxed by writers.
     shared: AtomicU32,
     /// Waiting time that is saved up, in nanoseconds.
     owed: AtomicU64,
@@ -171,7 +172,7 @@ impl Stall {
         self.held.lock().sealed_sum
     }
 
-    /// What holds writes to a partition back.
+    /// The pressure on writes to a partition.
     pub(super) fn pressure(&self, partition: &PartitionState) -> Pressure {
         let shared = self.held.lock().shared;
         own_pressure(partition).or_worse(shared)
@@ -289,7 +290,7 @@ impl Stall {
         Err(Error::new(ErrorKind::WouldStall, message))
     }
 
-    /// Whether a write that costs so many nanoseconds may pass at `now` without waiting.
+    /// Returns `true` if a write that costs so many nanoseconds may pass at `now` without waiting.
     fn passes_at(&self, now: Duration, cost: u64) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let next = |free_at: u64| (free_at <= now).then(|| now.saturating_add(cost));
@@ -426,7 +427,7 @@ impl Debt {
     }
 }
 
-/// How long a write of `bytes` bytes waits, in nanoseconds.
+/// The wait of a write of `bytes` bytes, in nanoseconds.
 fn wait_nanos(bytes: u64, pressure: u32) -> u64 {
     let pressure = u64::from(pressure);
     let full = u64::from(STOP) * u64::from(STOP);

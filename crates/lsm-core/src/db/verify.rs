@@ -36,7 +36,7 @@ pub type VerifyProgress = SweepProgress;
 /// A place in the order of the files to go on from.
 pub type VerifyMark = SweepMark;
 
-/// What `Db::verify` found.
+/// The findings of `Db::verify`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifyReport {
@@ -50,8 +50,8 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Hidden entries of the tables among them, as those of metadata.
     pub hidden: u64,
-    /// Where to go on, if the run was stopped; `None` if it came to its end. A run that was
-    /// stopped before its first file was done and began at the front has the mark before all.
+    /// The place to go on from, if the run was stopped; `None` if it came to its end. A run that
+    /// was stopped before its first file was done and began at the front has the mark before all.
     pub mark: Option<SweepMark>,
 }
 
@@ -61,8 +61,8 @@ impl VerifyReport {
         &self.damage
     }
 
-    /// Whether every live file was read and all of it is sound. A resumed run speaks for its own
-    /// files alone.
+    /// Returns `true` if every live file was read and all of it is sound. A resumed run speaks for
+    /// its own files alone.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty() && self.mark.is_none()
     }
@@ -98,7 +98,8 @@ enum Halt {
 /// One call.
 struct VerifyRun<'a> {
     db: &'a DbInner,
-    /// Where log and manifest are read; the reader of a table does so by itself.
+    /// The file system through which log and manifest are read; the reader of a table does so by
+    /// itself.
     fs: Uncached,
     sweep: Sweep<'a>,
     is_stopped: bool,
@@ -107,7 +108,7 @@ struct VerifyRun<'a> {
     read: Read,
 }
 
-/// How much was read.
+/// The amount that was read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     files: u64,
@@ -150,7 +151,7 @@ impl VerifyRun<'_> {
 }
 
 impl DbInner {
-    /// What is damaged beyond repair, which no file shows any more.
+    /// The damage beyond repair, which no file shows any more.
     fn lost(&self) -> Vec<Damage> {
         let mut damage = Vec::new();
         for partition in self.live_partitions() {

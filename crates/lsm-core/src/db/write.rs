@@ -133,7 +133,7 @@ fn commit_if(db: &DbInner, mut batch: Prepared) -> Result<Committed> {
     }
 }
 
-/// Whether a write may be held back.
+/// The admission of a write: it may be held back, or is refused instead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Admission {
     /// It waits as long as it must.
@@ -327,12 +327,12 @@ impl Batch {
         self.refused = added.err();
     }
 
-    /// How many operations there are.
+    /// The number of operations.
     pub fn len(&self) -> usize {
         self.sections.iter().map(|(_, _, section)| section.operation_count() as usize).sum()
     }
 
-    /// Whether there is no operation.
+    /// Returns `true` if there is no operation.
     pub fn is_empty(&self) -> bool {
         self.sections.is_empty()
     }

@@ -5,9 +5,9 @@
 //! again between two reads. Index and Bloom structure of a table stay in memory all the same, and
 //! so does a block in the cache: a read that finds its block there asks nothing here.
 //!
-//! Who is closed: the file at the front of a queue, unless it was read since it came there; then it
-//! goes to the back once more. A list in the exact order of use would close better ones, and would
-//! have every read of every thread take one lock.
+//! The file to be closed is the one at the front of a queue, unless it was read since it came
+//! there; then it goes to the back once more. A list in the exact order of use would close better
+//! ones, and would have every read of every thread take one lock.
 //!
 //! Invariants:
 //! 1. No more than `limit` files are open here, but for those that threads are reading at the

@@ -137,7 +137,7 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         false
     }
 
-    /// Whether it has judges. Default: no.
+    /// Returns `true` if it has judges. Default: no.
     fn judges(&self) -> bool {
         false
     }
@@ -275,7 +275,7 @@ impl<'a> Emitter<'a> {
         Emitter { blocks, ..self }
     }
 
-    /// How many blocks of the table under way are finished. Where a cut was allowed the last one
+    /// The number of finished blocks of the table under way. Where a cut was allowed the last one
     /// ended right before the first entry behind that boundary.
     pub fn blocks(&self) -> u64 {
         self.blocks

@@ -55,14 +55,14 @@ pub trait TableJudge: Send {
     /// Is told that the walk begins behind `blocks` of the table.
     fn skip(&mut self, blocks: u64);
 
-    /// Whether the table may hold several versions of one user key.
+    /// Returns `true` if the table may hold several versions of one user key.
     fn has_versions(&self) -> bool;
 
     /// The entry is good, and its hidden entry is not what was written: told to listeners.
     fn take_findings(&mut self) -> Vec<(Fault, String)>;
 }
 
-/// What a judge says of a block behind its entries.
+/// The verdict of a judge on a block, behind its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockVerdict {
     /// They are what was written.
@@ -80,7 +80,7 @@ pub trait DamagedBlock {
     /// Which block of the table.
     fn index(&self) -> u64;
 
-    /// Where it begins in the file, in bytes.
+    /// Its offset in the file, in bytes.
     fn offset(&self) -> u64;
 
     /// Reads it as it is stored, past every cache.
@@ -89,7 +89,7 @@ pub trait DamagedBlock {
     /// `Io`, which fails the job. A block that ends behind the file is an empty one.
     fn read(&mut self) -> Result<Vec<u8>>;
 
-    /// Whether the checksum of a stored block agrees.
+    /// Returns `true` if the checksum of a stored block agrees.
     fn is_verified(&self, stored: &[u8]) -> bool;
 
     /// The stored block with the one bit turned that makes its checksum agree, if there is one.
@@ -98,7 +98,7 @@ pub trait DamagedBlock {
     /// A checksum of the block for each of its bits.
     fn with_one_bit_turned(&self, stored: &[u8]) -> Option<Vec<u8>>;
 
-    /// What was stored, uncompressed; `None` if it cannot be unpacked.
+    /// The stored bytes, uncompressed; `None` if it cannot be unpacked.
     fn unpack(&self, stored: &[u8]) -> Option<Vec<u8>>;
 
     /// The entries of an uncompressed block as far as they decode.
@@ -116,7 +116,7 @@ pub trait DamagedBlock {
 pub struct DecodedBlock {
     /// Visible entries in their order.
     pub entries: Vec<DecodedEntry>,
-    /// Whether the block obeys every rule of its format. If not, there may be more in it.
+    /// `true` if the block obeys every rule of its format. If not, there may be more in it.
     pub is_whole: bool,
 }
 
@@ -129,26 +129,26 @@ pub struct DecodedEntry {
     pub hidden: Option<Vec<u8>>,
     /// Which entry of the block it is, hidden ones counted.
     pub index: u32,
-    /// Where it begins in the block: its header.
+    /// Its offset in the block: that of its header.
     pub start: usize,
-    /// Where the bytes lie in the block that its key has in front, and how many.
+    /// The bytes in the block that its key has in front.
     pub shared: Range<usize>,
-    /// Where the rest of its key lies.
+    /// The rest of its key.
     pub suffix: Range<usize>,
-    /// Where its value lies.
+    /// Its value.
     pub value: Range<usize>,
-    /// Where its hidden entry lies, payload included.
+    /// Its hidden entry, payload included.
     pub hidden_at: Range<usize>,
 }
 
-/// What takes the place of a damaged block, in the order of the keys.
+/// The replacement of a damaged block, in the order of the keys.
 #[derive(Clone, Debug, Default)]
 pub struct Mended {
     /// Entries, and where some are lost.
     pub pieces: Vec<Piece>,
-    /// What listeners are told of what was repaired, and by what.
+    /// The repairs that listeners are told of, each with its source.
     pub repaired: Vec<(Fault, String)>,
-    /// What listeners are told of what is lost.
+    /// The losses that listeners are told of.
     pub lost: Vec<Fault>,
 }
 
@@ -159,7 +159,7 @@ pub enum Piece {
     Sound {
         /// The entry with its stored sequence number.
         entry: OwnedEntry,
-        /// What comes with it to the filter.
+        /// The note that comes with it to the filter.
         note: u64,
         /// As for [`TableJudge::entry`].
         hidden: Option<Vec<u8>>,
@@ -170,27 +170,27 @@ pub enum Piece {
     Lost,
 }
 
-/// What a filter is told of an entry that its judge has judged.
+/// The note to a filter on an entry that its judge has judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Vouched<'a> {
-    /// What the judge returned.
+    /// The value that the judge returned.
     pub note: u64,
     /// The payload of its hidden entry, without the 8 bytes in front, if there is one.
     pub hidden: Option<&'a [u8]>,
 }
 
-/// What the walks of a job found, all of them together.
+/// The findings of the walks of a job, all of them together.
 #[derive(Clone, Debug, Default)]
 pub struct JobFindings(Arc<Mutex<Findings>>);
 
 /// See [`JobFindings`].
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Where entries are lost.
+    /// The gaps in which entries are lost.
     pub gaps: Vec<Gap>,
-    /// What was repaired, and by what.
+    /// The repairs, each with its source.
     pub repaired: Vec<(Fault, String)>,
-    /// What is lost.
+    /// The losses.
     pub lost: Vec<Fault>,
 }
 
@@ -205,7 +205,7 @@ impl JobFindings {
         std::mem::take(&mut self.0.lock())
     }
 
-    /// Whether a version of `key` is lost, as far as the walks have come.
+    /// Returns `true` if a version of `key` is lost, as far as the walks have come.
     pub fn reach(&self, key: &[u8]) -> bool {
         let found = self.0.lock();
         found.gaps.iter().any(|gap| *gap.from <= *key && *key <= *gap.to)
@@ -215,7 +215,7 @@ impl JobFindings {
 /// Changes entries between reading and writing: faults of memory, for the tests of what finds them.
 pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
 
-/// Where the judges of a job may look beside the table itself.
+/// The sources of the judges of a job beside the table itself.
 pub trait JudgeSources: Send + Sync {
     /// The operation with this sequence number in the log, if it is still there.
     fn in_log(&self, seq: SeqNo) -> Option<OwnedEntry>;

@@ -78,7 +78,7 @@ impl MemtableBloom {
         }
     }
 
-    /// Whether a key with this hash may have been added.
+    /// Returns `true` if a key with this hash may have been added.
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         self.tiers.iter().map_while(OnceLock::get).any(|words| {

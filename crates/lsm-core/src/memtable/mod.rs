@@ -186,17 +186,17 @@ impl Memtable {
         self.bloom.bytes()
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn entry_count(&self) -> u64 {
         self.entry_count.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing was inserted.
+    /// Returns `true` if nothing was inserted.
     pub fn is_empty(&self) -> bool {
         self.entry_count() == 0
     }
 
-    /// Where in the WAL the oldest entry lies; `None` if there is none or it is not logged.
+    /// The place of the oldest entry in the WAL; `None` if there is none or it is not logged.
     pub fn first_lsn(&self) -> Option<u64> {
         Some(self.first_lsn.load(Ordering::Relaxed)).filter(|lsn| *lsn != u64::MAX)
     }

@@ -25,7 +25,7 @@ pub struct DamagedEntry {
     pub value: Vec<u8>,
     /// Made of the bytes that came in.
     sum: EntrySum,
-    /// Whether the key is the one that came in: it agrees with a checksum of its own.
+    /// `true` if the key is the one that came in: it agrees with a checksum of its own.
     pub is_key_sound: bool,
     /// A number above every older version of the key in the memtable.
     above_older: SeqNo,
@@ -48,7 +48,7 @@ impl TrueEntry {
     }
 }
 
-/// Whether an entry is the one that came in.
+/// Returns `true` if an entry is the one that came in.
 pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
     let sum = EntrySum::of_entry(node.key(), version.trailer(), version.value());
     sum == Some(version.sum())
@@ -81,8 +81,8 @@ impl DamagedEntry {
         }
     }
 
-    /// Whether `entry` is what came in: the checksum confirms it, or it is what was found, so that
-    /// the checksum is what was damaged.
+    /// Returns `true` if `entry` is what came in: the checksum confirms it, or it is what was
+    /// found, so that the checksum is what was damaged.
     pub fn accepts(&self, entry: &TrueEntry) -> bool {
         entry.sum() == Some(self.sum)
             || entry.key == self.key && entry.trailer == self.trailer && entry.value == self.value
@@ -132,7 +132,7 @@ impl DamagedEntry {
         of_kind.chain(numbers.map(move |seq| Trailer::new(seq, kind)))
     }
 
-    /// What says of the key that its record is damaged: newer than every older version in the
+    /// The entry that marks the key's record as damaged: newer than every older version in the
     /// memtable, and than `flushed`, so that none of them passes for the present one; no newer than
     /// that, because the number that was found may be damaged. `None` if the key is not known.
     pub fn poison(&self, flushed: SeqNo) -> Option<TrueEntry> {

@@ -18,14 +18,14 @@ const WORD_BYTES: usize = 8;
 pub(super) struct SharedPrefix(Box<[u8]>);
 
 impl SharedPrefix {
-    /// What keys between `first` and `last` share, as short as words of `first` decide as well:
-    /// keys that come later may share less.
+    /// The prefix that keys between `first` and `last` share, as short as words of `first` decide
+    /// as well: keys that come later may share less.
     pub(super) fn between(first: &[u8], last: &[u8]) -> SharedPrefix {
         let shared = first.iter().zip(last).take_while(|(a, b)| a == b).count();
         SharedPrefix(first[..shared.min(first.len().saturating_sub(WORD_BYTES))].into())
     }
 
-    /// Whether all keys between `first` and `last` have it.
+    /// Returns `true` if all keys between `first` and `last` have it.
     pub(super) fn fits(&self, first: &[u8], last: &[u8]) -> bool {
         first.starts_with(&self.0) && last.starts_with(&self.0)
     }

@@ -116,8 +116,8 @@ fn find<'a>(
     Ok(found)
 }
 
-/// Whether what a read found of `key`, an entry with this sequence or none, is its answer; if not,
-/// the key has no value.
+/// Returns `true` if what a read found of `key`, an entry with this sequence or none, is its
+/// answer; if not, the key has no value.
 ///
 /// # Errors
 /// Corruption if a newer entry may be lost: see [`Gap`].

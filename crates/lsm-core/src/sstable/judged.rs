@@ -31,11 +31,11 @@ use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
 use decode::{DecodedSlot, Decoder};
 use mend::Damaged;
 
-/// Who judges a table, and where findings go.
+/// The judge of a table, and the place of its findings.
 pub struct JudgedBy {
     /// Judges its blocks.
     pub judge: Box<dyn TableJudge>,
-    /// What the manifest says of it.
+    /// The manifest's description of it.
     pub table: JudgedTable,
     /// Those of the job.
     pub findings: JobFindings,
@@ -66,11 +66,11 @@ pub struct JudgedIter {
     is_valid: bool,
     /// The last sound entry before the present block.
     before: Before,
-    /// Where the span of blocks begins that is judged as one.
+    /// The first key of the span of blocks that is judged as one.
     span_before: Option<Vec<u8>>,
-    /// Whether entries are lost behind `before`.
+    /// `true` if entries are lost behind `before`.
     is_lost_behind: bool,
-    /// Whether the walk began at the first block.
+    /// `true` if the walk began at the first block.
     is_from_start: bool,
 }
 
@@ -95,7 +95,7 @@ impl JudgedIter {
         }
     }
 
-    /// What the judge noted of the present entry. Only while valid.
+    /// The judge's note on the present entry. Only while valid.
     #[inline]
     pub fn vouched(&self) -> Vouched<'_> {
         let slot = self.slot();
@@ -103,7 +103,7 @@ impl JudgedIter {
         Vouched { note: slot.note, hidden }
     }
 
-    /// Where the present entry lies: offset of its block, and which entry of it.
+    /// The place of the present entry: offset of its block, and which entry of it.
     #[inline]
     pub fn place(&self) -> (u64, u32) {
         (self.offset, self.slot().index)
@@ -241,8 +241,8 @@ impl JudgedIter {
         self.by.judge.block(self.number, notes)
     }
 
-    /// Whether the entries ascend, from the last sound one on, within what the manifest says of the
-    /// table.
+    /// Returns `true` if the entries ascend, from the last sound one on, within what the manifest
+    /// says of the table.
     fn is_in_place(&self) -> bool {
         let table = &self.by.table;
         let mut last: Option<KeyRef<'_>> = None;
@@ -322,7 +322,7 @@ impl JudgedIter {
         }
     }
 
-    /// What comes next is held against the last entry of the block.
+    /// Remembers the last entry of the block, against which the next one is held.
     fn remember_last(&mut self) {
         let Some(last) = self.decoder.slots.len().checked_sub(1) else { return };
         self.before.key.clear();
@@ -350,7 +350,7 @@ impl JudgedIter {
         self.by.findings.add(|findings| findings.gaps.push(gap));
     }
 
-    /// What listeners are told where the index ends.
+    /// Tells listeners of the end of the index.
     #[cold]
     fn tell_lost(&mut self, error: &Error) {
         let fault = Fault {

@@ -58,7 +58,7 @@ pub struct TableDamage {
     pub error: Error,
 }
 
-/// What was found in a table.
+/// The findings in a table.
 #[derive(Clone, Debug, Default)]
 pub struct TableFindings {
     /// All damage, bytes that cannot be read among it.
@@ -375,7 +375,7 @@ impl Verify<'_> {
         }
     }
 
-    /// Returns `true` if the blocks are all of the file, and their checksums the file hash.
+    /// Checks that the blocks are all of the file, and their checksums the file hash.
     fn layout(&mut self, footer: &Footer, footer_at: u64) {
         self.blocks.sort_by_key(|(extent, _)| (extent.offset, extent.len));
         let blocks = std::mem::take(&mut self.blocks);

@@ -203,7 +203,7 @@ impl SstWriter {
         self.forced_cuts
     }
 
-    /// How many blocks are ended.
+    /// The number of blocks that are ended.
     pub fn blocks(&self) -> u64 {
         self.properties.data_blocks
     }

@@ -43,7 +43,7 @@ impl EntrySum {
     }
 }
 
-/// What is known of an operation from the caller's own bytes.
+/// The checksums of an operation, of the caller's own bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationSum {
     /// The checksum of the stored key, which filters over keys are asked by.

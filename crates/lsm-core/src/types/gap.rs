@@ -35,7 +35,7 @@ pub struct Gap {
     pub from_below: SeqNo,
     /// The key of the sound entry behind.
     pub to: Box<[u8]>,
-    /// Whether versions of `to` may be lost.
+    /// `true` if versions of `to` may be lost.
     pub to_included: bool,
     /// No lost entry is newer than this.
     pub through: SeqNo,
@@ -43,7 +43,7 @@ pub struct Gap {
     pub closed_at: Option<SeqNo>,
 }
 
-/// What a gap makes of an answer.
+/// The effect of a gap on an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InGap {
     /// The answer stands.
@@ -73,7 +73,7 @@ impl Gap {
         }
     }
 
-    /// What a read of `key` at `seq` may do with what it found: an entry with the sequence
+    /// The effect on a read of `key` at `seq`, by what it found: an entry with the sequence
     /// `found`, or none.
     pub fn judge(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> InGap {
         let Some(newest) = self.newest_lost(key) else { return InGap::Sound };
@@ -83,13 +83,13 @@ impl Gap {
         if self.is_open_at(seq) { InGap::Unknown } else { InGap::Hidden }
     }
 
-    /// Whether a read at `seq` is refused in it.
+    /// Returns `true` if a read at `seq` is refused in it.
     pub fn is_open_at(&self, seq: SeqNo) -> bool {
         self.closed_at.is_none_or(|closed| seq < closed)
     }
 
-    /// Whether a walk at `seq` over the keys between `lower` and `upper` passes keys that may be
-    /// lost.
+    /// Returns `true` if a walk at `seq` over the keys between `lower` and `upper` passes keys that
+    /// may be lost.
     fn is_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> bool {
         // Who sees the sound version of `from` sees no lost one of it.
         let has_from = seq < self.from_below;
@@ -143,7 +143,7 @@ impl Gap {
         Some((within, rest))
     }
 
-    /// What makes it impossible, if anything does.
+    /// The reason why it is impossible, if it is.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.from > self.to { Some("it ends before it begins") } else { None }
     }
@@ -173,7 +173,7 @@ impl serde::Serialize for Gap {
 pub struct Gaps(Option<Arc<[Gap]>>);
 
 impl Gaps {
-    /// Whether there is none.
+    /// Returns `true` if there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
@@ -209,7 +209,7 @@ impl Gaps {
         true
     }
 
-    /// What a read of `key` at `seq` may do with what it found, and the gap that says so.
+    /// The effect on a read of `key` at `seq`, by what it found, and the gap that says so.
     pub fn judge(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> (InGap, Option<&Gap>) {
         let mut verdict = (InGap::Sound, None);
         for gap in self.all() {
@@ -228,7 +228,7 @@ impl Gaps {
         all.find(|gap| gap.is_open_at(seq) && gap.is_passed(lower, upper, seq))
     }
 
-    /// Whether a version of `key` may be lost: then nothing that answers for it may go.
+    /// Returns `true` if a version of `key` may be lost: then nothing that answers for it may go.
     pub fn reach(&self, key: &[u8]) -> bool {
         self.open().any(|gap| gap.newest_lost(key).is_some())
     }

@@ -63,7 +63,7 @@ impl Judges {
     }
 }
 
-/// What judges are told of a table.
+/// The description of a table for its judge.
 fn judged_table(meta: &SstMeta) -> JudgedTable {
     JudgedTable {
         file: meta.file,

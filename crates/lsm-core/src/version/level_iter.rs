@@ -16,7 +16,7 @@ pub trait TableCursor: InternalIter {
     /// The way in which it reads.
     type Mode: Copy;
 
-    /// What looks at each block that the cursor enters.
+    /// The check of each block that the cursor enters.
     type Check: Default;
 
     /// A cursor over `table`, which is open in `reader`, whose blocks `check` looks at.

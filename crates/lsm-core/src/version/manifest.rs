@@ -29,9 +29,9 @@
 //! 20 bytes before the payload: checksum, length, edit number. Version 1 also says that the log was
 //! written in its own first version, see `wal/segment.rs`.
 //!
-//! Whether a frame stands at an offset is told from its head alone, whatever length that claims: behind
-//! a damaged frame this is asked at every byte, and the bytes may be anybody's. The header keeps
-//! its form in all versions to come.
+//! The head of a frame alone tells whether it stands at an offset, whatever length that claims:
+//! behind a damaged frame this is asked at every byte, and the bytes may be anybody's. The header
+//! keeps its form in all versions to come.
 //!
 //! Invariants:
 //! 1. Header and snapshot are published whole or not at all; a present manifest is never torn

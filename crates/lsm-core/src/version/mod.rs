@@ -98,7 +98,7 @@ pub struct PartitionVersion {
     pub created_at_edit: u64,
     /// The hooks that it was made with.
     pub hooks: Arc<[HookRecord]>,
-    /// Where entries are lost that no repair could give back.
+    /// The gaps: ranges of keys in which entries are lost that no repair could give back.
     pub gaps: Gaps,
     /// The sections that its value store has to know, with the numbers of the edits, ascending.
     pub store_sections: Vec<(u64, Arc<[u8]>)>,

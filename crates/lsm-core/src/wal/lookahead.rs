@@ -114,7 +114,7 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
     Ok(findings)
 }
 
-/// What the bytes at one place say.
+/// The testimony of the bytes at one place.
 enum Testimony {
     /// They are no frame that attests the bad place.
     Nothing,
@@ -138,7 +138,7 @@ struct FrameWitness {
 }
 
 impl FrameWitness {
-    /// What stands at `offset`, where `bytes` begin, says of the bad place.
+    /// The testimony of `offset`, where `bytes` begin, on the bad place.
     fn testimony(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<Testimony> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
         let Ok(prefix) = Prefix::decode(front) else {

@@ -37,7 +37,7 @@ struct CountedTable {
     path: PathBuf,
     /// `None` for a table that is not sealed.
     seal: Option<TableSeal>,
-    /// How many entries came from it, metadata not counted.
+    /// The number of entries that came from it, metadata not counted.
     entries: u64,
 }
 
@@ -109,7 +109,7 @@ impl Judge {
         self.tables[self.last_table].entries += 1;
     }
 
-    /// How many entries came from all tables.
+    /// The number of entries that came from all tables.
     pub(super) fn entries(&self) -> u64 {
         self.tables.iter().map(|table| table.entries).sum()
     }
@@ -131,8 +131,8 @@ impl Judge {
         Ok(())
     }
 
-    /// Whether the entry is metadata, or was before it was damaged: no user key ends as its key
-    /// does, so in a sealed table nothing else can have been there.
+    /// Returns `true` if the entry is metadata, or was before it was damaged: no user key ends as
+    /// its key does, so in a sealed table nothing else can have been there.
     #[inline]
     pub(super) fn may_be_metadata(&self, entry: &Entry<'_>, at: Origin) -> bool {
         if entry.hidden {
@@ -262,7 +262,7 @@ impl Judge {
         verdict
     }
 
-    /// Whether a repair has put the entry there.
+    /// Returns `true` if a repair has put the entry there.
     fn is_repaired(&self, cluster: &Cluster, slot: usize) -> bool {
         !self.repaired.is_empty() && self.repaired.contains(&Place::from(&cluster.origin(slot)))
     }
@@ -437,7 +437,7 @@ fn push(faults: &mut Faults, half: Half, counts: &mut Counts) {
     faults.push(Fault { detail: half.detail.encode(), ..half.fault });
 }
 
-/// Whether V+ begins with the sequence number of its entry.
+/// Returns `true` if V+ begins with the sequence number of its entry.
 fn is_headed(payload: &[u8], cluster: &Cluster, slot: usize) -> bool {
     payload.starts_with(&cluster.stored_seq(slot).get().to_le_bytes())
 }

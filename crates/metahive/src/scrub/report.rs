@@ -1,4 +1,4 @@
-//! What a scrub found: table by table, and in sum.
+//! The findings of a scrub, table by table and in sum.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -47,7 +47,7 @@ impl AddAssign for ScrubCounts {
     }
 }
 
-/// What is in memory and was not written to tables yet: it has no metadata.
+/// The entries in memory that were not written to tables yet: it has no metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unflushed {
@@ -70,7 +70,7 @@ impl Unflushed {
     }
 }
 
-/// What was found in one table.
+/// The findings in one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableReport {
@@ -82,16 +82,16 @@ pub struct TableReport {
     pub level: usize,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Whether it has metadata for each of its entries.
+    /// The part of its entries for which it has metadata.
     pub sealing: Sealing,
     /// Its entries.
     pub counts: ScrubCounts,
-    /// What is wrong with single entries and their metadata, in the order of the file.
+    /// The faults of single entries and their metadata, in the order of the file.
     pub faults: Vec<EntryFault>,
     /// Blocks that do not verify, whatever could be read of them, and why the table could not be
     /// read, or not to its end.
     pub damage: Vec<Damage>,
-    /// How many entries its seal counts, if it is sealed.
+    /// The number of entries that its seal counts, if it is sealed.
     pub seal_entries: Option<u64>,
 }
 
@@ -158,13 +158,13 @@ impl TableReport {
     }
 }
 
-/// What [`scrub`](crate::scrub()) found.
+/// The findings of [`scrub`](crate::scrub()).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
     /// Name of the partition.
     pub partition: String,
-    /// Whether the partition has MetaHive. Without it entries are verified only in tables that
+    /// `true` if the partition has MetaHive. Without it entries are verified only in tables that
     /// another node sealed; of all others nothing but the blocks is checked.
     pub has_metahive: bool,
     /// The tables that were read to their end, in the order of their file numbers.
@@ -175,10 +175,10 @@ pub struct ScrubReport {
     pub bytes: u64,
     /// Stretches of keys that are damaged beyond repair: no table shows them any more.
     pub lost: Vec<Damage>,
-    /// What was in memory when the run began.
+    /// The entries that were in memory when the run began.
     pub unflushed: Unflushed,
-    /// Where to go on, if the run was stopped; `None` if it came to its end. A run that was
-    /// stopped before its first table was done and began at the front has the mark before all.
+    /// The place to go on from, if the run was stopped; `None` if it came to its end. A run that
+    /// was stopped before its first table was done and began at the front has the mark before all.
     pub mark: Option<ScrubMark>,
 }
 
@@ -194,7 +194,7 @@ impl ScrubReport {
         self.tables.push(table);
     }
 
-    /// What is wrong with single entries, table by table.
+    /// The faults of single entries, table by table.
     pub fn faults(&self) -> impl Iterator<Item = &EntryFault> {
         self.tables.iter().flat_map(|table| &table.faults)
     }
@@ -204,19 +204,19 @@ impl ScrubReport {
         self.tables.iter().flat_map(|table| &table.damage).chain(&self.lost)
     }
 
-    /// Whether nothing that was read is damaged, entries or metadata. Entries without metadata are
-    /// no damage: see [`ScrubReport::is_sealed`].
+    /// Returns `true` if nothing that was read is damaged, entries or metadata. Entries without
+    /// metadata are no damage: see [`ScrubReport::is_sealed`].
     pub fn is_undamaged(&self) -> bool {
         self.faults().next().is_none() && self.damage().next().is_none()
     }
 
-    /// Whether every live table was read and no damage was found. A resumed run speaks for its own
-    /// tables alone.
+    /// Returns `true` if every live table was read and no damage was found. A resumed run speaks
+    /// for its own tables alone.
     pub fn is_sound(&self) -> bool {
         self.is_undamaged() && self.mark.is_none()
     }
 
-    /// Whether every entry of the tables that were read agrees with its metadata.
+    /// Returns `true` if every entry of the tables that were read agrees with its metadata.
     pub fn is_sealed(&self) -> bool {
         self.counts.sealed == self.counts.entries
     }

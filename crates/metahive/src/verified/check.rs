@@ -30,7 +30,7 @@ impl From<Error> for Doubt {
     }
 }
 
-/// What a table's seal says, decoded once for as long as the table is open.
+/// The seal of a table, decoded once for as long as the table is open.
 struct SealNote {
     /// The provider that it was read for.
     provider: String,
@@ -80,7 +80,7 @@ impl<'a> EntryCheck<'a> {
         }
     }
 
-    /// What vouches for the entries of a table.
+    /// The witness for the entries of a table.
     pub(super) fn by(&self, table: OpenTable<'_>) -> Result<By> {
         Ok(if self.seal(table)?.is_some() { By::Metadata } else { By::Block })
     }

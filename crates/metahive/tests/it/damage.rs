@@ -88,7 +88,7 @@ fn nearly_every_flipped_bit_is_repaired_to_what_it_was() {
     assert!(equal * 1000 >= cases * 999, "{equal} of {cases}");
 }
 
-/// What the compaction of a damaged pair says: faults, rebuilt metadata.
+/// Checks the compaction of a damaged pair: faults, rebuilt metadata.
 fn check(change: impl Fn(&mut Payload, &mut Stored), verdict: Verdict) {
     let hive = MetaHive::default();
     let mut engine = Engine::default();

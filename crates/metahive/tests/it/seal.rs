@@ -1,4 +1,4 @@
-//! What is sealed, made, dropped and rebuilt where nothing is damaged.
+//! Metadata is sealed, made, dropped and rebuilt where nothing is damaged.
 
 use std::sync::Arc;
 

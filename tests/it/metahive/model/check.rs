@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a check lets pass.
+/// The reads that a check lets pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
     /// All of them are right or loud.
@@ -11,7 +11,7 @@ pub(super) enum Reads {
     Verified,
 }
 
-/// How much of a store is loud.
+/// The share of a store that is loud.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Loud {
     pub(super) keys: usize,
@@ -78,7 +78,7 @@ fn values(
     range.map(|pair| pair.map(|(key, found)| (key, found.value)))
 }
 
-/// Whether an answer is an error; it is the true value otherwise.
+/// Returns `true` if an answer is an error; it is the true value otherwise.
 #[track_caller]
 fn judge(
     key: &[u8],

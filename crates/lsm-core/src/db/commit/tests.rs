@@ -57,7 +57,7 @@ impl Store {
         self.path.commit(&self.test.log, &self.host, prepared)
     }
 
-    /// Whether a reader finds `key`.
+    /// Returns `true` if a reader finds `key`.
     fn sees(&self, key: &str) -> bool {
         let view = self.partition.view();
         view.active
@@ -81,7 +81,7 @@ impl Store {
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     }
 
-    /// Whether somebody leads and `count` others wait.
+    /// Returns `true` if somebody leads and `count` others wait.
     fn is_queued(&self, count: usize) -> bool {
         let queue = self.path.queue.lock();
         queue.leading && queue.waiting.len() == count

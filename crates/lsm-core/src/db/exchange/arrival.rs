@@ -1,5 +1,5 @@
-//! What an ingest does before it may change anything: checking the tables of an export, and giving
-//! them names in the database's folder.
+//! The first half of an ingest, before it may change anything: checking the tables of an export,
+//! and giving them names in the database's folder.
 //!
 //! Invariants:
 //! 1. Every block of a table was verified, and every entry held against the rules that a write of

@@ -55,7 +55,7 @@ const FORMAT_VERSION: u32 = 1;
 const CHECKSUM_XXH3_64: u32 = 1;
 const HEADER_BYTES: usize = 72;
 
-/// What an export holds.
+/// The content of an export.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ExportDescription {
     /// The database that exported.
@@ -73,7 +73,7 @@ pub(super) struct ExportDescription {
 }
 
 impl ExportDescription {
-    /// What the table's file says of itself.
+    /// The identity that the table's file gives.
     pub(super) fn identity(&self, table: &SstMeta) -> SstIdentity {
         SstIdentity { db_id: self.db_id, file: table.file, epoch: table.epoch }
     }

@@ -30,7 +30,7 @@ use crate::snapshot::JobSnapshots;
 use crate::types::{EntryKind, SeqNo};
 use crate::version::SstMeta;
 
-/// What an export wrote.
+/// The result of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportSummary {
     /// Number of tables.

@@ -27,7 +27,7 @@ use crate::partition::PartitionState;
 use crate::types::{KeyRef, SeqNo};
 use crate::version::{Change, SstMeta};
 
-/// What an ingest took in.
+/// The result of an ingest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IngestSummary {
     /// Number of tables.
@@ -92,7 +92,7 @@ impl Partition {
     }
 }
 
-/// Whether a memtable holds a key in the range of one of the tables.
+/// Returns `true` if a memtable holds a key in the range of one of the tables.
 fn memtables_overlap(partition: &PartitionState, tables: &[SstMeta]) -> Result<bool> {
     let view = partition.pin();
     for memtable in view.memtables() {

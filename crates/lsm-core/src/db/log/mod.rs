@@ -52,7 +52,7 @@ use sync::SyncState;
 use tending::LogWatch;
 use writer::WriterState;
 
-/// What the log asks of the database around it.
+/// The demands of the log on the database around it.
 pub(super) trait LogHost {
     /// Makes a manifest edit of `changes` durable.
     fn install_edit(&self, changes: Vec<Change>) -> Result<()>;
@@ -60,7 +60,7 @@ pub(super) trait LogHost {
     /// The number of the last manifest edit that is durable.
     fn durable_edit(&self) -> u64;
 
-    /// Whether the manifest lists segment `number`.
+    /// Returns `true` if the manifest lists segment `number`.
     fn is_segment_listed(&self, number: FileNo) -> Result<bool>;
 
     /// Makes the values durable that handles in the log point to.
@@ -75,18 +75,18 @@ pub(super) trait LogHost {
     /// Has the log thread call [`Log::tend`].
     fn wake_log_thread(&self);
 
-    /// Where the log counts its bytes and syncs.
+    /// The counters of the log's bytes and syncs.
     fn counters(&self) -> &Counters;
 }
 
-/// What a log is made with.
+/// The settings of a log, fixed for its life.
 pub(super) struct LogSettings {
     pub(super) fs: Arc<dyn Fs>,
     pub(super) dir: PathBuf,
     pub(super) db_id: DbId,
     pub(super) epoch: Epoch,
     pub(super) numbers: Arc<FileNumbers>,
-    /// How long a segment grows, in bytes.
+    /// The greatest length of a segment, in bytes.
     pub(super) segment_bytes_max: u64,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Log {
     sync: Mutex<SyncState>,
     /// A sync ended, well or not.
     synced: Condvar,
-    /// Whether the log thread knows of work. Saves a wake-up per append; acquire and release, so
+    /// `true` if the log thread knows of work. Saves a wake-up per append; acquire and release, so
     /// that the thread, which clears it, sees the append behind which nobody told it.
     told: AtomicBool,
     /// A leaf, of the log thread alone.

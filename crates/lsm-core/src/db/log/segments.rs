@@ -64,7 +64,7 @@ impl Log {
         Ok(Ok(reserved))
     }
 
-    /// How long a segment is made when so many bytes were appended of late. A store that is hardly
+    /// The length of a new segment when so many bytes were appended of late. A store that is hardly
     /// written to takes little; under load segments reach their full length after a few, so that
     /// making them, which takes three syncs, is rare.
     pub(super) fn segment_bytes(&self, recent_bytes: u64) -> u64 {
@@ -243,7 +243,7 @@ impl LogWriter<'_> {
         self.state.segment.as_ref().map_or(Ok(()), SegmentWriter::give_back)
     }
 
-    /// Whether a segment was begun since the last call.
+    /// Returns `true` if a segment was begun since the last call.
     pub(in crate::db) fn take_segment_switched(&mut self) -> bool {
         std::mem::take(&mut self.state.segment_switched)
     }

@@ -12,7 +12,7 @@ use crate::fs::File;
 use crate::types::SeqNo;
 use crate::wal::{Lsn, SegmentWriter};
 
-/// How far the log is in the kernel, how far on the device, and what lies between.
+/// The places up to which the log is in the kernel and on the device, and what lies between.
 pub(super) struct SyncState {
     appended_lsn: Lsn,
     appended_seq: SeqNo,
@@ -20,11 +20,11 @@ pub(super) struct SyncState {
     durable_seq: SeqNo,
     /// The present segment's file, and closed ones before it that were not synced since.
     files: Vec<Arc<dyn File>>,
-    /// Whether somebody syncs.
+    /// `true` if somebody syncs.
     running: bool,
     /// Why the log takes no more.
     failed: Option<Error>,
-    /// Whether a frame behind the last sync attests it.
+    /// `true` if a frame behind the last sync attests it.
     marked: bool,
 }
 
@@ -43,7 +43,7 @@ impl SyncState {
     }
 }
 
-/// What the log thread should do next.
+/// The next task of the log thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::db) enum LogChore {
     /// Nothing is unsynced or unattested.
@@ -55,7 +55,7 @@ pub(in crate::db) enum LogChore {
 }
 
 impl Log {
-    /// How far the log is durable.
+    /// The place up to which the log is durable.
     pub(in crate::db) fn durable_lsn(&self) -> Lsn {
         self.sync.lock().durable_lsn
     }
@@ -78,7 +78,7 @@ impl Log {
         }
     }
 
-    /// What is left to do for the log.
+    /// The next task for the log.
     pub(in crate::db) fn chore(&self) -> LogChore {
         let sync = self.sync.lock();
         if sync.failed.is_some() {

@@ -1,4 +1,5 @@
-//! What the log thread does when nobody asks: syncs after the interval, marks, keeps a reserve, gives it back.
+//! The tasks of the log thread when nobody asks: syncs after the interval, marks, keeps a reserve,
+//! gives it back.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -79,7 +80,7 @@ impl Log {
         Ok(Some(next))
     }
 
-    /// What a log does that has been at rest for `age`.
+    /// Does the tasks of a log that has been at rest for `age`.
     fn rest(&self, host: &dyn LogHost, age: Duration) -> Result<Option<Duration>> {
         if age < RESERVE_KEPT {
             return Ok(Some(RESERVE_KEPT - age));

@@ -20,7 +20,7 @@ const BUFFER_BYTES_KEPT: usize = 4 << 20;
 /// More than any control frame takes.
 const CONTROL_BYTES_MAX: usize = 128;
 
-/// What the holder of the writer's lock owns.
+/// The state that the holder of the writer's lock owns.
 pub(super) struct WriterState {
     /// The next sequence number.
     next_seq: SeqNo,
@@ -31,7 +31,7 @@ pub(super) struct WriterState {
     /// The last sequence number in an appended frame.
     pub(super) logged_seq: SeqNo,
     pub(super) segment: Option<SegmentWriter>,
-    /// Whether a segment was begun since this was last taken.
+    /// `true` if a segment was begun since this was last taken.
     pub(super) segment_switched: bool,
     /// A segment that is ready to be begun.
     pub(super) reserve: Option<(Reserved, FileNo)>,
@@ -45,7 +45,7 @@ pub(super) struct WriterState {
     pub(super) closed: VecDeque<BegunSegment>,
     /// Live segments that will never be used.
     pub(super) spoiled: Vec<FileNo>,
-    /// Whether a spoiled segment may hold a header that ends the present one here.
+    /// `true` if a spoiled segment may hold a header that ends the present one here.
     pub(super) must_switch: bool,
     /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
     switches: Vec<Control>,
@@ -83,7 +83,7 @@ impl WriterState {
         self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
     }
 
-    /// Whether `len` more bytes fit behind the buffer.
+    /// Returns `true` if `len` more bytes fit behind the buffer.
     fn fits(&self, len: usize) -> bool {
         let Some(segment) = &self.segment else { return false };
         !self.must_switch && !segment.is_failed() && segment.fits(self.buffer.len() + len)
@@ -136,12 +136,12 @@ impl LogWriter<'_> {
         first
     }
 
-    /// Where the log ends, without the buffer.
+    /// The end of the log, without the buffer.
     pub(in crate::db) fn lsn(&self) -> Lsn {
         self.state.lsn()
     }
 
-    /// Whether a batch fits into the present segment behind what is encoded.
+    /// Returns `true` if a batch fits into the present segment behind what is encoded.
     pub(in crate::db) fn has_room(&self, sections: &[Section<'_>]) -> bool {
         self.state.fits(frame::batch_frame_len_max(sections) + self.state.switches_len_max())
     }

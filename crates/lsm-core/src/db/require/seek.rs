@@ -7,7 +7,7 @@ use crate::iter::InternalIter;
 use crate::read::Bounds;
 use crate::types::{KeyRef, SeqNo, Trailer};
 
-/// How many keys may still be looked at.
+/// The number of keys that may still be looked at.
 pub(super) struct Steps(usize);
 
 impl Steps {
@@ -31,7 +31,7 @@ pub(super) enum Look {
     GaveUp,
 }
 
-/// Whether `key` lies before the end of a range.
+/// Returns `true` if `key` lies before the end of a range.
 pub(super) fn is_before_end(upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
     match upper {
         Bound::Included(last) => key <= &last[..],

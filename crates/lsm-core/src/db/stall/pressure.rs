@@ -1,4 +1,4 @@
-//! How much writes are held back, and by what: pure functions of what a partition holds.
+//! The pressure on writes and its cause: pure functions of what a partition holds.
 
 use crate::compaction::compaction_debt;
 use crate::partition::PartitionState;
@@ -15,12 +15,12 @@ pub(in crate::db) const DEBT_HARD: u64 = 128;
 pub(in crate::db) const SEALED_SOFT: u64 = 4;
 pub(in crate::db) const SEALED_HARD: u64 = 6;
 
-/// What holds writes back.
+/// The cause of a pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::db) enum StallCause {
     /// The depth of the partition's level 0.
     Level0,
-    /// What the partition's compactions have to move.
+    /// The bytes that the partition's compactions have to move.
     Debt,
     /// The sealed memtables of all partitions.
     Sealed,
@@ -37,7 +37,7 @@ impl StallCause {
     }
 }
 
-/// How much writes are held back, in thousandths, and by what.
+/// The strength with which writes are held back, in thousandths, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::db) struct Pressure {
     pub(in crate::db) permille: u32,
@@ -53,20 +53,20 @@ impl Pressure {
         if other.permille > self.permille { other } else { self }
     }
 
-    /// What listeners hear of when it changes: whether writes are stopped, and why.
+    /// The part that listeners hear of when it changes: whether writes are stopped, and why.
     pub(super) fn shown(self) -> Option<(bool, StallCause)> {
         (self.permille > 0).then_some((self.permille >= STOP, self.cause))
     }
 }
 
-/// How far `got` is from `soft` to `hard`, in thousandths.
+/// The place of `got` between `soft` and `hard`, in thousandths.
 pub(super) fn share(got: u64, soft: u64, hard: u64) -> u32 {
     let range = hard.saturating_sub(soft).max(1);
     let permille = u128::from(got.saturating_sub(soft)) * u128::from(STOP) / u128::from(range);
     permille.min(u128::from(STOP)) as u32
 }
 
-/// What holds back writes to this partition alone.
+/// The pressure on writes to this partition alone.
 pub(super) fn own_pressure(partition: &PartitionState) -> Pressure {
     let view = partition.view();
     let options = &view.version.options;

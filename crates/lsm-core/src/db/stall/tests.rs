@@ -12,7 +12,7 @@ const BUFFER: u64 = 1 << 20;
 #[derive(Default)]
 struct TestHost {
     partitions: Mutex<Vec<Arc<PartitionState>>>,
-    /// How often all partitions were asked for.
+    /// The number of times that all partitions were asked for.
     walks: AtomicUsize,
     /// Background work fails for these.
     failing: Mutex<BTreeMap<PartitionId, Error>>,

@@ -1,4 +1,4 @@
-//! What a transaction has written itself.
+//! The own writes of a transaction.
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
@@ -55,7 +55,7 @@ fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Whether no key can lie within the bounds: a map panics for some of those.
+/// Returns `true` if no key can lie within the bounds: a map panics for some of those.
 fn is_empty((lower, upper): &Bounds) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,

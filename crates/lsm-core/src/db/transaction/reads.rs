@@ -1,4 +1,4 @@
-//! What a transaction has read, to be validated when it is committed.
+//! The reads of a transaction, to be validated when it is committed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -59,7 +59,7 @@ impl Reads {
         ScanMark { reads: reads.clone(), partition: partition.id, index: scans.len() - 1 }
     }
 
-    /// What must still be as it was at the snapshot `at`.
+    /// The requirements that all is as it was at the snapshot `at`.
     pub(super) fn requirements(&self, at: SeqNo) -> Vec<Requirement> {
         let mut requirements = Vec::new();
         for reads in self.0.lock().values() {

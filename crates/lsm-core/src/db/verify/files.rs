@@ -37,7 +37,7 @@ impl BegunSegment {
         BegunSegment { header: *segment.header(), end: segment.offset() }
     }
 
-    /// Where it ends in the log.
+    /// Its end in the log.
     pub(in crate::db) fn end_lsn(&self) -> crate::wal::Lsn {
         self.header.lsn_at(self.end)
     }
@@ -46,7 +46,7 @@ impl BegunSegment {
 /// A live file.
 pub(super) struct Unit {
     pub(super) number: FileNo,
-    /// How many bytes of it are read.
+    /// The bytes of it that are read.
     pub(super) bytes: u64,
     kind: UnitKind,
 }
@@ -328,7 +328,7 @@ fn is_not_found(error: &Error) -> bool {
     error.io_source().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
 }
 
-/// How many operations a section holds, if it holds as many as it says.
+/// The number of operations in a section, if it holds as many as it says.
 fn count_operations(section: &SectionRef<'_>) -> Result<u64, Malformed> {
     let mut reader = SectionReader::new(section.bytes);
     let mut count = 0;

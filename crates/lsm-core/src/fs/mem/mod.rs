@@ -284,7 +284,7 @@ impl Fs for MemFs {
     }
 }
 
-/// Who holds a lock.
+/// The holders of a lock.
 enum Holders {
     Writer,
     /// So many; at least one while it is in the map.
@@ -292,7 +292,7 @@ enum Holders {
 }
 
 impl MemFs {
-    /// What releases one hold of the lock `path`.
+    /// The guard that releases one hold of the lock `path`.
     fn guard(&self, path: &Path) -> Box<dyn LockGuard> {
         Box::new(MemLock { locks: Arc::clone(&self.shared.locks), path: path.to_owned() })
     }

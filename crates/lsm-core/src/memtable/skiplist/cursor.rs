@@ -28,7 +28,7 @@ impl ListCursor {
         ListCursor { list, at: None }
     }
 
-    /// Where it is.
+    /// Its position.
     #[inline]
     pub(in crate::memtable) fn get(&self) -> Option<(NodeRef<'_>, VersionRef<'_>)> {
         // SAFETY: of the list, which outlives the borrow of the cursor.

@@ -35,7 +35,7 @@ impl Link {
     }
 }
 
-/// What stands between the links of a node and its key.
+/// The fixed part of a node, between its links and its key.
 #[repr(C)]
 pub(super) struct Node {
     /// See invariant 5; null for the first node.

@@ -148,7 +148,7 @@ mod plain {
         assert_eq!(backwards, all.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
     }
 
-    /// How many versions [`VersionRef::at_most`] goes down by.
+    /// The number of versions that [`VersionRef::at_most`] goes down by.
     fn steps(newest: VersionRef<'_>, trailer: Trailer) -> u32 {
         let (mut at, mut steps) = (newest, 0);
         while at.trailer() > trailer {

@@ -45,7 +45,7 @@ const _: () =
     assert!(align_of::<Version>() <= ALIGNMENT && size_of::<Version>().is_multiple_of(ALIGNMENT));
 const _: () = assert!(align_of::<ChainLinks>() <= ALIGNMENT && align_of::<Pinned>() <= ALIGNMENT);
 
-/// What becomes of a value.
+/// The way in which a value is stored.
 #[derive(Clone)]
 pub(in crate::memtable) enum NewValue<'a> {
     /// Copied next to its key.
@@ -101,7 +101,7 @@ impl<'l> VersionRef<'l> {
         Some(unsafe { *self.version.add(1).cast::<ChainLinks>().as_ptr() })
     }
 
-    /// Where the value or its `Pinned` lies.
+    /// The address of the value or of its `Pinned`.
     #[inline]
     fn payload(self) -> NonNull<u8> {
         let links = if self.get().depth == 0 { 0 } else { size_of::<ChainLinks>() };
@@ -129,7 +129,7 @@ impl<'l> VersionRef<'l> {
         }
     }
 
-    /// What inserts the value anew.
+    /// The form in which the value can be inserted anew.
     pub(in crate::memtable) fn new_value(self) -> NewValue<'l> {
         match self.pinned() {
             Some(Pinned { buffer, start, .. }) => {
@@ -196,7 +196,7 @@ impl<'l> VersionRef<'l> {
     }
 }
 
-/// How many bytes a version takes.
+/// The size of a version in bytes.
 pub(super) fn version_bytes(value: &NewValue<'_>, has_older: bool) -> usize {
     let links = if has_older { size_of::<ChainLinks>() } else { 0 };
     let payload = match value {
@@ -258,7 +258,7 @@ pub(super) unsafe fn unpin(mut pinned: Option<NonNull<Pinned>>) {
     }
 }
 
-/// Where the version on top of `older` jumps to.
+/// The target of the jump of the version on top of `older`.
 fn jump_over(older: VersionRef<'_>) -> VersionRef<'_> {
     let Some(jump) = older.jump() else { return older };
     let Some(second) = jump.jump() else { return older };

@@ -84,7 +84,7 @@ pub(in crate::memtable) struct NewEntry<'a> {
     pub(in crate::memtable) value: NewValue<'a>,
 }
 
-/// What an insertion did.
+/// The result of an insertion.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::memtable) enum Inserted {
     /// The key is a new one.
@@ -260,7 +260,7 @@ impl Writer<'_> {
 }
 
 impl Step {
-    /// Whether `key` belongs between the two.
+    /// Returns `true` if `key` belongs between the two.
     #[inline]
     fn holds(&self, list: &SkipList, key: &[u8], word: u64) -> bool {
         let follows = self.before == list.head()

@@ -14,19 +14,19 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 /// A visible entry. Ranges are those of the block's payload.
 #[derive(Clone, Debug)]
 pub(super) struct DecodedSlot {
-    /// Where its key ends among all keys; it begins where the one before ends.
+    /// The end of its key among all keys; it begins where the one before ends.
     pub key_end: usize,
     pub trailer: Trailer,
     pub value: Range<usize>,
     /// The payload of its hidden entry without its sequence number, if that lies in the block.
     pub hidden: Option<Range<usize>>,
-    /// What the judge noted.
+    /// The judge's note.
     pub note: u64,
     /// Which entry of the block it is, hidden ones counted.
     pub index: u32,
 }
 
-/// Where the pieces of an entry lie, for repairs.
+/// The places of the pieces of an entry, for repairs.
 #[derive(Clone, Debug)]
 pub(super) struct Pieces {
     pub start: usize,

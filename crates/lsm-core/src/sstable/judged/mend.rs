@@ -14,7 +14,7 @@ pub(super) struct Damaged<'a> {
     pub index: u64,
     pub before: Option<(&'a [u8], SeqNo)>,
     pub table: &'a JudgedTable,
-    /// What fails the job.
+    /// The error that fails the job.
     pub failed: &'a mut Option<Error>,
 }
 
