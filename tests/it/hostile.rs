@@ -254,7 +254,8 @@ fn child_that_reads_lies() {
     let mut rng = Rng::from_env_or(17);
     use_it(&store.crash_clone(CrashOutcome::Everything, &mut || 0)).unwrap();
     let before = peak_kib();
-    let (mut refused, mut panicked) = (0, std::collections::BTreeMap::<String, usize>::new());
+    let mut refused = 0;
+    let mut panicked = std::collections::BTreeMap::<String, usize>::new();
     for case in 0..CASES {
         let (kind, path) = &files[case % files.len()];
         let mut bytes = store.read_raw(path).unwrap();

@@ -43,7 +43,8 @@ struct Case {
 
 impl Case {
     fn new(options: PartitionOptions, place: InMemory, flips: Vec<(usize, u8)>) -> Case {
-        let (armed, log) = (Arc::new(AtomicBool::new(false)), Arc::new(Log::default()));
+        let armed = Arc::new(AtomicBool::new(false));
+        let log = Arc::new(Log::default());
         let mut rng = Rng::new(3);
         let is_armed = armed.clone();
         let db = Db::builder("/db")

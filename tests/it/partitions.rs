@@ -73,7 +73,8 @@ fn writers_do_not_wait_for_the_sync_that_creates_or_drops_a_partition() {
     for change in change {
         let reached = Arc::new(Barrier::new(2));
         let go_on = Arc::new(Barrier::new(2));
-        let (at, until) = (reached.clone(), go_on.clone());
+        let at = reached.clone();
+        let until = go_on.clone();
         fs.set_observer(Arc::new(move |op: &FsOp| {
             if op.kind == OpKind::Sync && op.path.to_string_lossy().ends_with(".manifest") {
                 at.wait();

@@ -98,7 +98,8 @@ fn a_load_in_order_is_compressed_as_one_in_any_order() {
         let other = rng.next_u64() as usize % (at + 1);
         shuffled.swap(at, other);
     }
-    let (in_order, in_any) = (bytes_after_load(&sorted), bytes_after_load(&shuffled));
+    let in_order = bytes_after_load(&sorted);
+    let in_any = bytes_after_load(&shuffled);
     let difference = in_order.abs_diff(in_any);
     assert!(difference * 10 <= in_order.min(in_any), "{in_order} and {in_any} bytes");
 }

@@ -29,7 +29,8 @@ fn options(shelf: &Shelf) -> PartitionOptions {
 #[test]
 fn each_value_is_added_once_and_dropped_once() {
     for moves in [false, true] {
-        let (fs, shelf) = (MemFs::new(), Shelf::moving(moves));
+        let fs = MemFs::new();
+        let shelf = Shelf::moving(moves);
         let mut db = open(&fs, &shelf);
         db.partition_with("p", options(&shelf)).unwrap();
         for round in 0..4_u8 {
@@ -59,7 +60,8 @@ fn each_value_is_added_once_and_dropped_once() {
 
 #[test]
 fn what_a_failed_job_carried_is_let_go() {
-    let (fs, shelf) = (MemFs::new(), Shelf::moving(true));
+    let fs = MemFs::new();
+    let shelf = Shelf::moving(true);
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     for n in 0..10_u8 {
@@ -78,7 +80,8 @@ fn what_a_failed_job_carried_is_let_go() {
 
 #[test]
 fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
-    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     p.put("flushed", vec![1; LEN]).unwrap();
@@ -95,7 +98,8 @@ fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
 
 #[test]
 fn a_pending_value_commits_with_other_keys_or_is_let_go() {
-    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
     let db = lsm_core::Db::builder("/db")
         .fs(Arc::new(fs.clone()))
         .background(BackgroundMode::Stepped)
@@ -119,7 +123,8 @@ fn a_pending_value_commits_with_other_keys_or_is_let_go() {
 
 #[test]
 fn a_value_that_is_stored_apart_counts_as_its_handle_for_stalls() {
-    let (fs, shelf) = (MemFs::new(), Shelf::default());
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     // Many write buffers' worth of values: as handles they are not one.

@@ -396,7 +396,10 @@ fn what_was_refused_does_not_appear_after_a_crash() {
         let all_have_read = Barrier::new(THREADS as usize);
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (db, p, refused, all_have_read) = (&db, &p, &refused, &all_have_read);
+                let db = &db;
+                let p = &p;
+                let refused = &refused;
+                let all_have_read = &all_have_read;
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
                         let read_at = db.visible_seq();

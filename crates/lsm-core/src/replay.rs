@@ -71,7 +71,8 @@ impl Replay {
             let operation = operation
                 .ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
             let seq = section.first_seq.plus(number);
-            let (key, value) = (&bytes[operation.key.clone()], &bytes[operation.value.clone()]);
+            let key = &bytes[operation.key.clone()];
+            let value = &bytes[operation.value.clone()];
             let sums = OperationSum::new(operation.kind, key, value);
             let inserted = writer.insert(seq, lsn, sums, &bytes, &operation);
             self.bytes += inserted

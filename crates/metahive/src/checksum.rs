@@ -108,7 +108,8 @@ mod tests {
         // Key and value have changed places.
         check((b"key", b"value", 7), (b"value", b"key", 7));
         // The key is the encoding of its own sequence number.
-        let (at_five, at_six) = (5u64.to_le_bytes(), 6u64.to_le_bytes());
+        let at_five = 5u64.to_le_bytes();
+        let at_six = 6u64.to_le_bytes();
         check((&at_five, b"v", 5), (&at_six, b"v", 6));
         // So is the value.
         check((b"k", &at_five, 5), (b"k", &at_six, 6));

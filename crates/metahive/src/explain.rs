@@ -152,7 +152,8 @@ fn explain_table(
     explanation: &mut Explanation,
 ) -> Result<()> {
     let plus = metadata_key(stored);
-    let (mut versions, mut metadata) = (Vec::new(), Vec::new());
+    let mut versions = Vec::new();
+    let mut metadata = Vec::new();
     let read = table.versions(stored, &mut versions);
     let read = read.and(table.versions(&plus, &mut metadata));
     // The key of another entry's metadata is nobody's key.
@@ -215,7 +216,8 @@ fn belong_together(version: &RawVersion, metadata: &RawVersion) -> bool {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (key, versions) = (self.key.escape_ascii(), self.versions.len());
+        let key = self.key.escape_ascii();
+        let versions = self.versions.len();
         let plural = if versions == 1 { "" } else { "s" };
         write!(f, "key \"{key}\" in partition {:?}: {versions} version{plural}", self.partition)?;
         for (number, version) in (1..).zip(&self.versions) {

@@ -263,7 +263,8 @@ impl CompactionFilter for HiveFilter {
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
         let sum = || checksum::of_entry(entry.key, entry.value, entry.seq, entry.kind);
         let bytes = (entry.key.len() + entry.value.len()) as u64;
-        let (written, is_integrity) = (self.written, self.shared.is_integrity);
+        let written = self.written;
+        let is_integrity = self.shared.is_integrity;
         if self.is_flush {
             let cluster = self.open_cluster(entry.key);
             cluster.push_judged(&entry, sum());

@@ -61,7 +61,8 @@ pub struct EntryFault {
 
 impl EntryFault {
     fn new(key: &[u8], fault: &Fault, verdict: Verdict) -> EntryFault {
-        let (key, what) = (key.to_vec(), fault.what.clone());
+        let key = key.to_vec();
+        let what = fault.what.clone();
         EntryFault { key, seq: fault.seq, kind: fault.kind, at: fault.at, what, verdict }
     }
 }
@@ -95,7 +96,8 @@ impl Inspector {
             None => Shared::new(Arc::new(Integrity), true),
             Some(factory) => {
                 let Some(hive) = as_any(&**factory).downcast_ref::<MetaHive>() else {
-                    let (partition, name) = (walk.partition(), factory.name());
+                    let partition = walk.partition();
+                    let name = factory.name();
                     let what = format!("partition {partition:?} is sealed by {name:?}");
                     return Err(Error::new(ErrorKind::Unsupported, what));
                 };
@@ -173,7 +175,8 @@ impl Inspection {
     /// All that is behind the last entry.
     pub(crate) fn finish(mut self) -> Inspected {
         let (entries, counts, of_metadata) = self.filter.finish_verifying(&mut self.faults);
-        let (orphans, faults) = (counts.orphans_dropped, Vec::new());
+        let orphans = counts.orphans_dropped;
+        let faults = Vec::new();
         let mut inspected = Inspected { entries, counts, orphans, faults };
         for fault in self.faults.into_parts().0 {
             let detail = Detail::decode(&fault.detail);

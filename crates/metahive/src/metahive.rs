@@ -120,7 +120,8 @@ impl CompactionFilterFactory for MetaHive {
     fn check_stored(&self, params: &[u8]) -> Result<()> {
         let mut reader = Reader::new(params);
         let stored = reader.u8().and_then(|_| Ok((reader.bytes()?, reader.bytes()?)));
-        let (name, own) = (self.shared.provider.name(), self.shared.provider.params());
+        let name = self.shared.provider.name();
+        let own = self.shared.provider.params();
         match stored {
             Ok(stored) if stored == (name.as_bytes(), &own[..]) => Ok(()),
             Ok((stored, _)) => Err(other_provider(&stored.escape_ascii().to_string(), name)),
@@ -184,7 +185,8 @@ impl CompactionFilterFactory for MetaHive {
         sources: &Arc<dyn JudgeSources>,
     ) -> Result<Option<Box<dyn TableJudge>>> {
         let seal = TableSeal::of(&input.properties, self.shared.provider.name())?;
-        let (options, sources) = (self.repair.clone(), sources.clone());
+        let options = self.repair.clone();
+        let sources = sources.clone();
         let judge = HiveJudge::new(self.shared.clone(), seal, table.clone(), options, sources);
         Ok(Some(Box::new(judge)))
     }

@@ -174,7 +174,8 @@ fn decode(bytes: &[u8]) -> Result<Option<TableSeal>, Malformed> {
     }
     let provider = String::from_utf8(reader.bytes()?.to_vec())
         .map_err(|_| reader.malformed("name of a provider"))?;
-    let (sealed, split_pairs) = (reader.varint()?, reader.varint()?);
+    let sealed = reader.varint()?;
+    let split_pairs = reader.varint()?;
     let count = reader.varint()?;
     let mut open = Vec::new();
     for _ in 0..count {

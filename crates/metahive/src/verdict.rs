@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn every_row_of_the_table() {
-        let (good, bad) = (0x1234, 0x1235);
+        let good = 0x1234;
+        let bad = 0x1235;
         let hash = checksum::hash(good);
         check(good, good, hash, Verdict::Valid);
         check(good, good, hash ^ 1, Verdict::SecondCopyDamaged);

@@ -145,7 +145,8 @@ fn answer(
     key: &[u8],
     is_fresh: bool,
 ) -> Result<Option<Verified>, Doubt> {
-    let (seq, by) = (moment.seq(), By::Memory);
+    let seq = moment.seq();
+    let by = By::Memory;
     let mut judge = GetJudge { check, key, seq, by, is_damage: false };
     match raw::read(moment, key, is_fresh, &mut judge) {
         Ok(value) => Ok(value.map(|value| Verified { value, by: judge.by })),

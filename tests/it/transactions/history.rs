@@ -115,7 +115,9 @@ fn transactions_of_threads_are_serializable() {
         let forks: Vec<Rng> = (0..THREADS).map(|_| rng.fork()).collect();
         std::thread::scope(|scope| {
             for (thread, mut rng) in forks.into_iter().enumerate() {
-                let (db, partitions, history) = (&db, &partitions, &history);
+                let db = &db;
+                let partitions = &partitions;
+                let history = &history;
                 scope.spawn(move || {
                     for count in 0..EACH {
                         let name = format!("{round}/{thread}/{count}");

@@ -63,7 +63,8 @@ impl Clip {
             return ClipSide::Behind;
         }
         let owner = if is_hidden { key.user.strip_suffix(&self.suffix[..]) } else { None };
-        let (start, end) = (self.bounds.0.as_ref(), self.bounds.1.as_ref());
+        let start = self.bounds.0.as_ref();
+        let end = self.bounds.1.as_ref();
         let bounds = (start.map(Vec::as_slice), end.map(Vec::as_slice));
         let is_inside = RangeBounds::<[u8]>::contains(&bounds, owner.unwrap_or(key.user));
         if is_inside && key.trailer.seq() <= self.seq {

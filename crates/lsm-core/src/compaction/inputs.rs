@@ -146,7 +146,8 @@ impl JobIter for MergeInput {
         match self {
             MergeInput::Raw(iter, level) => {
                 let (block_offset, entry, block_verified) = iter.on_table().origin();
-                let (file, level) = (Some(iter.current_table().meta.file), *level);
+                let file = Some(iter.current_table().meta.file);
+                let level = *level;
                 Origin { file, level, block_offset, entry, block_verified }
             }
             MergeInput::Judged(iter, level) => {
@@ -179,7 +180,8 @@ pub(super) fn open_inputs(
         };
         for part in tables.chunk_by(is_ordered) {
             let part = Level::sorted(part.to_vec()).map_err(|(left, right)| {
-                let (left, right) = (left.meta.file, right.meta.file);
+                let left = left.meta.file;
+                let right = right.meta.file;
                 let what = format!("tables {left} and {right} of level {level} overlap");
                 Error::corruption(&context.dir, None, what)
             })?;

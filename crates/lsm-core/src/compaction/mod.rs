@@ -164,7 +164,8 @@ impl Busy {
 
     /// Takes the range of a finished table that is about to be added to `level`.
     pub fn reserve(&mut self, level: usize, table: &SstMeta) {
-        let (start, end) = (table.smallest.user.clone(), table.largest.user.clone());
+        let start = table.smallest.user.clone();
+        let end = table.largest.user.clone();
         self.outputs.insert(table.file, Claim { level, start, end });
     }
 

@@ -99,7 +99,9 @@ impl<'a> Outputs<'a> {
     fn writer(&mut self) -> Result<&mut SstWriter> {
         if self.writer.is_none() {
             let TableFactory { fs, dir, db_id, epoch, numbers } = self.factory;
-            let (file, db_id, epoch) = (numbers.allocate(), *db_id, *epoch);
+            let file = numbers.allocate();
+            let db_id = *db_id;
+            let epoch = *epoch;
             let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
             let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
             self.made.push(path);

@@ -260,7 +260,8 @@ impl Picker<'_> {
 
     /// A run of a level into the next one.
     fn step(&self, level: usize, run: &[Arc<Table>], trigger: Trigger) -> Option<Compaction> {
-        let (here, next) = (&self.version.levels[level], &self.version.levels[level + 1]);
+        let here = &self.version.levels[level];
+        let next = &self.version.levels[level + 1];
         let run = self.extend(level, run);
         let below = self.extend(level + 1, next.overlapping(hull(run.iter())));
         // Tables of this level that overlap no more of the next one come along for nothing.
@@ -287,9 +288,11 @@ impl Picker<'_> {
             let found = tables.iter().position(|table| table.meta.file == of.meta.file);
             found.expect("a run is a piece of its level")
         };
-        let (mut start, mut end) = (position(first), position(last));
+        let mut start = position(first);
+        let mut end = position(last);
         let joined = |left: usize, right: usize| {
-            let (left, right) = (&tables[left].meta, &tables[right].meta);
+            let left = &tables[left].meta;
+            let right = &tables[right].meta;
             (self.joined)(&left.largest.user, &right.smallest.user)
         };
         while start > 0 && joined(start - 1, start) {

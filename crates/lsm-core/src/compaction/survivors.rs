@@ -136,9 +136,11 @@ pub(super) fn write_survivors<I: JobIter>(
 impl Writing<'_, '_> {
     /// Takes in the entry under the cursor, unless a patch takes it away.
     fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
-        let (key, value) = (entries.key(), entries.value());
-        let (stored_seq, hidden, at) =
-            (entries.stored_seq(), entries.is_hidden(), self.origin(entries));
+        let key = entries.key();
+        let value = entries.value();
+        let stored_seq = entries.stored_seq();
+        let hidden = entries.is_hidden();
+        let at = self.origin(entries);
         let kind = key.trailer.kind().expect("a stored entry has a kind");
         let entry =
             Entry { key: key.user, seq: key.trailer.seq(), stored_seq, kind, value, hidden };
@@ -171,8 +173,10 @@ impl Writing<'_, '_> {
         }
         // An ingested file's entries all count under the file's sequence number.
         let seq = if entry.seq == stored_seq { owned.seq } else { entry.seq };
-        let (key, value) = (&owned.key[..], &owned.value[..]);
-        let (stored_seq, kind) = (owned.seq, owned.kind);
+        let key = &owned.key[..];
+        let value = &owned.value[..];
+        let stored_seq = owned.seq;
+        let kind = owned.kind;
         self.take(Entry { key, seq, stored_seq, kind, value, hidden }, at, vouched)
     }
 
@@ -354,7 +358,8 @@ impl Writing<'_, '_> {
             && self.stages.hooks.store.is_some()
             && self.stages.kind == JobKind::Flush
         {
-            let (key, handle) = (entry.key.to_vec(), entry.value.to_vec());
+            let key = entry.key.to_vec();
+            let handle = entry.value.to_vec();
             self.values.added.push(AddedValue { key, handle });
         }
     }

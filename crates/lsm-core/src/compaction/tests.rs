@@ -32,7 +32,8 @@ fn print(job: &Compaction) -> String {
 /// Checks the picks from the drawing, job after job with none of them done.
 fn check(drawing: &str, expected: &[&str]) {
     let version = draw(drawing);
-    let (mut busy, mut cursors) = (Busy::default(), Cursors::default());
+    let mut busy = Busy::default();
+    let mut cursors = Cursors::default();
     let mut jobs = Vec::new();
     while let Some(job) = picker(&version, &busy, &cursors).pick() {
         busy.claim(&job);
@@ -115,7 +116,8 @@ fn each_part_of_a_level_has_its_turn() {
         "L5: 1:a-b*150 2:c-d*150 3:e-f*150
          L6: 11:a-b*500 12:c-d*500 13:e-f*500",
     );
-    let (busy, mut cursors) = (Busy::default(), Cursors::default());
+    let busy = Busy::default();
+    let mut cursors = Cursors::default();
     for expected in ["L5[1] L6[11]", "L5[2] L6[12]", "L5[3] L6[13]", "L5[1] L6[11]"] {
         let job = picker(&version, &busy, &cursors).pick().unwrap();
         assert_eq!(print(&job), format!("{expected} -> L6 Merge Size bottom"));
@@ -137,7 +139,8 @@ fn tombstone_heavy_tables_go_first_and_vanish_at_the_bottom() {
 #[test]
 fn an_elision_waits_for_snapshots_and_never_runs_twice() {
     let version = draw("L6: 1:a-c!90");
-    let (busy, mut cursors) = (Busy::default(), Cursors::default());
+    let busy = Busy::default();
+    let mut cursors = Cursors::default();
     let pick = |oldest, cursors: &Cursors| {
         Picker { oldest_snapshot: seq(oldest), ..picker(&version, &busy, cursors) }.pick()
     };
@@ -150,7 +153,8 @@ fn an_elision_waits_for_snapshots_and_never_runs_twice() {
 #[test]
 fn neighbours_that_a_filter_joins_share_a_job() {
     let version = draw("L5: 4:a-b*3000 5:c-d 6:e-f\nL6: 1:a-b*500 2:c-d*600");
-    let (busy, cursors) = (Busy::default(), Cursors::default());
+    let busy = Busy::default();
+    let cursors = Cursors::default();
     let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"c");
     let job = Picker { joined: &joined, ..picker(&version, &busy, &cursors) }.pick().unwrap();
     assert_eq!(print(&job), "L5[4,5] L6[1,2] -> L6 Merge Size bottom");
@@ -159,7 +163,8 @@ fn neighbours_that_a_filter_joins_share_a_job() {
 #[test]
 fn nobody_writes_where_a_running_job_may_put_a_table() {
     let before = draw("L0: 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
-    let (mut busy, cursors) = (Busy::default(), Cursors::default());
+    let mut busy = Busy::default();
+    let cursors = Cursors::default();
     let joined = |left: &[u8], right: &[u8]| (left, right) == (b"b", b"m");
     let job = Picker { joined: &joined, ..picker(&before, &busy, &cursors) }.pick().unwrap();
     assert_eq!(print(&job), "L0[9,8] L6[1,2] -> L6 Merge Level0 bottom");
@@ -176,7 +181,8 @@ fn nobody_writes_where_a_running_job_may_put_a_table() {
 #[test]
 fn a_range_goes_to_the_bottom_step_by_step() {
     let version = draw("L0: 9:a-c 8:x-z\nL5: 5:b-d 6:e-f\nL6: 1:a-b 2:c-d!1");
-    let (mut busy, cursors) = (Busy::default(), Cursors::default());
+    let mut busy = Busy::default();
+    let cursors = Cursors::default();
     let mut jobs = Vec::new();
     let range = UserRange::new(b"a", b"d");
     loop {
@@ -223,7 +229,8 @@ fn debt_is_zero_when_every_level_has_its_size() {
 #[test]
 fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     let version = draw("L5: 9:a-z\nL6: 1:b-c*400 2:d-e*400 3:f-g*400 4:h-i*10");
-    let (busy, cursors) = (Busy::default(), Cursors::default());
+    let busy = Busy::default();
+    let cursors = Cursors::default();
     let RangePick::Due(job) =
         picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX)
     else {

@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn partitions_are_found_by_id_and_by_name_until_they_are_removed() {
         let catalog = catalog();
-        let (users, posts) = (partition(2, "users"), partition(1, "posts"));
+        let users = partition(2, "users");
+        let posts = partition(1, "posts");
         catalog.add(users.clone());
         catalog.add(posts.clone());
         assert_eq!(catalog.names(), ["posts", "users"]);

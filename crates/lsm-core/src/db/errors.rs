@@ -183,7 +183,9 @@ pub struct BackgroundFailure {
 
 impl fmt::Display for BackgroundFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (reason, severity, since) = (self.reason, self.severity, self.since);
+        let reason = self.reason;
+        let severity = self.severity;
+        let since = self.since;
         write!(f, "{reason:?} fails ({severity:?}, for {since:?}, {} times", self.attempts)?;
         match self.retry_in {
             Some(retry) => write!(f, ", again in {retry:?}): {}", self.error),

@@ -115,7 +115,8 @@ fn trace(event: &Event) {
             tracing::info!(partition, bytes, ?took, "flushed");
         }
         Event::Compacted { partition, level_from, level_to, read_bytes, written_bytes, took } => {
-            let (from, to) = (level_from, level_to);
+            let from = level_from;
+            let to = level_to;
             tracing::info!(partition, from, to, read_bytes, written_bytes, ?took, "compacted");
         }
         Event::StallChanged { partition, pressure_permille, reason } => {

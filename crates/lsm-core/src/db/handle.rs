@@ -355,8 +355,11 @@ impl Partition {
 impl raw::Walkable for Partition {
     fn pin_raw(&self) -> Result<raw::Pin> {
         let point = self.reader(None)?;
-        let (partition, view, context) = (point.partition, point.view, point.context);
-        let (hooks, clock) = (self.state.hooks(), self.db().background.clock().clone());
+        let partition = point.partition;
+        let view = point.view;
+        let context = point.context;
+        let hooks = self.state.hooks();
+        let clock = self.db().background.clock().clone();
         Ok(raw::Pin { partition, view, context, hooks, clock, keep: point.keep })
     }
 }

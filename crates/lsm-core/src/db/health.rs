@@ -161,7 +161,8 @@ impl DbInner {
     pub(super) fn health(&self) -> Health {
         let now = self.background.now();
         let held_since = self.stall.held_since();
-        let (mut stalls, mut partitions) = (Vec::new(), Vec::new());
+        let mut stalls = Vec::new();
+        let mut partitions = Vec::new();
         let mut live = self.live_partitions();
         live.sort_by(|a, b| a.name.cmp(&b.name));
         for partition in live {
@@ -178,7 +179,8 @@ impl DbInner {
             }
             let view = partition.view();
             let options = &view.version.options;
-            let (base, trigger) = (options.level_base_bytes, u64::from(options.level0_tables));
+            let base = options.level_base_bytes;
+            let trigger = u64::from(options.level0_tables);
             let debt = compaction_debt(&view.version);
             let level0 = view.version.levels[0].tables().len() as u64;
             partitions.push(PartitionHealth {

@@ -65,7 +65,8 @@ impl DbInner {
 fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> {
     let repaired = |entry: TrueEntry, source: &str| {
         let partition = view.version.name.to_string();
-        let (key, source) = (entry.key.clone(), source.to_owned());
+        let key = entry.key.clone();
+        let source = source.to_owned();
         Mend { entry, event: Event::Repaired { partition, key, source } }
     };
     let in_log = in_log(view, log, found);
@@ -78,7 +79,8 @@ fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> 
     in_log?;
     let poison = found.poison(view.version.flushed_through);
     let entry = poison.ok_or_else(|| lost(view, found))?;
-    let (damage, value) = (damage_of(view, found), found.value.clone());
+    let damage = damage_of(view, found);
+    let value = found.value.clone();
     Ok(Mend { entry, event: Event::Quarantined { damage, value } })
 }
 

@@ -105,7 +105,8 @@ impl DbInner {
         }
         self.check_open()?;
         let hooks = partition.view().version.hooks.to_vec();
-        let (id, options) = (partition.id, options.clone());
+        let id = partition.id;
+        let options = options.clone();
         let changed = Change::PartitionOptionsChanged { id, options, hooks };
         self.install_job(partition, Installation::of(vec![changed]))?;
         Ok(())

@@ -169,7 +169,8 @@ impl Opening {
         hooks: &HooksOf,
     ) -> Result<Begun> {
         let World { fs, dir, epoch, numbers, .. } = world;
-        let (dir, epoch) = (dir.as_path(), *epoch);
+        let dir = dir.as_path();
+        let epoch = *epoch;
         let factory = world.factory();
         let mut tables = Tables::new(&self.version, &factory, hooks);
         let bytes_max = options.write_buffer_bytes;

@@ -164,7 +164,8 @@ impl Memtable {
         for (node, version) in all_entries(self.list()) {
             if is_intact(node, version) {
                 let key_check = node.key_check();
-                let (trailer, sum) = (version.trailer(), version.sum());
+                let trailer = version.trailer();
+                let sum = version.sum();
                 let value = version.new_value();
                 let entry = NewEntry { key: node.key(), key_check, trailer, sum, value };
                 entries.push((KeyRef::new(node.key(), trailer), entry));

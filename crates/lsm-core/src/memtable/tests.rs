@@ -18,7 +18,8 @@ fn insert(table: &Memtable, seq: u64, lsn: u64, kind: EntryKind, key: &[u8], val
     section.push(kind, key, value);
     let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
     let seq = SeqNo::new(seq).unwrap();
-    let (sums, before) = (section.sums()[0], table.bytes());
+    let sums = section.sums()[0];
+    let before = table.bytes();
     let taken = table.writer().insert(seq, lsn, sums, &section.bytes().into(), &op).unwrap();
     assert_eq!(table.bytes(), before + taken);
 }
@@ -172,7 +173,9 @@ fn values_outlive_the_memtable_and_long_ones_are_not_copied() {
     insert(&table, 1, 0, EntryKind::Value, b"short", &[5; 600]);
     insert(&table, 2, 0, EntryKind::Value, b"long", &long);
     let get = |key: &[u8]| table.get(key, checksum64(key), SeqNo::MAX).unwrap().1;
-    let (short, first, second) = (get(b"short"), get(b"long"), get(b"long"));
+    let short = get(b"short");
+    let first = get(b"long");
+    let second = get(b"long");
     assert_eq!(first.as_ptr(), second.as_ptr());
     drop(table);
     assert_eq!((&*short, &*first), (&[5; 600][..], &long[..]));
@@ -252,7 +255,8 @@ fn damaged(key: &[u8], value: &[u8], damage: impl Fn(&mut Vec<u8>)) -> Arc<Memta
 
 #[test]
 fn each_bit_of_an_entry_is_seen_and_undone() {
-    let (key, value) = (b"key", b"some value");
+    let key = b"key";
+    let value = b"some value";
     let key_at = 2..2 + key.len();
     let value_at = key_at.end + 1..key_at.end + 1 + value.len();
     for bit in key_at.chain(value_at).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {

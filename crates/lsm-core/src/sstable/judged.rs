@@ -218,7 +218,8 @@ impl JudgedIter {
         let mut notes = 0u64;
         for at in 0..self.decoder.slots.len() {
             let slot = &self.decoder.slots[at];
-            let (key, value) = (self.decoder.key(at), &self.bytes[slot.value.clone()]);
+            let key = self.decoder.key(at);
+            let value = &self.bytes[slot.value.clone()];
             let Some(kind) = slot.trailer.kind() else { return BlockVerdict::Damaged };
             let stored_seq = slot.trailer.seq();
             let seq = self.by.table.global_seq.unwrap_or(stored_seq);
@@ -345,7 +346,9 @@ impl JudgedIter {
 
     #[cold]
     fn add_gap_between(&mut self, from: &[u8], from_below: SeqNo, to: &[u8], to_included: bool) {
-        let (from, to, through) = (from.into(), to.into(), self.by.table.seqs.1);
+        let from = from.into();
+        let to = to.into();
+        let through = self.by.table.seqs.1;
         let gap = Gap { from, from_below, to, to_included, through, closed_at: None };
         self.by.findings.add(|findings| findings.gaps.push(gap));
     }

@@ -102,7 +102,8 @@ impl SstReader {
         };
         verify.run(expected)?;
         let Verify { damage, seen, .. } = verify;
-        let (entries, hidden) = (seen.properties.entries(), seen.properties.hidden);
+        let entries = seen.properties.entries();
+        let hidden = seen.properties.hidden;
         Ok(TableFindings { damage, entries, hidden })
     }
 }

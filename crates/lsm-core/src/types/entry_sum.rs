@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn every_bit_of_an_entry_counts() {
         let seq = |n| SeqNo::new(n).unwrap();
-        let (key, value) = (*b"key", *b"value");
+        let key = *b"key";
+        let value = *b"value";
         let trailer = Trailer::new(seq(7), EntryKind::Value);
         let sum = EntrySum::of_entry(&key, trailer, &value);
         for bit in 0..8 * value.len() {

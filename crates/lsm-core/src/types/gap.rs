@@ -151,7 +151,8 @@ impl Gap {
 
 impl fmt::Display for Gap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (from, to) = (self.from.escape_ascii(), self.to.escape_ascii());
+        let from = self.from.escape_ascii();
+        let to = self.to.escape_ascii();
         write!(f, "keys from \"{from}\" to \"{to}\" through sequence {}", self.through)?;
         match self.closed_at {
             Some(seq) => write!(f, ", accepted as lost at sequence {seq}"),

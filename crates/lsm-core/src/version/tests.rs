@@ -383,7 +383,8 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
         }],
         8 => vec![Change::GapAdded { partition: partition?.id, gap: gap(pick, word) }],
         9 => {
-            let (id, gaps) = (partition?.id, partition?.gaps.all());
+            let id = partition?.id;
+            let gaps = partition?.gaps.all();
             let gap = gaps.get(pick as usize)?.clone();
             vec![Change::GapRemoved { partition: id, gap }]
         }

@@ -136,7 +136,8 @@ impl TableReport {
 
     /// Notes the blocks that did not verify.
     pub(super) fn push_blocks(&mut self, table: &RawTable, blocks: &[RawDamage]) {
-        let (first, last) = (&table.meta().smallest.user, &table.meta().largest.user);
+        let first = &table.meta().smallest.user;
+        let last = &table.meta().largest.user;
         for block in blocks {
             let (begin, end) = &block.keys;
             let begin = begin.clone().unwrap_or_else(|| first.to_vec());
@@ -239,7 +240,8 @@ impl fmt::Display for ScrubReport {
         } else {
             f.write_str("no MetaHive, no damaged block")?;
         }
-        let (tables, entries) = (count(self.tables.len(), "table"), counts.entries);
+        let tables = count(self.tables.len(), "table");
+        let entries = counts.entries;
         write!(f, "; {tables}, {} bytes, {entries} entries: {} sealed", self.bytes, counts.sealed)?;
         for (number, what) in [
             (counts.unsealed, "unsealed"),

@@ -145,7 +145,8 @@ impl<'a> EntryCheck<'a> {
         buffer: &mut Vec<u8>,
     ) -> Result<(), Doubt> {
         let (at, key, value) = block.entry(i, buffer);
-        let (seq, kind) = (key.trailer.seq(), key.trailer.kind().unwrap_or(EntryKind::Poison));
+        let seq = key.trailer.seq();
+        let kind = key.trailer.kind().unwrap_or(EntryKind::Poison);
         self.pair(seal, block, at, &stored(key.user, seq, kind, value)).map(|_| ())
     }
 

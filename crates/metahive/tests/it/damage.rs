@@ -48,7 +48,8 @@ pub fn flipped(table: &Table) -> Vec<(usize, Table)> {
 #[test]
 fn every_flipped_bit_is_found_or_made_good_and_none_is_sealed() {
     let table = sealed();
-    let (mut found, mut made_good) = (0, 0);
+    let mut found = 0;
+    let mut made_good = 0;
     for (at, damaged) in flipped(&table) {
         let hive = MetaHive::default();
         let mut engine = Engine::default();
@@ -71,7 +72,8 @@ fn every_flipped_bit_is_found_or_made_good_and_none_is_sealed() {
 #[test]
 fn nearly_every_flipped_bit_is_repaired_to_what_it_was() {
     let table = sealed();
-    let (mut cases, mut equal) = (0, 0);
+    let mut cases = 0;
+    let mut equal = 0;
     for (_, damaged) in flipped(&table) {
         let hive = MetaHive::default();
         let mut sources = Sources::of(std::slice::from_ref(&damaged));
@@ -145,7 +147,8 @@ fn mix_ups_that_plain_xor_misses_are_found() {
         assert_eq!(engine.faults(&hive, &[table]).len(), 1);
     }
     // The key is its own sequence number.
-    let (hive, mut engine) = (MetaHive::default(), Engine::default());
+    let hive = MetaHive::default();
+    let mut engine = Engine::default();
     let mut table = engine.flush(&hive, vec![Stored::value(&5u64.to_le_bytes(), 5, b"v")]);
     let key = 6u64.to_le_bytes();
     table.entries[0].key = key.to_vec();
@@ -169,7 +172,8 @@ fn halves_of_pairs_are_faults_in_sealed_tables_and_nothing_is_made_anew() {
     for at in 0..table.entries.len() {
         let mut without = table.clone();
         without.entries.remove(at);
-        let (hive, mut engine) = (MetaHive::default(), Engine::default());
+        let hive = MetaHive::default();
+        let mut engine = Engine::default();
         let faults = engine.faults(&hive, std::slice::from_ref(&without));
         assert_eq!(faults.len(), 1, "without {at}");
         assert_eq!(hive.counts().made, 0);
@@ -201,7 +205,9 @@ fn a_pair_that_is_lost_as_a_whole_fails_the_job() {
         let mut faults = Faults::default();
         for stored in entries {
             let Stored { key, seq, kind, value, hidden, .. } = *stored;
-            let (seq, kind, hidden) = (*seq, *kind, *hidden);
+            let seq = *seq;
+            let kind = *kind;
+            let hidden = *hidden;
             let entry = Entry { key, seq, stored_seq: seq, kind, value, hidden };
             filter.input(entry, table.origin(0), &mut faults).unwrap();
         }
@@ -221,7 +227,8 @@ fn a_pair_that_is_lost_as_a_whole_fails_the_job() {
 
 #[test]
 fn entries_of_damaged_blocks_are_taken_only_if_their_metadata_agrees() {
-    let (hive, mut engine) = (MetaHive::default(), Engine::default());
+    let hive = MetaHive::default();
+    let mut engine = Engine::default();
     let suspect = Table { is_damaged: true, ..sealed() };
     check_sealed(&engine.compact(&hive, std::slice::from_ref(&suspect)));
     assert_eq!(hive.counts().suspects_accepted, 4);

@@ -30,7 +30,8 @@ pub struct Stored {
 
 impl Stored {
     pub fn value(key: &[u8], n: u64, value: &[u8]) -> Stored {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         Stored { key, seq: seq(n), kind: EntryKind::Value, value, hidden: false, block: 0 }
     }
 
@@ -118,7 +119,8 @@ struct Outputs {
 
 impl Outputs {
     fn add(&mut self, key: &[u8], seq: SeqNo, kind: EntryKind, value: &[u8], hidden: bool) {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.block_bytes += key.len() + value.len();
         self.table_bytes += key.len() + value.len();
         let entry = Stored { key, seq, kind, value, hidden, block: self.block };
@@ -211,7 +213,8 @@ impl Engine {
                 properties: t.properties.clone(),
             })
             .collect();
-        let (level_from, level_to) = (0, usize::from(kind == JobKind::Compaction));
+        let level_from = 0;
+        let level_to = usize::from(kind == JobKind::Compaction);
         let repaired: Vec<_> = self
             .patches
             .keys()

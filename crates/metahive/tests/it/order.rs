@@ -48,7 +48,9 @@ proptest! {
         let hive = MetaHive::new(MetaHiveOptions::new().any_key(any_key));
         let mut engine = Engine { table_bytes, ..Engine::default() };
         engine.snapshots = snapshots.iter().map(|n| seq(*n)).chain([seq(1000)]).collect();
-        let (mut next, mut tables, mut data) = (0, Vec::new(), Vec::new());
+        let mut next = 0;
+        let mut tables = Vec::new();
+        let mut data = Vec::new();
         for batch in &batches {
             let entries = entries(batch, any_key, &mut next);
             let mut flush = Engine { snapshots: engine.snapshots.clone(), ..Engine::default() };

@@ -19,7 +19,8 @@ fn metadata_of(entry: &Stored) -> Stored {
 #[test]
 fn entries_of_other_nodes_get_metadata_and_what_they_left_over_goes() {
     let hive = MetaHive::default();
-    let (with, without) = (Stored::value(b"a", 1, b"x"), Stored::value(b"b", 2, b"y"));
+    let with = Stored::value(b"a", 1, b"x");
+    let without = Stored::value(b"b", 2, b"y");
     let orphan = metadata_of(&Stored::value(b"c", 3, b"deleted there"));
     let table = Table::new(1, vec![metadata_of(&with), with, without, orphan]);
     let tables = Engine::default().compact(&hive, &[table]);
@@ -157,7 +158,8 @@ fn a_group_in_memory_is_verified_without_a_job() {
             .collect();
         verify_group(&Integrity, &entries)
     };
-    let (valid, metadata) = (State::Judged(Verdict::Valid), State::Metadata);
+    let valid = State::Judged(Verdict::Valid);
+    let metadata = State::Metadata;
     assert_eq!(states(&table), [valid, valid, valid, metadata, metadata, metadata]);
     table.entries[1].value[0] ^= 1;
     table.entries.remove(3);

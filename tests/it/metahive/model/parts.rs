@@ -28,7 +28,8 @@ pub(super) fn parts(store: &Store) -> Vec<Part> {
     for table in walk.tables() {
         let identity =
             SstIdentity { db_id: walk.db_id(), file: table.meta().file, epoch: table.meta().epoch };
-        let (path, unique_id) = (table.path(), identity.unique_id());
+        let path = table.path();
+        let unique_id = identity.unique_id();
         let mut starts = std::collections::BTreeSet::new();
         let mut entries = table.walk(RawMode::default()).unwrap();
         while let Some(entry) = entries.next().unwrap() {
@@ -37,7 +38,8 @@ pub(super) fn parts(store: &Store) -> Vec<Part> {
         let data_end = table.properties().unwrap().data_bytes as usize;
         let ends = starts.iter().skip(1).copied().chain([data_end]);
         for (start, end) in starts.iter().copied().zip(ends) {
-            let (path, at) = (path.clone(), start..end);
+            let path = path.clone();
+            let at = start..end;
             parts.push(Part { path, unique_id, what: "data block", at });
         }
         // Behind the data each block verifies at its own place and by its own length.
@@ -47,11 +49,13 @@ pub(super) fn parts(store: &Store) -> Vec<Part> {
             let end = (start + TRAILER_BYTES + 1..=file.len())
                 .find(|end| is_sealed(&file[start..*end], unique_id, start))
                 .expect("blocks lie one behind the other");
-            let (path, at) = (path.clone(), start..end);
+            let path = path.clone();
+            let at = start..end;
             parts.push(Part { path, unique_id, what, at });
             start = end;
         }
-        let (path, at) = (path.clone(), start..file.len());
+        let path = path.clone();
+        let at = start..file.len();
         parts.push(Part { path, unique_id, what: "footer", at });
     }
     parts

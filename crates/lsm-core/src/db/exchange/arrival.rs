@@ -110,7 +110,8 @@ impl<'a> Arrival<'a> {
     /// Reads the whole table and checks it against what is said of it, and its entries against
     /// the limits.
     fn check_table(&self, table: &Table, context: &TableContext) -> Result<()> {
-        let (meta, reader) = (&table.meta, table.reader(context)?);
+        let meta = &table.meta;
+        let reader = table.reader(context)?;
         let bad = |what: &str| Error::corruption(table.path(context), None, what);
         if meta.bounds != Bounds::INCLUSIVE || meta.tombstones != 0 {
             return Err(bad("a table of an export holds more than values"));
@@ -173,7 +174,8 @@ impl<'a> Arrival<'a> {
             return Ok(());
         }
         // No table of ours has this number, so nothing that the filter knows is about this one.
-        let (file, level) = (FileNo(0), 0);
+        let file = FileNo(0);
+        let level = 0;
         let mut filter = filter.start(&Job {
             inputs: &[InputTable { file, path: table.path(context), properties }],
             ..Job::new(&self.partition.name, JobKind::Compaction)
@@ -182,8 +184,11 @@ impl<'a> Arrival<'a> {
         let mut entries = reader.raw_iter(RawMode::Streaming);
         entries.seek_to_first()?;
         while entries.valid() {
-            let (key, (block_offset, entry, block_verified)) = (entries.key(), entries.origin());
-            let (seq, hidden, value) = (key.trailer.seq(), entries.hidden(), entries.value());
+            let key = entries.key();
+            let (block_offset, entry, block_verified) = entries.origin();
+            let seq = key.trailer.seq();
+            let hidden = entries.hidden();
+            let value = entries.value();
             let kind = key.trailer.kind().expect("a stored entry has a kind");
             let at = Origin { file: Some(file), level, block_offset, entry, block_verified };
             let entry = Entry { key: key.user, seq, stored_seq: seq, kind, value, hidden };
@@ -195,7 +200,8 @@ impl<'a> Arrival<'a> {
         match faults.into_parts().0.first() {
             None => Ok(()),
             Some(fault) => {
-                let (path, offset) = (table.path(context), fault.at.block_offset);
+                let path = table.path(context);
+                let offset = fault.at.block_offset;
                 Err(Error::corruption(path, offset, fault.what.clone()).at_key(&fault.key))
             }
         }
@@ -230,7 +236,8 @@ impl<'a> Arrival<'a> {
     /// Gives the tables names of ours, durably.
     pub(super) fn place(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         for meta in &description.tables {
-            let (file, epoch) = (self.db.numbers.allocate(), self.db.epoch);
+            let file = self.db.numbers.allocate();
+            let epoch = self.db.epoch;
             let from = FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir);
             let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.dir);
             let foreign = Some(description.identity(meta));

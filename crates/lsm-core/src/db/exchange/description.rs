@@ -151,7 +151,8 @@ fn open_envelope<'a>(bytes: &'a [u8], path: &Path) -> Result<(DbId, &'a [u8])> {
     if r.take(8).map_err(short)? != MAGIC {
         return Err(bad(0, "the file is no description of an export"));
     }
-    let (version, checksum_id) = (r.u32().map_err(short)?, r.u32().map_err(short)?);
+    let version = r.u32().map_err(short)?;
+    let checksum_id = r.u32().map_err(short)?;
     r.take(16).map_err(short)?;
     let incompatible = r.u64().map_err(short)?;
     let db_id = DbId(r.u128().map_err(short)?);

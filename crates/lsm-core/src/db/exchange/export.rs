@@ -63,7 +63,8 @@ impl Partition {
     /// # Cost
     /// Reads the range and writes it, compressed as the partition's deeper levels are.
     pub fn export(&self, range: impl KeyRange, dir: impl AsRef<Path>) -> Result<ExportSummary> {
-        let (db, dir) = (self.db(), dir.as_ref());
+        let db = self.db();
+        let dir = dir.as_ref();
         let snapshot = self.db.snapshot();
         self.state().check_live()?;
         let point = self.reader(Some(&snapshot))?;
@@ -72,7 +73,8 @@ impl Partition {
         let hooks = self.state().hooks();
         let suffix = &hooks.rules.reserved_suffix;
         let bounds = stored_bounds(point.any_key, range.bounds());
-        let (lower, upper) = (&bounds.0, &bounds.1);
+        let lower = &bounds.0;
+        let upper = &bounds.1;
         let lower = lower.as_ref().map(Vec::as_slice);
         let upper = upper.as_ref().map(Vec::as_slice);
         if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq()) {

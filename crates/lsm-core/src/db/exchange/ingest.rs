@@ -74,7 +74,9 @@ impl Partition {
     /// [`ErrorKind::ReservedKey`]: crate::ErrorKind::ReservedKey
     /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
     pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
-        let (db, state, dir) = (self.db(), self.state(), dir.as_ref());
+        let db = self.db();
+        let state = self.state();
+        let dir = dir.as_ref();
         let mut arrival = Arrival::begin(db, state)?;
         let description = ExportDescription::read(&*db.fs, dir)?;
         arrival.check(dir, &description)?;
@@ -143,7 +145,8 @@ impl DbInner {
         let seq = self.take_seq(&mut between);
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &arrival.tables);
-        let (id, tables) = (partition.id, arrival.tables.iter().cloned());
+        let id = partition.id;
+        let tables = arrival.tables.iter().cloned();
         let added = tables.zip(&levels).map(|(meta, level)| Change::TableAdded {
             partition: id,
             level: *level as u8,

@@ -55,7 +55,8 @@ fn pick(jobs: &Jobs, host: &Host) -> Option<Claimed> {
 
 #[test]
 fn what_is_claimed_is_not_picked_again_until_it_is_given_back() {
-    let (jobs, host) = (Jobs::default(), host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
+    let jobs = Jobs::default();
+    let host = host(vec![partition(1, "L0: 2:a-c 1:b-d")]);
     let claimed = pick(&jobs, &host).expect("level 0 has too many tables");
     assert!(pick(&jobs, &host).is_none() && jobs.is_running() && jobs.has_work(&host));
     let failed = Error::new(ErrorKind::Io, "no");
@@ -66,7 +67,8 @@ fn what_is_claimed_is_not_picked_again_until_it_is_given_back() {
 
 #[test]
 fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
-    let (jobs, host) = (Jobs::default(), host(vec![partition(1, BOTH_DUE)]));
+    let jobs = Jobs::default();
+    let host = host(vec![partition(1, BOTH_DUE)]);
     let damaged = pick(&jobs, &host).expect("two are due");
     let rotten = Error::corruption("/db/1.sst", 0, "rotten");
     jobs.finish(&damaged, Err(&rotten));
@@ -80,7 +82,8 @@ fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
 
 #[test]
 fn a_partition_whose_last_compaction_failed_comes_last() {
-    let (heavy, light) = ("L0: 4:a-b 3:a-b 2:a-b 1:a-b", "L0: 2:a-b 1:a-b");
+    let heavy = "L0: 4:a-b 3:a-b 2:a-b 1:a-b";
+    let light = "L0: 2:a-b 1:a-b";
     let host = host(vec![partition(1, heavy), partition(2, light)]);
     let jobs = Jobs::default();
     let first = pick(&jobs, &host).expect("both are due");
@@ -92,7 +95,8 @@ fn a_partition_whose_last_compaction_failed_comes_last() {
 
 #[test]
 fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
-    let (jobs, host) = (Jobs::default(), host(vec![partition(1, BOTH_DUE)]));
+    let jobs = Jobs::default();
+    let host = host(vec![partition(1, BOTH_DUE)]);
     let claimed = pick(&jobs, &host).expect("two are due");
     let entered = jobs.enter(&claimed.partition);
     claimed.partition.mark_dropped(0);
@@ -104,7 +108,8 @@ fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
 
 #[test]
 fn compactions_keep_clear_of_levels_that_an_ingest_has_reserved() {
-    let (jobs, host) = (Jobs::default(), host(vec![partition(1, "L0: 2:a-c 1:b-d")]));
+    let jobs = Jobs::default();
+    let host = host(vec![partition(1, "L0: 2:a-c 1:b-d")]);
     let arriving = crate::compaction::drawing::table("9:x-z");
     let partition = &host.partitions[0];
     let one = std::slice::from_ref(&arriving);

@@ -37,7 +37,8 @@ fn fail(kind: OpKind, action: FaultAction) -> FaultRule {
 
 #[test]
 fn what_was_appended_reads_back_over_several_segments() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     for _ in 0..20 {
         write(&test.log, &host, 1000).unwrap();
         test.log.tend_now(&host).unwrap();
@@ -53,7 +54,8 @@ fn what_was_appended_reads_back_over_several_segments() {
 
 #[test]
 fn a_segment_is_listed_before_a_frame_goes_into_it() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     host.refuses_edits.store(true, Ordering::Relaxed);
     assert!(write(&test.log, &host, 100).is_err());
     host.refuses_edits.store(false, Ordering::Relaxed);
@@ -63,7 +65,8 @@ fn a_segment_is_listed_before_a_frame_goes_into_it() {
 
 #[test]
 fn one_sync_makes_everything_before_it_durable() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     for _ in 0..9 {
         write(&test.log, &host, 1000).unwrap();
     }
@@ -85,7 +88,8 @@ fn one_sync_makes_everything_before_it_durable() {
 fn a_refused_batch_never_comes_back() {
     let mut cuts = 0;
     for seed in 0..200_u64 {
-        let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+        let test = TestLog::new(SEGMENT);
+        let host = TestHost::default();
         let kept = write(&test.log, &host, 100).unwrap();
         test.log.sync_all(&host).unwrap();
         test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(u64::MAX)));
@@ -112,7 +116,8 @@ fn a_refused_batch_never_comes_back() {
 
 #[test]
 fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     write(&test.log, &host, 100).unwrap();
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
     let first = test.log.sync_all(&host).unwrap_err();
@@ -143,7 +148,8 @@ fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
 
 #[test]
 fn segments_below_the_low_water_go_once_the_header_behind_them_is_durable() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     for _ in 0..9 {
         write(&test.log, &host, 1000).unwrap();
     }
@@ -161,7 +167,8 @@ fn segments_below_the_low_water_go_once_the_header_behind_them_is_durable() {
 
 #[test]
 fn an_idle_log_is_synced_then_marked_then_left_alone() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     let tend = |millis| test.log.tend(&host, Duration::from_millis(millis), INTERVAL).unwrap();
     write(&test.log, &host, 100).unwrap();
     assert_eq!(host.wakes.load(Ordering::Relaxed), 1);
@@ -188,7 +195,8 @@ fn an_idle_log_is_synced_then_marked_then_left_alone() {
 /// An interval that is counted from a time that never comes again would never end.
 #[test]
 fn a_clock_that_goes_back_stops_no_sync() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     let tend = |millis| test.log.tend(&host, Duration::from_millis(millis), INTERVAL).unwrap();
     write(&test.log, &host, 100).unwrap();
     tend(1_000_000);
@@ -207,7 +215,8 @@ fn lengths(test: &TestLog) -> Vec<u64> {
 
 #[test]
 fn segments_grow_with_what_is_written_and_shrink_at_rest() {
-    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    let test = TestLog::new(64 << 20);
+    let host = TestHost::default();
     write(&test.log, &host, 10).unwrap();
     assert_eq!(lengths(&test), [SEGMENT_BYTES_MIN], "a store that was hardly written to");
     for _ in 0..100 {
@@ -231,7 +240,8 @@ fn segments_grow_with_what_is_written_and_shrink_at_rest() {
 
 #[test]
 fn a_log_at_rest_takes_no_more_space_than_its_frames() {
-    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    let test = TestLog::new(64 << 20);
+    let host = TestHost::default();
     for _ in 0..4000 {
         write(&test.log, &host, 10_000).unwrap();
     }
@@ -250,13 +260,15 @@ fn a_log_at_rest_takes_no_more_space_than_its_frames() {
 
 #[test]
 fn a_segment_that_the_disk_has_no_room_for_is_made_as_long_as_it_can_be() {
-    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    let test = TestLog::new(64 << 20);
+    let host = TestHost::default();
     test.log.lock(&host).state.recent_bytes = 64 << 20;
     test.mem.set_capacity(Some(10 << 20));
     write(&test.log, &host, 100).unwrap();
     assert_eq!(lengths(&test), [8 << 20]);
     test.mem.set_capacity(Some(100));
-    let (test, host) = (TestLog::new(64 << 20), TestHost::default());
+    let test = TestLog::new(64 << 20);
+    let host = TestHost::default();
     test.mem.set_capacity(Some(100));
     assert_eq!(write(&test.log, &host, 100).unwrap_err().kind(), ErrorKind::NoSpace);
     assert!(test.segment_files().is_empty());
@@ -265,7 +277,8 @@ fn a_segment_that_the_disk_has_no_room_for_is_made_as_long_as_it_can_be() {
 /// The manifest refuses every segment: each attempt made another file, which nothing removed.
 #[test]
 fn refused_segments_leave_one_file_and_none_after_healing() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     host.refuses_edits.store(true, Ordering::Relaxed);
     for _ in 0..100 {
         write(&test.log, &host, 100).unwrap_err();
@@ -282,7 +295,8 @@ fn refused_segments_leave_one_file_and_none_after_healing() {
 
 #[test]
 fn a_log_that_ends_cleanly_names_its_end() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     write(&test.log, &host, 100).unwrap();
     test.log.lock(&host).close().unwrap();
     let edits = host.edits.lock();
@@ -295,7 +309,8 @@ fn a_log_that_ends_cleanly_names_its_end() {
 
 #[test]
 fn a_segment_that_could_not_be_begun_leaves_the_manifest_with_the_next_one() {
-    let (test, host) = (TestLog::new(SEGMENT), TestHost::default());
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
     write(&test.log, &host, 100).unwrap();
     for _ in 0..3 {
         write(&test.log, &host, 1000).unwrap();

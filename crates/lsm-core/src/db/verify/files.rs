@@ -181,7 +181,8 @@ impl VerifyRun<'_> {
             damage.partition.get_or_insert_with(|| partition.to_owned());
             damage.level = Some(level);
             damage.offset = damage.offset.or(found.offset);
-            let (first, last) = (&meta.smallest.user, &meta.largest.user);
+            let first = &meta.smallest.user;
+            let last = &meta.largest.user;
             let begins = found.first_key.unwrap_or_else(|| first.to_vec());
             let ends = found.last_key.unwrap_or_else(|| last.to_vec());
             // A separator may lie behind the last key of its block.
@@ -261,7 +262,8 @@ impl VerifyRun<'_> {
 
     /// Reads the present generation, and what recovery would make of all that are there.
     fn check_manifest(&mut self, bytes: u64) -> Result<bool> {
-        let (fs, dir) = (&self.fs, &self.db.dir);
+        let fs = &self.fs;
+        let dir = &self.db.dir;
         // I/O under this lock as in every append: only flushes and compactions that want to
         // install something wait for it, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;

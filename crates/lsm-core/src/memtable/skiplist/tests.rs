@@ -105,11 +105,14 @@ mod plain {
         const ENTRIES: u64 = 30_000;
         let seed: u64 = std::env::var("SEED").map_or(11, |seed| seed.parse().unwrap());
         println!("SEED={seed}");
-        let (list, reference, visible) = (list(), Reference::new(), AtomicU64::new(0));
+        let list = list();
+        let reference = Reference::new();
+        let visible = AtomicU64::new(0);
         let write = || {
             let mut state = seed;
             for seq in 1..=ENTRIES {
-                let (key, value) = (random_key(&mut state), seq.to_le_bytes().to_vec());
+                let key = random_key(&mut state);
+                let value = seq.to_le_bytes().to_vec();
                 reference.insert((key.clone(), Reverse(seq)), value.clone());
                 assert_ne!(insert(&mut list.writer(), &key, seq, &value), Inserted::NotNewer);
                 visible.store(seq, Ordering::Release);
@@ -150,7 +153,8 @@ mod plain {
 
     /// The number of versions that [`VersionRef::at_most`] goes down by.
     fn steps(newest: VersionRef<'_>, trailer: Trailer) -> u32 {
-        let (mut at, mut steps) = (newest, 0);
+        let mut at = newest;
+        let mut steps = 0;
         while at.trailer() > trailer {
             let jump = at.jump().unwrap();
             at = if jump.trailer() > trailer { jump } else { at.older().unwrap() };
@@ -223,7 +227,8 @@ mod loom {
             insert(&mut list.writer(), KEYS[0], 1, b"1");
             insert(&mut list.writer(), b"z", 2, b"2");
             let visible = Arc::new(AtomicU64::new(2));
-            let (writing, published) = (list.clone(), visible.clone());
+            let writing = list.clone();
+            let published = visible.clone();
             let writer = thread::spawn(move || {
                 for (n, key) in KEYS[1..].iter().enumerate() {
                     let seq = n as u64 + 3;

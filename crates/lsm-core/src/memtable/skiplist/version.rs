@@ -238,7 +238,8 @@ pub(super) unsafe fn write_version(
             }
             NewValue::Shared(buffer, range) => {
                 let at = payload.cast::<Pinned>();
-                let (buffer, following) = (Arc::clone(buffer), pinned.take());
+                let buffer = Arc::clone(buffer);
+                let following = pinned.take();
                 at.write(Pinned { buffer, start: range.start, following });
                 *pinned = Some(at);
             }

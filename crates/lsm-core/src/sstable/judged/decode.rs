@@ -132,7 +132,9 @@ impl Decoder {
         let shared = restart.start..restart.start + head.shared;
         self.keys.extend_from_slice(&payload[shared.clone()]);
         self.keys.extend_from_slice(&payload[suffix.clone()]);
-        let (key_end, trailer, end) = (self.keys.len(), Trailer::new(seq, kind), value.end);
+        let key_end = self.keys.len();
+        let trailer = Trailer::new(seq, kind);
+        let end = value.end;
         self.slots.push(DecodedSlot { key_end, trailer, value, hidden: None, note: 0, index });
         if let Some(pieces) = &mut self.pieces {
             pieces.push(Pieces { start: at, shared, suffix, hidden_at: end..end });
