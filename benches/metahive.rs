@@ -106,12 +106,15 @@ fn background(c: &mut Criterion) {
     for (name, has_metahive) in SIDES {
         let empty = || Store::sized(RECORDS, Options::new(), options(has_metahive));
         group.bench_function(format!("flush/{name}"), |b| {
-            let filled = || {
-                let mut store = empty();
-                store.fill(0..RECORDS);
-                store
-            };
-            b.iter_batched(filled, flushed, BatchSize::PerIteration);
+            b.iter_batched(
+                || {
+                    let mut store = empty();
+                    store.fill(0..RECORDS);
+                    store
+                },
+                flushed,
+                BatchSize::PerIteration,
+            );
         });
         group.bench_function(format!("compact/{name}"), |b| {
             let two_tables = || {

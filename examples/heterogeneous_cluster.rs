@@ -155,12 +155,14 @@ fn flip(bytes: &mut [u8], bit: u64) {
 impl BadMemory {
     /// The file of a table whose entries have metadata.
     fn file_with_metadata(&self, file: FileNo) -> Option<PathBuf> {
-        let look = || {
-            let walk = Walk::open(lock(&self.node).as_ref()?).ok()?;
-            let table = walk.tables().find(|table| table.meta().file == file)?;
-            (table.meta().hidden > 0).then(|| table.path())
-        };
-        lock(&self.has_metadata).entry(file).or_insert_with(look).clone()
+        lock(&self.has_metadata)
+            .entry(file)
+            .or_insert_with(|| {
+                let walk = Walk::open(lock(&self.node).as_ref()?).ok()?;
+                let table = walk.tables().find(|table| table.meta().file == file)?;
+                (table.meta().hidden > 0).then(|| table.path())
+            })
+            .clone()
     }
 
     fn strike(&self, at: Origin, entry: &mut OwnedEntry) {

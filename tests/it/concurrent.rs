@@ -185,8 +185,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn floors_now(&self) -> Vec<u64> {
-        let floor = |n: usize| self.floors[n].max(self.board.acknowledged(n));
-        (0..KEYS).map(floor).collect()
+        (0..KEYS).map(|n: usize| self.floors[n].max(self.board.acknowledged(n))).collect()
     }
 
     fn get(&mut self) {

@@ -96,8 +96,13 @@ struct Counts {
 fn run_script(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), String> {
     let mut world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
     let truth = world.truth.clone();
-    let moment = move || truth.lock().unwrap().moment();
-    let images = take_images(&world.fs, &world.mem, all_outcomes, moment, rng.fork());
+    let images = take_images(
+        &world.fs,
+        &world.mem,
+        all_outcomes,
+        move || truth.lock().unwrap().moment(),
+        rng.fork(),
+    );
     run_deeds(variant, &mut world, rng, DEEDS)?;
     for outcome in all_outcomes(rng) {
         let last = image(&world.mem, "after the last op", outcome, rng, world.truth().moment());
@@ -208,8 +213,13 @@ fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), St
     for round in 0..6 {
         let mut world = World::new(variant, mem, truth, rng.fork());
         let truth_now = world.truth.clone();
-        let moment = move || truth_now.lock().unwrap().moment();
-        let images = take_images(&world.fs, &world.mem, one_outcome, moment, rng.fork());
+        let images = take_images(
+            &world.fs,
+            &world.mem,
+            one_outcome,
+            move || truth_now.lock().unwrap().moment(),
+            rng.fork(),
+        );
         let deeds = rng.range(3..40) as usize;
         run_deeds(variant, &mut world, rng, deeds).map_err(|w| format!("round {round}: {w}"))?;
         world.fs.clear_observer();

@@ -216,9 +216,8 @@ fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) 
         (_, Resume::NextCall) => panic!("no call of this kind is told"),
         (_, Resume::Rewrite) => {
             assert_eq!(put(Durability::Sync).unwrap_err().kind(), ErrorKind::ReadOnly);
-            let told = |event: &Event| matches!(event, Event::BackgroundError(_));
             let _ = store.db.step();
-            assert!(store.heard.any(told));
+            assert!(store.heard.any(|event: &Event| matches!(event, Event::BackgroundError(_))));
         }
         (_, Resume::Retry) => {
             store.fail();

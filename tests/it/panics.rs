@@ -78,11 +78,13 @@ impl CompactionFilterFactory for Fused {
     fn repair(&self, faults: &[Fault], _sources: &mut dyn RepairSources) -> Vec<Patch> {
         self.fuse.pass("repair").unwrap();
         // They were never damaged.
-        let as_it_is = |fault: &Fault| {
-            let Fault { key, seq, kind, value, .. } = fault.clone();
-            Patch::Replace { key, seq, kind, value, source: "the fault itself".to_owned() }
-        };
-        faults.iter().map(as_it_is).collect()
+        faults
+            .iter()
+            .map(|fault: &Fault| {
+                let Fault { key, seq, kind, value, .. } = fault.clone();
+                Patch::Replace { key, seq, kind, value, source: "the fault itself".to_owned() }
+            })
+            .collect()
     }
 }
 
@@ -289,9 +291,15 @@ impl Store {
         self.p.compact(..).unwrap();
         self.db.wait_idle().unwrap();
         self.check_content();
-        let levels =
-            |p: &siltstone::PartitionStats| p.levels.iter().map(|l| l.table_count).sum::<u64>();
-        let count: u64 = self.db.stats().partitions.iter().map(levels).sum();
+        let count: u64 = self
+            .db
+            .stats()
+            .partitions
+            .iter()
+            .map(|p: &siltstone::PartitionStats| {
+                p.levels.iter().map(|l| l.table_count).sum::<u64>()
+            })
+            .sum();
         assert_eq!(self.tables().len() as u64, count, "{:?}", self.tables());
         assert_eq!(self.shelf.live(), LARGE, "values that nobody needs are gone");
         let Store { mode, fs, shelf, db, p, q, content, .. } = self;
@@ -440,8 +448,10 @@ impl Store {
 
     /// The name of the manifest.
     fn manifest(&self) -> Option<std::path::PathBuf> {
-        let is_manifest =
-            |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "manifest");
-        self.fs.paths().into_iter().filter(is_manifest).max()
+        self.fs
+            .paths()
+            .into_iter()
+            .filter(|path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "manifest"))
+            .max()
     }
 }

@@ -183,11 +183,10 @@ fn json(shapes: &[PartitionShape]) -> Value {
             "tables": tables.iter().map(table).collect::<Vec<_>>(),
         })
     };
-    let shape = |shape: &PartitionShape| {
+    json!({ "partitions": shapes.iter().map(|shape: &PartitionShape| {
         json!({
             "partition": shape.partition,
             "levels": shape.levels().map(level).collect::<Vec<_>>(),
         })
-    };
-    json!({ "partitions": shapes.iter().map(shape).collect::<Vec<_>>() })
+    }).collect::<Vec<_>>() })
 }

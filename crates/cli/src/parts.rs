@@ -113,11 +113,13 @@ pub(crate) fn verdict(is_damaged: bool, what: impl Display) -> Result<(), Failur
 
 /// A name may hold anything, and a terminal sees it escaped, but for the ends of lines.
 pub(crate) fn printable(text: impl Display) -> String {
-    let escape = |c: char| match c.is_control() && c != '\n' {
-        true => c.escape_default().collect::<Vec<_>>(),
-        false => vec![c],
-    };
-    text.to_string().chars().flat_map(escape).collect()
+    text.to_string()
+        .chars()
+        .flat_map(|c: char| match c.is_control() && c != '\n' {
+            true => c.escape_default().collect::<Vec<_>>(),
+            false => vec![c],
+        })
+        .collect()
 }
 
 /// Damage as an object.

@@ -79,9 +79,9 @@ fn partitions(
         let walk = partition.walk()?;
         let db = walk.db_id();
         let id = walk.partition_id();
-        let is_wrong =
-            |mark: ScrubMark| mark.db() != db || (only.is_some() && mark.partition() != Some(id));
-        if mark.is_some_and(is_wrong) {
+        if mark.is_some_and(|mark: ScrubMark| {
+            mark.db() != db || (only.is_some() && mark.partition() != Some(id))
+        }) {
             let text = "the mark is of another database or partition".to_owned();
             return Err(Failure::Usage(text));
         }

@@ -307,7 +307,9 @@ mod tests {
     #[test]
     fn while_a_limit_makes_it_wait_it_looks_whether_the_database_is_open() {
         let mut slow = sweep(SweepOptions::new().bytes_per_second(1), None).unwrap();
-        let closed = || Err(Error::new(ErrorKind::Closed, "closed"));
-        assert_eq!(slow.advance(10, closed).unwrap_err().kind(), ErrorKind::Closed);
+        assert_eq!(
+            slow.advance(10, || Err(Error::new(ErrorKind::Closed, "closed"))).unwrap_err().kind(),
+            ErrorKind::Closed
+        );
     }
 }

@@ -111,14 +111,13 @@ impl Cluster {
     #[inline]
     pub(crate) fn push(&mut self, entry: &Entry<'_>, sum: u64, at: Origin) {
         let slot = self.slots.len();
-        let is_next = |run: &Run| {
+        if !self.runs.last().is_some_and(|run: &Run| {
             let expected = Origin { entry: at.entry, ..run.at };
             entry.seq == entry.stored_seq
                 && run.stored_seq == self.slots[run.first_slot].seq()
                 && at == expected
                 && u64::from(at.entry) == u64::from(run.at.entry) + (slot - run.first_slot) as u64
-        };
-        if !self.runs.last().is_some_and(is_next) {
+        }) {
             self.runs.push(Run { first_slot: slot, at, stored_seq: entry.stored_seq });
         }
         self.slots.push(Slot { word: entry.seq.get() << 8 | entry.kind as u64, sum });

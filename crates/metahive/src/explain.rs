@@ -68,8 +68,8 @@ impl Explanation {
     /// Returns `true` if a version, its metadata or its block is damaged, or some may not be shown.
     pub fn is_damaged(&self) -> bool {
         let mut all = self.versions.iter().chain(&self.orphans);
-        let is_damaged = |v: &ExplainedVersion| v.fault.is_some() || !v.version.at.block_verified;
-        !self.damage.is_empty() || all.any(is_damaged)
+        !self.damage.is_empty()
+            || all.any(|v: &ExplainedVersion| v.fault.is_some() || !v.version.at.block_verified)
     }
 }
 
@@ -115,17 +115,20 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
     let inspector = Inspector::of(&walk)?;
     let stored = inspector.stored_key(key);
     let is_sealed_later = inspector.has_metahive;
-    let in_memtable = |version| ExplainedVersion {
-        version,
-        sealing: None,
-        metadata: None,
-        is_sealed_later,
-        fault: None,
-    };
     let mut explanation = Explanation {
         partition: walk.partition().to_owned(),
         key: key.to_vec(),
-        versions: walk.memtable_versions(&stored)?.into_iter().map(in_memtable).collect(),
+        versions: walk
+            .memtable_versions(&stored)?
+            .into_iter()
+            .map(|version| ExplainedVersion {
+                version,
+                sealing: None,
+                metadata: None,
+                is_sealed_later,
+                fault: None,
+            })
+            .collect(),
         orphans: Vec::new(),
         damage: Vec::new(),
     };

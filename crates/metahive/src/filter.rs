@@ -128,9 +128,9 @@ impl HiveFilter {
     /// Ends the clusters whose metadata sorts before `next`; all of them for `None`.
     #[inline]
     fn close_until(&mut self, next: Option<&[u8]>) {
-        let is_due =
-            |top: &mut Box<Cluster>| next.is_none_or(|next| metadata_key_precedes(&top.key, next));
-        while let Some(mut cluster) = self.open.pop_if(is_due) {
+        while let Some(mut cluster) = self.open.pop_if(|top: &mut Box<Cluster>| {
+            next.is_none_or(|next| metadata_key_precedes(&top.key, next))
+        }) {
             if cluster.unjudged > 0 {
                 self.judge.judge_rest(&mut cluster);
             }

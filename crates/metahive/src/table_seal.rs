@@ -145,11 +145,13 @@ impl TableSeal {
 /// As many spans as may be, by putting two and two together.
 fn halved(mut spans: Vec<Span>) -> Vec<Span> {
     while spans.len() > SPANS_MAX {
-        let join = |pair: &[Span]| Span {
-            blocks: pair.iter().map(|span| span.blocks).sum(),
-            digest: pair.iter().fold(0, |sum: u32, span| sum.wrapping_add(span.digest)),
-        };
-        spans = spans.chunks(2).map(join).collect();
+        spans = spans
+            .chunks(2)
+            .map(|pair: &[Span]| Span {
+                blocks: pair.iter().map(|span| span.blocks).sum(),
+                digest: pair.iter().fold(0, |sum: u32, span| sum.wrapping_add(span.digest)),
+            })
+            .collect();
     }
     spans
 }

@@ -268,9 +268,8 @@ mod tests {
     fn a_reader_sees_what_was_written_up_to_its_sequence() {
         let model = sample();
         assert_eq!(model.seq(), 5);
-        let get = |seq| model.get("p", b"a", seq).map(|value| value.to_vec());
         assert_eq!(
-            [0, 1, 3, 4, 5].map(get),
+            [0, 1, 3, 4, 5].map(|seq| model.get("p", b"a", seq).map(|value| value.to_vec())),
             [None, Some(b"1".to_vec()), Some(b"1".to_vec()), None, Some(b"5".to_vec())]
         );
         assert_eq!(keys(&model, (Unbounded, Unbounded), 4), "b");

@@ -145,16 +145,25 @@ impl History {
         let mut candidates: Vec<SeqNo> = self.0.iter().flatten().map(|(_, seq)| *seq).collect();
         candidates.push(SeqNo::ZERO);
         // The newest value seen was written by then; a deletion after it may have been seen too.
-        let written = |(n, version): (usize, Option<u64>)| {
-            let find =
-                |version| self.0[n].iter().find(|(v, _)| *v == version).expect("it was written");
-            version.map_or(SeqNo::ZERO, |version| find(version).1)
-        };
-        let newest = seen.clone().map(written).max().unwrap_or_default();
+        let newest = seen
+            .clone()
+            .map(|(n, version): (usize, Option<u64>)| {
+                let find = |version| {
+                    self.0[n].iter().find(|(v, _)| *v == version).expect("it was written")
+                };
+                version.map_or(SeqNo::ZERO, |version| find(version).1)
+            })
+            .max()
+            .unwrap_or_default();
         candidates.retain(|seq| *seq >= newest);
         candidates.sort_unstable();
-        let fits = |seq: &SeqNo| seen.clone().all(|(n, version)| self.at(n, *seq) == version);
         // Later ones show a newer value of some key before long.
-        assert!(candidates.iter().take(2000).any(fits), "no first part of the writes gives this");
+        assert!(
+            candidates
+                .iter()
+                .take(2000)
+                .any(|seq: &SeqNo| seen.clone().all(|(n, version)| self.at(n, *seq) == version)),
+            "no first part of the writes gives this"
+        );
     }
 }

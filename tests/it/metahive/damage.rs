@@ -245,13 +245,16 @@ fn versions_whose_cluster_a_flipped_key_tears_apart_are_put_together_again() {
     let fs = MemFs::new();
     let log = Arc::new(Log::default());
     let provider = Provider::new(MetaHive::default());
-    let inject = |at: Origin, entry: &mut OwnedEntry| {
-        if at.file.is_some() && entry.value.starts_with(b"version 0") {
-            entry.key = b"zzz".to_vec();
-        }
-    };
     let open = builder(Arc::new(fs.clone()), 7).hooks(Arc::new(provider.clone()));
-    let db = open.listener(log.clone()).inject(inject).open().unwrap();
+    let db = open
+        .listener(log.clone())
+        .inject(|at: Origin, entry: &mut OwnedEntry| {
+            if at.file.is_some() && entry.value.starts_with(b"version 0") {
+                entry.key = b"zzz".to_vec();
+            }
+        })
+        .open()
+        .unwrap();
     let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
     let mut snapshots = Vec::new();
     for n in 0..5 {

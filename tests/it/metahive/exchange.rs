@@ -265,13 +265,15 @@ fn a_bit_that_flips_in_memory_while_an_export_runs_does_not_leave_the_node() {
         let Checked { db, p, model, .. } = filled(&fs, &provider);
         drop(p);
         db.close().unwrap();
-        let inject = move |at: Origin, entry: &mut OwnedEntry| {
-            if at.file.is_some() && entry.key == key_of(137) {
-                super::damage::FAULTS[field as usize](entry, 77);
-            }
-        };
         let open = builder(Arc::new(fs.clone()), 7).hooks(Arc::new(provider.clone()));
-        let db = open.inject(inject).open().unwrap();
+        let db = open
+            .inject(move |at: Origin, entry: &mut OwnedEntry| {
+                if at.file.is_some() && entry.key == key_of(137) {
+                    super::damage::FAULTS[field as usize](entry, 77);
+                }
+            })
+            .open()
+            .unwrap();
         let p = db.partition("p").unwrap();
         p.export(.., EXPORT).unwrap();
         let target = MemFs::new();

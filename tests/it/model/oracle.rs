@@ -41,11 +41,15 @@ impl Tracked {
         let mut model = Model::new();
         for (name, contents) in observed {
             model.create(name);
-            let put = |(key, value): (&Vec<u8>, _)| {
-                let value: &testkit::model::Value = value;
-                Op { partition: name.clone(), key: key.clone(), value: Some(value.clone()) }
-            };
-            model.commit(contents.iter().map(put).collect());
+            model.commit(
+                contents
+                    .iter()
+                    .map(|(key, value): (&Vec<u8>, _)| {
+                        let value: &testkit::model::Value = value;
+                        Op { partition: name.clone(), key: key.clone(), value: Some(value.clone()) }
+                    })
+                    .collect(),
+            );
         }
         self.model = model;
         self.all_is_durable();

@@ -109,8 +109,14 @@ fn a_value_store_that_panics_on_the_way_of_a_call_fails_that_call() {
         // Before anything was written; there is no error to return it in.
         let unwound = catch_unwind(AssertUnwindSafe(|| store.p.put("k", "v")));
         assert!(unwound.is_err());
-        let batch = || store.db.batch().put(&store.p, "a", "b").put(&store.p, "k", "v");
-        assert!(catch_unwind(AssertUnwindSafe(batch)).is_err());
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| store
+                .db
+                .batch()
+                .put(&store.p, "a", "b")
+                .put(&store.p, "k", "v")))
+            .is_err()
+        );
         store.check_content();
         store.check_goes_on();
     }

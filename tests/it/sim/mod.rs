@@ -83,8 +83,10 @@ impl Truth {
         let mut truth = Truth::default();
         for (partition, contents) in &seen.logged {
             truth.model.create(partition);
-            let put = |(key, value): (&Vec<u8>, &Value)| Op::put(partition, key, value);
-            let ops: Vec<Op> = contents.iter().map(put).collect();
+            let ops: Vec<Op> = contents
+                .iter()
+                .map(|(key, value): (&Vec<u8>, &Value)| Op::put(partition, key, value))
+                .collect();
             if !ops.is_empty() {
                 truth.model.commit(ops);
             }
@@ -381,12 +383,11 @@ impl World {
 
 /// An operation that a reader can see if its batch is visible.
 fn witness(ops: &[Op]) -> Option<&Op> {
-    let is_last = |(at, op): &(usize, &Op)| {
+    let mut visible = ops.iter().enumerate().filter(|(at, op): &(usize, &Op)| {
         !ops[at + 1..]
             .iter()
             .any(|later| (&later.partition, &later.key) == (&op.partition, &op.key))
-    };
-    let mut visible = ops.iter().enumerate().filter(is_last);
+    });
     visible.find(|(_, op)| op.value.is_some()).map(|(_, op)| op)
 }
 

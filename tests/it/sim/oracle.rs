@@ -71,11 +71,10 @@ pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), S
         candidates.extend(more);
     }
     let names: Vec<&str> = seen.logged.keys().map(String::as_str).collect();
-    let fits = |model: &Model| {
+    if candidates.iter().any(|model: &Model| {
         model.partition_names().eq(names.iter().copied())
             && model.prefix_equal_to(&seen.logged, moment.durable).is_some()
-    };
-    if candidates.iter().any(fits) {
+    }) {
         return Ok(());
     }
     let old = candidates.iter().any(|model| model.prefix_equal_to(&seen.logged, 0).is_some());

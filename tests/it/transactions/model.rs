@@ -59,10 +59,9 @@ impl Open {
     fn conflicts(&self, model: &Model) -> bool {
         let later = model.0.iter().filter(|(seq, ..)| *seq > self.at);
         later.into_iter().any(|(_, partition, key, _)| {
-            let read = |read: &Read| {
+            self.reads.iter().any(|read: &Read| {
                 read.partition == *partition && read.first <= *key && *key <= read.last
-            };
-            self.reads.iter().any(read)
+            })
         })
     }
 }

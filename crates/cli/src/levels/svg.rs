@@ -171,10 +171,10 @@ impl<'a> Scale<'a> {
         let mut keys: Vec<&[u8]> = tables.iter().flat_map(ends).collect();
         keys.sort_unstable();
         keys.dedup();
-        let at = |key: &[u8]| keys.partition_point(|stop| *stop < key);
         let mut change = vec![0.0; keys.len() + 1];
         for table in tables {
-            let [first, last] = ends(table).map(at);
+            let [first, last] =
+                ends(table).map(|key: &[u8]| keys.partition_point(|stop| *stop < key));
             if first < last {
                 let share = table.meta.bytes as f64 / (last - first) as f64;
                 change[first] += share;

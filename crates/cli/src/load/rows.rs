@@ -96,8 +96,7 @@ pub(super) fn each_table_row<E>(
 fn take_two(row: &[Vec<u8>], key: usize, value: usize) -> Result<(Vec<u8>, Vec<u8>), String> {
     let count = row.len();
     let field = |at: usize| {
-        let what = || format!("no column {} in a row of {count}", at + 1);
-        row.get(at).cloned().ok_or_else(what)
+        row.get(at).cloned().ok_or_else(|| format!("no column {} in a row of {count}", at + 1))
     };
     Ok((field(key)?, field(value)?))
 }
@@ -208,8 +207,8 @@ pub(super) fn each_json_line<E>(
     while lines.read(&mut line).map_err(Stop::Io)? {
         if !trim_line_end(&line).is_empty() {
             let parsed = json_entry(&line);
-            let at = |what| Stop::Fault(Fault { line: lines.number, what });
-            let (key, value) = parsed.map_err(at)?;
+            let (key, value) =
+                parsed.map_err(|what| Stop::Fault(Fault { line: lines.number, what }))?;
             sink(key, value).map_err(Stop::Sink)?;
         }
         line.clear();

@@ -58,8 +58,10 @@ pub(super) fn text(health: &Health) -> String {
     for PartitionHealth { name, compaction_debt_bytes, level0_tables, .. } in &health.partitions {
         let name = escaped(name);
         line("compaction debt", &format!("{name}: {}", gauge_text(compaction_debt_bytes, bytes)));
-        let count = |count: u64| count.to_string();
-        line("level-0 tables", &format!("{name}: {}", gauge_text(level0_tables, count)));
+        line(
+            "level-0 tables",
+            &format!("{name}: {}", gauge_text(level0_tables, |count: u64| count.to_string())),
+        );
     }
     match health.oldest_snapshot {
         None => line("oldest snapshot", &"none"),

@@ -175,10 +175,9 @@ pub(super) fn open_inputs(
     let mut inputs = Vec::new();
     for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
         // Tables of level 0 overlap: each is a level of its own.
-        let is_ordered = |left: &Arc<Table>, right: &Arc<Table>| {
+        for part in tables.chunk_by(|left: &Arc<Table>, right: &Arc<Table>| {
             *level > 0 && !(raw && may_reach(left, right, suffix))
-        };
-        for part in tables.chunk_by(is_ordered) {
+        }) {
             let part = Level::sorted(part.to_vec()).map_err(|(left, right)| {
                 let left = left.meta.file;
                 let right = right.meta.file;
@@ -266,11 +265,12 @@ pub(super) fn input_tables<'t>(
     tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
     context: &TableContext,
 ) -> Result<Vec<InputTable>> {
-    let note = |(_, table): (usize, &Arc<Table>)| {
-        let properties = table.reader(context)?.properties().user.clone();
-        Ok(InputTable { file: table.meta.file, path: table.path(context), properties })
-    };
-    tables.map(note).collect()
+    tables
+        .map(|(_, table): (usize, &Arc<Table>)| {
+            let properties = table.reader(context)?.properties().user.clone();
+            Ok(InputTable { file: table.meta.file, path: table.path(context), properties })
+        })
+        .collect()
 }
 
 /// The same corruption with the input at fault, if one alone shows it: a merge sees that entries

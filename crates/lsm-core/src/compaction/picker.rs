@@ -100,9 +100,11 @@ impl Picker<'_> {
     pub fn pick_range(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
         let base = Shape::of(self.version).base;
         let mut waits = false;
-        let wanted =
-            |table: &Arc<Table>| table.meta.overlaps(range) && table.meta.oldest() <= through;
-        if self.version.levels[0].tables().iter().any(wanted) {
+        if self.version.levels[0]
+            .tables()
+            .iter()
+            .any(|table: &Arc<Table>| table.meta.overlaps(range) && table.meta.oldest() <= through)
+        {
             match self.level0(base, range, Trigger::Range) {
                 Some(job) => return RangePick::Due(job),
                 None => waits = true,
@@ -124,8 +126,7 @@ impl Picker<'_> {
         if waits {
             return RangePick::Blocked;
         }
-        let some = |meta: &SstMeta| meta.tombstones > 0;
-        if let Some(job) = self.elision(range, some) {
+        if let Some(job) = self.elision(range, |meta: &SstMeta| meta.tombstones > 0) {
             return RangePick::Due(job);
         }
         for table in self.version.levels[LAST].overlapping(range) {
@@ -212,16 +213,18 @@ impl Picker<'_> {
     /// table, so it is rewritten where it is; on level 0 older tables lie beside it, and it goes the
     /// way of its level.
     fn released(&self, base: usize) -> Option<Compaction> {
-        let wanted = |(_, table): &(usize, &Arc<Table>)| {
-            self.released.contains(&table.meta.file) && !self.busy.has(table.meta.file)
-        };
-        self.version.tables().filter(wanted).find_map(|(level, table)| {
-            if level == 0 {
-                return self.level0(base, table.meta.range(), Trigger::Released);
-            }
-            let run = self.extend(level, std::slice::from_ref(table));
-            self.job((level, run), (level, &[]), Trigger::Released)
-        })
+        self.version
+            .tables()
+            .filter(|(_, table): &(usize, &Arc<Table>)| {
+                self.released.contains(&table.meta.file) && !self.busy.has(table.meta.file)
+            })
+            .find_map(|(level, table)| {
+                if level == 0 {
+                    return self.level0(base, table.meta.range(), Trigger::Released);
+                }
+                let run = self.extend(level, std::slice::from_ref(table));
+                self.job((level, run), (level, &[]), Trigger::Released)
+            })
     }
 
     /// Returns `true` if a table may become one of `level` without being rewritten: it is

@@ -142,8 +142,11 @@ impl<'a> Tables<'a> {
                         .map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));
                     self.made.extend(names);
                     self.added.entry(id).or_default().extend(values.added);
-                    let added = |meta| Change::TableAdded { partition: id, level: 0, meta };
-                    changes.extend(tables.into_iter().map(added));
+                    changes.extend(tables.into_iter().map(|meta| Change::TableAdded {
+                        partition: id,
+                        level: 0,
+                        meta,
+                    }));
                 }
                 JobOutcome::Faulty(_) => {
                     let what = "a replayed entry does not hold together";

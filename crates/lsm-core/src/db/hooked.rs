@@ -268,8 +268,11 @@ impl DbInner {
         if !own.is_empty() {
             return invalid(format!("partition {name:?} reserves another ending of keys"));
         }
-        let reserving = |record: &&HookRecord| !record.rules.reserved_suffix.is_empty();
-        let taken: Vec<_> = foreign.iter().filter(reserving).cloned().collect();
+        let taken: Vec<_> = foreign
+            .iter()
+            .filter(|record: &&HookRecord| !record.rules.reserved_suffix.is_empty())
+            .cloned()
+            .collect();
         let mut hooks = (*partition.hooks()).clone();
         let found = resolve(name, &taken, self.hook_provider.as_deref(), None)?;
         if hooks.seals() && found.seals() {

@@ -70,8 +70,7 @@ impl Installation<'_> {
 
 /// The changes that keep these gaps.
 pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
-    let added = |gap: &Gap| Change::GapAdded { partition, gap: gap.clone() };
-    gaps.iter().map(added).collect()
+    gaps.iter().map(|gap: &Gap| Change::GapAdded { partition, gap: gap.clone() }).collect()
 }
 
 impl DbInner {

@@ -218,11 +218,17 @@ impl ObsoleteFiles {
     /// for it, because a reader of an older version may read what they dropped.
     fn take_free_values(&self) -> Option<DroppedValues> {
         let mut values = self.values.lock();
-        let is_free = |values: &DroppedValues| {
-            let is_held = |version: &Weak<PartitionVersion>| version.strong_count() > 0;
-            values.section.is_none() && !values.before.iter().any(is_held)
-        };
-        if values.front().is_some_and(is_free) { values.pop_front() } else { None }
+        if values.front().is_some_and(|values: &DroppedValues| {
+            values.section.is_none()
+                && !values
+                    .before
+                    .iter()
+                    .any(|version: &Weak<PartitionVersion>| version.strong_count() > 0)
+        }) {
+            values.pop_front()
+        } else {
+            None
+        }
     }
 
     /// Takes out what nobody holds.

@@ -184,13 +184,7 @@ impl Opening {
         let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
         changes.insert(0, Change::EpochBegan { epoch, cut });
         if self.recovered.is_none() {
-            changes.push(Change::PartitionCreated {
-                id: self.version.next_partition,
-                name: DEFAULT.to_owned(),
-                options: PartitionOptions::default(),
-                hooks: Vec::new(),
-                created_at_edit: self.version.edit_number + 1,
-            });
+            changes.push(self.first_partition());
         }
         let segments = self.version.log_segments.keys();
         changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
@@ -234,6 +228,17 @@ impl Opening {
         Ok(Begun { versions, last_seq, memtables: BTreeMap::new() })
     }
 
+    /// The change that makes the partition which every new database has.
+    fn first_partition(&self) -> Change {
+        Change::PartitionCreated {
+            id: self.version.next_partition,
+            name: DEFAULT.to_owned(),
+            options: PartitionOptions::default(),
+            hooks: Vec::new(),
+            created_at_edit: self.version.edit_number + 1,
+        }
+    }
+
     fn next_epoch(&self) -> Result<Epoch> {
         let next = self.version.epoch.0.checked_add(1);
         next.map(Epoch).ok_or_else(|| {
@@ -274,9 +279,12 @@ impl Opening {
     /// Asked of the frames that are not attested durable alone: what those before them point to was
     /// durable too, and if it is damaged, its key reads so and the log goes on.
     fn handle_cut(&self, files: &LogFiles<'_>, hooks: &HooksOf) -> Result<Option<LogPlace>> {
-        let store =
-            |(id, hooks): (&PartitionId, &PartitionHooks)| Some((*id, hooks.store.clone()?));
-        let stores: BTreeMap<_, _> = hooks.iter().filter_map(store).collect();
+        let stores: BTreeMap<_, _> = hooks
+            .iter()
+            .filter_map(|(id, hooks): (&PartitionId, &PartitionHooks)| {
+                Some((*id, hooks.store.clone()?))
+            })
+            .collect();
         if stores.is_empty() {
             return Ok(None);
         }
@@ -454,8 +462,11 @@ impl Opening {
             .collect();
         for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
             let chunks = catch("a value store", || store.chunks())?;
-            let named = |chunk: ChunkId| FileName::new(FileKind::Chunk, chunk.number, chunk.epoch);
-            live.extend(chunks.into_iter().map(named));
+            live.extend(
+                chunks.into_iter().map(|chunk: ChunkId| {
+                    FileName::new(FileKind::Chunk, chunk.number, chunk.epoch)
+                }),
+            );
         }
         for name in &self.names {
             if name.kind == FileKind::Chunk && !knows_chunks {

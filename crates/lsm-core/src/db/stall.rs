@@ -293,8 +293,11 @@ impl Stall {
     /// Returns `true` if a write that costs so many nanoseconds may pass at `now` without waiting.
     fn passes_at(&self, now: Duration, cost: u64) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let next = |free_at: u64| (free_at <= now).then(|| now.saturating_add(cost));
-        self.free_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+        self.free_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free_at: u64| {
+                (free_at <= now).then(|| now.saturating_add(cost))
+            })
+            .is_ok()
     }
 
     /// The partition that is held back most, and how much.

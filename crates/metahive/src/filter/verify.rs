@@ -99,8 +99,7 @@ impl Judge {
     /// Counts an entry that is no metadata.
     #[inline]
     pub(super) fn count(&mut self, at: Origin) {
-        let is_it = |table: &CountedTable| Some(table.file) == at.file;
-        if !self.tables.get(self.last_table).is_some_and(is_it) {
+        if self.tables.get(self.last_table).is_none_or(|table| Some(table.file) != at.file) {
             let Some(file) = at.file else { return };
             let found = self.tables.binary_search_by_key(&file, |table| table.file);
             let Ok(found) = found else { return };

@@ -388,12 +388,15 @@ fn run_threads<E: Engine>(
         wait(&ends, counted, &counts[..counted], progress);
         let elapsed = start.elapsed();
         stop.store(true, Ordering::Relaxed);
-        let join =
-            |handle: thread::ScopedJoinHandle<'_, Result<Tally, E::Error>>| match handle.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-        let tallies: Result<Vec<Tally>, E::Error> = handles.into_iter().map(join).collect();
+        let tallies: Result<Vec<Tally>, E::Error> = handles
+            .into_iter()
+            .map(|handle: thread::ScopedJoinHandle<'_, Result<Tally, E::Error>>| {
+                match handle.join() {
+                    Ok(result) => result,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            })
+            .collect();
         Ok((elapsed, tallies?))
     })?;
 

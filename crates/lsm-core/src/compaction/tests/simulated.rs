@@ -172,15 +172,17 @@ impl Tree {
     }
 
     fn read(&self, key: u8, at: u64) -> bool {
-        let newest = |entries: &[Entry]| {
-            let seen = entries.iter().filter(|entry| entry.0 == key && entry.1 <= at);
-            seen.max_by_key(|entry| entry.1).map(|entry| entry.2)
-        };
         let partition = self.partition();
         let level0 = partition.levels[0].tables().iter();
         let deeper = partition.levels[1..].iter().filter_map(|level| level.find(&[key]));
         let tables = level0.chain(deeper).map(|table| &self.content[&table.meta.file][..]);
-        std::iter::once(&self.memtable[..]).chain(tables).find_map(newest).unwrap_or(false)
+        std::iter::once(&self.memtable[..])
+            .chain(tables)
+            .find_map(|entries: &[Entry]| {
+                let seen = entries.iter().filter(|entry| entry.0 == key && entry.1 <= at);
+                seen.max_by_key(|entry| entry.1).map(|entry| entry.2)
+            })
+            .unwrap_or(false)
     }
 
     fn check(&self) {

@@ -169,8 +169,12 @@ fn open_envelope<'a>(bytes: &'a [u8], path: &Path) -> Result<(DbId, &'a [u8])> {
         );
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    let too_long = |_| bad(56, "the body of an export is longer than memory");
-    let body = r.take(usize::try_from(length).map_err(too_long)?).map_err(short)?;
+    let body = r
+        .take(
+            usize::try_from(length)
+                .map_err(|_| bad(56, "the body of an export is longer than memory"))?,
+        )
+        .map_err(short)?;
     if r.u64().map_err(short)? != checksum64_seeded(body, header) {
         return Err(bad(HEADER_BYTES, "the body of an export does not match its checksum"));
     }
