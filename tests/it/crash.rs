@@ -271,13 +271,20 @@ pub fn for_each_variant(
             if repeat >= repeats || !failures.lock().unwrap().is_empty() {
                 return;
             }
-            let variant = &variants[at % variants.len()];
+            let number = at % variants.len();
+            // Each variant is run with a mapped log and with a written one, in turns.
+            let is_mapped = (number as u64 + repeat).is_multiple_of(2);
+            let mut variant = variants[number].clone();
+            variant.options = variant.options.wal_mapped(is_mapped);
             if only.as_ref().is_some_and(|only| only != variant.name) {
                 continue;
             }
             let mut rng = Rng::new(seed ^ (at as u64) << 32);
-            if let Err(what) = job(variant, &mut rng) {
-                let text = format!("variant {}, run {repeat}, SEED={seed}: {what}", variant.name);
+            if let Err(what) = job(&variant, &mut rng) {
+                let text = format!(
+                    "variant {}, run {repeat}, mapped {is_mapped}, SEED={seed}: {what}",
+                    variant.name
+                );
                 failures.lock().unwrap().push(text);
             }
         }

@@ -14,16 +14,21 @@ use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
 use testkit::Rng;
 
 const FOLDER: &str = "SILTSTONE_KILL_FOLDER";
+const WRITTEN: &str = "SILTSTONE_KILL_WRITTEN";
 const WRITERS: usize = 2;
 const SLOTS: u64 = 120;
 const ROUNDS: usize = 50;
 
 fn open(folder: &Path) -> siltstone::Result<Db> {
-    // Small, so that segments, flushes and compactions come and go between two kills.
+    // Small, so that segments, flushes and compactions come and go between two kills. A log that
+    // is stored through a mapping needs longer ones to come to that.
+    let is_mapped = std::env::var_os(WRITTEN).is_none();
+    let segment_bytes = if is_mapped { 48 << 10 } else { 8 << 10 };
     let options = Options::new()
         .write_buffer_bytes(24 << 10)
-        .wal_segment_bytes(8 << 10)
-        .wal_bytes_max(64 << 10)
+        .wal_segment_bytes(segment_bytes)
+        .wal_bytes_max(8 * segment_bytes)
+        .wal_mapped(is_mapped)
         .cache_bytes(1 << 20);
     Db::builder(folder).options(options).open()
 }
@@ -118,13 +123,15 @@ fn write_for_ever(db: &Db, writer: usize) {
     }
 }
 
-fn start(folder: &Path) -> (Child, BufReader<ChildStdout>) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "kill::child_that_writes_until_it_is_killed", "--nocapture"])
-        .env(FOLDER, folder)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+/// Starts a writer, whose log is written or stored through a mapping.
+fn start(folder: &Path, is_written: bool) -> (Child, BufReader<ChildStdout>) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "kill::child_that_writes_until_it_is_killed", "--nocapture"]);
+    command.env(FOLDER, folder).stdout(Stdio::piped());
+    if is_written {
+        command.env(WRITTEN, "1");
+    }
+    let mut child = command.spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     (child, lines)
 }
@@ -157,7 +164,7 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
     // Writers killed since the store was last looked into: each may have had a batch under way.
     let mut killed = 0;
     for round in 0..ROUNDS {
-        let (mut child, mut lines) = start(dir.path());
+        let (mut child, mut lines) = start(dir.path(), round % 2 == 1);
         // Now and then while it opens or recovers, else after that many acknowledgements.
         let wanted = if round % 10 == 9 { 0 } else { 1 + rng.next_u64() % 400 };
         let mut line = String::new();
@@ -208,7 +215,7 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
 #[test]
 fn a_second_process_is_told_that_the_folder_is_locked() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut child, mut lines) = start(dir.path());
+    let (mut child, mut lines) = start(dir.path(), false);
     assert!(wait_for(&mut lines, "ready"));
     for _ in 0..3 {
         let refused = open(dir.path()).unwrap_err();

@@ -19,6 +19,7 @@ mod health;
 mod hooks;
 mod hostile;
 mod kill;
+mod mapped;
 mod memory;
 mod metahive;
 mod model;

@@ -92,9 +92,10 @@ fn check_resumed(variant: &Variant, world: &mut World, rng: &mut Rng) -> Result<
 
 fn each_variant(check: impl Fn(&Variant, FaultAction, u64) -> Result<(), String>) {
     let seed = seed_or(3);
-    for (at, variant) in variants().iter().enumerate() {
+    for (at, mut variant) in variants().into_iter().enumerate() {
+        variant.options = variant.options.wal_mapped(at.is_multiple_of(2));
         for action in [FaultAction::Eio, FaultAction::SyncLost, FaultAction::SyncReverted] {
-            guarded(|| check(variant, action, seed + at as u64))
+            guarded(|| check(&variant, action, seed + at as u64))
                 .unwrap_or_else(|what| panic!("{}, {action:?}, SEED={seed}: {what}", variant.name));
         }
     }

@@ -55,6 +55,12 @@ pub struct Options {
     /// where the disk has no room. Default 64 MiB, at least 4 KiB. A larger frame gets a segment of
     /// its own.
     pub wal_segment_bytes: u64,
+    /// `true` if small writes to the log may be stored through a shared memory mapping, where the
+    /// system and the file system are known to bear it (Linux 5.14 and later; ext4, XFS, tmpfs).
+    /// They cost less that way and are as safe. If the device or the file system fails, they can
+    /// end the process where a `write` reports an error: see `docs/MEDIA.md`. Default true; asked
+    /// when a segment is made.
+    pub wal_mapped: bool,
     /// Log that a reopening may have to replay, in bytes: the memtables that pin the oldest
     /// segments are flushed beyond it. Default 512 MiB, at least two segments.
     pub wal_bytes_max: u64,
@@ -82,6 +88,7 @@ impl Default for Options {
             cache_bytes: default_cache_bytes(),
             write_buffer_bytes: 64 << 20,
             wal_segment_bytes: 64 << 20,
+            wal_mapped: true,
             wal_bytes_max: 512 << 20,
             sync_interval_ms: 1000,
             value_bytes_max: 64 << 20,
@@ -203,6 +210,7 @@ impl Options {
         cache_bytes: u64,
         write_buffer_bytes: u64,
         wal_segment_bytes: u64,
+        wal_mapped: bool,
         wal_bytes_max: u64,
         sync_interval_ms: u64,
         value_bytes_max: u64,

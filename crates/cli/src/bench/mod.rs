@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use siltstone::{Compression, Db, MetaHiveOptions, PartitionOptions};
+use siltstone::{Compression, Db, MetaHiveOptions, Options, PartitionOptions};
 use testkit::bench::measure::{Usage, disk_bytes};
 use testkit::bench::{Bench, Engine, Kind, Outcome, Plan};
 
@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Longest log segment, such as 1MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
     log_segment: Option<u64>,
+    /// Append to the log with system calls alone, never through a mapping
+    #[arg(long)]
+    log_written: bool,
     /// Compression of blocks [default: the engine's]
     #[arg(long, value_enum)]
     compression: Option<Compress>,
@@ -116,7 +119,8 @@ impl Args {
     }
 
     fn open(&self, folder: &Path) -> Result<Measured, Failure> {
-        let mut builder = Db::builder(folder);
+        let options = Options::new().wal_mapped(!self.log_written);
+        let mut builder = Db::builder(folder).options(options);
         if let Some(bytes) = self.cache {
             builder = builder.cache_bytes(bytes);
         }

@@ -44,6 +44,7 @@ impl Report {
             "cache_bytes": args.cache,
             "write_buffer_bytes": args.write_buffer,
             "log_segment_bytes": args.log_segment,
+            "log_written": args.log_written,
             "metahive": args.metahive,
             "verified": args.verified,
             "compression": args.compression.map(|c| format!("{c:?}").to_lowercase()),

@@ -163,6 +163,7 @@ impl TestLog {
             epoch: EPOCH,
             numbers: Arc::new(FileNumbers::new(FileNo(1))),
             segment_bytes_max,
+            is_mapped: true,
         };
         TestLog { mem, faults, log: Log::new(settings, SeqNo::ZERO) }
     }

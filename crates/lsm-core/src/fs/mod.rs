@@ -14,8 +14,13 @@ mod at;
 #[cfg(any(test, feature = "internals"))]
 mod fault;
 mod held;
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "a store into a mapped file goes through a pointer")]
+mod map;
 mod mem;
 pub(crate) mod names;
+#[cfg(not(target_os = "linux"))]
+mod no_map;
 mod open_files;
 mod os;
 #[cfg(test)]
@@ -146,6 +151,15 @@ pub trait File: Send + Sync + 'static {
     /// Extends the file to `len` bytes of zeros with their space reserved. Appending goes on
     /// where it was.
     fn preallocate(&self, len: u64) -> Result<()>;
+
+    /// Lets small appends go through a shared mapping from now on, up to the end of what is
+    /// preallocated, where the medium is known to bear that. Everything else stays as it is: what
+    /// was appended is read, synced and lost as before, and an append that cannot be stored is
+    /// written. See `docs/MEDIA.md` for the one danger. Returns `false`, as by default, if nothing
+    /// changes.
+    fn map_appends(&self) -> bool {
+        false
+    }
 
     /// Gives the space of a range back; it reads as zeros from then on.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;

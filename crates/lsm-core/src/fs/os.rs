@@ -9,18 +9,26 @@
 //! 2. An append reserves its range before it writes, so concurrent appends never overlap.
 //! 3. An interrupted call is repeated, a short one is continued; any other error is passed on with
 //!    deed and path.
+//! 4. While appends may be stored through a mapping, one append runs at a time.
 
 #![expect(clippy::disallowed_methods, reason = "the only file that may name std::fs")]
 
 use std::fs::{self, TryLockError};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::at::At;
 use super::held::HeldFs;
+#[cfg(target_os = "linux")]
+use super::map::MappedAppends;
+#[cfg(not(target_os = "linux"))]
+use super::no_map::NeverMapped as MappedAppends;
 use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard};
 use crate::error::{Error, Result};
 
@@ -41,6 +49,12 @@ struct OsFile {
     // Where the next append goes. Relaxed: the read-modify-write alone keeps ranges apart, and
     // no other memory is published by it.
     position: AtomicU64,
+    /// Of a file whose appends may be stored through a mapping. Locked for the whole of an append,
+    /// a written one included: behind one append the next may write zeros.
+    mapped: OnceLock<Mutex<MappedAppends>>,
+    /// Set by a sync until `mapped` has heard of it. Relaxed, and not behind the lock:
+    /// a sync shall not wait for an append, and it makes no difference which append hears of it.
+    is_sync_news: AtomicBool,
 }
 
 /// Holds the lock as long as the file is open.
@@ -113,14 +127,14 @@ pub(super) fn open_append(at: &At<'_>, mode: AppendMode) -> Result<Arc<dyn File>
     };
     let file = fs::File::from(handle);
     let len = file.metadata().map_err(|e| Error::io("get the length of", path, e))?.len();
-    Ok(Arc::new(OsFile { file, path: path.to_owned(), position: AtomicU64::new(len) }))
+    Ok(Arc::new(OsFile::new(file, path, len)))
 }
 
 pub(super) fn open_read(at: &At<'_>) -> Result<Arc<dyn File>> {
     let handle = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
     let file = fs::File::from(handle);
     // The handle cannot append, so its position is never used.
-    Ok(Arc::new(OsFile { file, path: at.path.to_owned(), position: AtomicU64::new(0) }))
+    Ok(Arc::new(OsFile::new(file, at.path, 0)))
 }
 
 pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
@@ -188,6 +202,21 @@ pub(super) fn create_one_dir(at: &At<'_>) -> Result<()> {
 }
 
 impl OsFile {
+    fn new(file: fs::File, path: &Path, position: u64) -> OsFile {
+        OsFile {
+            file,
+            path: path.to_owned(),
+            position: AtomicU64::new(position),
+            mapped: OnceLock::new(),
+            is_sync_news: AtomicBool::new(false),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<()> {
+        append(&self.position, bytes, |part, at| self.file.write_at(part, at))
+            .map_err(|e| self.failed("append to", e))
+    }
+
     fn failed(&self, deed: &str, e: io::Error) -> Error {
         Error::io(deed, &self.path, e)
     }
@@ -195,8 +224,20 @@ impl OsFile {
 
 impl File for OsFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        append(&self.position, bytes, |part, at| self.file.write_at(part, at))
-            .map_err(|e| self.failed("append to", e))
+        let Some(mapped) = self.mapped.get() else {
+            return self.write(bytes);
+        };
+        let mut mapped = mapped.lock();
+        if self.is_sync_news.load(Ordering::Relaxed) {
+            self.is_sync_news.store(false, Ordering::Relaxed);
+            mapped.note_sync();
+        }
+        let offset = self.position.load(Ordering::Relaxed);
+        if mapped.store(self.file.as_fd(), offset, bytes) {
+            self.position.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.write(bytes)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -210,7 +251,9 @@ impl File for OsFile {
     }
 
     fn sync(&self) -> Result<()> {
-        // Durability: fdatasync carries a changed length too; on macOS std asks for F_FULLFSYNC.
+        self.is_sync_news.store(true, Ordering::Relaxed);
+        // Durability: fdatasync writes pages that were stored to as well: the kernel knows of the
+        // first store to a clean page. It carries a changed length too; on macOS std asks for F_FULLFSYNC.
         self.file.sync_data().map_err(|e| self.failed("sync", e))
     }
 
@@ -227,9 +270,18 @@ impl File for OsFile {
         reserve(&self.file, old, len).map_err(|e| self.failed("preallocate", e))
     }
 
+    fn map_appends(&self) -> bool {
+        let mapped = self.len().ok().and_then(|end| MappedAppends::of(self.file.as_fd(), end));
+        mapped.is_some_and(|mapped| self.mapped.set(Mutex::new(mapped)).is_ok())
+    }
+
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         if len == 0 {
             return Ok(());
+        }
+        let mut mapped = self.mapped.get().map(Mutex::lock);
+        if let Some(mapped) = &mut mapped {
+            mapped.note_punch();
         }
         punch_hole(&self.file, offset, len).map_err(|e| self.failed("punch a hole in", e))
     }
@@ -289,7 +341,7 @@ fn append(
 }
 
 /// Calls `write(part, offset)` until all of `bytes` is written.
-fn write_all(
+pub(super) fn write_all(
     mut bytes: &[u8],
     mut offset: u64,
     mut write: impl FnMut(&[u8], u64) -> io::Result<usize>,

@@ -1,6 +1,8 @@
 //! One suite of behaviours that every file system has to show: the real one, the one in memory,
 //! and the one that counts and breaks, over either.
 
+mod mapped;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

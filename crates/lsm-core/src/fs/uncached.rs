@@ -96,6 +96,10 @@ impl File for UncachedFile {
         self.0.preallocate(len)
     }
 
+    fn map_appends(&self) -> bool {
+        self.0.map_appends()
+    }
+
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.0.punch(offset, len)
     }

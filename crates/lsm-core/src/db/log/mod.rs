@@ -88,6 +88,8 @@ pub(super) struct LogSettings {
     pub(super) numbers: Arc<FileNumbers>,
     /// The greatest length of a segment, in bytes.
     pub(super) segment_bytes_max: u64,
+    /// `true` if appends may go through a mapping.
+    pub(super) is_mapped: bool,
 }
 
 impl LogSettings {
@@ -110,6 +112,7 @@ impl LogSettings {
             segment_bytes_max: options
                 .wal_segment_bytes
                 .min(options.write_buffer_bytes.max(SEGMENT_BYTES_MIN)),
+            is_mapped: options.wal_mapped,
         }
     }
 }

@@ -59,6 +59,9 @@ impl Log {
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Err(error)),
             reserved => reserved?,
         };
+        if self.settings.is_mapped {
+            reserved.file().map_appends();
+        }
         reserved.file().sync()?;
         self.settings.fs.sync_dir(&self.settings.dir)?;
         Ok(Ok(reserved))

@@ -365,6 +365,10 @@ impl File for FaultFile {
         self.inner().preallocate(len)
     }
 
+    fn map_appends(&self) -> bool {
+        self.fs.begin(OpKind::Map, &self.path, 0).is_none() && self.inner().map_appends()
+    }
+
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.check(OpKind::Punch, "punch a hole in", len)?;
         self.inner().punch(offset, len)

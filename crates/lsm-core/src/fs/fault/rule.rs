@@ -45,6 +45,8 @@ pub enum OpKind {
     Len,
     /// [`File::preallocate`].
     Preallocate,
+    /// [`File::map_appends`]. Broken, it does nothing, and appends are written.
+    Map,
     /// [`File::punch`].
     Punch,
     /// [`Fs::free_bytes`].
@@ -53,7 +55,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, for tests that count what they covered.
-    pub const ALL: [OpKind; 18] = [
+    pub const ALL: [OpKind; 19] = [
         OpKind::CreateDir,
         OpKind::Create,
         OpKind::OpenExisting,
@@ -70,6 +72,7 @@ impl OpKind {
         OpKind::Sync,
         OpKind::Len,
         OpKind::Preallocate,
+        OpKind::Map,
         OpKind::Punch,
         OpKind::FreeBytes,
     ];
@@ -84,6 +87,7 @@ impl OpKind {
                 | OpKind::LockShared
                 | OpKind::Read
                 | OpKind::Len
+                | OpKind::Map
                 | OpKind::FreeBytes
         )
     }

@@ -25,6 +25,11 @@ fn nth(kind: OpKind, suffix: &str, nth: u64) -> FaultAt {
     FaultAt::Nth { kind, suffix: suffix.to_owned(), nth }
 }
 
+/// An error unless it is done, for the one operation that only says whether.
+fn refused_unless(done: bool) -> Result<()> {
+    if done { Ok(()) } else { Err(Error::new(ErrorKind::Io, "refused")) }
+}
+
 /// One call of each kind, in a fixed order; returns the outcomes.
 fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
     let dir = Path::new("/e");
@@ -47,6 +52,7 @@ fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
         (OpKind::Read, file.read_at(0, &mut [0; 2]).map(drop)),
         (OpKind::Read, file.read_at_uncached(0, &mut [0; 2]).map(drop)),
         (OpKind::Preallocate, file.preallocate(100)),
+        (OpKind::Map, refused_unless(file.map_appends())),
         (OpKind::Punch, file.punch(0, 2)),
         (OpKind::Sync, file.sync()),
         (OpKind::Len, file.len().map(drop)),

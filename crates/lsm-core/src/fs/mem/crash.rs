@@ -19,7 +19,8 @@ pub enum CrashOutcome {
     Nothing,
     /// All that was done.
     Everything,
-    /// Everything that was done up to a random moment, the last write possibly torn.
+    /// Everything that was done up to a random moment, the last write possibly torn: cut short, or,
+    /// if it went through a mapping, with any of its bytes missing. A killed process leaves this.
     Prefix,
     /// Any: each name at random, each write by sectors (of 512 or of 4,096 bytes) at random. Lost
     /// sectors keep their old bytes, or are zeros if the length grew over them, or end the file.
@@ -120,8 +121,12 @@ impl<'a> Fate<'a> {
             if *seq < self.cut {
                 change.apply(left);
             } else if *seq == self.cut
-                && let ContentChange::Write { offset, bytes } = change
+                && let ContentChange::Write { offset, bytes, is_stored } = change
             {
+                if *is_stored {
+                    self.stores(*offset, bytes, left);
+                    continue;
+                }
                 let kept = usize::try_from(self.below(bytes.len() as u64 + 1))
                     .expect("it is at most the length of a slice");
                 left.write(*offset, &bytes[..kept]);
@@ -129,9 +134,25 @@ impl<'a> Fate<'a> {
         }
     }
 
+    /// Lets any pieces of a copy into a mapping survive: it may store them in any order.
+    fn stores(&mut self, offset: u64, bytes: &[u8], left: &mut Content) {
+        const PIECE_BYTES_MAX: u64 = 64;
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let piece = 1 + self.below(PIECE_BYTES_MAX);
+            let (now, later) = rest.split_at(piece.min(rest.len() as u64) as usize);
+            if self.below(2) == 0 {
+                left.write(at, now);
+            }
+            at += now.len() as u64;
+            rest = later;
+        }
+    }
+
     fn sectors(&mut self, pending: &[PendingChange], left: &mut Content) {
         for PendingChange { change, .. } in pending {
-            let ContentChange::Write { offset, bytes } = change else {
+            let ContentChange::Write { offset, bytes, .. } = change else {
                 if self.is_kept() {
                     change.apply(left);
                 }
@@ -167,7 +188,7 @@ impl<'a> Fate<'a> {
     fn garbage(&mut self, pending: &[PendingChange], left: &mut Content) {
         let old_len = left.len();
         for PendingChange { change, .. } in pending {
-            let ContentChange::Write { offset, bytes } = change else {
+            let ContentChange::Write { offset, bytes, .. } = change else {
                 continue;
             };
             let start = old_len.max(*offset);

@@ -24,6 +24,8 @@ pub(in crate::fs) struct MemFile {
     is_writable: bool,
     // Where the next append goes; changed under the state's lock, which orders it.
     position: AtomicU64,
+    // Up to here appends go through a mapping; 0 is nowhere. Under the state's lock as well.
+    mapped_end: AtomicU64,
 }
 
 impl MemFile {
@@ -34,7 +36,14 @@ impl MemFile {
         is_writable: bool,
     ) -> MemFile {
         let position = AtomicU64::new(cell.inode.read().cache.len());
-        MemFile { shared, path: path.to_owned(), cell, is_writable, position }
+        MemFile {
+            shared,
+            path: path.to_owned(),
+            cell,
+            is_writable,
+            position,
+            mapped_end: AtomicU64::new(0),
+        }
     }
 
     /// As `MemFs::lose_unsynced`, for a file that may have lost its name.
@@ -64,10 +73,9 @@ impl File for MemFile {
             let room = (inode.cache.len() + free).saturating_sub(offset);
             let taken = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
             if taken > 0 {
-                inode.change(
-                    seq,
-                    ContentChange::Write { offset, bytes: Arc::from(&bytes[..taken]) },
-                );
+                let bytes: Arc<[u8]> = Arc::from(&bytes[..taken]);
+                let is_stored = offset + taken as u64 <= self.mapped_end.load(Ordering::Relaxed);
+                inode.change(seq, ContentChange::Write { offset, bytes, is_stored });
             }
             taken
         });
@@ -111,6 +119,12 @@ impl File for MemFile {
         let seq = state.next_seq();
         self.cell.edit(|inode| inode.change(seq, ContentChange::Grow { len }));
         Ok(())
+    }
+
+    fn map_appends(&self) -> bool {
+        let _state = self.shared.state.write();
+        self.mapped_end.store(self.cell.inode.read().cache.len(), Ordering::Relaxed);
+        true
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

@@ -23,15 +23,25 @@ pub enum SyncLoss {
 
 #[derive(Clone)]
 pub(super) enum ContentChange {
-    Write { offset: u64, bytes: Arc<[u8]> },
-    Grow { len: u64 },
-    Punch { offset: u64, len: u64 },
+    /// `is_stored`: through a mapping, which a killed process leaves done in any parts.
+    Write {
+        offset: u64,
+        bytes: Arc<[u8]>,
+        is_stored: bool,
+    },
+    Grow {
+        len: u64,
+    },
+    Punch {
+        offset: u64,
+        len: u64,
+    },
 }
 
 impl ContentChange {
     pub(super) fn apply(&self, content: &mut Content) {
         match self {
-            ContentChange::Write { offset, bytes } => content.write(*offset, bytes),
+            ContentChange::Write { offset, bytes, .. } => content.write(*offset, bytes),
             ContentChange::Grow { len } => content.grow(*len),
             ContentChange::Punch { offset, len } => content.punch(*offset, *len),
         }
@@ -40,7 +50,7 @@ impl ContentChange {
     /// The length that the file has at least once this is done.
     pub(super) fn end(&self) -> u64 {
         match self {
-            ContentChange::Write { offset, bytes } => offset + bytes.len() as u64,
+            ContentChange::Write { offset, bytes, .. } => offset + bytes.len() as u64,
             ContentChange::Grow { len } => *len,
             ContentChange::Punch { .. } => 0,
         }

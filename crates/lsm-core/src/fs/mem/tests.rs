@@ -102,6 +102,24 @@ fn a_prefix_tears_the_last_append_anywhere_and_keeps_the_order() {
 }
 
 #[test]
+fn a_prefix_leaves_any_parts_of_an_append_through_a_mapping() {
+    let fs = new_fs();
+    let a = create_durable(&fs, A, b"");
+    a.preallocate(200).unwrap();
+    a.sync().unwrap();
+    assert!(a.map_appends());
+    a.append(&[1; 100]).unwrap();
+    let mut has_hole = false;
+    for seed in 0..200 {
+        let left = content(&crash(&fs, CrashOutcome::Prefix, seed), A).unwrap();
+        assert_eq!((left.len(), &left[100..]), (200, &[0; 100][..]));
+        let first_lost = left.iter().position(|byte| *byte == 0).unwrap();
+        has_hole |= left[first_lost..].contains(&1);
+    }
+    assert!(has_hole, "the end is never there without what comes before it");
+}
+
+#[test]
 fn a_prefix_orders_names_and_bytes_together() {
     let fs = new_fs();
     create(&fs, A, b"x");

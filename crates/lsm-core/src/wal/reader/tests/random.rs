@@ -81,6 +81,43 @@ proptest! {
         prop_assert!(frames.len() >= synced.count());
     }
 
+    /// A process that is killed while it copies a group into a mapping leaves any bytes of it, and
+    /// whole frames behind broken ones. Nothing before the group is lost, and none of it is rot.
+    #[test]
+    fn a_killed_copy_is_never_corruption_and_loses_nothing_before_it(
+        deeds in prop::collection::vec(deed(), 1..20),
+        preallocate in prop_oneof![Just(0u64), 256u64..4096],
+        group in prop::collection::vec(0usize..200, 1..5),
+        pieces in prop::collection::vec((1usize..64, any::<bool>()), 1..40),
+    ) {
+        let mut log = run(&deeds, preallocate);
+        let before = log.frames.len();
+        let first = log.files.len() - 1;
+        let start = usize::try_from(log.writer.offset()).unwrap();
+        for len in group {
+            log.put(&vec![0xaa; len]);
+        }
+        let mut pieces = pieces.iter().cycle();
+        for (idx, file) in log.files.iter().enumerate().skip(first) {
+            // The next segment's header was whole before anything was copied behind it.
+            let mut at = if idx == first { start } else { SEGMENT_HEADER_BYTES as usize };
+            let mut bytes = file.bytes();
+            while at < bytes.len() {
+                let (len, is_lost) = pieces.next().unwrap();
+                let end = bytes.len().min(at + len);
+                if *is_lost {
+                    bytes[at..end].fill(0);
+                }
+                at = end;
+            }
+            file.set_bytes(&bytes);
+        }
+        let (frames, end) = log.read();
+        prop_assert!(end.is_ok(), "{:?}", end);
+        prop_assert!(frames.len() >= before);
+        prop_assert_eq!(&frames, &log.all()[..frames.len()]);
+    }
+
     #[test]
     fn no_damage_yields_anything_but_a_prefix(
         deeds in prop::collection::vec(deed(), 1..30),

@@ -1,0 +1,167 @@
+//! [`MappedAppends`]: appends to a preallocated file that are stored through a shared mapping.
+//!
+//! Called by `fs/os.rs` for the segments of the log. A store into a mapped page costs a copy, an
+//! append by `write` a system call: 148 bytes take 0.04 us and 0.69 us (ext4, Linux 6.18). Both put
+//! the bytes into the same page of the kernel, so a killed process loses neither. It must never
+//! fail an append: what cannot be stored is left to `write`, which reports what is wrong.
+//!
+//! A store has no way to return an error. A page that the kernel cannot provide ends the process
+//! with SIGBUS. So a stretch of the file is reserved, written with zeros and populated before it is
+//! stored to: each of these calls returns an error, and then nothing is stored. Reserving and
+//! populating alone would do. But a fault that has to make the page takes 6 us, and writing zeros
+//! 0.5 us (ext4), so the zeros make it three times as fast as well.
+//!
+//! Writeback protects pages again, and a store to a protected page asks the file system anew. That
+//! fails after its journal was aborted. So a sync ends the mapping. What is left of this danger is
+//! told in `docs/MEDIA.md`.
+//!
+//! Invariants:
+//! 1. A mapping is of a stretch that `fallocate` has reserved, of at most [`MAPPING_BYTES_MAX`].
+//! 2. Only bytes behind the last append are written with zeros, and they are zeros before.
+//! 3. Nothing is stored outside of the mapping, or behind a failure.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+
+use super::os::write_all;
+
+/// The append that makes a mapping this long takes 0.07 ms. 1 MiB is no faster all in all and takes
+/// 0.29 ms, which is then p99.9 of puts of 1,000 bytes. With 64 KiB more than 1 % of them make one.
+const MAPPING_BYTES_MAX: u64 = 256 << 10;
+/// A shorter one costs more than it saves.
+const MAPPING_BYTES_MIN: u64 = 16 << 10;
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The file systems whose mappings are known, as `fstatfs` names them, and the longest append
+/// that is faster through one there. On others (copy-on-write, network, stacked, FUSE) a store may
+/// need space or a server, and has no way to say that there is none.
+const FILE_SYSTEMS: [(u64, usize); 3] = [
+    (0xef53, 8 << 10),      // ext4
+    (0x5846_5342, 8 << 10), // XFS
+    (0x0102_1994, 2 << 10), // tmpfs
+];
+
+/// The state of a file whose appends may be stored through a mapping.
+pub(super) struct MappedAppends {
+    /// The end of what is preallocated.
+    end: u64,
+    append_bytes_max: usize,
+    /// Bytes that were appended since the last sync.
+    unsynced: u64,
+    mapping: Option<Mapping>,
+}
+
+impl MappedAppends {
+    /// For `file`, which is preallocated up to `end`; `None` if its file system is not known to
+    /// bear it.
+    pub(super) fn of(file: BorrowedFd<'_>, end: u64) -> Option<MappedAppends> {
+        // Its type is another one on each architecture.
+        let kind = fstatfs(file).ok()?.f_type as u64;
+        let (_, append_bytes_max) = FILE_SYSTEMS.into_iter().find(|(known, _)| *known == kind)?;
+        Some(MappedAppends { end, append_bytes_max, unsynced: 0, mapping: None })
+    }
+
+    /// Stores `bytes` at `offset`, the end of the last append. Returns `false` if they are to be
+    /// written instead; nothing was stored then.
+    pub(super) fn store(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> bool {
+        self.unsynced = self.unsynced.saturating_add(bytes.len() as u64);
+        if bytes.len() > self.append_bytes_max {
+            return false;
+        }
+        if self.mapping.as_ref().is_none_or(|mapping| !mapping.covers(offset, bytes.len())) {
+            self.map_next(file, offset);
+        }
+        match &mut self.mapping {
+            Some(mapping) if mapping.covers(offset, bytes.len()) => {
+                mapping.store(offset, bytes);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends the mapping because the file is synced: its pages will be protected. A log that is
+    /// synced after each write is never mapped.
+    pub(super) fn note_sync(&mut self) {
+        self.unsynced = 0;
+        self.mapping = None;
+    }
+
+    /// Ends the mapping because space of the file is given back.
+    pub(super) fn note_punch(&mut self) {
+        self.mapping = None;
+    }
+
+    /// Maps what follows `offset`, as long as what was appended since the last sync: so the zeros
+    /// at most double what the next sync writes.
+    fn map_next(&mut self, file: BorrowedFd<'_>, offset: u64) {
+        self.mapping = None;
+        let left = self.end.saturating_sub(offset);
+        let len = self.unsynced.min(MAPPING_BYTES_MAX).min(left);
+        if len < MAPPING_BYTES_MIN {
+            return;
+        }
+        match Mapping::make(file, offset, len) {
+            Ok(mapping) => self.mapping = Some(mapping),
+            // An old kernel, no space, no address space, or a device that fails: the file is
+            // written from now on.
+            Err(_) => self.end = 0,
+        }
+    }
+}
+
+/// A mapped stretch of a file, whose pages are there.
+struct Mapping {
+    start: u64,
+    memory: MmapRaw,
+}
+
+impl Mapping {
+    /// Maps `len` bytes at `offset`. They are zeros; bytes before them are not touched.
+    fn make(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Mapping> {
+        // The space may have been given back since the file was preallocated.
+        rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), offset, len))?;
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let count = ZEROS.len().min(usize::try_from(end - at).unwrap_or(ZEROS.len()));
+            write_all(&ZEROS[..count], at, |part, at| Ok(rustix::io::pwrite(file, part, at)?))?;
+            at += count as u64;
+        }
+        Mapping::populated(file, offset, usize::try_from(len).map_err(io::Error::other)?)
+    }
+
+    /// Maps `len` bytes at `offset` and has the kernel provide their pages: an error where it
+    /// cannot, or does not know how (before Linux 5.14).
+    fn populated(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Mapping> {
+        let memory = MmapOptions::new().offset(offset).len(len).map_raw(&file)?;
+        memory.advise(Advice::PopulateWrite)?;
+        Ok(Mapping { start: offset, memory })
+    }
+
+    fn covers(&self, offset: u64, len: usize) -> bool {
+        let skip = offset.checked_sub(self.start).and_then(|skip| usize::try_from(skip).ok());
+        let end = skip.and_then(|skip| skip.checked_add(len));
+        end.is_some_and(|end| end <= self.memory.len())
+    }
+
+    fn store(&mut self, offset: u64, bytes: &[u8]) {
+        assert!(self.covers(offset, bytes.len()), "the caller asked");
+        let skip = usize::try_from(offset - self.start).expect("it is less than the length");
+        // SAFETY: `memory` is `memory.len()` bytes, mapped writable until it is dropped, and by the
+        // assert `skip + bytes.len()` is at most that. `bytes` cannot overlap: no reference into
+        // `memory` is ever made, so `bytes` is other memory. `&mut self` excludes other stores of
+        // this process; what other processes and `write` do to the file goes on in the kernel, and
+        // nobody in this process reads `memory`.
+        unsafe {
+            let to = self.memory.as_mut_ptr().add(skip);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

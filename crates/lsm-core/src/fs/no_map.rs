@@ -1,0 +1,25 @@
+//! [`NeverMapped`]: nothing is stored through a mapping on systems other than Linux.
+//!
+//! Stands in for `fs/map.rs` and its `MappedAppends`, which says what each call is. There is never a value.
+
+use std::os::fd::BorrowedFd;
+
+pub(super) enum NeverMapped {}
+
+impl NeverMapped {
+    pub(super) fn of(_file: BorrowedFd<'_>, _end: u64) -> Option<NeverMapped> {
+        None
+    }
+
+    pub(super) fn store(&mut self, _file: BorrowedFd<'_>, _offset: u64, _bytes: &[u8]) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn note_sync(&mut self) {
+        match *self {}
+    }
+
+    pub(super) fn note_punch(&mut self) {
+        match *self {}
+    }
+}
