@@ -63,6 +63,16 @@ enum Candidate {
     Unknown(DecodedEntry, Option<u64>),
 }
 
+impl Candidate {
+    /// The key, if the entry is sound.
+    fn sound_key(&self) -> Option<Vec<u8>> {
+        match self {
+            Candidate::Sound(sound) => Some(sound.decoded.entry.key.clone()),
+            Candidate::Unknown(..) => None,
+        }
+    }
+}
+
 /// See the module.
 pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mended {
     let mut stored = Vec::new();

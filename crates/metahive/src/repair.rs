@@ -103,24 +103,37 @@ pub(crate) fn repair(
 ) -> Vec<Patch> {
     // The filter reports an entry before the metadata that came apart from it.
     let mut repaired = HashSet::new();
-    let patch = |fault: &Fault| {
-        let Ok(detail) = Detail::decode(&fault.detail) else { return Patch::Poison };
-        let mut ladder = Ladder { fault, detail, sources, options, shared, found: None };
-        if ladder.detail.cause == Cause::Orphan {
-            return ladder.orphan(&repaired);
+    let mut patches = Vec::with_capacity(faults.len());
+    for fault in faults {
+        patches.push(patch(fault, sources, options, shared, &mut repaired));
+    }
+    patches
+}
+
+/// Climbs the ladder for one fault. `repaired` are the places of the entries before it that were
+/// repaired.
+fn patch(
+    fault: &Fault,
+    sources: &mut dyn RepairSources,
+    options: &RepairOptions,
+    shared: &Shared,
+    repaired: &mut HashSet<Place>,
+) -> Patch {
+    let Ok(detail) = Detail::decode(&fault.detail) else { return Patch::Poison };
+    let mut ladder = Ladder { fault, detail, sources, options, shared, found: None };
+    if ladder.detail.cause == Cause::Orphan {
+        return ladder.orphan(repaired);
+    }
+    match ladder.climb() {
+        Some((entry, source)) => {
+            repaired.insert(Place::from(&fault.at));
+            replace(entry, source)
         }
-        match ladder.climb() {
-            Some((entry, source)) => {
-                repaired.insert(Place::from(&fault.at));
-                replace(entry, source)
-            }
-            None => {
-                ladder.give_up();
-                Patch::Poison
-            }
+        None => {
+            ladder.give_up();
+            Patch::Poison
         }
-    };
-    faults.iter().map(patch).collect()
+    }
 }
 
 fn sum_of(entry: &OwnedEntry) -> u64 {

@@ -287,12 +287,8 @@ impl Picker<'_> {
             return Vec::new();
         };
         let tables = self.version.levels[level].tables();
-        let position = |of: &Arc<Table>| {
-            let found = tables.iter().position(|table| table.meta.file == of.meta.file);
-            found.expect("a run is a piece of its level")
-        };
-        let mut start = position(first);
-        let mut end = position(last);
+        let mut start = position(tables, first);
+        let mut end = position(tables, last);
         let joined = |left: usize, right: usize| {
             let left = &tables[left].meta;
             let right = &tables[right].meta;
@@ -353,6 +349,12 @@ impl Picker<'_> {
             score: 0.0,
         })
     }
+}
+
+/// The place of `table`, which is one of them, among the `tables` of its level.
+fn position(tables: &[Arc<Table>], table: &Arc<Table>) -> usize {
+    let found = tables.iter().position(|other| other.meta.file == table.meta.file);
+    found.expect("a run is a piece of its level")
 }
 
 /// The tables of level 0 that overlap the range, directly or through others, in the level's order.

@@ -132,9 +132,13 @@ impl<'a> Tables<'a> {
             let patches = Patches::default();
             let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
             let merge = Merge::flush(&[memtable], partition);
-            let should_stop = &|| false;
-            let context =
-                RunContext { factory, tables: &tables, stages, should_stop, sources: None };
+            let context = RunContext {
+                factory,
+                tables: &tables,
+                stages,
+                should_stop: &|| false,
+                sources: None,
+            };
             match merge.run(context)? {
                 JobOutcome::Done { tables, values, .. } => {
                     let names = tables

@@ -43,7 +43,6 @@ pub(super) fn records_of(hooks: &Hooks) -> Result<Vec<HookRecord>> {
         rules: Rules { when_absent: WhenAbsent::Refuse, ..Rules::default() },
     });
     let records: Vec<_> = filters.chain(store).collect();
-    let invalid = |message: &str| Err(Error::new(ErrorKind::InvalidArgument, message));
     if hooks.filters.iter().filter(|filter| filter.seals()).count() > 1 {
         return invalid("a partition has at most one filter that seals");
     }
@@ -51,6 +50,17 @@ pub(super) fn records_of(hooks: &Hooks) -> Result<Vec<HookRecord>> {
         return invalid("a partition has at most one filter that reserves a suffix");
     }
     Ok(records)
+}
+
+/// Refuses the hooks of a partition.
+fn invalid<T>(message: impl Into<String>) -> Result<T> {
+    Err(Error::new(ErrorKind::InvalidArgument, message))
+}
+
+/// The name of the value store among `records`.
+fn store_of(records: &[HookRecord]) -> Option<String> {
+    let store = records.iter().find(|record| record.kind == HookKind::ValueStore);
+    store.map(|record| record.name.clone())
 }
 
 /// The rules that all records together enforce.
@@ -168,11 +178,6 @@ impl DbInner {
         let records = records_of(hooks)?;
         let view = partition.pin();
         let stored = &view.version.hooks;
-        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
-        let store_of = |records: &[HookRecord]| {
-            let store = records.iter().find(|record| record.kind == HookKind::ValueStore);
-            store.map(|record| record.name.clone())
-        };
         let before = store_of(stored);
         if before.is_some() && before != store_of(&records) {
             let name = &partition.name;
@@ -254,7 +259,6 @@ impl DbInner {
     ) -> Result<Option<(PartitionHooks, Vec<HookRecord>)>> {
         let theirs = rules_of(foreign);
         let name = &partition.name;
-        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         // What decides about the form of keys is fixed when a partition is made.
         if theirs.any_key != partition.any_key {
             return invalid(format!(

@@ -25,6 +25,17 @@ struct Mend {
     event: Event,
 }
 
+impl Mend {
+    fn repaired(view: &ReadView, entry: TrueEntry, source: &str) -> Mend {
+        let event = Event::Repaired {
+            partition: view.version.name.to_string(),
+            key: entry.key.clone(),
+            source: source.to_owned(),
+        };
+        Mend { entry, event }
+    }
+}
+
 impl DbInner {
     /// Copies of `memtables`, which `view` has, without damaged entries; `None` if there are none.
     ///
@@ -63,18 +74,12 @@ impl DbInner {
 }
 
 fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> {
-    let repaired = |entry: TrueEntry, source: &str| {
-        let partition = view.version.name.to_string();
-        let key = entry.key.clone();
-        let source = source.to_owned();
-        Mend { entry, event: Event::Repaired { partition, key, source } }
-    };
     let in_log = in_log(view, log, found);
     if let Ok(Some(entry)) = in_log {
-        return Ok(repaired(entry, "the log"));
+        return Ok(Mend::repaired(view, entry, "the log"));
     }
     if let Some(entry) = found.with_one_bit_undone() {
-        return Ok(repaired(entry, "one bit undone"));
+        return Ok(Mend::repaired(view, entry, "one bit undone"));
     }
     in_log?;
     let poison = found.poison(view.version.flushed_through);

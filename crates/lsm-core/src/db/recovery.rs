@@ -148,10 +148,14 @@ impl Opening {
     ) -> Result<HooksOf> {
         let mut all = HooksOf::new();
         for partition in self.version.partitions.values() {
-            let open = |factory: &dyn ValueStoreFactory| {
-                open_store(factory, world.store_context(partition.id, &partition.name))
-            };
-            let hooks = resolve(&partition.name, &partition.hooks, provider, Some(&open))?;
+            let hooks = resolve(
+                &partition.name,
+                &partition.hooks,
+                provider,
+                Some(&|factory: &dyn ValueStoreFactory| {
+                    open_store(factory, world.store_context(partition.id, &partition.name))
+                }),
+            )?;
             if let Some(store) = &hooks.store {
                 let mut sections = partition.store_sections.iter();
                 sections.try_for_each(|(number, bytes)| store.apply(*number, bytes))?;

@@ -109,9 +109,9 @@ impl DbInner {
             condemned.iter().map(|(file, _)| Change::SegmentRemoved { file: *file }).collect();
         changes.push(Change::SegmentAdded { file: number, epoch: self.epoch });
         // One that was dropped meanwhile needs its tables no more.
-        let is_there = |partition: &PartitionState| current.partitions.contains_key(partition.id);
-        let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) =
-            rewritten.iter().partition(|(partition, _)| is_there(partition));
+        let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) = rewritten
+            .iter()
+            .partition(|(partition, _)| current.partitions.contains_key(partition.id));
         for (partition, written) in &kept {
             changes.extend(written.changes(partition.id));
         }

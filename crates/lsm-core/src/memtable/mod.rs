@@ -252,10 +252,6 @@ impl MemtableWriter<'_> {
         let shared =
             if operation.value.len() > COPIED_BYTES_MAX { operation.value.len() } else { 0 };
         let bytes = self.writer.used_bytes() - used_before + shared as u64;
-        // One thread stores them, so a load and a store lose nothing.
-        let add = |counter: &AtomicU64, n| {
-            counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-        };
         add(&table.bytes, bytes);
         add(&table.entry_count, 1);
         if lsn < table.first_lsn.load(Ordering::Relaxed) {
@@ -297,6 +293,12 @@ impl MemtableWriter<'_> {
         table.bytes.store(table.bytes() + bytes, Ordering::Relaxed);
         bytes
     }
+}
+
+/// Adds to a counter that one thread stores, so that a load and a store lose nothing.
+#[inline]
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
 
 fn copy_entries(from: &SkipList, to: &mut Writer<'_>) {

@@ -419,16 +419,25 @@ impl Drop for Judge {
 /// The metadata that came apart from an entry: by the sequence number, which no other entry of the
 /// file has, if the key of either was damaged; else by the key.
 fn other_half<'a>(fault: &Fault, orphans: &'a mut [Half]) -> Option<&'a mut Half> {
-    let is_free =
-        |orphan: &Half| orphan.fault.at.file == fault.at.file && orphan.detail.partner.is_none();
-    let has_seq = |orphan: &Half| {
-        let payload = Payload::decode(&orphan.fault.value);
-        orphan.fault.seq == fault.seq || payload.is_ok_and(|payload| payload.seq == fault.seq)
-    };
-    let has_key = |orphan: &Half| entry_key(&orphan.fault.key) == Some(&fault.key[..]);
-    let by_seq = orphans.iter().position(|orphan| is_free(orphan) && has_seq(orphan));
-    let at = by_seq.or_else(|| orphans.iter().position(|o| is_free(o) && has_key(o)))?;
+    let by_seq =
+        orphans.iter().position(|orphan| is_free(orphan, fault) && has_seq(orphan, fault.seq));
+    let at = by_seq.or_else(|| {
+        orphans.iter().position(|orphan| {
+            is_free(orphan, fault) && entry_key(&orphan.fault.key) == Some(&fault.key[..])
+        })
+    })?;
     Some(&mut orphans[at])
+}
+
+/// Returns `true` if the orphan lies in the file of `fault` and has no partner yet.
+fn is_free(orphan: &Half, fault: &Fault) -> bool {
+    orphan.fault.at.file == fault.at.file && orphan.detail.partner.is_none()
+}
+
+/// Returns `true` if the key of the orphan, or its payload, has the sequence number.
+fn has_seq(orphan: &Half, seq: SeqNo) -> bool {
+    let payload = Payload::decode(&orphan.fault.value);
+    orphan.fault.seq == seq || payload.is_ok_and(|payload| payload.seq == seq)
 }
 
 fn push(faults: &mut Faults, half: Half, counts: &mut Counts) {

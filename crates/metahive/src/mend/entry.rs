@@ -102,13 +102,9 @@ fn around(
     all: &[Candidate],
     at: usize,
 ) -> (Vec<u8>, Vec<u8>) {
-    let key_of = |found: &Candidate| match found {
-        Candidate::Sound(sound) => Some(sound.decoded.entry.key.clone()),
-        Candidate::Unknown(..) => None,
-    };
-    let from = all[..at].iter().rev().find_map(key_of);
+    let from = all[..at].iter().rev().find_map(Candidate::sound_key);
     let before = block.before().map_or_else(|| judge.table.keys.0.to_vec(), |it| it.0.to_vec());
-    let to = all[at + 1..].iter().find_map(key_of);
+    let to = all[at + 1..].iter().find_map(Candidate::sound_key);
     (from.unwrap_or(before), to.unwrap_or_else(|| judge.table.keys.1.to_vec()))
 }
 

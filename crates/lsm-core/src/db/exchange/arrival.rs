@@ -195,8 +195,7 @@ impl<'a> Arrival<'a> {
             filter.input(entry, at, &mut faults)?;
             entries.next()?;
         }
-        let nothing = &mut |_: &[u8], _, _: &[u8]| Ok(());
-        filter.boundary(None, &mut Emitter::new(nothing, 0), &mut faults)?;
+        filter.boundary(None, &mut Emitter::new(&mut |_, _, _| Ok(()), 0), &mut faults)?;
         match faults.into_parts().0.first() {
             None => Ok(()),
             Some(fault) => {

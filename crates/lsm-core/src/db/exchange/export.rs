@@ -125,9 +125,10 @@ impl DbInner {
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
         let merge = Merge::export(&memtables, &point.view.version, clip);
-        let should_stop = || self.background.is_stopping();
         let made =
-            self.run_until_tables(&merge, &point.view, &hooks, &snapshots, &factory, &should_stop)?;
+            self.run_until_tables(&merge, &point.view, &hooks, &snapshots, &factory, &|| {
+                self.background.is_stopping()
+            })?;
         // What was found lost just now would be missing in the export.
         let range = clip.range();
         let bounds = (
