@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
-use lsm_core::db::{Health, VerifyOptions, VerifyReport};
+use lsm_core::db::{Durable, Health, VerifyOptions, VerifyReport};
 use lsm_core::error::Result;
 use lsm_core::options::Options;
 use lsm_core::stats::Stats;
@@ -160,6 +160,64 @@ impl Db {
     /// One sync, shared by all who wait; none if a sync has passed `seq` already.
     pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
         self.0.wait_durable(seq)
+    }
+
+    /// Has the log synced and calls `notice` once every logged operation up to `seq` is on the device,
+    /// or once it is known that they cannot be made durable. Returns without waiting, so a program
+    /// needs no thread that waits.
+    ///
+    /// `notice` is called exactly once: on this thread before this returns, if the operations are
+    /// durable already, and else on a thread of the database. There it must not block: what it
+    /// delays are background work and other notices. Writes that would have to wait are refused in it,
+    /// as in an [`EventListener`](crate::EventListener). Closing the database syncs the log first, and
+    /// calls the notices that are left.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if `seq` was not written
+    /// yet, [`ErrorKind::Closed`](crate::ErrorKind::Closed): then `notice` is not called. It is told
+    /// the error of a failed sync, after which it is unknown whether the operations are durable.
+    ///
+    /// # Cost
+    /// One sync for all notices and waiters that came while the sync before it ran.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::mpsc;
+    ///
+    /// # use siltstone::Db;
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary folder");
+    /// # let db = Db::open(dir.path())?;
+    /// let events = db.partition("events")?;
+    /// let (acknowledge, acknowledged) = mpsc::channel();
+    /// for n in 0..3_u32 {
+    ///     let commit = events.put(n.to_be_bytes(), "it happened")?;
+    ///     let acknowledge = acknowledge.clone();
+    ///     db.on_durable(commit.seq, move |outcome| {
+    ///         let _ = acknowledge.send((n, outcome));
+    ///     })?;
+    /// }
+    /// drop(acknowledge);
+    /// assert_eq!(acknowledged.iter().filter(|(_, outcome)| outcome.is_ok()).count(), 3);
+    /// # db.close()
+    /// # }
+    /// ```
+    pub fn on_durable(
+        &self,
+        seq: SeqNo,
+        notice: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        self.0.on_durable(seq, notice)
+    }
+
+    /// Has the log synced and returns a future that is ready once every logged operation up to `seq`
+    /// is on the device, or once it is known that they cannot be made durable: [`Db::on_durable`] for
+    /// async code, with any runtime. Dropping the future is fine; the log is synced all the same.
+    ///
+    /// # Errors
+    /// The future returns those of [`Db::on_durable`].
+    pub fn durable(&self, seq: SeqNo) -> Durable {
+        self.0.durable(seq)
     }
 
     /// Returns the newest operation that is on the device together with every logged one before

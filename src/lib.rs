@@ -32,7 +32,8 @@
 //! When a write returns, the kernel has its data ([`Durability::Os`]) or the device has it
 //! ([`Durability::Sync`]). Recovery restores a prefix of the commit history: every batch is present
 //! whole or not at all, and no commit is present without every earlier one. [`Db::wait_durable`] waits
-//! for a commit that did not sync by itself:
+//! for a commit that did not sync by itself; [`Db::on_durable`] calls a function instead, and
+//! [`Db::durable`] is a future:
 //!
 //! ```
 //! # use siltstone::Db;
@@ -177,9 +178,9 @@ pub use db::Db;
 #[doc(hidden)]
 pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
-    BackgroundFailure, Class, Commit, ExportSummary, Gauge, Health, IngestSummary, PartitionHealth,
-    Reason, Resume, Severity, StallHealth, Swap, TransactionRange, VerifyMark, VerifyOptions,
-    VerifyProgress, VerifyReport,
+    BackgroundFailure, Class, Commit, Durable, ExportSummary, Gauge, Health, IngestSummary,
+    PartitionHealth, Reason, Resume, Severity, StallHealth, Swap, TransactionRange, VerifyMark,
+    VerifyOptions, VerifyProgress, VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};

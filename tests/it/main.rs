@@ -10,6 +10,7 @@ mod concurrent;
 mod contract;
 mod corrupt;
 mod crash;
+mod durable;
 mod exchange;
 mod facade;
 mod fault;

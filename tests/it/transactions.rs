@@ -277,6 +277,10 @@ fn a_range_that_was_read_lets_no_phantom_in() {
     }
 }
 
+fn texts(range: &mut dyn Iterator<Item = Result<(Slice, Slice)>>) -> Vec<String> {
+    range.map(|entry| entry.unwrap()).map(|(k, v)| format!("{k:?}={v:?}")).collect()
+}
+
 #[test]
 fn own_writes_are_read_and_nobody_elses() {
     let db = stepped(&MemFs::new());
@@ -289,16 +293,13 @@ fn own_writes_are_read_and_nobody_elses() {
     tx.put(&p, "d", "own");
     tx.put(&p, "e", "own");
     tx.delete(&p, "a");
-    let keys = |range: &mut dyn Iterator<Item = Result<(Slice, Slice)>>| -> Vec<String> {
-        range.map(|entry| entry.unwrap()).map(|(k, v)| format!("{k:?}={v:?}")).collect()
-    };
     let expected = ["b\"c\"=b\"stored\"", "b\"d\"=b\"own\"", "b\"e\"=b\"own\""];
-    assert_eq!(keys(&mut tx.iter(&p)), expected);
-    let mut backwards = keys(&mut tx.iter(&p).rev());
+    assert_eq!(texts(&mut tx.iter(&p)), expected);
+    let mut backwards = texts(&mut tx.iter(&p).rev());
     backwards.reverse();
     assert_eq!(backwards, expected);
-    assert_eq!(keys(&mut tx.prefix(&p, "d")), expected[1..2]);
-    assert_eq!(keys(&mut tx.range(&p, "x".."b")), [""; 0]);
+    assert_eq!(texts(&mut tx.prefix(&p, "d")), expected[1..2]);
+    assert_eq!(texts(&mut tx.range(&p, "x".."b")), [""; 0]);
     let view = tx.of(&p);
     assert_eq!(view.first().unwrap().unwrap().0, "c");
     assert_eq!((view.contains("a").unwrap(), view.contains("b").unwrap()), (false, false));
@@ -306,7 +307,7 @@ fn own_writes_are_read_and_nobody_elses() {
     let mut range = tx.iter(&p);
     assert_eq!(range.next().unwrap().unwrap().0, "c");
     tx.put(&p, "cc", "newer than the range");
-    assert_eq!(keys(&mut range).len(), 2);
+    assert_eq!(texts(&mut range).len(), 2);
     assert!(tx.contains(&p, "cc").unwrap());
     // Nobody sees any of it.
     assert!(p.contains("a").unwrap() && !p.contains("d").unwrap());

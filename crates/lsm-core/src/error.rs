@@ -190,6 +190,11 @@ impl Error {
         Self::new(ErrorKind::LimitExceeded, format!("{what} is {got}, the limit is {limit}"))
     }
 
+    /// A call of a database that was closed.
+    pub(crate) fn closed() -> Self {
+        Self::new(ErrorKind::Closed, "the database is closed")
+    }
+
     /// A write to a database that was opened read-only.
     pub(crate) fn read_only() -> Self {
         Self::new(ErrorKind::ReadOnly, "the database was opened read-only")

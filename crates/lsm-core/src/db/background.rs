@@ -9,6 +9,7 @@
 //! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself, at
 //!    the latest after a wait that grows with the failures in a row: see `schedule.rs`.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -98,6 +99,10 @@ impl Task {
     }
 }
 
+thread_local! {
+    static IS_LOG_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
 /// See the module.
 pub(super) struct Background {
     mode: BackgroundMode,
@@ -168,6 +173,11 @@ impl Background {
     pub(super) fn wake_all(&self) {
         self.schedule.lock().ticket += 1;
         self.changed.notify_all();
+    }
+
+    /// Returns `true` on the thread that tends the log: it delivers what there is to tell right behind that.
+    pub(super) fn is_log_thread(&self) -> bool {
+        IS_LOG_THREAD.get()
     }
 
     /// Returns `true` if running jobs should give up.
@@ -252,6 +262,7 @@ impl Background {
 
     /// A thread: does its task until all threads end.
     fn work(&self, worker: &dyn Worker, task: Task) {
+        IS_LOG_THREAD.set(task == Task::Log);
         let mut seen = u64::MAX;
         let mut timeout = Some(Duration::ZERO);
         loop {

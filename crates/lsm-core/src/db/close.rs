@@ -38,6 +38,7 @@ impl DbInner {
         let mut between = self.between_groups();
         let ended = self.log.check().and_then(|()| between.close());
         drop(between);
+        self.log.shut_notices(self);
         self.background.stop();
         self.stall.ease();
         // Calls that work on threads of their own give up; none may touch the folder afterwards.

@@ -16,6 +16,7 @@
 //! 4. With nobody to tell nothing is queued.
 //! 5. A listener that panics ends no work: the others are told of the event, and all of them of the
 //!    panic, unless it was an error that they were told of.
+//! 6. Notices of durability are called at the same places and under the same rules, each once.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -24,7 +25,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tracing::Level;
 
-use crate::error::Error;
+use super::log::Notice;
+use crate::error::{Error, Result};
 use crate::hooks::{Event, EventListener, catch};
 
 thread_local! {
@@ -42,6 +44,8 @@ pub(super) struct Events {
     listeners: Vec<Arc<dyn EventListener>>,
     /// A leaf: nothing else is locked while it is held.
     waiting: Mutex<VecDeque<Event>>,
+    /// Notices that are due, with what they are told; a leaf as well.
+    notices: Mutex<VecDeque<(Notice, Result<()>)>>,
     /// The last panic of a listener; a leaf as well.
     panic: Mutex<Option<Error>>,
 }
@@ -80,10 +84,17 @@ impl Events {
         }
     }
 
+    /// Has these notices called, soon. Allowed under any lock.
+    pub(super) fn answer(&self, notices: Vec<Notice>, outcome: &Result<()>) {
+        let answered = notices.into_iter().map(|notice| (notice, outcome.clone()));
+        self.notices.lock().extend(answered);
+    }
+
     /// Tells what is queued. Only where no lock is held. What happens in a listener is told when
     /// that one has returned.
     pub(super) fn deliver(&self) {
         while !in_listener() {
+            self.call_notices();
             // Not in the condition: its guard would live through the body.
             let next = self.waiting.lock().pop_front();
             let Some(event) = next else { return };
@@ -91,19 +102,30 @@ impl Events {
             trace(&event);
             for listener in &self.listeners {
                 if let Err(error) = catch("an event listener", || listener.on_event(&event)) {
-                    self.note_panic(&event, error);
+                    // One that panics at every event must not make a new one of each.
+                    self.note_panic(error, !matches!(event, Event::BackgroundError(_)));
                 }
             }
         }
     }
 
-    fn note_panic(&self, event: &Event, error: Error) {
+    fn call_notices(&self) {
+        loop {
+            let next = self.notices.lock().pop_front();
+            let Some((notice, outcome)) = next else { return };
+            let _telling = Telling::begin();
+            if let Err(error) = catch("a notice of durability", || notice(outcome)) {
+                self.note_panic(error, true);
+            }
+        }
+    }
+
+    fn note_panic(&self, error: Error, is_told: bool) {
         *self.panic.lock() = Some(error.clone());
-        // One that panics at every event must not make a new one of each.
-        if matches!(event, Event::BackgroundError(_)) {
-            trace(&Event::BackgroundError(error));
-        } else {
+        if is_told {
             self.tell(&Event::BackgroundError(error));
+        } else {
+            trace(&Event::BackgroundError(error));
         }
     }
 }

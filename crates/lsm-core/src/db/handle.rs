@@ -12,6 +12,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 
 use super::DbInner;
+use super::durable::Durable;
 use super::health::Health;
 use super::moment::Observation;
 use super::open::Builder;
@@ -35,6 +36,7 @@ impl Drop for OpenHandle {
     fn drop(&mut self) {
         // Nobody is left to tell; `Db::close` is there for those who want to know.
         let _ = self.0.close();
+        self.0.deliver();
     }
 }
 
@@ -145,12 +147,36 @@ impl Db {
 
     /// Waits until every logged operation up to `seq` is on the device, syncing if needed.
     pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
+        self.check_written(seq)?;
+        self.inner().sync_through_seq(seq)
+    }
+
+    /// Calls `notice` once every logged operation up to `seq` is on the device, or cannot be made
+    /// so, and has the log synced. Returns at once.
+    pub fn on_durable(
+        &self,
+        seq: SeqNo,
+        notice: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        self.check_written(seq)?;
+        let inner = self.inner();
+        inner.log.notify(&**inner, seq, Box::new(notice));
+        Ok(())
+    }
+
+    /// Returns a future that is ready once every logged operation up to `seq` is on the device, or
+    /// cannot be made so.
+    pub fn durable(&self, seq: SeqNo) -> Durable {
+        Durable::new(|told| self.on_durable(seq, told))
+    }
+
+    fn check_written(&self, seq: SeqNo) -> Result<()> {
         self.inner().check_not_closed()?;
         if seq > self.visible_seq() {
             let message = format!("sequence {seq} was not written yet");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        self.inner().sync_through_seq(seq)
+        Ok(())
     }
 
     /// Returns the newest operation that is on the device, with every logged one before it.

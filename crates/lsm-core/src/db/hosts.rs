@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::commit::CommitHost;
 use super::errors::Reason;
 use super::events::in_listener;
-use super::log::{LogHost, LogWriter};
+use super::log::{LogHost, LogWriter, Notice};
 use super::prepared::Prepared;
 use super::stall::{StallCause, StallHost};
 use super::{BackgroundMode, DbInner};
@@ -49,6 +49,14 @@ impl LogHost for DbInner {
         self.tell(&Event::BackgroundError(error.clone()));
         // `resume.rs` is due.
         self.background.wake_all();
+    }
+
+    fn answer(&self, notices: Vec<Notice>, outcome: Result<()>) {
+        self.events.answer(notices, &outcome);
+        // The log thread does that when it is done.
+        if !self.background.is_log_thread() {
+            self.background.wake_all();
+        }
     }
 
     fn wake_log_thread(&self) {

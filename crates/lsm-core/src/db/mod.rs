@@ -15,6 +15,7 @@ mod checkpoint;
 mod close;
 mod commit;
 mod compaction;
+mod durable;
 mod epoch;
 pub(crate) mod errors;
 mod events;
@@ -60,7 +61,7 @@ use parking_lot::Mutex;
 use inject::Injections;
 
 use crate::cache::Blocks;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fs::{Fs, LockGuard};
 use crate::hooks::{Event, HookProvider};
 use crate::memtable::SlabPool;
@@ -73,6 +74,7 @@ use crate::version::{Change, TableContext};
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
+pub use durable::Durable;
 pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};
 pub use exchange::{ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
@@ -149,7 +151,7 @@ impl DbInner {
 
     pub(super) fn check_not_closed(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+            return Err(Error::closed());
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::commit::CommitHost;
-use super::log::{Log, LogHost, LogSettings, LogWriter};
+use super::log::{Log, LogHost, LogSettings, LogWriter, Notice};
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
@@ -89,6 +89,10 @@ impl LogHost for TestHost {
 
     fn log_failed(&self, error: &Error) {
         self.failures.lock().push(error.clone());
+    }
+
+    fn answer(&self, notices: Vec<Notice>, outcome: Result<()>) {
+        notices.into_iter().for_each(|notice| notice(outcome.clone()));
     }
 
     fn wake_log_thread(&self) {

@@ -43,6 +43,18 @@ impl Store {
         self.try_commit(batch).map_err(Refusal::known)
     }
 
+    /// The fate of a batch that requires that nobody wrote `key` behind `at_most`.
+    fn verdict(&self, key: &str, at_most: u64) -> &'static str {
+        match self.try_commit(&batch("x", 1, Durability::Os).requiring(key, at_most)) {
+            Ok(_) => "holds",
+            Err(Refusal::Unproven) => "unproven",
+            Err(Refusal::Failed(error)) => {
+                assert_eq!(error.kind(), ErrorKind::Conflict);
+                "conflict"
+            }
+        }
+    }
+
     fn try_commit(&self, batch: &Batch) -> Result<Committed, Refusal> {
         let mut prepared = prepare(&self.partition, batch.key, &batch.value, batch.durability);
         prepared.requirements = batch.requires.as_ref().map(|(subject, at_most)| {
@@ -323,23 +335,19 @@ fn requirements_are_unproven_where_a_table_may_hold_the_answer() {
     let newest = path.partition.seal().unwrap();
     path.put("d", b"", Durability::Os).unwrap();
     path.partition.install(Arc::new(version), None);
-    let answer = |key, at_most| match path
-        .try_commit(&batch("x", 1, Durability::Os).requiring(key, at_most))
-    {
-        Ok(_) => "holds",
-        Err(Refusal::Unproven) => "unproven",
-        Err(Refusal::Failed(error)) => {
-            assert_eq!(error.kind(), ErrorKind::Conflict);
-            "conflict"
-        }
-    };
-    assert_eq!((answer("c", 2), answer("c", 1), answer("c", 3)), ("conflict", "conflict", "holds"));
-    assert_eq!((answer("z", 2), answer("z", 1)), ("holds", "unproven"));
+    assert_eq!(
+        (path.verdict("c", 2), path.verdict("c", 1), path.verdict("c", 3)),
+        ("conflict", "conflict", "holds")
+    );
+    assert_eq!((path.verdict("z", 2), path.verdict("z", 1)), ("holds", "unproven"));
     // The newest entry of a key in memory is newer than any in a table.
-    assert_eq!((answer("a", 1), answer("a", 0)), ("holds", "conflict"));
+    assert_eq!((path.verdict("a", 1), path.verdict("a", 0)), ("holds", "conflict"));
     let mut version = (*path.partition.view().version).clone();
     version.flushed_through = SeqNo::new(3).unwrap();
     path.partition.install(Arc::new(version), Some(newest));
-    assert_eq!((answer("a", 1), answer("a", 2), answer("a", 3)), ("unproven", "unproven", "holds"));
-    assert_eq!((answer("d", 3), answer("d", 4)), ("conflict", "holds"));
+    assert_eq!(
+        (path.verdict("a", 1), path.verdict("a", 2), path.verdict("a", 3)),
+        ("unproven", "unproven", "holds")
+    );
+    assert_eq!((path.verdict("d", 3), path.verdict("d", 4)), ("conflict", "holds"));
 }

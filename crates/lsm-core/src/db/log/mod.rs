@@ -8,6 +8,7 @@
 //! writer.rs    frames into the buffer, the buffer into the segment
 //! segments.rs  beginning segments, keeping one in reserve, letting them go
 //! sync.rs      making the log durable, and the latch after that failed
+//! notices.rs   who wants to hear of durability without waiting
 //! tending.rs   what the log thread does: syncs that nobody asked for, marks, the reserve
 //! ```
 //!
@@ -25,6 +26,7 @@
 //!
 //! Lock order: `writer`, then whatever the host locks to install an edit, then `sync`.
 
+mod notices;
 mod segments;
 mod sync;
 mod tending;
@@ -45,6 +47,7 @@ use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
 use crate::version::{Change, DbVersion};
 
+pub(super) use notices::Notice;
 pub(super) use writer::LogWriter;
 
 use segments::SEGMENT_BYTES_MIN;
@@ -71,6 +74,9 @@ pub(super) trait LogHost {
 
     /// Hears that a sync failed and that the log takes no more.
     fn log_failed(&self, error: &Error);
+
+    /// Has these notices told, soon and under no lock.
+    fn answer(&self, notices: Vec<Notice>, outcome: Result<()>);
 
     /// Has the log thread call [`Log::tend`].
     fn wake_log_thread(&self);

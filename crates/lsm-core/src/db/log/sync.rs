@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::notices::Notices;
 use super::{Log, LogHost};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::File;
@@ -14,18 +15,19 @@ use crate::wal::{Lsn, SegmentWriter};
 
 /// The places up to which the log is in the kernel and on the device, and what lies between.
 pub(super) struct SyncState {
-    appended_lsn: Lsn,
+    pub(super) appended_lsn: Lsn,
     appended_seq: SeqNo,
-    durable_lsn: Lsn,
-    durable_seq: SeqNo,
+    pub(super) durable_lsn: Lsn,
+    pub(super) durable_seq: SeqNo,
     /// The present segment's file, and closed ones before it that were not synced since.
     files: Vec<Arc<dyn File>>,
     /// `true` if somebody syncs.
     running: bool,
     /// Why the log takes no more.
-    failed: Option<Error>,
+    pub(super) failed: Option<Error>,
     /// `true` if a frame behind the last sync attests it.
     marked: bool,
+    pub(super) notices: Notices,
 }
 
 impl SyncState {
@@ -39,6 +41,7 @@ impl SyncState {
             running: false,
             failed: None,
             marked: true,
+            notices: Notices::default(),
         }
     }
 }
@@ -58,6 +61,11 @@ impl Log {
     /// The place up to which the log is durable.
     pub(in crate::db) fn durable_lsn(&self) -> Lsn {
         self.sync.lock().durable_lsn
+    }
+
+    /// Returns `true` if somebody wants to hear of a sync that has not begun.
+    pub(super) fn is_sync_wanted(&self) -> bool {
+        self.sync.lock().notices.wants_sync
     }
 
     /// The newest sequence number that is durable, with every logged one before it.
@@ -147,6 +155,7 @@ impl Log {
         let target_lsn = sync.appended_lsn;
         let target_seq = sync.appended_seq;
         let files = sync.files.clone();
+        sync.notices.wants_sync = false;
         drop(sync);
         // Durability: no place in the log is durable before the values are that handles below it
         // point to. Their handles are in what was written, so their `put` has returned.
@@ -160,15 +169,20 @@ impl Log {
         let result = result.map_err(|error| self.fail(host, error));
         let mut sync = self.sync.lock();
         sync.running = false;
+        let mut due = Vec::new();
         if result.is_ok() {
             sync.durable_lsn = target_lsn;
             sync.durable_seq = target_seq;
             sync.marked = false;
             // All but the present segment's file are closed and now durable.
             sync.files.drain(..files.len() - 1);
+            due = sync.notices.take_due(target_seq, target_lsn);
         }
         drop(sync);
         self.synced.notify_all();
+        if !due.is_empty() {
+            host.answer(due, Ok(()));
+        }
         self.tell_thread(host);
         result
     }
@@ -193,8 +207,12 @@ impl Log {
         let mut sync = self.sync.lock();
         let is_news = sync.failed.is_none();
         let latched = sync.failed.get_or_insert(latched).clone();
+        let refused = sync.notices.take_all();
         drop(sync);
         self.synced.notify_all();
+        if !refused.is_empty() {
+            host.answer(refused, Err(latched.clone()));
+        }
         if is_news {
             host.log_failed(&latched);
         }

@@ -1,5 +1,5 @@
-//! The tasks of the log thread when nobody asks: syncs after the interval, marks, keeps a reserve,
-//! gives it back.
+//! The tasks of the log thread: syncs for those who do not wait, and after the interval; marks,
+//! keeps a reserve, gives it back.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,17 +67,21 @@ impl Log {
                 }
                 self.told.store(true, Ordering::Release);
             }
+            LogChore::Sync if self.is_sync_wanted() => self.sync_now(host)?,
             LogChore::Sync if sync_interval.is_zero() => next = LOOK_AT_UNSYNCED,
-            LogChore::Sync if age >= sync_interval => {
-                self.sync_all(host)?;
-                *self.watch.lock() = LogWatch::default();
-            }
+            LogChore::Sync if age >= sync_interval => self.sync_now(host)?,
             LogChore::Mark if age >= MARK_AFTER => self.mark(host)?,
             LogChore::Sync | LogChore::Mark => {}
         }
         // Last: a disk without room for a reserve keeps nothing from being synced.
         self.ensure_reserve(host)?;
         Ok(Some(next))
+    }
+
+    fn sync_now(&self, host: &dyn LogHost) -> Result<()> {
+        self.sync_all(host)?;
+        *self.watch.lock() = LogWatch::default();
+        Ok(())
     }
 
     /// Does the tasks of a log that has been at rest for `age`.

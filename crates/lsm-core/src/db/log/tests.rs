@@ -1,7 +1,10 @@
 //! The log over a host that is no database, through failures and power cuts.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::segments::SEGMENT_BYTES_MIN;
 use super::sync::LogChore;
@@ -9,7 +12,7 @@ use super::{Log, LogHost};
 use crate::db::testing::{TestHost, TestLog, batches_in};
 use crate::error::{ErrorKind, Result};
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, Fs, OpKind};
-use crate::types::{FileNo, PartitionId};
+use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::Change;
 use crate::wal::{Section, section_checksum};
 
@@ -322,4 +325,90 @@ fn a_segment_that_could_not_be_begun_leaves_the_manifest_with_the_next_one() {
     let seq = write(&test.log, &host, 100).unwrap();
     assert_ne!(host.listed(), listed, "the spoiled one is gone");
     assert_eq!(batches_in(&test.mem, &host.listed()).unwrap(), [1, 2, 3, 4, seq]);
+}
+
+/// A sequence number, and what its notice was told.
+type Answer = (u64, Result<(), ErrorKind>);
+
+/// The answers of notices, in the order of the calls.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Answer>>>);
+
+impl Told {
+    /// Asks for a notice of `seq`.
+    fn ask(&self, test: &TestLog, host: &TestHost, seq: u64) {
+        let told = self.clone();
+        test.log.notify(
+            host,
+            SeqNo::new(seq).unwrap(),
+            Box::new(move |outcome| {
+                told.0.lock().push((seq, outcome.map_err(|error| error.kind())));
+            }),
+        );
+    }
+
+    fn take(&self) -> Vec<Answer> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+#[test]
+fn a_notice_has_the_log_synced_without_waiting_for_the_interval() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    let told = Told::default();
+    let never = Duration::ZERO;
+    for _ in 0..3 {
+        write(&test.log, &host, 100).unwrap();
+    }
+    test.log.tend(&host, Duration::ZERO, never).unwrap();
+    assert_eq!(test.log.durable_seq().get(), 0, "nothing is synced by itself");
+    let wakes = host.wakes.load(Ordering::Relaxed);
+    told.ask(&test, &host, 3);
+    told.ask(&test, &host, 1);
+    assert_eq!(host.wakes.load(Ordering::Relaxed), wakes + 1, "once for both");
+    assert_eq!(told.take(), []);
+    write(&test.log, &host, 100).unwrap();
+    test.log.tend(&host, Duration::from_millis(1), never).unwrap();
+    assert_eq!(told.take(), [(1, Ok(())), (3, Ok(()))]);
+    told.ask(&test, &host, 2);
+    assert_eq!(told.take(), [(2, Ok(()))], "it was durable already");
+    // One sync for all that wait, whoever asks for it.
+    write(&test.log, &host, 100).unwrap();
+    let syncs = host.syncs();
+    told.ask(&test, &host, 5);
+    test.log.sync_all(&host).unwrap();
+    assert_eq!(told.take(), [(5, Ok(()))]);
+    test.log.tend(&host, Duration::from_millis(2), never).unwrap();
+    assert_eq!(host.syncs(), syncs + 1);
+    // A number behind the log's end is of an operation without a log.
+    told.ask(&test, &host, 9);
+    assert_eq!(told.take(), [(9, Ok(()))]);
+    write(&test.log, &host, 100).unwrap();
+    told.ask(&test, &host, 9);
+    assert_eq!(told.take(), []);
+    test.log.tend(&host, Duration::from_millis(3), never).unwrap();
+    assert_eq!(told.take(), [(9, Ok(()))]);
+}
+
+#[test]
+fn notices_hear_of_a_failed_sync_and_of_the_end() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    let told = Told::default();
+    write(&test.log, &host, 100).unwrap();
+    told.ask(&test, &host, 1);
+    test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
+    assert!(test.log.sync_all(&host).is_err());
+    assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))]);
+    told.ask(&test, &host, 1);
+    assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))], "and so does who comes later");
+
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    write(&test.log, &host, 100).unwrap();
+    told.ask(&test, &host, 1);
+    test.log.shut_notices(&host);
+    told.ask(&test, &host, 1);
+    assert_eq!(told.take(), [(1, Err(ErrorKind::Closed)), (1, Err(ErrorKind::Closed))]);
 }

@@ -1,0 +1,69 @@
+//! [`Durable`]: a future for a commit to become durable. It needs no runtime, and no thread waits
+//! for it: the log thread wakes whoever polls.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+use crate::error::Result;
+
+/// The answer that a future waits for, and who to wake.
+#[derive(Default)]
+struct DurableState {
+    outcome: Option<Result<()>>,
+    waker: Option<Waker>,
+}
+
+/// Ready once operations are on the device, or cannot be made durable. Dropping it keeps nothing
+/// from becoming durable. It does not keep the database open: when that is closed, it is ready.
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Durable(Arc<Mutex<DurableState>>);
+
+impl Durable {
+    /// A future that is ready when the notice that `register` gets is called, or if it is refused.
+    pub(super) fn new(
+        register: impl FnOnce(Box<dyn FnOnce(Result<()>) + Send>) -> Result<()>,
+    ) -> Durable {
+        let state = Arc::new(Mutex::new(DurableState::default()));
+        let told = state.clone();
+        let registered = register(Box::new(move |outcome| tell(&told, outcome)));
+        if let Err(refused) = registered {
+            tell(&state, Err(refused));
+        }
+        Durable(state)
+    }
+}
+
+fn tell(state: &Mutex<DurableState>, outcome: Result<()>) {
+    let mut state = state.lock();
+    state.outcome = Some(outcome);
+    let waker = state.waker.take();
+    drop(state);
+    // Not under the lock: it may poll at once.
+    waker.into_iter().for_each(Waker::wake);
+}
+
+impl Future for Durable {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut state = self.0.lock();
+        match &state.outcome {
+            Some(outcome) => Poll::Ready(outcome.clone()),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Durable").field("outcome", &self.0.lock().outcome).finish()
+    }
+}

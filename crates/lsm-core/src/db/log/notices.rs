@@ -1,0 +1,113 @@
+//! Notices: who wants to hear that the log is durable, without waiting for it.
+//!
+//! A notice has the log thread sync the log as soon as it can; those that come while a sync runs
+//! share the next one. Whoever syncs finds the notices that are due, and the host has them called
+//! where no lock is held.
+
+use super::{Log, LogHost};
+use crate::error::{Error, Result};
+use crate::types::SeqNo;
+use crate::wal::Lsn;
+
+/// A function that hears of durability, once.
+pub(in crate::db) type Notice = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A notice, and what it waits for.
+struct Waiting {
+    seq: SeqNo,
+    /// The end of the log when the notice came. An operation that passes no log never becomes
+    /// durable by its number.
+    end: Lsn,
+    notice: Notice,
+}
+
+/// The notices of a log. Guarded by the lock of `sync.rs`.
+#[derive(Default)]
+pub(super) struct Notices {
+    waiting: Vec<Waiting>,
+    /// `true` if one of them came since the last sync began.
+    pub(super) wants_sync: bool,
+    /// `true` if nothing will be synced any more.
+    is_shut: bool,
+}
+
+impl Notices {
+    /// Takes out what is due when the log is durable through `seq` and `lsn`, in the order of
+    /// their operations.
+    pub(super) fn take_due(&mut self, seq: SeqNo, lsn: Lsn) -> Vec<Notice> {
+        let due = self.waiting.extract_if(.., |w| w.seq <= seq || w.end <= lsn);
+        let mut due: Vec<Waiting> = due.collect();
+        due.sort_by_key(|waiting| waiting.seq);
+        due.into_iter().map(|waiting| waiting.notice).collect()
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Notice> {
+        self.take_due(SeqNo::MAX, Lsn(u64::MAX))
+    }
+}
+
+impl Log {
+    /// Has `notice` told when every logged operation through `seq` is durable, or cannot be made
+    /// so. If that is known already it is told at once.
+    pub(in crate::db) fn notify(&self, host: &dyn LogHost, seq: SeqNo, notice: Notice) {
+        let mut sync = self.sync.lock();
+        let end = sync.appended_lsn;
+        let known = if sync.durable_seq >= seq || sync.durable_lsn >= end {
+            Some(Ok(()))
+        } else if sync.notices.is_shut {
+            Some(Err(Error::closed()))
+        } else {
+            sync.failed.clone().map(Err)
+        };
+        if let Some(outcome) = known {
+            drop(sync);
+            notice(outcome);
+            return;
+        }
+        sync.notices.waiting.push(Waiting { seq, end, notice });
+        let thread_knows = std::mem::replace(&mut sync.notices.wants_sync, true);
+        drop(sync);
+        if !thread_knows {
+            host.wake_log_thread();
+        }
+    }
+
+    /// Refuses the notices that wait, and those to come: the log was ended.
+    pub(in crate::db) fn shut_notices(&self, host: &dyn LogHost) {
+        let mut sync = self.sync.lock();
+        sync.notices.is_shut = true;
+        let refused = sync.notices.take_all();
+        drop(sync);
+        if !refused.is_empty() {
+            host.answer(refused, Err(Error::closed()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// A sync that began before a notice came says nothing about it.
+    #[test]
+    fn a_notice_is_due_when_its_own_operations_are_durable() {
+        let mut notices = Notices::default();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        // The last one is of an operation that passes no log.
+        for (seq, end) in [(3, 300), (1, 100), (2, 200), (9, 150)] {
+            let told = told.clone();
+            let notice: Notice = Box::new(move |_| told.lock().push(seq));
+            let seq = SeqNo::new(seq).expect("it is small");
+            notices.waiting.push(Waiting { seq, end: Lsn(end), notice });
+        }
+        for (seq, lsn, expected) in [(0, 99, vec![]), (1, 150, vec![1, 9]), (3, 300, vec![2, 3])] {
+            let due = notices.take_due(SeqNo::new(seq).expect("it is small"), Lsn(lsn));
+            due.into_iter().for_each(|notice| notice(Ok(())));
+            assert_eq!(std::mem::take(&mut *told.lock()), expected);
+        }
+    }
+}

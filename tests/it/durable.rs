@@ -1,0 +1,181 @@
+//! Notices of durability: called once, in time, and truthful.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
+use siltstone::{BackgroundMode, Db, ErrorKind, SeqNo};
+
+fn builder(fs: impl Fs + 'static) -> siltstone::Builder {
+    Db::builder("/db").fs(Arc::new(fs)).sync_interval_ms(0)
+}
+
+fn stepped(fs: impl Fs + 'static) -> Db {
+    builder(fs).background(BackgroundMode::Stepped).open().unwrap()
+}
+
+/// Outcomes in the order in which they were told.
+type Told = Arc<Mutex<Vec<(u64, Option<ErrorKind>)>>>;
+
+fn ask(db: &Db, seq: SeqNo, told: &Told) {
+    let told = told.clone();
+    let asked = db.on_durable(seq, move |outcome| {
+        told.lock().unwrap().push((seq.get(), outcome.err().map(|error| error.kind())));
+    });
+    asked.unwrap();
+}
+
+fn take(told: &Told) -> Vec<(u64, Option<ErrorKind>)> {
+    std::mem::take(&mut *told.lock().unwrap())
+}
+
+#[test]
+fn a_notice_comes_when_the_commit_survives_a_crash() {
+    let fs = MemFs::new();
+    let db = stepped(fs.clone());
+    let p = db.partition("p").unwrap();
+    let told = Told::default();
+    let first = p.put("k", "1").unwrap().seq;
+    let second = p.put("k", "2").unwrap().seq;
+    ask(&db, second, &told);
+    ask(&db, first, &told);
+    assert_eq!(take(&told), []);
+    assert!(db.durable_seq() < first);
+    while take(&told).is_empty() {
+        assert!(db.step().unwrap());
+    }
+    let after = stepped(fs.crash_clone(CrashOutcome::Nothing, &mut || 0));
+    assert_eq!(after.partition("p").unwrap().get("k").unwrap().unwrap(), b"2");
+    // Nothing is asked for what is durable, and what was not written is refused.
+    ask(&db, first, &told);
+    assert_eq!(take(&told), [(first.get(), None)]);
+    let later = SeqNo::new(second.get() + 1).unwrap();
+    let refused = db.on_durable(later, |_| unreachable!("it was refused")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn closing_tells_whoever_waits() {
+    let fs = MemFs::new();
+    let told = Told::default();
+    for is_dropped in [false, true] {
+        let db = stepped(fs.clone());
+        let seq = db.partition("p").unwrap().put("k", "1").unwrap().seq;
+        ask(&db, seq, &told);
+        if is_dropped {
+            drop(db);
+        } else {
+            db.close().unwrap();
+        }
+        assert_eq!(take(&told), [(seq.get(), None)]);
+    }
+}
+
+#[test]
+fn a_failed_sync_is_told_and_so_is_what_follows() {
+    let faults = FaultFs::over_mem(MemFs::new());
+    let db = stepped(faults.clone());
+    let p = db.partition("p").unwrap();
+    let told = Told::default();
+    let seq = p.put("k", "1").unwrap().seq;
+    ask(&db, seq, &told);
+    let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".into(), nth: 0 };
+    faults.add_rule(FaultRule::once(at, FaultAction::SyncLost));
+    while db.step().is_ok_and(|more| more) {}
+    assert_eq!(take(&told), [(seq.get(), Some(ErrorKind::ReadOnly))]);
+    // The store goes on by itself; from then on notices are good again.
+    db.flush().unwrap();
+    ask(&db, seq, &told);
+    assert_eq!(take(&told), [(seq.get(), None)]);
+    let seq = p.put("k", "2").unwrap().seq;
+    ask(&db, seq, &told);
+    while db.step().unwrap() {}
+    assert_eq!(take(&told), [(seq.get(), None)]);
+}
+
+/// With threads: every commit of every writer is told once, though the log is synced by nobody else.
+#[test]
+fn every_commit_of_many_writers_is_told_once() {
+    const WRITERS: u64 = 4;
+    const EACH: u64 = 200;
+    let db = builder(MemFs::new()).open().unwrap();
+    let p = db.partition("p").unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let db = &db;
+            let p = &p;
+            let tell = tell.clone();
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let seq = p.put(format!("{writer}/{n}"), "").unwrap().seq;
+                    let tell = tell.clone();
+                    let store = db.clone();
+                    db.on_durable(seq, move |outcome| {
+                        outcome.unwrap();
+                        assert!(store.durable_seq() >= seq);
+                        tell.send(seq).unwrap();
+                    })
+                    .unwrap();
+                    if n.is_multiple_of(50) {
+                        // One that panics takes nobody with it.
+                        let last = p.put("panic", "").unwrap().seq;
+                        let _ = catch_unwind(AssertUnwindSafe(|| {
+                            db.on_durable(last, |_| resume_unwind(Box::new("a notice")))
+                        }));
+                    }
+                }
+            });
+        }
+    });
+    drop(tell);
+    let mut seqs: Vec<SeqNo> = told.iter().collect();
+    let count = seqs.len() as u64;
+    seqs.sort();
+    seqs.dedup();
+    assert_eq!((count, seqs.len() as u64), (WRITERS * EACH, WRITERS * EACH));
+    assert!(db.durable_seq() >= seqs[seqs.len() - 1]);
+    db.close().unwrap();
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_future_is_ready_when_the_commit_is_durable() {
+    let db = builder(MemFs::new()).open().unwrap();
+    let p = db.partition("p").unwrap();
+    for n in 0..50_u32 {
+        let seq = p.put(n.to_be_bytes(), "").unwrap().seq;
+        block_on(db.durable(seq)).unwrap();
+        assert!(db.durable_seq() >= seq);
+        // Nobody needs to look.
+        drop(db.durable(p.put("dropped", "").unwrap().seq));
+    }
+    let refused = block_on(db.durable(SeqNo::MAX)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    let last = db.durable(p.put("last", "").unwrap().seq);
+    drop((p, db));
+    block_on(last).unwrap();
+}
