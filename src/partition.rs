@@ -304,6 +304,20 @@ impl Partition {
         self.0.gaps()
     }
 
+    /// Repairs again what could not be repaired: compacts `range`, so that every block in it is
+    /// judged with the sources that there are now, and asks the replica for what stood in gaps.
+    /// Returns the gaps that are left there. Whenever a replica is given to a partition with gaps, it
+    /// is asked as well.
+    ///
+    /// # Errors
+    /// Those of [`Partition::compact`]; of the replica.
+    ///
+    /// # Durability
+    /// Durable once this returns.
+    pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
+        self.0.repair(range)
+    }
+
     /// Gives up what is lost in `range`, and returns it. Every older entry there is hidden for
     /// good, so that no old value rises from a deeper level; reads and scans answer again.
     /// Snapshots that were taken before stay refused there.

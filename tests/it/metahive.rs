@@ -10,6 +10,7 @@ mod explain;
 mod faulty;
 mod flips;
 mod model;
+mod restore;
 mod scrub;
 mod verified;
 

@@ -76,6 +76,8 @@ pub(crate) struct HiveFilter {
     spans: Spans,
     /// The metadata that the last input had, of a provider that may carry it on.
     carried: Option<Vec<u8>>,
+    /// The sums of the inputs, block by block: offset and low bits. For inspections alone.
+    pub(crate) block_sums: Option<Vec<(u64, u32)>>,
 }
 
 impl HiveFilter {
@@ -94,6 +96,7 @@ impl HiveFilter {
             table_keys: 0,
             spans: Spans::default(),
             carried: None,
+            block_sums: None,
         })
     }
 
@@ -139,6 +142,14 @@ impl HiveFilter {
             } else {
                 self.free.push(cluster);
             }
+        }
+    }
+
+    fn add_to_block(&mut self, offset: u64, sum: u64) {
+        let Some(sums) = &mut self.block_sums else { return };
+        match sums.last_mut() {
+            Some((last, block)) if *last == offset => *block = block.wrapping_add(sum as u32),
+            _ => sums.push((offset, sum as u32)),
         }
     }
 
@@ -220,6 +231,9 @@ impl CompactionFilter for HiveFilter {
         self.judge.count(at);
         self.close_until(Some(entry.key));
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        if self.block_sums.is_some() {
+            self.add_to_block(at.block_offset, sum);
+        }
         let is_integrity = self.shared.is_integrity;
         let cluster = self.open_cluster(entry.key);
         cluster.push(&entry, sum, at);

@@ -141,7 +141,8 @@ impl Inspector {
             repaired: &[],
             partial: false,
         };
-        let filter = HiveFilter::start(self.shared.clone(), &job)?;
+        let mut filter = HiveFilter::start(self.shared.clone(), &job)?;
+        filter.block_sums = seal.as_ref().map(|_| Vec::new());
         let any_key = self.any_key;
         Ok(Ok(Inspection { seal, any_key, filter, faults: Faults::default() }))
     }
@@ -174,10 +175,11 @@ impl Inspection {
 
     /// All that is behind the last entry.
     pub(crate) fn finish(mut self) -> Inspected {
+        let sums = self.filter.block_sums.take().unwrap_or_default();
+        let incomplete = self.seal.as_ref().map_or_else(Vec::new, |seal| incomplete(seal, &sums));
         let (entries, counts, of_metadata) = self.filter.finish_verifying(&mut self.faults);
         let orphans = counts.orphans_dropped;
-        let faults = Vec::new();
-        let mut inspected = Inspected { entries, counts, orphans, faults };
+        let mut inspected = Inspected { entries, counts, orphans, faults: Vec::new(), incomplete };
         for fault in self.faults.into_parts().0 {
             let detail = Detail::decode(&fault.detail);
             let detail = detail.expect("the filter of this very process encoded it");
@@ -201,6 +203,30 @@ fn stored<'a>(entry: &RawEntry<'a>) -> Entry<'a> {
     Entry { key, seq, stored_seq, kind, value, hidden }
 }
 
+/// The offsets of the blocks whose entries are not those that were written to them, by the digests
+/// of the seal and the sums of what is there. `None` where only the table as a whole shows it.
+fn incomplete(seal: &TableSeal, sums: &[(u64, u32)]) -> Vec<Option<u64>> {
+    let blocks: u64 = seal.spans.iter().map(|span| span.blocks).sum();
+    if blocks != sums.len() as u64 {
+        // A block may have nothing but metadata. Then the digests as a whole must do.
+        let told = seal.spans.iter().fold(0u32, |sum, span| sum.wrapping_add(span.digest));
+        let found = sums.iter().fold(0u32, |sum, (_, block)| sum.wrapping_add(*block));
+        let is_whole = seal.spans.is_empty() || told == found;
+        return if is_whole { Vec::new() } else { vec![None] };
+    }
+    let mut incomplete = Vec::new();
+    let mut rest = sums;
+    for span in &seal.spans {
+        let (blocks, behind) = rest.split_at(span.blocks as usize);
+        let found = blocks.iter().fold(0u32, |sum, (_, block)| sum.wrapping_add(*block));
+        if found != span.digest {
+            incomplete.extend(blocks.iter().map(|(offset, _)| Some(*offset)));
+        }
+        rest = behind;
+    }
+    incomplete
+}
+
 /// The findings in a table.
 pub(crate) struct Inspected {
     /// Its entries, metadata not counted.
@@ -210,6 +236,8 @@ pub(crate) struct Inspected {
     pub(crate) orphans: u64,
     /// In the order of their places.
     pub(crate) faults: Vec<EntryFault>,
+    /// The offsets of blocks that lack entries, or have others.
+    pub(crate) incomplete: Vec<Option<u64>>,
 }
 
 /// The user key of a stored key. One that is damaged may lack the zero byte.

@@ -108,18 +108,7 @@ impl HiveJudge {
 
     /// The digest of block `index`, if the seal has one of it alone.
     pub(crate) fn digest_of(&self, index: u64) -> Option<u32> {
-        let seal = self.seal.as_ref()?;
-        let mut first = 0;
-        for span in &seal.spans {
-            if first == index && span.blocks == 1 {
-                return Some(span.digest);
-            }
-            if first > index {
-                return None;
-            }
-            first += span.blocks;
-        }
-        None
+        self.seal.as_ref()?.digest_of(index)
     }
 
     /// A place in the present table.

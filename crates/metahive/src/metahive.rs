@@ -9,8 +9,9 @@ use lsm_core::codec::{Reader, put_bytes};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Entry, Fault, InputTable, Job, JudgeSources,
-    JudgedTable, Patch, RepairSources, Rules, TableJudge, WhenAbsent,
+    JudgedTable, OwnedEntry, Patch, RepairSources, Rules, TableJudge, WhenAbsent,
 };
+use lsm_core::types::Gap;
 
 use crate::checksum;
 use crate::counts::Counts;
@@ -184,11 +185,26 @@ impl CompactionFilterFactory for MetaHive {
         table: &JudgedTable,
         sources: &Arc<dyn JudgeSources>,
     ) -> Result<Option<Box<dyn TableJudge>>> {
-        let seal = TableSeal::of(&input.properties, self.shared.provider.name())?;
+        let mut seal = TableSeal::of(&input.properties, self.shared.provider.name())?;
+        if seal.is_none() && table.hidden > 0 {
+            // Its properties are lost. The manifest knows that there is metadata.
+            seal = Some(TableSeal::default());
+        }
         let options = self.repair.clone();
         let sources = sources.clone();
         let judge = HiveJudge::new(self.shared.clone(), seal, table.clone(), options, sources);
         Ok(Some(Box::new(judge)))
+    }
+
+    fn restores(&self) -> bool {
+        self.repair.replica.is_some()
+    }
+
+    fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
+        match &self.repair.replica {
+            Some(replica) => replica.fetch_range(&gap.from, &gap.to, gap.through),
+            None => Ok(None),
+        }
     }
 
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {

@@ -38,6 +38,20 @@ pub trait Replica: Send + Sync + 'static {
     /// whether the replica vouches for it; what it returns is checked all the same wherever there
     /// is sound metadata.
     fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>>;
+
+    /// Returns the entries of a gap: of every stored key from `from` to `to`, both included, the newest entry
+    /// that is not newer than `through`. A key that is not among them is taken for one without a
+    /// value, and an answer with an entry that is not `verified` is not taken at all. `None` if the
+    /// replica cannot say, or has not come so far. Default.
+    fn fetch_range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        through: SeqNo,
+    ) -> Result<Option<Vec<OwnedEntry>>> {
+        let _ = (from, to, through);
+        Ok(None)
+    }
 }
 
 /// Is told of damage that no source repairs.

@@ -19,7 +19,7 @@
 
 mod report;
 
-use lsm_core::error::Result;
+use lsm_core::error::{Error, Result};
 use lsm_core::raw::{RawMode, RawTable, TableWalk, Walk, Walkable};
 use lsm_core::sweep::{Sweep, SweepMark, SweepOptions, SweepProgress};
 
@@ -40,8 +40,9 @@ pub type ScrubMark = SweepMark;
 ///
 /// The metadata is that of the partition's [`MetaHive`](crate::MetaHive), whichever provider it
 /// has; of integrity, if the partition has none: then what another node sealed is verified, and
-/// all else is unsealed. Indexes, Bloom structures and footers are not looked at: `Db::verify`
-/// does that.
+/// all else is unsealed. Of indexes, Bloom structures and footers it is seen that they are as they
+/// were written, and that no Bloom structure hides a key; `Db::verify` holds them against the entries
+/// in full.
 ///
 /// # Errors
 /// Damage is no error but in the report, and so is a table that cannot be read. A closed database,
@@ -132,11 +133,17 @@ impl ScrubRun<'_> {
                 return Ok(Some(report));
             }
         };
+        if let Err(error) = table.check_opens() {
+            report.push_damage(table, &error);
+        }
         let goes_on = self.entries(&mut entries, inspection, &mut report)?;
         let shows_all = report.damage.is_empty() && !entries.damage().iter().any(|d| d.is_lossy);
         report.push_blocks(table, entries.damage());
         if shows_all {
             report.check_count(table);
+        }
+        if goes_on {
+            report.push_incomplete(table);
         }
         Ok(goes_on.then_some(report))
     }
@@ -149,6 +156,8 @@ impl ScrubRun<'_> {
         report: &mut TableReport,
     ) -> Result<bool> {
         let mut at = 0;
+        let table = entries.table().clone();
+        let mut not_in_bloom = None;
         loop {
             match entries.next() {
                 Ok(Some(entry)) => {
@@ -157,6 +166,10 @@ impl ScrubRun<'_> {
                         return Ok(false);
                     }
                     at = at.max(entry.at.block_offset);
+                    let is_asked = not_in_bloom.is_none() && !entry.hidden;
+                    if is_asked && !table.may_hold(entry.key)? {
+                        not_in_bloom = Some(entry.key.to_vec());
+                    }
                     inspection.take(&entry)?;
                 }
                 Ok(None) => break,
@@ -167,6 +180,12 @@ impl ScrubRun<'_> {
             }
         }
         report.take(inspection);
+        // A key that is damaged itself is told by its entry.
+        if let Some(key) = not_in_bloom.filter(|_| report.faults.is_empty()) {
+            let what = "the bloom does not have a key of the table";
+            let error = Error::corruption(table.path(), None, what);
+            report.push_damage(&table, &error.at_key(&key));
+        }
         self.sweep.advance(report.bytes.saturating_sub(at), self.check_open)
     }
 }

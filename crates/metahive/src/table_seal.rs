@@ -85,6 +85,19 @@ impl TableSeal {
         open.find(|(k, payload)| k == key && payload.starts_with(&head)).map(|(_, p)| &p[..])
     }
 
+    /// The digest of the block with this number, if there is one of it alone.
+    pub fn digest_of(&self, number: u64) -> Option<u32> {
+        let mut first = 0;
+        for span in &self.spans {
+            if first >= number {
+                let is_it = first == number && span.blocks == 1;
+                return is_it.then_some(span.digest);
+            }
+            first += span.blocks;
+        }
+        None
+    }
+
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION, checksum::ALGORITHM];

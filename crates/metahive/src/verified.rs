@@ -17,10 +17,10 @@
 //!    disagrees with its metadata or has none.
 //! 2. The answers of a sound partition are those of plain reads.
 //!
-//! Not covered: a bloom or an index that hides a key from every read. Both are checked as blocks
-//! when the table is opened, and [`siltstone verify`] compares them with the entries.
-//!
-//! [`siltstone verify`]: lsm_core::Db::verify
+//! An entry that is missing with its metadata, or an older one in its place, shows in the digest that
+//! the table's seal has of each block; it is compared once for each time a block comes into memory. A
+//! bloom or an index that would hide a key is found when the table is opened: the properties have
+//! the checksums of both.
 
 mod check;
 

@@ -18,7 +18,7 @@ use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::sstable::{JudgedIter, RawIter, RawMode, ReadMode};
 use crate::types::{EntryKind, Gap, InternalKey, KeyRef, SeqNo};
-use crate::version::{Judges, Level, LevelIter, Table, TableContext};
+use crate::version::{Judges, Level, LevelIter, Readers, Table, TableContext};
 
 /// A sorted input of a merge.
 pub(super) enum MergeInput {
@@ -205,33 +205,62 @@ fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
     (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
 }
 
-/// Leaves out the tables that cannot be opened: all that they held is lost. A partition whose filter
-/// judges its blocks goes on without them, because a table that stays in its way for good helps
-/// nobody.
+/// Opens what can be made of the tables that do not open, and leaves out those of which nothing can
+/// be made: all that they held is lost. A partition whose filter judges its blocks goes on without
+/// them, because a table that stays in its way for good helps nobody.
 ///
 /// # Errors
 /// `Io`: the table may be there at the next try.
-pub(super) fn leave_out_lost(
+pub(super) fn open_or_leave_out(
     tables: &mut [(usize, Vec<Arc<Table>>)],
     context: &TableContext,
+    suffix: &[u8],
     findings: &JobFindings,
-) -> Result<()> {
+) -> Result<Readers> {
+    let mut readers = Readers::default();
     for (level, tables) in tables {
-        let mut failed = Ok(());
-        tables.retain(|table| match table.reader(context) {
-            Err(error) if error.is_corruption() => {
-                tell_lost(table, *level, &error, findings);
-                false
+        let mut kept = Vec::with_capacity(tables.len());
+        for table in tables.drain(..) {
+            match table.reader(context) {
+                Ok(_) => kept.push(table),
+                Err(error) if error.is_corruption() => {
+                    let Some(salvaged) = table.salvage(context, suffix)? else {
+                        tell_lost(&table, *level, &error, findings);
+                        continue;
+                    };
+                    tell_salvaged(&table, *level, &salvaged.repaired, findings);
+                    readers.add(table.meta.file, salvaged.reader);
+                    kept.push(table);
+                }
+                Err(error) => return Err(error),
             }
-            Err(error) => {
-                failed = Err(error);
-                true
-            }
-            Ok(_) => true,
-        });
-        failed?;
+        }
+        *tables = kept;
     }
-    Ok(())
+    Ok(readers)
+}
+
+/// The fault of a table as a whole.
+fn fault_of(table: &Table, level: usize, what: String) -> Fault {
+    Fault {
+        key: table.meta.smallest.user.to_vec(),
+        seq: SeqNo::ZERO,
+        kind: EntryKind::Poison,
+        value: Vec::new(),
+        at: Origin { file: Some(table.meta.file), level, ..Origin::MEMTABLE },
+        what,
+        detail: Vec::new(),
+    }
+}
+
+#[cold]
+fn tell_salvaged(table: &Table, level: usize, repaired: &[(&str, &str)], findings: &JobFindings) {
+    findings.add(|found| {
+        for (what, source) in repaired {
+            let fault = fault_of(table, level, (*what).to_owned());
+            found.repaired.push((fault, (*source).to_owned()));
+        }
+    });
 }
 
 #[cold]
@@ -245,15 +274,7 @@ fn tell_lost(table: &Table, level: usize, error: &Error, findings: &JobFindings)
         through: meta.newest(),
         closed_at: None,
     };
-    let fault = Fault {
-        key: meta.smallest.user.to_vec(),
-        seq: SeqNo::ZERO,
-        kind: EntryKind::Poison,
-        value: Vec::new(),
-        at: Origin { file: Some(meta.file), level, ..Origin::MEMTABLE },
-        what: format!("the table is lost: {error}"),
-        detail: Vec::new(),
-    };
+    let fault = fault_of(table, level, format!("the table is lost: {error}"));
     findings.add(|found| {
         found.gaps.push(gap);
         found.lost.push(fault);
@@ -264,10 +285,11 @@ fn tell_lost(table: &Table, level: usize, error: &Error, findings: &JobFindings)
 pub(super) fn input_tables<'t>(
     tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
     context: &TableContext,
+    readers: &Readers,
 ) -> Result<Vec<InputTable>> {
     tables
         .map(|(_, table): (usize, &Arc<Table>)| {
-            let properties = table.reader(context)?.properties().user.clone();
+            let properties = readers.of(table, context)?.properties().user.clone();
             Ok(InputTable { file: table.meta.file, path: table.path(context), properties })
         })
         .collect()

@@ -12,17 +12,17 @@
 
 use std::sync::Arc;
 
-use super::inputs::{MergeInput, blame, input_tables, leave_out_lost, open_inputs};
+use super::inputs::{MergeInput, blame, input_tables, open_inputs, open_or_leave_out};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
 use super::{Clip, Compaction, JobOutcome, KeyBelow, Outputs, Split, Stages, TableFactory};
 use crate::error::Result;
-use crate::hooks::{Job, JobFindings, JobKind, JudgeSources};
+use crate::hooks::{InputTable, Job, JobFindings, JobKind, JudgeSources};
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::Memtable;
 use crate::types::SeqNo;
-use crate::version::{Judges, PartitionVersion, Table, TableContext};
+use crate::version::{Judges, PartitionVersion, Readers, Table, TableContext};
 
 /// See the module.
 pub struct Merge<'a> {
@@ -135,12 +135,21 @@ impl<'a> Merge<'a> {
         let RunContext { factory, tables, mut stages, should_stop, sources } = context;
         let findings = JobFindings::default();
         let mut readable = self.tables.clone();
-        let judges = self.judges(&mut readable, &stages, tables, sources, &findings)?;
+        let mut readers = Arc::new(Readers::default());
+        let mut judges = None;
+        if let Some((factory, sources)) = stages.hooks().judging().zip(sources) {
+            let suffix = &stages.hooks().rules.reserved_suffix;
+            readers = Arc::new(open_or_leave_out(&mut readable, tables, suffix, &findings)?);
+            let inputs = input_tables(flat(&readable), tables, &readers)?;
+            let judge =
+                Judges::new(readers.clone(), factory.clone(), sources, findings.clone(), inputs);
+            judges = Some(Arc::new(judge.struck_by(stages.inject.cloned())));
+        }
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
         let mut inputs: Vec<MergeInput> = memtables.map(MergeInput::Memtable).collect();
         inputs.extend(open_inputs(&readable, tables, stages.hooks(), judges.as_ref())?);
         inputs.extend(MergeInput::replacements(&stages, self.input_tables()));
-        self.start(&mut stages, tables, &readable)?;
+        self.start(&mut stages, input_tables(flat(&readable), tables, &readers)?)?;
         let mut outputs = self.outputs(factory, &stages)?;
         if self.clip.is_some() {
             outputs.values_only(&tables.dir);
@@ -154,30 +163,6 @@ impl<'a> Merge<'a> {
         Ok(outcome.and_found(findings.take()))
     }
 
-    /// The judges of the input tables, if the filter that seals has some. Tables that cannot be
-    /// opened are left out then.
-    fn judges(
-        &self,
-        readable: &mut [(usize, Vec<Arc<Table>>)],
-        stages: &Stages<'_>,
-        context: &TableContext,
-        sources: Option<Arc<dyn JudgeSources>>,
-        findings: &JobFindings,
-    ) -> Result<Option<Arc<Judges>>> {
-        let (Some(factory), Some(sources)) = (stages.hooks().sealing(), sources) else {
-            return Ok(None);
-        };
-        if !factory.judges() {
-            return Ok(None);
-        }
-        leave_out_lost(readable, context, findings)?;
-        let tables =
-            readable.iter().flat_map(|(level, tables)| tables.iter().map(|it| (*level, it)));
-        let inputs = input_tables(tables, context)?;
-        let judges = Judges::new(factory.clone(), sources, findings.clone(), inputs);
-        Ok(Some(Arc::new(judges.struck_by(stages.inject.cloned()))))
-    }
-
     fn input_tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
         self.tables
             .iter()
@@ -185,15 +170,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Starts the filters.
-    fn start(
-        &self,
-        stages: &mut Stages<'_>,
-        context: &TableContext,
-        readable: &[(usize, Vec<Arc<Table>>)],
-    ) -> Result<()> {
-        let tables =
-            readable.iter().flat_map(|(level, tables)| tables.iter().map(|it| (*level, it)));
-        let inputs = input_tables(tables, context)?;
+    fn start(&self, stages: &mut Stages<'_>, inputs: Vec<InputTable>) -> Result<()> {
         let repaired = stages.repaired();
         stages.start(&Job {
             level_from: self.level_from,
@@ -233,4 +210,9 @@ impl<'a> Merge<'a> {
             (JobKind::Compaction, None) => Some(Split::by_size(table_bytes)),
         }
     }
+}
+
+/// Each table with its level.
+fn flat(tables: &[(usize, Vec<Arc<Table>>)]) -> impl Iterator<Item = (usize, &Arc<Table>)> {
+    tables.iter().flat_map(|(level, tables)| tables.iter().map(|table| (*level, table)))
 }

@@ -86,6 +86,10 @@ impl DbInner {
             self.tell(&Event::Corruption(damage.clone()));
         }
         self.jobs.finish(claimed, result.as_ref().map(Vec::as_slice));
+        let gaps_before = claimed.version.gaps.open().count();
+        if partition.view().version.gaps.open().count() > gaps_before {
+            self.retry_gaps(partition);
+        }
         result.map(drop)
     }
 

@@ -82,7 +82,8 @@ impl Db {
 
     /// The partition `name` with these options and hooks: made if it does not exist, changed if it
     /// has others. Options that are fixed at creation must agree. Without hooks (`None`) it keeps
-    /// those that it has. Later opens find them by name, if [`Builder::hooks`] supplies them.
+    /// those that it has. Later opens find them by name, if [`Builder::hooks`] supplies them. If
+    /// entries of the partition are lost, hooks that know a copy are asked for them.
     ///
     /// # Errors
     /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have, or
@@ -95,6 +96,10 @@ impl Db {
         hooks: Option<Hooks>,
     ) -> Result<Partition> {
         let state = self.inner().open_partition(name, Some(&options), hooks.as_ref())?;
+        if hooks.is_some() {
+            self.inner().retry_gaps(&state);
+            self.inner().deliver();
+        }
         Ok(Partition { db: self.clone(), state })
     }
 

@@ -5,9 +5,10 @@
 use std::ops::Bound;
 
 use super::Partition;
+use super::job::gaps_added;
 use crate::error::Result;
 use crate::read::{Bounds, KeyRange, stored_bounds};
-use crate::types::Gap;
+use crate::types::{Gap, PartitionId, SeqNo};
 use crate::version::Change;
 
 impl Partition {
@@ -30,9 +31,11 @@ impl Partition {
     /// # Durability
     /// Durable once this returns.
     pub fn accept_loss(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
-        self.db().check_not_closed()?;
+        self.db().check_writable()?;
         self.state().check_live()?;
         let bounds = stored_bounds(self.state().any_key, range.bounds());
+        // Nobody else closes gaps meanwhile.
+        let _between = self.db().between_groups();
         let mut editing = self.db().catalog.edit()?;
         let id = self.state().id;
         let Some(version) = editing.current().partitions.get(id).cloned() else {
@@ -43,12 +46,7 @@ impl Partition {
         let mut given_up = Vec::new();
         for gap in version.gaps.open() {
             let Some((within, rest)) = gap.split(borrowed(&bounds)) else { continue };
-            changes.push(Change::GapRemoved { partition: id, gap: gap.clone() });
-            for part in rest {
-                changes.push(Change::GapAdded { partition: id, gap: part });
-            }
-            let closed = Gap { closed_at: Some(now), ..within.clone() };
-            changes.push(Change::GapAdded { partition: id, gap: closed });
+            changes.extend(closing(id, gap, &within, &rest, now));
             given_up.push(within);
         }
         if !changes.is_empty() {
@@ -57,6 +55,21 @@ impl Partition {
         }
         Ok(given_up)
     }
+}
+
+/// The changes that close the part `within` of an open gap from `seq` on; `rest` stays open.
+pub(super) fn closing(
+    partition: PartitionId,
+    gap: &Gap,
+    within: &Gap,
+    rest: &[Gap],
+    seq: SeqNo,
+) -> Vec<Change> {
+    let closed = Gap { closed_at: Some(seq), ..within.clone() };
+    let mut changes = vec![Change::GapRemoved { partition, gap: gap.clone() }];
+    changes.extend(gaps_added(partition, rest));
+    changes.push(Change::GapAdded { partition, gap: closed });
+    changes
 }
 
 fn borrowed(bounds: &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {

@@ -42,6 +42,7 @@ mod read_only;
 mod recovery;
 mod repair;
 mod require;
+mod restore;
 mod resume;
 mod schedule;
 mod stall;

@@ -275,6 +275,9 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     let inner = db.inner();
     if !inner.is_read_only {
         inner.background.start(inner, inner.options.compaction_threads)?;
+        for partition in &partitions {
+            inner.retry_gaps(partition);
+        }
     }
     Ok(db)
 }

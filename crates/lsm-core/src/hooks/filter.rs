@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::{Entry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched};
 use crate::error::Result;
-use crate::types::{EntryKind, FileNo, SeqNo};
+use crate::types::{EntryKind, FileNo, Gap, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +154,23 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         sources: &Arc<dyn JudgeSources>,
     ) -> Result<Option<Box<dyn TableJudge>>> {
         let _ = (input, table, sources);
+        Ok(None)
+    }
+
+    /// Returns `true` if it knows a copy of the data elsewhere, so that [`restore`](Self::restore) may have an
+    /// answer. Default: no.
+    fn restores(&self) -> bool {
+        false
+    }
+
+    /// Returns the entries of a gap from a copy elsewhere: of every key between its ends, both included, the
+    /// newest entry that is not newer than the gap. A key that is not among them had no value.
+    /// `None` if there is no such copy, or it has not come so far. Default.
+    ///
+    /// # Errors
+    /// Those of the copy.
+    fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
+        let _ = gap;
         Ok(None)
     }
 

@@ -22,12 +22,12 @@ use std::sync::Arc;
 
 use super::{
     Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry,
-    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, Patch, PendingHandle,
-    Properties, RepairSources, Rules, StoreContext, StoreEdit, TableJudge, ValueStore,
-    ValueStoreFactory, Vouched,
+    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, OwnedEntry, Patch,
+    PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit, TableJudge,
+    ValueStore, ValueStoreFactory, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::SeqNo;
+use crate::types::{Gap, SeqNo};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` is told if the panic does not tell.
 pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
@@ -159,6 +159,14 @@ impl CompactionFilterFactory for GuardedFilter {
     ) -> Result<Option<Box<dyn TableJudge>>> {
         // The walk catches what unwinds in a judge, block by block.
         self.who.call("judge", || self.filter.judge(input, table, sources))
+    }
+
+    fn restores(&self) -> bool {
+        self.filter.restores()
+    }
+
+    fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
+        self.who.call("restore", || self.filter.restore(gap))
     }
 
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {

@@ -33,6 +33,8 @@ pub struct JudgedTable {
     pub seqs: (SeqNo, SeqNo),
     /// The sequence number that all its entries have, if it was ingested.
     pub global_seq: Option<SeqNo>,
+    /// The number of its hidden entries.
+    pub hidden: u64,
 }
 
 /// Judges the blocks of one table, in their order.

@@ -194,4 +194,9 @@ impl PartitionHooks {
     pub fn sealing(&self) -> Option<&Arc<dyn CompactionFilterFactory>> {
         self.filters.iter().find(|filter| filter.seals())
     }
+
+    /// The same, if it judges the blocks of inputs.
+    pub fn judging(&self) -> Option<&Arc<dyn CompactionFilterFactory>> {
+        self.sealing().filter(|filter| filter.judges())
+    }
 }

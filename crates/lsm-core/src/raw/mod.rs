@@ -62,7 +62,7 @@ use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::read::lost;
-use crate::sstable::{RawIter, SstReader};
+use crate::sstable::{RawIter, SstReader, bloom_hash};
 use crate::types::{DbId, Gap, Gaps, KeyRef, PartitionId, SeqNo};
 use crate::version::{Table, TableContext};
 
@@ -302,6 +302,23 @@ impl RawTable {
     pub fn walk(&self, mode: RawMode) -> Result<TableWalk> {
         let position = WalkPosition::Before;
         Ok(TableWalk { table: self.clone(), iter: self.reader()?.raw_iter(mode), position })
+    }
+
+    /// Reads all of the file but the data blocks once more, as for an open.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub fn check_opens(&self) -> Result<()> {
+        let opened = self.table.open_apart(&self.context);
+        opened.map(drop).map_err(|error| error.in_partition(&self.partition))
+    }
+
+    /// Returns `true` unless the table's bloom says that it does not have the stored key.
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub fn may_hold(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.reader()?.may_contain(bloom_hash(key)))
     }
 
     fn reader(&self) -> Result<&Arc<SstReader>> {

@@ -46,6 +46,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::codec::{Malformed, Reader, varint_at};
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Slice, Trailer};
@@ -80,6 +81,11 @@ pub struct Block {
     /// The common prefix, if it is not longer: it is compared in every search, and here it costs
     /// no further line of memory.
     common_copy: [u8; COMMON_COPY_BYTES],
+    /// A hook has seen that no entry is missing: see [`TableBlock::is_whole`]. Relaxed: two who look
+    /// at once see the same.
+    ///
+    /// [`TableBlock::is_whole`]: super::TableBlock::is_whole
+    pub(super) is_whole: AtomicBool,
 }
 
 /// Longest common prefix that a block keeps beside its numbers.
@@ -222,7 +228,18 @@ impl Block {
             copy.copy_from_slice(&payload[first_key..first_key + copy.len()]);
         }
         let first_key = first_key as u32;
-        Ok(Block { bytes, words, offsets, hidden, base_seq, common, first_key, common_copy })
+        let is_whole = AtomicBool::new(false);
+        Ok(Block {
+            bytes,
+            words,
+            offsets,
+            hidden,
+            base_seq,
+            common,
+            first_key,
+            common_copy,
+            is_whole,
+        })
     }
 
     /// Number of visible entries; 0 only in a block of hidden ones alone.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! offset  size  name           meaning
-//! 0       8     compatible     feature bits that any reader may ignore
+//! 0       8     compatible     feature bits that any reader may ignore: 0 = the properties have
+//!                              checksums of themselves and of the blocks before them
 //! 8       8     read           feature bits that a mere reader may ignore
 //! 16      8     incompatible   feature bits that every reader must know: 0 = data blocks hold
 //!                              hidden entries, whose suffix is in the properties
@@ -42,6 +43,8 @@ const VERSION: u32 = 1;
 const CHECKSUM_XXH3_64: u8 = 1;
 /// Incompatible feature: data blocks hold hidden entries.
 pub(super) const HAS_HIDDEN: u64 = 1 << 0;
+/// Compatible feature: the properties have fields 22 and 24.
+pub(super) const HAS_TAIL_CHECKSUMS: u64 = 1 << 0;
 /// Incompatible feature bits that this version knows.
 const INCOMPATIBLE_KNOWN: u64 = HAS_HIDDEN;
 
@@ -72,6 +75,8 @@ pub(super) const FOOTER_FIELDS: [(usize, &str); 20] = [
 /// A decoded footer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footer {
+    /// Compatible feature bits, known or not.
+    pub compatible: u64,
     /// Incompatible feature bits; all known.
     pub incompatible: u64,
     pub index_levels: u8,
@@ -88,7 +93,7 @@ impl Footer {
     /// Appends the footer of a file that will be `file_bytes` long with it.
     pub(super) fn encode(&self, out: &mut Vec<u8>, file_bytes: u64) {
         let start = out.len();
-        for features in [0, 0, self.incompatible] {
+        for features in [self.compatible, 0, self.incompatible] {
             put_u64(out, features);
         }
         let trailer = super::stored::TRAILER_BYTES as u8;
@@ -153,12 +158,29 @@ impl Footer {
         }
     }
 
+    /// The footer of `source` with the one bit turned that makes its checksum agree, if there is one.
+    pub(super) fn mended(source: &TableSource) -> Option<(Footer, u64)> {
+        let at = source.file_bytes.checked_sub(FOOTER_BYTES as u64)?;
+        let mut bytes = [0; FOOTER_BYTES];
+        source.read_exact(Access::Uncached, at, &mut bytes).ok()?;
+        for bit in 0..8 * FOOTER_BYTES {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let (covered, checksum) = bytes.split_last_chunk::<8>()?;
+            if checksum64_seeded(covered, source.file_bytes) == u64::from_le_bytes(*checksum) {
+                return Some((Footer::decode(&bytes, at).ok()?.ok()?, at));
+            }
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        None
+    }
+
     /// Decodes the bytes of a footer that begins at `at` of its file. The inner error says what in
     /// it needs newer code.
     fn decode(bytes: &[u8], at: u64) -> Result<Result<Footer, String>, Malformed> {
         let mut reader = Reader::new(bytes);
-        // Compatible and read-compatible features: neither keeps this code from reading.
-        reader.take(16)?;
+        let compatible = reader.u64()?;
+        // Read-compatible features do not keep this code from reading.
+        reader.take(8)?;
         let incompatible = reader.u64()?;
         let unknown = incompatible & !INCOMPATIBLE_KNOWN;
         if unknown != 0 {
@@ -187,6 +209,7 @@ impl Footer {
         let [bloom, index, properties] = extents;
         let file_hash = reader.u128()?;
         Ok(Ok(Footer {
+            compatible,
             incompatible,
             index_levels,
             db_id,

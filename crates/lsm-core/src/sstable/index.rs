@@ -19,7 +19,7 @@ use super::block::Block;
 use super::block_builder::BlockBuilder;
 use super::block_search::common_len;
 use super::reader::SstReader;
-use super::stored::Extent;
+use super::stored::{Extent, StoredPayload};
 
 /// An index whose entries take more than this is split into partitions. At 4 KiB a block this
 /// covers about 200 MiB of data: tables of the default size do without a second look-up.
@@ -173,6 +173,30 @@ impl Index {
     pub(super) fn extent(&self, i: usize) -> Option<Extent> {
         let end = *self.starts.get(i + 1)?;
         Some(Extent { offset: self.starts[i], len: end - self.starts[i] })
+    }
+
+    /// Returns the entry that names the block at `offset`.
+    pub(super) fn position(&self, offset: u64) -> Option<usize> {
+        self.starts.binary_search(&offset).ok().filter(|at| at + 1 < self.starts.len())
+    }
+
+    /// An index of blocks whose keys nobody knows: good to walk along, not to search.
+    pub(super) fn without_keys(blocks: &[Extent]) -> Option<Index> {
+        let mut builder = IndexBuilder::new(usize::MAX);
+        for (number, extent) in (0u64..).zip(blocks) {
+            let key = number.to_be_bytes();
+            builder.add(KeyRef::new(&key, Trailer::LAST), None, *extent);
+        }
+        let mut payload = Vec::new();
+        builder
+            .finish(|bytes| {
+                payload.extend_from_slice(bytes);
+                Ok(Extent { offset: 0, len: 0 })
+            })
+            .ok()?;
+        let len = payload.len();
+        let block = Block::parse(StoredPayload { bytes: payload.into(), len }, None).ok()?;
+        Index::new(block, 1)
     }
 
     /// Memory that it takes, in bytes.

@@ -9,6 +9,7 @@
 //! 2. Where others are lost, a gap between the sound ones is among the findings of the job.
 //! 3. No damage of a block ends the walk, nor does damage of the index; `Io` does.
 
+mod blocks;
 mod decode;
 mod mend;
 mod strike;
@@ -22,8 +23,8 @@ use super::reader::SstReader;
 use super::stored::{Access, Extent, StoredPayload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    BlockVerdict, Entry, Fault, Inject, JobFindings, JudgedTable, Mended, Origin, Piece,
-    TableJudge, Vouched, catch,
+    BlockVerdict, Entry, Inject, JobFindings, JudgedTable, Mended, Piece, TableJudge, Vouched,
+    catch,
 };
 use crate::iter::InternalIter;
 use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
@@ -55,7 +56,10 @@ pub struct JudgedIter {
     reader: Arc<SstReader>,
     by: JudgedBy,
     ahead: ReadAhead,
-    index: IndexCursor,
+    /// The data blocks in their order.
+    blocks: Vec<Extent>,
+    /// Blocks are missing behind them.
+    is_cut_short: bool,
     /// The number of the present block.
     number: u64,
     offset: u64,
@@ -79,7 +83,8 @@ impl JudgedIter {
     pub fn new(reader: Arc<SstReader>, by: JudgedBy) -> JudgedIter {
         JudgedIter {
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
-            index: IndexCursor::new(&reader),
+            blocks: Vec::new(),
+            is_cut_short: false,
             number: 0,
             offset: 0,
             decoder: Decoder::default(),
@@ -121,43 +126,38 @@ impl JudgedIter {
         &self.decoder.slots[self.at]
     }
 
-    /// Goes to the first entry from block `extent` on.
-    fn enter_from(&mut self, mut extent: Option<Extent>) -> Result<()> {
+    /// Goes to the first entry from the present block on.
+    fn enter(&mut self) -> Result<()> {
         self.is_valid = false;
-        while let Some(present) = extent {
+        while let Some(present) = self.block() {
             self.load(present)?;
             if !self.decoder.slots.is_empty() {
                 self.at = 0;
                 self.is_valid = true;
                 return Ok(());
             }
-            extent = self.next_extent()?;
+            self.number += 1;
         }
         self.end();
         Ok(())
     }
 
-    /// The next block; none where the index is damaged, and then everything behind is lost.
-    fn next_extent(&mut self) -> Result<Option<Extent>> {
-        self.number += 1;
-        match self.index.next(&self.reader) {
-            Err(error) if error.is_corruption() => {
-                self.is_lost_behind = true;
-                self.is_from_start = false;
-                self.tell_lost(&error);
-                Ok(None)
-            }
-            next => next,
-        }
+    fn block(&self) -> Option<Extent> {
+        self.blocks.get(usize::try_from(self.number).ok()?).copied()
     }
 
     /// Behind the last block.
     fn end(&mut self) {
         let end = self.by.table.keys.1.clone();
+        if self.is_cut_short {
+            self.is_lost_behind = true;
+            let fault = self.index_fault("the index is damaged, and blocks with it".to_owned());
+            self.by.findings.add(|findings| findings.lost.push(fault));
+        }
         if self.is_lost_behind {
             self.add_gap(&end, true);
         }
-        if self.is_from_start && !self.by.judge.end(self.number) {
+        if self.is_from_start && !self.is_cut_short && !self.by.judge.end(self.number) {
             let first = self.by.table.keys.0.clone();
             self.add_gap_between(&first, SeqNo::MAX, &end, true);
         }
@@ -352,27 +352,6 @@ impl JudgedIter {
         let gap = Gap { from, from_below, to, to_included, through, closed_at: None };
         self.by.findings.add(|findings| findings.gaps.push(gap));
     }
-
-    /// Tells listeners of the end of the index.
-    #[cold]
-    fn tell_lost(&mut self, error: &Error) {
-        let fault = Fault {
-            key: self.before.key.clone(),
-            seq: SeqNo::ZERO,
-            kind: EntryKind::Poison,
-            value: Vec::new(),
-            at: Origin {
-                file: Some(self.by.table.file),
-                level: self.by.table.level,
-                block_offset: self.offset,
-                entry: 0,
-                block_verified: false,
-            },
-            what: format!("nothing is found behind this key: {error}"),
-            detail: Vec::new(),
-        };
-        self.by.findings.add(|findings| findings.lost.push(fault));
-    }
 }
 
 fn append(bytes: &mut Vec<u8>, part: &[u8]) -> Range<usize> {
@@ -384,7 +363,7 @@ fn append(bytes: &mut Vec<u8>, part: &[u8]) -> Range<usize> {
 /// bytes.
 #[cold]
 fn hidden_apart(reader: &SstReader, key: &[u8], seq: SeqNo) -> Option<Vec<u8>> {
-    let suffix = reader.hidden_suffix()?;
+    let suffix = reader.hidden_suffix().filter(|_| !reader.is_walked_only())?;
     let key = [key, suffix].concat();
     let (_, block) = reader.block_of_hidden(&key, seq, true).ok()??;
     let head = block.find_hidden(&key, seq, suffix)?;
@@ -411,39 +390,32 @@ impl InternalIter for JudgedIter {
         &self.bytes[self.slot().value.clone()]
     }
 
+    /// Only once, before any other move.
     fn seek_to_first(&mut self) -> Result<()> {
-        self.is_valid = false;
-        self.number = 0;
+        self.list_blocks()?;
         self.is_from_start = true;
-        match self.index.first(&self.reader) {
-            Ok(extent) => self.enter_from(Some(extent)),
-            Err(error) if error.is_corruption() => {
-                self.is_lost_behind = true;
-                self.is_from_start = false;
-                self.tell_lost(&error);
-                self.end();
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
+        self.enter()
     }
 
     /// Only once, before any other move.
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
-        let found = match self.index.seek(&self.reader, target) {
-            Err(error) if error.is_corruption() => return self.seek_to_first_behind(target),
+        if self.reader.is_walked_only() {
+            return self.seek_from_first(target);
+        }
+        let mut index = IndexCursor::new(&self.reader);
+        let found = match index.seek(&self.reader, target) {
+            Err(error) if error.is_corruption() => return self.seek_from_first(target),
             found => found?,
         };
+        self.is_valid = false;
         let Some(extent) = found else { return Ok(()) };
-        if let (Some(before), _) = self.index.bounds(&self.reader) {
+        if let (Some(before), _) = index.bounds(&self.reader) {
             self.before = Before { key: before.user.to_vec(), seq: None };
         }
-        let blocks = self.reader.blocks();
-        self.number =
-            blocks.take_while(|b| b.as_ref().is_ok_and(|b| b.0 < extent.offset)).count() as u64;
+        self.list_blocks()?;
+        self.number = self.blocks.partition_point(|block| block.offset < extent.offset) as u64;
         self.by.judge.skip(self.number);
-        self.enter_from(Some(extent))?;
+        self.enter()?;
         self.pass_until(target)
     }
 
@@ -453,9 +425,8 @@ impl InternalIter for JudgedIter {
             self.at += 1;
             return Ok(());
         }
-        self.is_valid = false;
-        let extent = self.next_extent()?;
-        self.enter_from(extent)
+        self.number += 1;
+        self.enter()
     }
 
     fn seek_to_last(&mut self) -> Result<()> {
@@ -473,7 +444,7 @@ impl InternalIter for JudgedIter {
 
 impl JudgedIter {
     #[cold]
-    fn seek_to_first_behind(&mut self, target: KeyRef<'_>) -> Result<()> {
+    fn seek_from_first(&mut self, target: KeyRef<'_>) -> Result<()> {
         self.seek_to_first()?;
         self.pass_until(target)
     }

@@ -17,11 +17,17 @@
 //! 18   hidden suffix; only with hidden entries
 //! 20   number of user properties, then name and value of each as length and bytes, by ascending
 //!      name; only if there are any
+//! 22   checksums of the blocks between the data and this one, 8 bytes each, as they are stored:
+//!      bloom, index partitions, index
+//! 24   checksum: XXH3-64 of all bytes of the payload before this field, which is the last
 //! ```
+//!
+//! The last two repeat what other blocks have: a fault in memory that comes before a block's own
+//! checksum shows in them. Tables whose footer says that they have them must have them.
 //!
 //! Nothing in it depends on a clock or a machine: equal input makes equal files.
 
-use crate::codec::{Malformed, Reader, put_bytes, put_varint};
+use crate::codec::{Malformed, Reader, checksum64, put_bytes, put_u64, put_varint};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks;
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, SEQNO_MAX};
@@ -81,6 +87,11 @@ pub struct SstProperties {
     pub hidden_suffix: Vec<u8>,
     /// The notes of compaction filters.
     pub user: hooks::Properties,
+    /// The checksums of bloom, index partitions and index, as they are stored; none in a table of
+    /// older code.
+    pub(super) tail_checksums: Vec<u64>,
+    /// The payload has a checksum of its own, which agreed.
+    pub(super) has_own_checksum: bool,
 }
 
 impl SstProperties {
@@ -132,7 +143,20 @@ impl SstProperties {
             }
             put_field(&mut out, 20, &field);
         }
+        if !self.tail_checksums.is_empty() {
+            let mut field = Vec::new();
+            self.tail_checksums.iter().for_each(|checksum| put_u64(&mut field, *checksum));
+            put_field(&mut out, 22, &field);
+        }
+        let checksum = checksum64(&out);
+        put_field(&mut out, 24, &checksum.to_le_bytes());
         out
+    }
+
+    /// Returns `true` if the payload ends in a checksum of its own, which agrees.
+    pub(super) fn own_checksum_agrees(payload: &[u8]) -> bool {
+        let Some((body, field)) = payload.split_last_chunk::<10>() else { return false };
+        field[..2] == [24, 8] && field[2..] == checksum64(body).to_le_bytes()
     }
 
     /// Decodes the payload of the block that lies at `offset` of `source`.
@@ -158,12 +182,20 @@ impl SstProperties {
         let mut reader = Reader::new(payload);
         let mut last = 0;
         while !reader.is_empty() {
+            let start = reader.position();
             let tag = reader.varint()?;
             let field = reader.bytes()?;
             if tag <= last {
                 return Err(reader.malformed("tags do not ascend"));
             }
             last = tag;
+            if tag == 24 {
+                if field != checksum64(&payload[..start]).to_le_bytes() {
+                    return Err(reader.malformed("the properties' own checksum does not match"));
+                }
+                self.has_own_checksum = true;
+                continue;
+            }
             let is_known = self.field(tag, field)?;
             if !is_known && tag % 2 == 1 {
                 return Ok(Some(tag));
@@ -216,6 +248,11 @@ impl SstProperties {
                 self.hidden_suffix = r.take(field.len())?.to_vec();
             }
             20 => self.user = user_properties(r)?,
+            22 => {
+                while !r.is_empty() {
+                    self.tail_checksums.push(r.u64()?);
+                }
+            }
             _ => return Ok(false),
         }
         reader.finish()?;

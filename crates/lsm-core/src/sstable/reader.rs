@@ -22,13 +22,14 @@ use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 use super::RawMode;
 use super::block::{Block, BlockEntry};
 use super::bloom::Bloom;
-use super::footer::{Footer, HAS_HIDDEN};
+use super::footer::Footer;
 use super::hidden::hidden_trailer;
 use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::SstProperties;
 use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, StoredPayload, TableSource};
+use super::tail::{TableParts, load_bloom, load_index, load_properties};
 use super::{BlockCache, SstIdentity};
 
 /// The way in which a search has blocks read: through the cache or past it.
@@ -67,6 +68,9 @@ pub struct SstReader {
     properties: SstProperties,
     /// See [`SstReader::note`].
     note: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Two marks of a table that is open in spite of damage: see `salvage.rs`.
+    is_walked_only: bool,
+    is_cut_short: bool,
 }
 
 impl SstReader {
@@ -99,17 +103,22 @@ impl SstReader {
         if expected.is_some_and(|(_, hash)| hash != footer.file_hash) {
             return Err(source.corruption(footer_at, "file hash is not the manifest's"));
         }
-        let bloom = if footer.bloom.len == 0 { None } else { load_bloom(&source, footer.bloom)? };
-        let index = load_index(&source, &footer)?;
         let payload = source.read(footer.properties)?;
-        let payload = &payload.bytes[..payload.len];
-        let properties = SstProperties::decode(&source, footer.properties.offset, payload)?;
-        let says_hidden = footer.incompatible & HAS_HIDDEN != 0;
-        if says_hidden == properties.hidden_suffix.is_empty() {
-            let what = "footer and properties differ about hidden entries";
-            return Err(source.corruption(footer.properties.offset, what));
-        }
-        Ok(SstReader {
+        let properties = load_properties(&source, &footer, &payload.bytes[..payload.len])?;
+        let bloom = load_bloom(&source, &footer, &properties)?;
+        let index = load_index(&source, &footer, &properties)?;
+        let parts = TableParts { bloom, index, footer, footer_at, properties };
+        Ok(SstReader::of_parts(source, identity, parts, cache))
+    }
+
+    pub(super) fn of_parts(
+        source: TableSource,
+        identity: SstIdentity,
+        parts: TableParts,
+        cache: Option<Arc<dyn BlockCache>>,
+    ) -> SstReader {
+        let TableParts { bloom, index, footer, footer_at, properties } = parts;
+        SstReader {
             source,
             identity,
             file: identity.file,
@@ -121,7 +130,24 @@ impl SstReader {
             footer_at,
             properties,
             note: OnceLock::new(),
-        })
+            is_walked_only: false,
+            is_cut_short: false,
+        }
+    }
+
+    /// A table whose index has no keys, and, if it `is_cut_short`, not all blocks.
+    pub(super) fn walked_only(self, is_cut_short: bool) -> SstReader {
+        SstReader { is_walked_only: true, is_cut_short, ..self }
+    }
+
+    /// Returns `true` if the table can be walked along and not be searched.
+    pub(super) fn is_walked_only(&self) -> bool {
+        self.is_walked_only
+    }
+
+    /// Returns `true` if data blocks are missing behind the last that the index names.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.is_cut_short
     }
 
     /// This table under the number `file`, which is another than the one in its identity if it was
@@ -337,11 +363,25 @@ impl SstReader {
 
     /// The block from the file, read in the given way; kept in the cache.
     pub(super) fn block_by(&self, access: Access, extent: Extent) -> Result<Arc<Block>> {
-        let block = Arc::new(self.parse(extent, self.source.read_by(access, extent)?)?);
+        let payload = match self.partition_checksum(extent) {
+            Some(expected) => self.source.read_expected(extent, Some(expected))?,
+            None => self.source.read_by(access, extent)?,
+        };
+        let block = Arc::new(self.parse(extent, payload)?);
         if let Some(cache) = &self.cache {
             cache.insert(self.file, extent.offset, &block);
         }
         Ok(block)
+    }
+
+    /// The checksum that the properties have of the index partition at `extent`.
+    fn partition_checksum(&self, extent: Extent) -> Option<u64> {
+        if self.index.levels() == 1 || extent.offset < self.properties.data_bytes {
+            return None;
+        }
+        let at = self.index.position(extent.offset)?;
+        let first = usize::from(self.footer.bloom.len > 0);
+        self.properties.tail_checksums.get(first + at).copied()
     }
 
     /// A block that was read along with its neighbours; the cache does not see it.
@@ -358,6 +398,26 @@ impl SstReader {
     /// The suffix of hidden keys, in a table that has some.
     pub(super) fn hidden_suffix(&self) -> Option<&[u8]> {
         Some(&*self.properties.hidden_suffix).filter(|suffix| !suffix.is_empty())
+    }
+
+    /// Returns the number of the data block at `extent`, from 0.
+    pub(super) fn number_of(&self, extent: Extent) -> Option<u64> {
+        if self.index.levels() == 1 {
+            return self.index.position(extent.offset).map(|at| at as u64);
+        }
+        let mut before = 0;
+        for i in 0..self.index.block().len() {
+            let leaf = self.block(self.index.extent(i)?).ok()?;
+            let last = extent_at(&leaf, leaf.len() - 1)?;
+            if last.offset < extent.offset {
+                before += leaf.len() as u64;
+                continue;
+            }
+            let mut entries = 0..leaf.len();
+            let at = entries.find(|at| extent_at(&leaf, *at) == Some(extent))?;
+            return Some(before + at as u64);
+        }
+        None
     }
 
     /// The extent that entry `i` of an index partition names.
@@ -386,7 +446,7 @@ impl SstReader {
     }
 }
 
-fn parse(
+pub(super) fn parse(
     source: &TableSource,
     extent: Extent,
     payload: StoredPayload,
@@ -394,16 +454,4 @@ fn parse(
 ) -> Result<Block> {
     Block::parse(payload, hidden_suffix)
         .map_err(|e| source.corruption(extent.offset, e.to_string()))
-}
-
-fn load_bloom(source: &TableSource, extent: Extent) -> Result<Option<Bloom>> {
-    let payload = source.read(extent)?;
-    Bloom::parse(&payload.bytes[..payload.len])
-        .map_err(|e| source.corruption(extent.offset, e.to_string()))
-}
-
-fn load_index(source: &TableSource, footer: &Footer) -> Result<Index> {
-    let block = parse(source, footer.index, source.read(footer.index)?, None)?;
-    Index::new(block, footer.index_levels)
-        .ok_or_else(|| source.corruption(footer.index.offset, "index entries do not name blocks"))
 }

@@ -186,6 +186,22 @@ impl TableSource {
         }
     }
 
+    /// Reads and verifies the block at `extent`, whose checksum is to be `expected` where that is
+    /// known.
+    pub(super) fn read_expected(
+        &self,
+        extent: Extent,
+        expected: Option<u64>,
+    ) -> Result<StoredPayload> {
+        let Some(expected) = expected else { return self.read(extent) };
+        let stored = self.read_stored(Access::Plain, extent)?;
+        if !stored.ends_with(&expected.to_le_bytes()) {
+            let what = "block checksum is not the one that the properties have";
+            return Err(self.corruption(extent.offset, what));
+        }
+        self.open(extent.offset, &stored)
+    }
+
     /// The payload of a stored block whose checksum does not agree, if it can still be unpacked.
     pub(super) fn unpack_unverified(&self, offset: u64, stored: &[u8]) -> Option<StoredPayload> {
         let body = &stored[..stored.len().checked_sub(TRAILER_BYTES)?];
@@ -204,9 +220,19 @@ impl TableSource {
         if stored.len() > ONE_BIT_BYTES_MAX {
             return None;
         }
+        let (_, checksum) = stored.split_last_chunk::<8>()?;
+        self.with_one_bit_turned_for(offset, stored, u64::from_le_bytes(*checksum))
+    }
+
+    /// As [`Source::with_one_bit_turned`], for a checksum that is known from elsewhere.
+    pub(super) fn with_one_bit_turned_for(
+        &self,
+        offset: u64,
+        stored: &[u8],
+        stored_checksum: u64,
+    ) -> Option<Vec<u8>> {
         let seed = seed(self.unique_id, offset);
-        let (body, checksum) = stored.split_last_chunk::<8>()?;
-        let stored_checksum = u64::from_le_bytes(*checksum);
+        let (body, _) = stored.split_last_chunk::<8>()?;
         // A bit of the checksum itself: the payload is as it was written.
         if (checksum64_seeded(body, seed) ^ stored_checksum).count_ones() == 1 {
             return Some(stored.to_vec());
@@ -236,6 +262,11 @@ impl TableSource {
             Compression::None => Ok(StoredPayload { bytes: stored[..len].into(), len }),
             Compression::Lz4 => self.decompress(offset, &stored[..len]),
         }
+    }
+
+    /// Returns `true` if `stored` is a block that was written at `offset`, in every byte.
+    pub(super) fn is_block(&self, offset: u64, stored: &[u8]) -> bool {
+        self.verify(offset, stored).is_ok()
     }
 
     /// Checks the trailer; returns length and compression of the payload.

@@ -12,6 +12,7 @@ use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::hidden::HiddenHead;
@@ -130,6 +131,25 @@ impl<'a> TableBlock<'a> {
     /// Its offset in the file, in bytes.
     pub fn offset(&self) -> u64 {
         self.extent.offset
+    }
+
+    /// Returns its number among the data blocks of the table, from 0; `None` if the index does not say.
+    ///
+    /// # Cost
+    /// Reads the partitions of a split index up to the block's own.
+    pub fn number(&self) -> Option<u64> {
+        self.reader.number_of(self.extent)
+    }
+
+    /// Returns `true` if a hook has said so since the block came into memory.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        self.block.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Keeps for as long as the block is in memory that it lacks none of its entries.
+    pub fn set_whole(&self) {
+        self.block.is_whole.store(true, Ordering::Relaxed);
     }
 
     /// Number of visible entries.

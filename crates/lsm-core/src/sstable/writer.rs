@@ -23,7 +23,7 @@ use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
 
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
-use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN};
+use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::properties::{HIDDEN_SUFFIX_BYTES_MAX, SstProperties, check_user_properties};
 use super::stored::{Extent, Sealer};
@@ -302,6 +302,7 @@ impl SstWriter {
         if self.properties.hidden == 0 {
             self.properties.hidden_suffix.clear();
         }
+        let data_blocks = self.out.checksums.len();
         let bloom = match self.bloom.finish() {
             Some(payload) => self.out.block(&payload, Compression::None)?,
             None => Extent { offset: 0, len: 0 },
@@ -309,9 +310,12 @@ impl SstWriter {
         let out = &mut self.out;
         let (index_levels, index) =
             self.index.finish(|payload| out.block(payload, Compression::None))?;
+        let (tail, _) = out.checksums[data_blocks..].as_chunks::<8>();
+        self.properties.tail_checksums = tail.iter().map(|it| u64::from_le_bytes(*it)).collect();
         let properties = out.block(&self.properties.encode(), Compression::None)?;
         let file_hash = checksum128(&out.checksums);
         let footer = Footer {
+            compatible: HAS_TAIL_CHECKSUMS,
             incompatible: if self.properties.hidden > 0 { HAS_HIDDEN } else { 0 },
             index_levels,
             db_id: self.identity.db_id,

@@ -1,18 +1,46 @@
-//! [`Judges`]: makes the judge of each input table of a job.
+//! [`Judges`]: makes the judge of each input table of a job. [`Readers`]: those tables, open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::SstMeta;
+use super::{SstMeta, Table, TableContext};
 use crate::error::{Error, Result};
 use crate::hooks::{
     CompactionFilterFactory, Inject, InputTable, JobFindings, JudgeSources, JudgedTable, TableJudge,
 };
-use crate::sstable::JudgedBy;
+use crate::sstable::{JudgedBy, SstReader};
 use crate::types::FileNo;
+
+/// The readers of the input tables of a job: their own, and for those that do not open what was made
+/// of their files.
+#[derive(Default)]
+pub struct Readers(HashMap<FileNo, Arc<SstReader>>);
+
+impl Readers {
+    /// Takes in what was made of a damaged file, to be walked along.
+    pub fn add(&mut self, file: FileNo, reader: SstReader) {
+        self.0.insert(file, Arc::new(reader));
+    }
+
+    /// The reader of a table.
+    ///
+    /// # Errors
+    /// Those of [`Table::reader`].
+    pub fn of<'a>(
+        &'a self,
+        table: &'a Table,
+        context: &TableContext,
+    ) -> Result<&'a Arc<SstReader>> {
+        match self.0.get(&table.meta.file) {
+            Some(reader) => Ok(reader),
+            None => table.reader(context),
+        }
+    }
+}
 
 /// See the module.
 pub struct Judges {
+    pub(super) readers: Arc<Readers>,
     factory: Arc<dyn CompactionFilterFactory>,
     sources: Arc<dyn JudgeSources>,
     findings: JobFindings,
@@ -23,13 +51,14 @@ pub struct Judges {
 impl Judges {
     /// Those of `factory`, whose findings come together in `findings`.
     pub fn new(
+        readers: Arc<Readers>,
         factory: Arc<dyn CompactionFilterFactory>,
         sources: Arc<dyn JudgeSources>,
         findings: JobFindings,
         inputs: impl IntoIterator<Item = InputTable>,
     ) -> Judges {
         let inputs = inputs.into_iter().map(|input| (input.file, input)).collect();
-        Judges { factory, sources, findings, inputs, inject: None }
+        Judges { readers, factory, sources, findings, inputs, inject: None }
     }
 
     /// With faults of memory that strike hidden entries before they are judged.
@@ -72,5 +101,6 @@ fn judged_table(meta: &SstMeta) -> JudgedTable {
         keys: (meta.smallest.user.clone(), meta.largest.user.clone()),
         seqs: (meta.oldest(), meta.newest()),
         global_seq: meta.global_seq,
+        hidden: meta.hidden,
     }
 }

@@ -19,13 +19,13 @@ pub trait TableCursor: InternalIter {
     /// The check of each block that the cursor enters.
     type Check: Default;
 
-    /// A cursor over `table`, which is open in `reader`, whose blocks `check` looks at.
+    /// A cursor over `table`, whose blocks `check` looks at.
     ///
     /// # Errors
-    /// Those of the check.
+    /// Those of the check, and of opening the table.
     fn open(
         table: &Table,
-        reader: &Arc<SstReader>,
+        context: &TableContext,
         mode: Self::Mode,
         check: &Self::Check,
     ) -> Result<Self>
@@ -38,12 +38,12 @@ impl TableCursor for SstIter {
     type Check = Option<Arc<dyn BlockCheck>>;
 
     fn open(
-        _: &Table,
-        reader: &Arc<SstReader>,
+        table: &Table,
+        context: &TableContext,
         mode: ReadMode,
         check: &Self::Check,
     ) -> Result<SstIter> {
-        Ok(reader.iter(mode).checked_by(check.clone()))
+        Ok(table.reader(context)?.iter(mode).checked_by(check.clone()))
     }
 }
 
@@ -51,8 +51,8 @@ impl TableCursor for RawIter {
     type Mode = RawMode;
     type Check = ();
 
-    fn open(_: &Table, reader: &Arc<SstReader>, mode: RawMode, (): &()) -> Result<RawIter> {
-        Ok(reader.raw_iter(mode))
+    fn open(table: &Table, context: &TableContext, mode: RawMode, (): &()) -> Result<RawIter> {
+        Ok(table.reader(context)?.raw_iter(mode))
     }
 }
 
@@ -62,12 +62,13 @@ impl TableCursor for JudgedIter {
 
     fn open(
         table: &Table,
-        reader: &Arc<SstReader>,
+        context: &TableContext,
         (): (),
         check: &Self::Check,
     ) -> Result<JudgedIter> {
         let judges = check.as_ref().expect("a judged walk is made with its judges");
-        Ok(JudgedIter::new(reader.clone(), judges.of(&table.meta)?))
+        let reader = judges.readers.of(table, context)?.clone();
+        Ok(JudgedIter::new(reader, judges.of(&table.meta)?))
     }
 }
 
@@ -139,8 +140,7 @@ impl<C: TableCursor> LevelIter<C> {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
-            let reader = table.reader(&self.context)?;
-            self.table = Some(C::open(table, reader, self.mode, &self.check)?);
+            self.table = Some(C::open(table, &self.context, self.mode, &self.check)?);
             self.index = index;
         }
         let table = self.table.as_mut().expect("it was just entered");

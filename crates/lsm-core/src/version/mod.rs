@@ -31,7 +31,7 @@ pub use apply::apply;
 pub use change::Change;
 pub use describe::{check_generation, describe};
 pub use edit::{EditFault, VersionEdit};
-pub use judges::Judges;
+pub use judges::{Judges, Readers};
 pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{MAGIC, Manifest};

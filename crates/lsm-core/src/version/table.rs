@@ -18,7 +18,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
-use crate::sstable::{BlockCache, SstIdentity, SstReader, SstSummary};
+use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
 
 /// The bounds that do not belong to the table they bound. One byte on disk: bit 0 smallest, bit 1
@@ -307,6 +307,31 @@ impl Table {
         let expected = Some((self.meta.bytes, self.meta.hash));
         let reader = SstReader::open(file, path, identity, expected, context.cache.clone())?;
         Ok(reader.placed(file_no, global_seq))
+    }
+
+    /// Opens its file for a walk along it, although it does not open otherwise: see
+    /// `sstable/salvage.rs`. `suffix` is that of hidden keys in its partition.
+    ///
+    /// # Errors
+    /// `Io`; `Unsupported`. `None` if nothing can be made of it.
+    pub fn salvage(&self, context: &TableContext, suffix: &[u8]) -> Result<Option<Salvaged>> {
+        let path = self.path(context);
+        let file = match context.open_file(&path) {
+            Ok(file) => file,
+            Err(error)
+                if error.io_source().map(io::Error::kind) == Some(io::ErrorKind::NotFound) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let SstMeta { file: file_no, epoch, hash, global_seq, foreign, .. } = self.meta;
+        let own = SstIdentity { db_id: context.db_id, file: file_no, epoch };
+        let salvaged = salvage(file, path, foreign.unwrap_or(own), hash, suffix)?;
+        Ok(salvaged.map(|Salvaged { reader, repaired }| Salvaged {
+            reader: reader.placed(file_no, global_seq),
+            repaired,
+        }))
     }
 
     /// Memory of its filter and index, in bytes, if it is open.

@@ -93,6 +93,8 @@ pub struct TableReport {
     pub damage: Vec<Damage>,
     /// The number of entries that its seal counts, if it is sealed.
     pub seal_entries: Option<u64>,
+    /// The offsets of blocks that lack entries, or have others; `None` if it is not known which.
+    incomplete: Vec<Option<u64>>,
 }
 
 impl TableReport {
@@ -107,6 +109,7 @@ impl TableReport {
             faults: Vec::new(),
             damage: Vec::new(),
             seal_entries: None,
+            incomplete: Vec::new(),
         }
     }
 
@@ -117,7 +120,7 @@ impl TableReport {
             self.counts.split_pairs = seal.split_pairs;
             self.seal_entries = Some(seal.sealed);
         }
-        let Inspected { entries, counts, orphans, faults } = inspection.finish();
+        let Inspected { entries, counts, orphans, faults, incomplete } = inspection.finish();
         self.counts.entries = entries;
         self.counts.sealed = counts.verified;
         self.counts.unsealed = counts.made;
@@ -125,6 +128,7 @@ impl TableReport {
         self.counts.metadata_damaged = counts.metadata_rebuilt;
         self.counts.suspects = counts.suspects_accepted;
         self.faults = faults;
+        self.incomplete = incomplete;
     }
 
     /// Notes why the table could not be read, or not to its end.
@@ -145,6 +149,25 @@ impl TableReport {
             let keys = Some((begin, end.clone().min(last.to_vec())));
             self.push_damage(table, &block.error);
             self.damage.last_mut().expect("just pushed").keys = keys;
+        }
+    }
+
+    /// Notes the blocks that lack entries or have others, where nothing else is said of them.
+    pub(super) fn push_incomplete(&mut self, table: &RawTable) {
+        for offset in std::mem::take(&mut self.incomplete) {
+            let Some(offset) = offset else {
+                if self.faults.is_empty() && self.damage.is_empty() {
+                    let what = "entries of the table are missing, or others have come";
+                    self.push_damage(table, &Error::corruption(&self.path, None, what));
+                }
+                continue;
+            };
+            let is_told = self.faults.iter().any(|fault| fault.at.block_offset == offset)
+                || self.damage.iter().any(|damage| damage.offset == Some(offset));
+            if !is_told {
+                let what = "entries of the block are missing, or others have come";
+                self.push_damage(table, &Error::corruption(&self.path, offset, what));
+            }
         }
     }
 

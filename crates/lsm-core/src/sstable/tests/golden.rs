@@ -113,7 +113,7 @@ fn a_footer_looks_like_its_table() {
     check(
         &got,
         "
-          0 00 00 00 00 00 00 00 00    compatible features
+          0 01 00 00 00 00 00 00 00    compatible features
           8 00 00 00 00 00 00 00 00    read-compatible features
          16 00 00 00 00 00 00 00 00    incompatible features
          24 01                         checksum kind
@@ -127,12 +127,12 @@ fn a_footer_looks_like_its_table() {
          80 88 00 00 00 00 00 00 00    index offset
          88 29 00 00 00 00 00 00 00    index length
          96 b1 00 00 00 00 00 00 00    properties offset
-        104 34 00 00 00 00 00 00 00    properties length
-        112 71 99 d6 89 d5 63 d0 cc e6 bb e5 c1 ff b7 1d 11 file hash
+        104 50 00 00 00 00 00 00 00    properties length
+        112 77 42 7b 86 cb b8 8d dd 31 42 94 34 d5 e1 5a 37 file hash
         128 98 00 00 00                footer length
         132 01 00 00 00                version
         136 73 69 6c 74 73 73 74 0a    magic
-        144 1e 8a ba d1 04 fd 30 8d    checksum
+        144 03 c2 3e 14 7a da b9 8c    checksum
         ",
     );
     assert_eq!(summary.file_hash.to_le_bytes(), footer[112..128]);
@@ -154,6 +154,8 @@ fn properties_look_like_their_table() {
             (4, "12: compression none, 10 bits a key"),
             (4, "14: file 7, epoch 3"),
             (5, "16: blocks, bytes, largest"),
+            (18, "22: checksums of bloom and index"),
+            (10, "24: checksum of all before"),
         ],
     );
     check(
@@ -167,6 +169,8 @@ fn properties_look_like_their_table() {
          30 0c 02 00 0a                12: compression none, 10 bits a key
          34 0e 02 07 03                14: file 7, epoch 3
          38 10 03 01 37 2e             16: blocks, bytes, largest
+         43 16 10 1a 3f a2 26 8e 41 78 9e f1 20 c4 75 ff be 56 8d 22: checksums of bloom and index
+         61 18 08 68 d5 39 71 66 b8 c4 d5 24: checksum of all before
         ",
     );
 }
@@ -247,7 +251,7 @@ fn hidden_entries_look_like_their_table() {
     let mut properties = reader.properties().clone();
     properties.user.0.insert("sealed".into(), vec![1]);
     let payload = properties.encode();
-    let fields = &payload[payload.len() - 15..];
+    let fields = &payload[payload.len() - 43..payload.len() - 28];
     let got = annotate(
         fields,
         &[

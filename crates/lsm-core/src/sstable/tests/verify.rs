@@ -10,6 +10,7 @@ use proptest::sample::Index;
 
 use super::hidden::Table;
 use super::{Entries, IDENTITY, entry, open, options};
+use crate::codec::checksum64;
 use crate::error::{Error, ErrorKind, Result};
 use crate::iter::InternalIter;
 use crate::options::Compression;
@@ -171,6 +172,18 @@ fn with_block(bytes: &[u8], extent: Extent, edit: impl FnOnce(&mut Vec<u8>)) -> 
     out
 }
 
+/// The file with properties that have the checksums of its bloom and index, and their own.
+fn with_tail(bytes: &[u8], footer: &Footer) -> Vec<u8> {
+    let ends = [footer.bloom.end(), footer.index.end()].map(|end| end as usize);
+    let tail = ends.map(|end| &bytes[end - 8..end]).concat();
+    with_block(bytes, footer.properties, |payload| {
+        let own = payload.len() - 10;
+        payload[own - tail.len()..own].copy_from_slice(&tail);
+        let checksum = checksum64(&payload[..own]);
+        payload[own + 2..].copy_from_slice(&checksum.to_le_bytes());
+    })
+}
+
 fn footer_of(bytes: &[u8]) -> (Footer, u64) {
     let source = TableSource {
         file: TestFile::holding(bytes),
@@ -197,9 +210,11 @@ fn verify_finds_lies_that_verify() {
         assert!(text.contains(what), "{text}");
     }
     let lie = with_block(&bytes, footer.bloom, |payload| payload[8..].fill(0));
-    assert!(found(&lie).contains("bloom does not have a key"));
+    assert!(open(&lie, None).err().unwrap().to_string().contains("the properties have"));
+    assert!(found(&with_tail(&lie, &footer)).contains("bloom does not have a key"));
     let lie = with_block(&bytes, footer.properties, |payload| payload[2] ^= 1);
-    assert!(found(&lie).contains("properties say values"));
+    assert!(open(&lie, None).err().unwrap().to_string().contains("own checksum"));
+    assert!(found(&with_tail(&lie, &footer)).contains("properties say values"));
     // Bytes between the last block and the footer.
     let mut lie = bytes[..footer_at as usize].to_vec();
     lie.extend_from_slice(&[0; 10]);

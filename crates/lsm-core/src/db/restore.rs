@@ -1,0 +1,288 @@
+//! [`Partition::repair`], and the retries of what could not be repaired: entries of gaps come from a
+//! copy elsewhere.
+//!
+//! The partition's filter knows the copy; it is asked what stood in a gap (`hooks/filter.rs`). What it
+//! says comes in as an ingest does, as one write at a new sequence number, in the same edit as the
+//! gap's closing: a key of the gap is what the copy says, whatever older entries there are.
+//!
+//! ```text
+//! ask the copy -> leave out keys with newer entries -> write tables
+//!   -> between two groups of writers: look again, take a number, install tables and closing
+//! ```
+//!
+//! Invariants:
+//! 1. No write is overruled: a key that has an entry newer than the gap is left as it is.
+//! 2. Snapshots that were taken before go on being refused in the gap.
+
+use std::sync::Arc;
+
+use super::job::Installation;
+use super::loss::closing;
+use super::{DbInner, Partition};
+use crate::error::Result;
+use crate::hooks::{Event, OwnedEntry};
+use crate::iter::InternalIter;
+use crate::memtable::{Memtable, SlabPool, TrueEntry};
+use crate::partition::{PartitionState, ReadView};
+use crate::read::{Bounds, KeyRange, Source, stored_bounds};
+use crate::types::{EntryKind, Gap, Gaps, InGap, KeyRef, MemtableId, SeqNo, Trailer};
+use crate::version::{Change, SstMeta};
+
+/// Most times that a gap is begun with again because somebody wrote into it meanwhile.
+const ATTEMPTS: usize = 8;
+
+/// The part of an open gap that is restored.
+struct GapPart<'g> {
+    gap: &'g Gap,
+    within: Gap,
+    /// The parts that stay open.
+    rest: Vec<Gap>,
+}
+
+/// A key of a gap, as the copy has it.
+struct Restored {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// The newest entry that the partition has of it.
+    newest: Option<SeqNo>,
+}
+
+impl Partition {
+    /// Repairs again what could not be repaired: compacts `range`, so that every block in it is judged
+    /// with the sources that there are now, and asks the copy elsewhere that the partition's filter
+    /// knows for what stood in gaps. Returns the gaps that are left there.
+    ///
+    /// # Errors
+    /// Those of [`Partition::compact`]; of the copy.
+    ///
+    /// # Durability
+    /// Durable once this returns.
+    pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
+        self.db().check_writable()?;
+        let bounds = stored_bounds(self.state().any_key, range.bounds());
+        self.db().compact(self.state(), &bounds)?;
+        let restored = self.db().restore_gaps(self.state(), &bounds);
+        self.db().deliver();
+        restored?;
+        let view = self.state().view();
+        let left = view.version.gaps.open().filter_map(|gap| gap.split(bounds_of(&bounds)));
+        Ok(left.map(|(within, _)| within).collect())
+    }
+}
+
+fn bounds_of(bounds: &Bounds) -> (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) {
+    (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice))
+}
+
+impl DbInner {
+    /// Asks again for what stood in the gaps of a partition, if its filter knows a copy. A gap that
+    /// stays says by itself that this was in vain.
+    pub(super) fn retry_gaps(&self, partition: &Arc<PartitionState>) {
+        let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        let _ = self.restore_gaps(partition, &everything);
+    }
+
+    /// Closes the gaps within `bounds` with what the copy has.
+    ///
+    /// # Errors
+    /// Of the copy; of reading, writing and installing.
+    fn restore_gaps(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
+        let hooks = partition.hooks();
+        let gaps = partition.view().version.gaps.clone();
+        let is_wanted = gaps.open().next().is_some() && !self.is_read_only;
+        if !is_wanted || !hooks.filters.iter().any(|filter| filter.restores()) {
+            return Ok(());
+        }
+        let _entered = self.jobs.enter(partition);
+        self.check_open()?;
+        for gap in gaps.open() {
+            let Some((within, rest)) = gap.split(bounds_of(bounds)) else { continue };
+            let part = GapPart { gap, within, rest };
+            for _ in 0..ATTEMPTS {
+                if self.restore(partition, &part)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores a part of a gap; `false` if somebody wrote into it meanwhile.
+    fn restore(&self, partition: &Arc<PartitionState>, part: &GapPart<'_>) -> Result<bool> {
+        let within = &part.within;
+        let hooks = partition.hooks();
+        let view = partition.pin();
+        let gaps = &view.version.gaps;
+        // What is lost in a gap beside it may be newer.
+        let beside = gaps.open().filter(|it| it.from <= within.to && within.from <= it.to);
+        let through = beside.map(|it| it.through).max().unwrap_or(within.through);
+        let asked = Gap { through, ..within.clone() };
+        let mut answer = None;
+        for filter in hooks.filters.iter().filter(|filter| filter.restores()) {
+            if answer.is_none() {
+                answer = filter.restore(&asked)?;
+            }
+        }
+        let Some(entries) = answer else { return Ok(true) };
+        let Some(restored) = self.restored(&view, gaps, &asked, entries)? else { return Ok(true) };
+        let tables = self.write_restored(partition, &view, &restored)?;
+        let installed = self.install_restored(partition, part, tables, &restored)?;
+        if installed {
+            for Restored { key, .. } in restored {
+                let partition = partition.name.to_string();
+                self.tell(&Event::Repaired { partition, key, source: "replica".to_owned() });
+            }
+        }
+        Ok(installed)
+    }
+
+    /// The keys whose values come from the copy; `None` if it has what cannot be taken.
+    fn restored(
+        &self,
+        view: &ReadView,
+        gaps: &Gaps,
+        asked: &Gap,
+        mut entries: Vec<OwnedEntry>,
+    ) -> Result<Option<Vec<Restored>>> {
+        entries.sort_by(|a, b| (&a.key, b.seq).cmp(&(&b.key, a.seq)));
+        let mut newest = NewestEntries::of(self, view)?;
+        let mut last: Option<Vec<u8>> = None;
+        let mut restored = Vec::new();
+        for entry in entries {
+            let is_older = last.as_ref() == Some(&entry.key);
+            let is_asked = entry.seq <= asked.through && *asked.from <= entry.key[..];
+            if is_older || !is_asked || entry.key[..] > *asked.to {
+                continue;
+            }
+            last = Some(entry.key.clone());
+            if !entry.verified || matches!(entry.kind, EntryKind::Handle | EntryKind::Poison) {
+                return Ok(None);
+            }
+            let found = newest.seq_of(&entry.key)?;
+            let is_known = gaps.judge(&entry.key, SeqNo::MAX, found).0 == InGap::Sound;
+            // The closing hides what is older, so a deletion needs no entry.
+            if !is_known && entry.kind == EntryKind::Value {
+                let OwnedEntry { key, value, .. } = entry;
+                restored.push(Restored { key, value, newest: found });
+            }
+        }
+        Ok(Some(restored))
+    }
+
+    fn write_restored(
+        &self,
+        partition: &Arc<PartitionState>,
+        view: &Arc<ReadView>,
+        restored: &[Restored],
+    ) -> Result<Vec<SstMeta>> {
+        // Of no account, but that nothing flushed is newer: all get another one.
+        let seq = self.visible_seq();
+        let entries: Vec<TrueEntry> = restored
+            .iter()
+            .map(|it| TrueEntry {
+                key: it.key.clone(),
+                trailer: Trailer::new(seq, EntryKind::Value),
+                value: it.value.clone(),
+            })
+            .collect();
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let empty = Memtable::new(MemtableId(1), &Arc::new(SlabPool::new(0)));
+        let memtable = empty.mended(&entries).expect("each key came once");
+        let memtables = [memtable];
+        let merge = crate::compaction::Merge::flush(&memtables, &view.version);
+        let hooks = partition.hooks();
+        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
+        let made =
+            self.run_until_tables(&merge, view, &hooks, &snapshots, &self.factory(), &|| false)?;
+        Ok(made.tables)
+    }
+
+    /// Installs tables and closing as one write; `false` if a key has a newer entry by now, or the
+    /// gap is another one.
+    fn install_restored(
+        &self,
+        partition: &Arc<PartitionState>,
+        part: &GapPart<'_>,
+        mut tables: Vec<SstMeta>,
+        restored: &[Restored],
+    ) -> Result<bool> {
+        self.sync_log()?;
+        let mut between = self.between_groups();
+        // Durability: what came before the number that is taken, as for an ingest.
+        let ready = self.sync_log().and_then(|()| self.is_unchanged(partition, part.gap, restored));
+        match ready {
+            Ok(true) => {}
+            unready => {
+                self.forget(&tables);
+                return unready;
+            }
+        }
+        let seq = self.take_seq(&mut between);
+        tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
+        let levels = self.jobs.reserve_levels(partition, &tables);
+        let id = partition.id;
+        let added = tables.iter().zip(&levels).map(|(meta, level)| Change::TableAdded {
+            partition: id,
+            level: *level as u8,
+            meta: meta.clone(),
+        });
+        let mut changes: Vec<Change> = added.chain([Change::LastSeq(seq)]).collect();
+        changes.extend(closing(id, part.gap, &part.within, &part.rest, seq));
+        let installed = self
+            .install_job(partition, Installation { made: &tables, ..Installation::of(changes) });
+        if let Ok(true) = installed {
+            self.publish(&between);
+        }
+        drop(between);
+        self.jobs.release_levels(partition, &tables);
+        match installed {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(partition.dropped_error()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns `true` if gap and keys are as they were when the copy was asked.
+    fn is_unchanged(
+        &self,
+        partition: &Arc<PartitionState>,
+        gap: &Gap,
+        restored: &[Restored],
+    ) -> Result<bool> {
+        self.check_open()?;
+        partition.check_live()?;
+        let view = partition.pin();
+        if !view.version.gaps.all().contains(gap) {
+            return Ok(false);
+        }
+        let mut newest = NewestEntries::of(self, &view)?;
+        for it in restored {
+            if newest.seq_of(&it.key)? != it.newest {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Finds the newest entries of keys.
+struct NewestEntries(Vec<Source>);
+
+impl NewestEntries {
+    fn of(db: &DbInner, view: &ReadView) -> Result<NewestEntries> {
+        Ok(NewestEntries(Source::all(view, &db.tables)?))
+    }
+
+    fn seq_of(&mut self, key: &[u8]) -> Result<Option<SeqNo>> {
+        let mut newest = None;
+        for source in &mut self.0 {
+            source.seek(KeyRef::seek(key, SeqNo::MAX))?;
+            if source.valid() && source.key().user == key {
+                newest = newest.max(Some(source.key().trailer.seq()));
+            }
+        }
+        Ok(newest)
+    }
+}

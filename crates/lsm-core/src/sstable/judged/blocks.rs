@@ -1,0 +1,56 @@
+//! The data blocks of a table that a job walks, also where its index is damaged.
+
+use super::JudgedIter;
+use crate::error::Result;
+use crate::hooks::{Fault, Origin};
+use crate::sstable::salvage::blocks_between;
+use crate::sstable::stored::Extent;
+use crate::types::{EntryKind, SeqNo};
+
+impl JudgedIter {
+    /// Takes in where the blocks are; behind a damage of the index the blocks tell themselves.
+    pub(super) fn list_blocks(&mut self) -> Result<()> {
+        self.is_cut_short = self.reader.is_cut_short();
+        let mut is_damaged = false;
+        for block in self.reader.blocks() {
+            match block {
+                Ok((offset, len)) => self.blocks.push(Extent { offset, len }),
+                Err(error) if error.is_corruption() => is_damaged = true,
+                Err(error) => return Err(error),
+            }
+        }
+        if !is_damaged {
+            return Ok(());
+        }
+        let start = self.blocks.last().map_or(0, |last| last.end());
+        let data_end = self.reader.properties().data_bytes;
+        self.blocks.extend(blocks_between(self.reader.source(), start, data_end)?);
+        self.is_cut_short = self.blocks.last().is_none_or(|last| last.end() < data_end);
+        if !self.is_cut_short {
+            let fault = self.index_fault("the index is damaged".to_owned());
+            let source = "the data blocks".to_owned();
+            self.by.findings.add(|findings| findings.repaired.push((fault, source)));
+        }
+        Ok(())
+    }
+
+    /// Returns the fault that listeners are told of where the index is damaged.
+    #[cold]
+    pub(super) fn index_fault(&self, what: String) -> Fault {
+        Fault {
+            key: self.before.key.clone(),
+            seq: SeqNo::ZERO,
+            kind: EntryKind::Poison,
+            value: Vec::new(),
+            at: Origin {
+                file: Some(self.by.table.file),
+                level: self.by.table.level,
+                block_offset: self.offset,
+                entry: 0,
+                block_verified: false,
+            },
+            what,
+            detail: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! [`TableParts`]: all of a table that lies behind its data blocks, loaded when it is opened.
+//!
+//! Each part is held against the others that vouch for it: the footer says where they are, the
+//! properties have the checksums of bloom and index, and one of their own. A fault in memory that
+//! came before a block's checksum was made is found so.
+
+use super::bloom::Bloom;
+use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
+use super::index::Index;
+use super::properties::SstProperties;
+use super::reader::parse;
+use super::stored::{StoredPayload, TableSource};
+use crate::error::Result;
+
+/// All of a table but its data blocks.
+pub(super) struct TableParts {
+    pub bloom: Option<Bloom>,
+    pub index: Index,
+    pub footer: Footer,
+    pub footer_at: u64,
+    pub properties: SstProperties,
+}
+
+/// Decodes the properties, and holds them against the footer.
+pub(super) fn load_properties(
+    source: &TableSource,
+    footer: &Footer,
+    payload: &[u8],
+) -> Result<SstProperties> {
+    let offset = footer.properties.offset;
+    let has_checksums = footer.compatible & HAS_TAIL_CHECKSUMS != 0;
+    // Before a damaged tag is taken for one of a later version.
+    if has_checksums && !SstProperties::own_checksum_agrees(payload) {
+        let what = "the properties' own checksum does not match";
+        return Err(source.corruption(offset, what));
+    }
+    let properties = SstProperties::decode(source, offset, payload)?;
+    let says_hidden = footer.incompatible & HAS_HIDDEN != 0;
+    if says_hidden == properties.hidden_suffix.is_empty() {
+        let what = "footer and properties differ about hidden entries";
+        return Err(source.corruption(offset, what));
+    }
+    if has_checksums && properties.tail_checksums.is_empty() {
+        return Err(source.corruption(offset, "properties lack the checksums of the index"));
+    }
+    Ok(properties)
+}
+
+pub(super) fn load_bloom(
+    source: &TableSource,
+    footer: &Footer,
+    properties: &SstProperties,
+) -> Result<Option<Bloom>> {
+    if footer.bloom.len == 0 {
+        return Ok(None);
+    }
+    let expected = properties.tail_checksums.first().copied();
+    let payload = source.read_expected(footer.bloom, expected)?;
+    Bloom::parse(&payload.bytes[..payload.len])
+        .map_err(|e| source.corruption(footer.bloom.offset, e.to_string()))
+}
+
+pub(super) fn load_index(
+    source: &TableSource,
+    footer: &Footer,
+    properties: &SstProperties,
+) -> Result<Index> {
+    let expected = properties.tail_checksums.last().copied();
+    index_of(source, footer, source.read_expected(footer.index, expected)?)
+}
+
+/// The top of the index in a payload.
+pub(super) fn index_of(
+    source: &TableSource,
+    footer: &Footer,
+    payload: StoredPayload,
+) -> Result<Index> {
+    let block = parse(source, footer.index, payload, None)?;
+    Index::new(block, footer.index_levels)
+        .ok_or_else(|| source.corruption(footer.index.offset, "index entries do not name blocks"))
+}

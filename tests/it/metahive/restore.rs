@@ -1,0 +1,208 @@
+//! Gaps and the ways in which they end: a replica, which is asked again whenever one is given, and
+//! the owner's word.
+
+use lsm_core::raw::EntryKind;
+use lsm_core::types::Gap;
+use metahive::{RepairOptions, Replica};
+use siltstone::Compression;
+
+use super::*;
+
+/// The entries of another node.
+struct Copy(BTreeMap<Vec<u8>, (SeqNo, Option<Vec<u8>>)>);
+
+impl Replica for Copy {
+    fn fetch(&self, _: &[u8], _: SeqNo) -> siltstone::Result<Option<OwnedEntry>> {
+        Ok(None)
+    }
+
+    fn fetch_range(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        through: SeqNo,
+    ) -> siltstone::Result<Option<Vec<OwnedEntry>>> {
+        let within = self.0.range(from.to_vec()..=to.to_vec());
+        let entries = within.filter(|(_, (seq, _))| *seq <= through).map(|(key, (seq, value))| {
+            let kind = if value.is_some() { EntryKind::Value } else { EntryKind::Tombstone };
+            let value = value.clone().unwrap_or_default();
+            OwnedEntry { key: key.clone(), seq: *seq, kind, value, verified: true }
+        });
+        Ok(Some(entries.collect()))
+    }
+}
+
+const KEYS: u32 = 60;
+
+/// Two generations, the older one at the bottom; of the newer one, every fifth is a deletion. Then
+/// the newer table is destroyed and compacted.
+struct Lost {
+    it: Checked,
+    copy: Copy,
+    before: Snapshot,
+}
+
+fn options() -> PartitionOptions {
+    tiny().compression(Compression::None).level0_tables(100).table_bytes(1 << 20)
+}
+
+fn hive(replica: Option<Arc<dyn Replica>>) -> MetaHive {
+    let repair = RepairOptions { log: false, replica, ..RepairOptions::default() };
+    MetaHive::new(MetaHiveOptions::new().repair_options(repair))
+}
+
+fn lost() -> Lost {
+    let fs = MemFs::new();
+    let provider = Provider::new(hive(None));
+    let options = options().hooks(provider.hooks());
+    let db = builder(Arc::new(fs.clone()), 70).hooks(Arc::new(provider.clone())).open().unwrap();
+    let p = db.partition_with("p", options).unwrap();
+    let mut it = Checked { fs, provider, db, p, model: Content::new(), snapshots: Vec::new() };
+    for n in 0..KEYS {
+        it.p.put(key_of(n), format!("old {n}")).unwrap();
+    }
+    it.p.compact(..).unwrap();
+    let mut copy = Copy(BTreeMap::new());
+    for n in 0..KEYS {
+        let value = (n % 5 > 0).then(|| format!("new {n}").into_bytes());
+        match &value {
+            Some(value) => {
+                it.model.insert(key_of(n), value.clone());
+                it.p.put(key_of(n), value).unwrap();
+            }
+            None => {
+                it.model.remove(&key_of(n));
+                it.p.delete(key_of(n)).unwrap();
+            }
+        }
+        copy.0.insert(key_of(n), (it.db.visible_seq(), value));
+    }
+    it.db.flush().unwrap();
+    let before = it.db.snapshot();
+    let walk = it.p.walk().unwrap();
+    let newer = walk.tables().find(|table| table.level() == 0).unwrap();
+    let path = newer.path();
+    let data_bytes = newer.properties().unwrap().data_bytes;
+    drop((newer, walk));
+    for at in 0..data_bytes {
+        it.fs.corrupt(&path, at, 0x55).unwrap();
+    }
+    it.p.compact(..).unwrap();
+    assert!(!it.p.gaps().is_empty());
+    Lost { it, copy, before }
+}
+
+/// Everything is as the model has it, in every way of reading.
+fn check_restored(it: &Checked, before: &Snapshot) {
+    assert!(it.p.gaps().is_empty() && it.db.health().is_healthy());
+    assert_eq!(pairs(it.p.iter()), it.model);
+    for n in 0..KEYS {
+        let key = key_of(n);
+        let expected = it.model.get(&key).map(|value| &value[..]);
+        assert_eq!(it.p.get(&key).unwrap().as_deref(), expected);
+        let verified = it.p.verified_get(&key).unwrap().map(|found| found.value);
+        assert_eq!(verified.as_deref(), expected);
+        // Of what it saw nobody knows which versions were lost.
+        assert!(before.get(&it.p, &key).is_err());
+    }
+    it.p.compact(..).unwrap();
+    assert_eq!(pairs(it.p.iter()), it.model);
+    assert!(it.p.scrub(ScrubOptions::new()).unwrap().is_sound());
+    assert!(it.db.verify(siltstone::VerifyOptions::new()).unwrap().is_sound());
+}
+
+#[test]
+fn a_replica_that_comes_later_ends_the_gap() {
+    let Lost { it, copy, before } = lost();
+    assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
+    let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(copy)))));
+    it.db.partition_with("p", options().hooks(hooks)).unwrap();
+    check_restored(&it, &before);
+}
+
+#[test]
+fn what_was_written_into_a_gap_stays_and_a_repair_by_hand_ends_the_rest() {
+    let Lost { mut it, copy, before } = lost();
+    assert!(!it.p.repair(..).unwrap().is_empty(), "nobody knows");
+    it.p.put(key_of(7), "written meanwhile").unwrap();
+    it.model.insert(key_of(7), b"written meanwhile".to_vec());
+    it.p.delete(key_of(8)).unwrap();
+    it.model.remove(&key_of(8));
+    assert_eq!(it.p.get(key_of(7)).unwrap().as_deref(), Some(&b"written meanwhile"[..]));
+    // Not by the attaching: the replica says that it has not come so far.
+    struct Late(Copy, std::sync::atomic::AtomicBool);
+    impl Replica for Late {
+        fn fetch(&self, key: &[u8], seq: SeqNo) -> siltstone::Result<Option<OwnedEntry>> {
+            self.0.fetch(key, seq)
+        }
+
+        fn fetch_range(
+            &self,
+            from: &[u8],
+            to: &[u8],
+            through: SeqNo,
+        ) -> siltstone::Result<Option<Vec<OwnedEntry>>> {
+            if !self.1.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                return Ok(None);
+            }
+            self.0.fetch_range(from, to, through)
+        }
+    }
+    let late = Late(copy, std::sync::atomic::AtomicBool::new(false));
+    let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(late)))));
+    it.db.partition_with("p", options().hooks(hooks)).unwrap();
+    assert!(!it.p.gaps().is_empty());
+    let left = it.p.repair(..key_of(20)).unwrap();
+    assert_eq!(left, []);
+    assert!(it.p.get(key_of(30)).is_err() && it.p.get(key_of(19)).is_ok());
+    assert_eq!(it.p.repair(..).unwrap(), []);
+    check_restored(&it, &before);
+}
+
+#[test]
+fn a_replica_that_does_not_vouch_ends_nothing() {
+    struct Doubtful(Copy);
+    impl Replica for Doubtful {
+        fn fetch(&self, _: &[u8], _: SeqNo) -> siltstone::Result<Option<OwnedEntry>> {
+            Ok(None)
+        }
+
+        fn fetch_range(
+            &self,
+            from: &[u8],
+            to: &[u8],
+            through: SeqNo,
+        ) -> siltstone::Result<Option<Vec<OwnedEntry>>> {
+            let entries = self.0.fetch_range(from, to, through)?.unwrap_or_default();
+            Ok(Some(entries.into_iter().map(|it| OwnedEntry { verified: false, ..it }).collect()))
+        }
+    }
+    let Lost { it, copy, .. } = lost();
+    let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(Doubtful(copy))))));
+    it.db.partition_with("p", options().hooks(hooks)).unwrap();
+    assert!(!it.p.repair(..).unwrap().is_empty());
+    assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
+}
+
+/// Everybody who is asked names the gap, also behind a reopening.
+#[test]
+fn a_gap_is_named_by_all() {
+    let Lost { it, before, .. } = lost();
+    drop(before);
+    let it = it.reopen();
+    let gaps: Vec<Gap> = it.p.gaps();
+    let text = gaps[0].to_string();
+    let told = [
+        it.db.health().to_string(),
+        it.p.scrub(ScrubOptions::new()).unwrap().to_string(),
+        it.db.verify(siltstone::VerifyOptions::new()).unwrap().damage()[0].to_string(),
+        it.p.explain(key_of(3)).unwrap().to_string(),
+        it.p.get(key_of(3)).unwrap_err().to_string(),
+        it.p.iter().find_map(Result::err).unwrap().to_string(),
+    ];
+    assert!(told.iter().all(|what| what.contains(&text)), "{told:#?}");
+    let given_up = it.p.accept_loss(key_of(2)..key_of(10)).unwrap();
+    assert!(!given_up.is_empty());
+    assert_eq!(it.p.get(key_of(3)).unwrap(), None, "the older value does not come up");
+    assert!(it.p.get(key_of(30)).is_err());
+}
