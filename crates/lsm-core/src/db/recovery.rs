@@ -1,5 +1,5 @@
 //! Recovery: manifest, replay, a new epoch, and only then the first write. An open for reading
-//! alone ends with the replay, see `read_only.rs`.
+//! alone ends with the replay, see `read_only.rs`. docs/RECOVERY.md goes through the crash cases.
 //!
 //! Invariants:
 //! 1. Nothing that recovery read is deleted before the recovered state is durable elsewhere: what
