@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the files that hold unsafe code (UNSAFE_FILES in tests/tidy): all orders of loads and stores
-# of a small model under loom, and every access of the arena's tests under Miri.
+# of a small model under loom, and every access of the arena's tests under Miri. Neither knows the
+# system calls of fs/map.rs, whose tests run with all others.
 # Usage: scripts/unsafe.sh [TESTS]    TESTS: what Miri runs, `memtable::arena` by default.
 # `memtable::skiplist` takes half an hour. Miri is skipped where it is not installed.
 set -euo pipefail

@@ -1,6 +1,7 @@
 //! [`NeverMapped`]: nothing is stored through a mapping on systems other than Linux.
 //!
-//! Stands in for `fs/map.rs` and its `MappedAppends`, which says what each call is. There is never a value.
+//! Stands in for `fs/map.rs` and its `MappedAppends`, which says what each call is. There is never
+//! a value.
 
 use std::os::fd::BorrowedFd;
 
