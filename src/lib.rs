@@ -260,7 +260,7 @@ pub mod metahive {
 ///
 /// Readers see the newest version of a key. Here all versions are seen, with tombstones, handles,
 /// poisons and hidden entries, and with the place of each. Keys are in their stored form: in a
-/// partition with [`Rules::any_key`](hooks::Rules::any_key) each ends in a zero byte.
+/// partition with a [`Rules::key_form`](hooks::Rules::key_form) some or all end in a zero byte more.
 ///
 /// ```
 /// use siltstone::Db;

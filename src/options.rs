@@ -134,9 +134,10 @@ impl PartitionOptions {
     /// flushed, compared by every compaction, and used to repair damaged entries. See
     /// [`metahive`](crate::metahive). Default: none.
     ///
-    /// Keys that end in `0x01` are refused from then on, and a partition with such keys refuses
-    /// MetaHive until they are deleted and the partition is compacted. A partition that is created
-    /// with [`MetaHiveOptions::any_key`] accepts every key. Entries that are in tables already get
+    /// A partition that is created with MetaHive takes every key
+    /// ([`MetaHiveOptions::any_key`]). One that exists without refuses keys that end in `0x01` from
+    /// then on, and refuses MetaHive as long as it has such keys: until they are deleted and the
+    /// partition is compacted. Entries that are in tables already get
     /// their metadata when they are compacted. To turn MetaHive off, name hooks without it
     /// ([`hooks`](Self::hooks)): the next compactions remove the metadata.
     pub fn metahive(mut self, options: MetaHiveOptions) -> PartitionOptions {

@@ -65,7 +65,10 @@ fn a_partition_made_with_metahive_is_found_by_name_and_still_seals() {
     check(&p, 101, 101);
     check(&other, 1, 0);
     assert_eq!(db.snapshot().get(&p, "more").unwrap().as_deref(), Some(&b"of it"[..]));
-    assert_eq!(p.put([SUFFIX], "").unwrap_err().kind(), ErrorKind::ReservedKey);
+    // Any key is welcome, as it was before the partition was opened again.
+    p.put([SUFFIX], "").unwrap();
+    p.put(1u64.to_be_bytes(), "one").unwrap();
+    check(&p, 103, 103);
 }
 
 #[test]
@@ -109,29 +112,49 @@ fn metahive_goes_on_over_data_and_off_and_on_again() {
     check(&p, 71, 71);
 }
 
+fn any_key(wanted: bool) -> PartitionOptions {
+    PartitionOptions::new().metahive(MetaHiveOptions::new().any_key(wanted))
+}
+
+/// Partitions of all three kinds that there are: as new ones are made, and as those of before.
 #[test]
-fn with_any_key_every_key_is_welcome_and_metadata_stays() {
+fn any_key_is_welcome_by_default_and_the_form_of_keys_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let any_key = || PartitionOptions::new().metahive(MetaHiveOptions::new().any_key(true));
     let db = Db::open(dir.path()).unwrap();
-    let p = db.partition_with("p", any_key()).unwrap();
+    let p = db.partition_with("p", with_metahive()).unwrap();
+    let strict = db.partition_with("strict", any_key(false)).unwrap();
     p.put(b"one\x01", "1").unwrap();
-    drop(p);
+    assert_eq!(strict.put(b"one\x01", "1").unwrap_err().kind(), ErrorKind::ReservedKey);
+    drop((p, strict));
     db.close().unwrap();
 
     let db = Db::open(dir.path()).unwrap();
+    let strict = db.partition_with("strict", with_metahive()).unwrap();
+    assert_eq!(strict.put(b"one\x01", "1").unwrap_err().kind(), ErrorKind::ReservedKey);
     let p = db.partition("p").unwrap();
     p.put(b"two\x01", "2").unwrap();
-    check(&p, 2, 2);
-    assert_eq!(p.keys().collect::<Result<Vec<_>>>().unwrap(), [b"one\x01", b"two\x01"]);
-    for other in [with_metahive(), PartitionOptions::new().hooks(Hooks::new())] {
-        let refused = db.partition_with("p", other).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    p.put(b"two\0", "3").unwrap();
+    check(&p, 3, 3);
+    // Turned off the form stays, and is there when it is turned on again.
+    let p = db.partition_with("p", PartitionOptions::new().hooks(Hooks::new())).unwrap();
+    p.put(b"three\x01", "4").unwrap();
+    check(&p, 4, 0);
+    drop((p, strict));
+    db.close().unwrap();
+    let db = Db::open(dir.path()).unwrap();
+    for options in [with_metahive(), any_key(true), any_key(false)] {
+        let p = db.partition_with("p", options).unwrap();
+        p.put(b"three\x01", "5").unwrap();
+        p.compact(..).unwrap();
+        check(&p, 4, 4);
+        let keys = p.keys().collect::<Result<Vec<_>>>().unwrap();
+        assert_eq!(keys, [&b"one\x01"[..], b"three\x01", b"two\0", b"two\x01"]);
     }
     db.partition("q").unwrap();
-    let refused = db.partition_with("q", any_key()).unwrap_err();
+    let refused = db.partition_with("q", any_key(true)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
-    check(&p, 2, 2);
+    let q = db.partition_with("q", with_metahive()).unwrap();
+    assert_eq!(q.put(b"one\x01", "1").unwrap_err().kind(), ErrorKind::ReservedKey);
 }
 
 /// Removes every entry with an empty value.
@@ -245,7 +268,8 @@ fn metadata_of_the_application_needs_its_hooks_and_rests_without_them() {
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition("p").unwrap();
     assert_eq!(p.iter().count(), 60);
-    assert_eq!(p.put([SUFFIX], "").unwrap_err().kind(), ErrorKind::ReservedKey);
+    p.put([SUFFIX], "").unwrap();
+    p.delete([SUFFIX]).unwrap();
     fill(&p, 0..60);
     check(&p, 60, 0);
     // Given again it is back, for this open.

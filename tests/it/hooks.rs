@@ -12,7 +12,7 @@ use lsm_core::hooks::{
     Faults, HookProvider, Hooks, Input, InputTable, Job, Origin, Patch, Properties, RepairSources,
     Rules, WhenAbsent,
 };
-use lsm_core::types::{EntryKind, SeqNo};
+use lsm_core::types::{EntryKind, KeyForm, SeqNo};
 use proptest::prelude::*;
 use siltstone::{
     BackgroundMode, Builder, Db, Durability, ErrorKind, Options, Partition, PartitionOptions,

@@ -312,7 +312,7 @@ fn filled(fs: &MemFs, provider: &Provider) -> Checked {
 #[test]
 fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
     let fs = MemFs::new();
-    let provider = Provider::new(MetaHive::default());
+    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().any_key(false)));
     let it = filled(&fs, &provider);
     it.p.compact(..).unwrap();
     census(&fs).assert_all_sealed();
@@ -385,7 +385,7 @@ fn kind<T>(result: siltstone::Result<T>) -> Result<(), ErrorKind> {
 fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
     let fs = MemFs::new();
     let db = builder(Arc::new(fs.clone()), 6).open().unwrap();
-    let hive = tiny().metahive(MetaHiveOptions::default());
+    let hive = tiny().metahive(MetaHiveOptions::new().any_key(false));
     let p = db.partition_with("p", hive.clone()).unwrap();
     let other = db.partition_with("other", tiny()).unwrap();
     let seq = db.visible_seq();
@@ -402,9 +402,8 @@ fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
     other.export(.., "/export").unwrap();
     assert_eq!(kind(p.ingest("/export").map(drop)), refused);
     assert_eq!(p.iter().count(), 0);
-    // A partition that takes every key takes these, and hides their zero byte.
-    let all = MetaHiveOptions::new().any_key(true);
-    let every = db.partition_with("every", tiny().metahive(all)).unwrap();
+    // A partition that is made with it takes these as any other, and hides their zero byte.
+    let every = db.partition_with("every", tiny().metahive(MetaHiveOptions::default())).unwrap();
     let keys = [&b"\0"[..], b"\0\0", b"\0\x01", b"\x01", b"\x01\0", b"\x01\x01", b"k\x01"];
     for key in keys {
         every.put(key, key).unwrap();

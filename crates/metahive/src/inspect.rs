@@ -17,7 +17,7 @@ use lsm_core::hooks::{
     as_any,
 };
 use lsm_core::raw::{RawEntry, RawTable, Walk};
-use lsm_core::types::{EntryKind, SeqNo};
+use lsm_core::types::{EntryKind, KeyForm, SeqNo};
 
 use crate::counts::Counts;
 use crate::detail::{Cause, Detail};
@@ -82,7 +82,7 @@ pub(crate) struct Inspector {
     shared: Arc<Shared>,
     /// `true` if the partition has MetaHive, so that flushes and compactions make what is missing.
     pub(crate) has_metahive: bool,
-    pub(crate) any_key: bool,
+    pub(crate) key_form: KeyForm,
 }
 
 impl Inspector {
@@ -106,7 +106,7 @@ impl Inspector {
         };
         let partition = walk.partition().to_owned();
         let has_metahive = walk.hooks().sealing().is_some();
-        Ok(Inspector { partition, shared, has_metahive, any_key: rules.any_key })
+        Ok(Inspector { partition, shared, has_metahive, key_form: rules.key_form })
     }
 
     /// Returns `true` if entries are verified by integrity.
@@ -116,7 +116,7 @@ impl Inspector {
 
     /// The stored key of a user key.
     pub(crate) fn stored_key(&self, key: &[u8]) -> Vec<u8> {
-        if self.any_key { [key, &[0]].concat() } else { key.to_vec() }
+        self.key_form.stored(key.to_vec())
     }
 
     /// Begins with a table, or says who sealed it.
@@ -143,8 +143,8 @@ impl Inspector {
         };
         let mut filter = HiveFilter::start(self.shared.clone(), &job)?;
         filter.block_sums = seal.as_ref().map(|_| Vec::new());
-        let any_key = self.any_key;
-        Ok(Ok(Inspection { seal, any_key, filter, faults: Faults::default() }))
+        let key_form = self.key_form;
+        Ok(Ok(Inspection { seal, key_form, filter, faults: Faults::default() }))
     }
 }
 
@@ -152,7 +152,7 @@ impl Inspector {
 pub(crate) struct Inspection {
     /// The table's seal, if it is sealed.
     pub(crate) seal: Option<TableSeal>,
-    any_key: bool,
+    key_form: KeyForm,
     filter: HiveFilter,
     faults: Faults,
 }
@@ -186,11 +186,11 @@ impl Inspection {
             inspected.orphans += u64::from(detail.cause == Cause::Orphan);
             // In a sealed table no entry has a key of this ending: it is metadata, or was.
             let of = entry_key(&fault.key).filter(|_| detail.is_sealed).unwrap_or(&fault.key);
-            let key = user_key(of, self.any_key);
+            let key = self.key_form.user(of);
             inspected.faults.push(EntryFault::new(key, &fault, Verdict::DataCorrupt));
         }
         for (fault, verdict) in of_metadata {
-            let key = user_key(&fault.key, self.any_key);
+            let key = self.key_form.user(&fault.key);
             inspected.faults.push(EntryFault::new(key, &fault, verdict));
         }
         inspected.faults.sort_by_key(|fault| (fault.at.block_offset, fault.at.entry));
@@ -238,12 +238,4 @@ pub(crate) struct Inspected {
     pub(crate) faults: Vec<EntryFault>,
     /// The offsets of blocks that lack entries, or have others.
     pub(crate) incomplete: Vec<Option<u64>>,
-}
-
-/// The user key of a stored key. One that is damaged may lack the zero byte.
-fn user_key(stored: &[u8], any_key: bool) -> &[u8] {
-    match stored {
-        [key @ .., 0] if any_key => key,
-        _ => stored,
-    }
 }

@@ -13,6 +13,8 @@ use lsm_core::hooks::{
 };
 use lsm_core::types::Gap;
 
+use lsm_core::types::KeyForm;
+
 use crate::checksum;
 use crate::counts::Counts;
 use crate::filter::HiveFilter;
@@ -57,7 +59,7 @@ impl Shared {
 /// Metadata for every entry of a partition. See the crate.
 pub struct MetaHive {
     shared: Arc<Shared>,
-    any_key: bool,
+    any_key: Option<bool>,
     repair: RepairOptions,
 }
 
@@ -90,7 +92,9 @@ impl MetaHive {
         let is_integrity = reader.bytes().ok()? == Integrity::NAME.as_bytes();
         let is_known = reader.bytes().ok()? == [checksum::ALGORITHM];
         reader.finish().ok()?;
-        (is_integrity && is_known).then(|| MetaHive::new(MetaHiveOptions::new().any_key(any_key)))
+        let mut options = MetaHiveOptions::new();
+        options.any_key = any_key.then_some(true);
+        (is_integrity && is_known).then(|| MetaHive::new(options))
     }
 
     /// The same provider with nothing counted and nothing repaired: to verify what is stored.
@@ -134,20 +138,28 @@ impl CompactionFilterFactory for MetaHive {
         TableSeal::of(&table.properties, self.shared.provider.name()).map(drop)
     }
 
-    /// `any_key` (1 byte), the provider's name and its parameters (length, bytes each).
+    /// The wish for any key (1 byte), the provider's name and its parameters (length, bytes each).
     fn params(&self) -> Vec<u8> {
-        let mut params = vec![u8::from(self.any_key)];
+        let mut params = vec![u8::from(self.any_key == Some(true))];
         put_bytes(&mut params, self.shared.provider.name().as_bytes());
         put_bytes(&mut params, &self.shared.provider.params());
         params
     }
 
     fn rules(&self) -> Rules {
-        Rules {
-            reserved_suffix: vec![SUFFIX],
-            any_key: self.any_key,
-            when_absent: WhenAbsent::OpenPlainly,
-        }
+        self.rules_for(None)
+    }
+
+    /// A partition that is made takes any key unless that is not wanted. One that exists stays as it
+    /// is, and refuses to become one that takes any key.
+    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
+        let key_form = match (form, self.any_key) {
+            (None, Some(false)) => KeyForm::AsGiven,
+            (None, _) | (Some(KeyForm::AsGiven), Some(true)) => KeyForm::Escaped,
+            (Some(form), _) => form,
+        };
+        let reserved_suffix = vec![SUFFIX];
+        Rules { reserved_suffix, key_form, when_absent: WhenAbsent::OpenPlainly }
     }
 
     fn seals(&self) -> bool {
@@ -226,15 +238,38 @@ mod tests {
 
     #[test]
     fn parameters_find_the_factory_again() {
-        for any_key in [false, true] {
-            let made = MetaHive::new(MetaHiveOptions::new().any_key(any_key));
-            let params = made.params();
+        for any_key in [None, Some(false), Some(true)] {
+            let options = MetaHiveOptions { any_key, ..MetaHiveOptions::new() };
+            let params = MetaHive::new(options).params();
             let found = MetaHive::from_params(&params).unwrap();
-            assert_eq!((found.params(), found.rules()), (params.clone(), made.rules()));
+            assert_eq!(found.params(), params);
             assert!(MetaHive::from_params(&params[..params.len() - 1]).is_none());
         }
         let options = MetaHiveOptions::new().provider(Arc::new(crate::Statistics::default()));
         assert!(MetaHive::from_params(&MetaHive::new(options).params()).is_none());
+    }
+
+    #[track_caller]
+    fn check(any_key: Option<bool>, form: Option<KeyForm>, expected: KeyForm) {
+        let options = MetaHiveOptions { any_key, ..MetaHiveOptions::new() };
+        let found = MetaHive::new(options).rules_for(form).key_form;
+        assert_eq!(found, expected, "{any_key:?} {form:?}");
+    }
+
+    #[test]
+    fn a_partition_keeps_its_form_and_a_new_one_takes_any_key() {
+        for any_key in [None, Some(true), Some(false)] {
+            for form in [KeyForm::Terminated, KeyForm::Escaped] {
+                check(any_key, Some(form), form);
+            }
+        }
+        check(None, None, KeyForm::Escaped);
+        check(Some(true), None, KeyForm::Escaped);
+        check(Some(false), None, KeyForm::AsGiven);
+        check(None, Some(KeyForm::AsGiven), KeyForm::AsGiven);
+        check(Some(false), Some(KeyForm::AsGiven), KeyForm::AsGiven);
+        // Which the engine refuses.
+        check(Some(true), Some(KeyForm::AsGiven), KeyForm::Escaped);
     }
 
     #[test]

@@ -20,7 +20,8 @@ use crate::repair::{ErrorHandler, RepairOptions, Replica};
 #[derive(Clone, Default)]
 #[must_use]
 pub struct MetaHiveOptions {
-    pub(crate) any_key: bool,
+    /// `None` is what fits: any key in a partition that is made.
+    pub(crate) any_key: Option<bool>,
     /// `None` is [`Integrity`](crate::Integrity).
     pub(crate) provider: Option<Arc<dyn MetadataProvider>>,
     pub(crate) repair: RepairOptions,
@@ -32,11 +33,15 @@ impl MetaHiveOptions {
         MetaHiveOptions::default()
     }
 
-    /// Sets whether keys that end in `0x01` are welcome: every key is then stored with a zero
-    /// byte behind it, and metadata cannot be turned off any more. Default: no, and such a key is
-    /// refused. Fixed when the partition is made.
+    /// Sets whether keys that end in `0x01` are welcome, which are the endings of metadata: keys that end
+    /// in `0x00` or `0x01` are then stored with a zero byte more, and all others as they are. Fixed
+    /// when the partition is made. Default: yes for a partition that is made with MetaHive; one that
+    /// exists stays as it is, and if it was made without MetaHive refuses such keys from then on.
+    ///
+    /// `true` is refused for a partition that was made otherwise. `false` is for tables that go to
+    /// nodes of older versions, and without effect on a partition that takes any key.
     pub fn any_key(mut self, any_key: bool) -> MetaHiveOptions {
-        self.any_key = any_key;
+        self.any_key = Some(any_key);
         self
     }
 

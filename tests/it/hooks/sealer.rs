@@ -6,7 +6,7 @@ use super::*;
 #[derive(Clone, Default)]
 struct Sealer {
     checked: Arc<AtomicU64>,
-    any_key: bool,
+    key_form: KeyForm,
     /// The value that a repair puts in the place of a damaged one.
     good: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
 }
@@ -37,7 +37,7 @@ impl CompactionFilterFactory for Sealer {
 
     fn rules(&self) -> Rules {
         let when_absent = WhenAbsent::OpenPlainly;
-        Rules { reserved_suffix: vec![SUFFIX], any_key: self.any_key, when_absent }
+        Rules { reserved_suffix: vec![SUFFIX], key_form: self.key_form, when_absent }
     }
 
     fn seals(&self) -> bool {
@@ -154,11 +154,13 @@ proptest! {
     #[test]
     fn hidden_entries_change_no_answer(
         ops in prop::collection::vec((0u8..7, prop::collection::vec(0u8..3, 1..4), 0u8..200), 1..120),
-        any_key: bool,
+        form in 0u8..3,
         seed: u64,
     ) {
         let fs = MemFs::new();
-        let sealer = Sealer { any_key, ..Sealer::default() };
+        let key_form = KeyForm::from_u8(form).unwrap();
+        let any_key = key_form.takes_any_key();
+        let sealer = Sealer { key_form, ..Sealer::default() };
         let open = || builder(&fs, seed).hooks(Arc::new(Provider(sealer.clone()))).open().unwrap();
         let mut db = open();
         let options = || tiny().level0_tables(2).level_multiplier(2);

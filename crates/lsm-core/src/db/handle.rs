@@ -347,7 +347,7 @@ impl Partition {
             seq,
             context: self.db().tables.clone(),
             partition: self.state.name.clone(),
-            any_key: self.state.any_key,
+            key_form: self.state.key_form,
             store: self.state.store().cloned(),
             check: None,
             keep,

@@ -19,8 +19,11 @@ use crate::hooks::{
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
-use crate::types::PartitionId;
+use crate::types::{KeyForm, PartitionId};
 use crate::version::{Change, HookKind, HookRecord};
+
+/// The name of a record that keeps the form of keys where no hook does.
+const KEY_FORM: &str = "any key";
 
 /// The most keys that an error names.
 const KEYS_NAMED: usize = 5;
@@ -29,12 +32,15 @@ const KEYS_NAMED: usize = 5;
 pub(super) type OpenStore<'a> = dyn Fn(&dyn ValueStoreFactory) -> Result<Arc<dyn ValueStore>> + 'a;
 
 /// The records of `hooks`, as the manifest keeps them.
-pub(super) fn records_of(hooks: &Hooks) -> Result<Vec<HookRecord>> {
+///
+/// A partition that stores its keys in `form` keeps that, whatever hooks it has: where none of them
+/// says so, a record of its own does, which names no filter.
+pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<HookRecord>> {
     let filters = hooks.filters.iter().map(|filter| HookRecord {
         kind: HookKind::Filter,
         name: filter.name().to_owned(),
         params: filter.params(),
-        rules: filter.rules(),
+        rules: filter.rules_for(form),
     });
     let store = hooks.store.iter().map(|store| HookRecord {
         kind: HookKind::ValueStore,
@@ -42,12 +48,31 @@ pub(super) fn records_of(hooks: &Hooks) -> Result<Vec<HookRecord>> {
         params: store.params(),
         rules: Rules { when_absent: WhenAbsent::Refuse, ..Rules::default() },
     });
-    let records: Vec<_> = filters.chain(store).collect();
+    let mut records: Vec<_> = filters.chain(store).collect();
     if hooks.filters.iter().filter(|filter| filter.seals()).count() > 1 {
         return invalid("a partition has at most one filter that seals");
     }
     if records.iter().filter(|record| !record.rules.reserved_suffix.is_empty()).count() > 1 {
         return invalid("a partition has at most one filter that reserves a suffix");
+    }
+    let rules = rules_of(&records);
+    let forms = records.iter().map(|record| record.rules.key_form);
+    if forms.filter(|form| form.takes_any_key()).any(|form| form != rules.key_form) {
+        return invalid("two hooks want keys in two forms");
+    }
+    let suffix = &rules.reserved_suffix;
+    if rules.key_form.takes_any_key() && !suffix.is_empty() && !suffix.ends_with(&[1]) {
+        return invalid("a suffix beside keys of any form ends in 0x01");
+    }
+    if let Some(form) = form.filter(|_| !rules.key_form.takes_any_key())
+        && form.takes_any_key()
+    {
+        records.push(HookRecord {
+            kind: HookKind::Filter,
+            name: KEY_FORM.to_owned(),
+            params: Vec::new(),
+            rules: Rules { key_form: form, ..Rules::default() },
+        });
     }
     Ok(records)
 }
@@ -64,13 +89,15 @@ fn store_of(records: &[HookRecord]) -> Option<String> {
 }
 
 /// The rules that all records together enforce.
-fn rules_of(records: &[HookRecord]) -> Rules {
+pub(super) fn rules_of(records: &[HookRecord]) -> Rules {
     let mut rules = Rules::default();
     for record in records {
         if !record.rules.reserved_suffix.is_empty() {
             rules.reserved_suffix.clone_from(&record.rules.reserved_suffix);
         }
-        rules.any_key |= record.rules.any_key;
+        if record.rules.key_form.takes_any_key() {
+            rules.key_form = record.rules.key_form;
+        }
     }
     rules
 }
@@ -175,7 +202,7 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         hooks: &Hooks,
     ) -> Result<()> {
-        let records = records_of(hooks)?;
+        let records = records_of(hooks, Some(partition.key_form))?;
         let view = partition.pin();
         let stored = &view.version.hooks;
         let before = store_of(stored);
@@ -189,7 +216,7 @@ impl DbInner {
             partition.set_hooks(attached);
             return Ok(());
         }
-        if attached.rules.any_key != partition.any_key {
+        if attached.rules.key_form != partition.key_form {
             let name = &partition.name;
             return invalid(format!("partition {name:?}: `any_key` is fixed when it is made"));
         }
@@ -260,7 +287,9 @@ impl DbInner {
         let theirs = rules_of(foreign);
         let name = &partition.name;
         // What decides about the form of keys is fixed when a partition is made.
-        if theirs.any_key != partition.any_key {
+        // Of these two, keys that are stored alike come over; the others are refused one by one.
+        let forms = [theirs.key_form, partition.key_form];
+        if forms[0] != forms[1] && forms.contains(&KeyForm::Terminated) {
             return invalid(format!(
                 "partition {name:?} stores its keys in another form: `any_key`"
             ));
@@ -272,11 +301,14 @@ impl DbInner {
         if !own.is_empty() {
             return invalid(format!("partition {name:?} reserves another ending of keys"));
         }
-        let taken: Vec<_> = foreign
+        let mut taken: Vec<_> = foreign
             .iter()
             .filter(|record: &&HookRecord| !record.rules.reserved_suffix.is_empty())
             .cloned()
             .collect();
+        for record in &mut taken {
+            record.rules.key_form = partition.key_form;
+        }
         let mut hooks = (*partition.hooks()).clone();
         let found = resolve(name, &taken, self.hook_provider.as_deref(), None)?;
         if hooks.seals() && found.seals() {
@@ -298,7 +330,7 @@ impl DbInner {
         view: &ReadView,
         suffix: &[u8],
     ) -> Result<()> {
-        if suffix.is_empty() || partition.any_key {
+        if suffix.is_empty() || partition.key_form.takes_any_key() {
             return Ok(());
         }
         let mut named = Vec::new();

@@ -33,7 +33,7 @@ impl Partition {
     pub fn accept_loss(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
         self.db().check_writable()?;
         self.state().check_live()?;
-        let bounds = stored_bounds(self.state().any_key, range.bounds());
+        let bounds = stored_bounds(self.state().key_form, range.bounds());
         // Nobody else closes gaps meanwhile.
         let _between = self.db().between_groups();
         let mut editing = self.db().catalog.edit()?;

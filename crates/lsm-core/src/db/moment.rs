@@ -62,10 +62,7 @@ impl Partition {
         let context = GetContext { view: &view, tables, store: state.store(), seq };
         let hooks = state.load_hooks();
         let moment = Moment { context, hooks: &hooks, partition: &state.name };
-        let looked = match state.any_key {
-            false => look(&moment, key),
-            true => look(&moment, &[key, &[0]].concat()),
-        };
+        let looked = state.key_form.with_stored(key, |key| look(&moment, key));
         looked.map_err(|error| error.in_partition(&state.name))
     }
 }
@@ -82,11 +79,7 @@ impl Partition {
         let Observation { view, seq } = self.observe(snapshot)?;
         let tables = &*self.db().tables;
         let context = GetContext { view: &view, tables, store: self.state().store(), seq };
-        let found = if self.state().any_key {
-            read::get(&context, &[key, &[0]].concat())
-        } else {
-            read::get(&context, key)
-        };
+        let found = self.state().key_form.with_stored(key, |key| read::get(&context, key));
         found.map_err(|error| error.in_partition(&self.state().name))
     }
 
@@ -106,11 +99,7 @@ impl Partition {
         let context =
             GetContext { view: &point.view, tables, store: state.store(), seq: point.seq };
         let key = key.as_ref();
-        let located = if state.any_key {
-            read::locate(&context, &[key, &[0]].concat())
-        } else {
-            read::locate(&context, key)
-        };
+        let located = state.key_form.with_stored(key, |key| read::locate(&context, key));
         let located = located.map_err(|error| error.in_partition(&state.name))?;
         Ok(located.map(|located| (located, point)))
     }

@@ -71,7 +71,7 @@ impl DbInner {
         options: PartitionOptions,
         hooks: Hooks,
     ) -> Result<Arc<PartitionState>> {
-        let records = records_of(&hooks)?;
+        let records = records_of(&hooks, None)?;
         let mut editing = self.catalog.edit()?;
         let current = editing.current();
         if current.partitions.count() >= PARTITIONS_MAX {

@@ -238,7 +238,7 @@ impl<'a> Search<'a> for Newest<'_> {
 #[cold]
 fn conflict(requirement: &Requirement, key: &[u8], seq: Option<SeqNo>) -> Error {
     let Requirement { partition, at_most, .. } = requirement;
-    let key = if partition.any_key { &key[..key.len() - 1] } else { key };
+    let key = partition.key_form.user(key);
     let at = seq.map_or(String::new(), |seq| format!(" at {seq}"));
     let message = format!(
         "partition {:?}: key \"{}\" was written{at}, after sequence {at_most}",

@@ -59,7 +59,7 @@ impl Partition {
     /// Durable once this returns.
     pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
         self.db().check_writable()?;
-        let bounds = stored_bounds(self.state().any_key, range.bounds());
+        let bounds = stored_bounds(self.state().key_form, range.bounds());
         self.db().compact(self.state(), &bounds)?;
         let restored = self.db().restore_gaps(self.state(), &bounds);
         self.db().deliver();

@@ -1,6 +1,5 @@
 //! From the public call to the commit path: limits, encoding, hashing; all of it without a lock.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -75,8 +74,8 @@ fn prepare(
     Ok(PreparedSection { partition, operations, checksum, bytes, injected, sums, rules_epoch })
 }
 
-/// Appends an operation to a section in the partition's stored form: with the zero byte behind the
-/// key if every key is welcome there, and a handle for a value that its store wants.
+/// Appends an operation to a section in the partition's stored form: that of its key, and a handle
+/// for a value that its store wants.
 fn push_operation(
     partition: &PartitionState,
     section: &mut SectionBuilder,
@@ -85,8 +84,20 @@ fn push_operation(
     value: &[u8],
     pending: &mut Vec<PendingHandle>,
 ) -> Result<()> {
-    let key = stored_key(partition, key)?;
-    let key = &*key;
+    partition.check_key(key)?;
+    partition
+        .key_form
+        .with_stored(key, |key| push_stored(partition, section, kind, key, value, pending))
+}
+
+fn push_stored(
+    partition: &PartitionState,
+    section: &mut SectionBuilder,
+    kind: EntryKind,
+    key: &[u8],
+    value: &[u8],
+    pending: &mut Vec<PendingHandle>,
+) -> Result<()> {
     if kind == EntryKind::Value
         && let Some(store) = partition.store()
         && store.wants(value.len() as u64)
@@ -101,12 +112,9 @@ fn push_operation(
 }
 
 /// A key in the partition's stored form.
-fn stored_key<'k>(partition: &PartitionState, key: &'k [u8]) -> Result<Cow<'k, [u8]>> {
-    if partition.any_key {
-        return Ok([key, &[0]].concat().into());
-    }
+fn stored_key(partition: &PartitionState, key: &[u8]) -> Result<Vec<u8>> {
     partition.check_key(key)?;
-    Ok(key.into())
+    Ok(partition.key_form.stored(key.to_vec()))
 }
 
 /// Commits; the handles are kept if their operations are visible, also where the sync failed that
@@ -180,7 +188,7 @@ impl Partition {
     /// A limit that it passes, or an ending that the partition reserves.
     pub fn stored_key(&self, key: &[u8]) -> Result<Vec<u8>> {
         check_key(key)?;
-        Ok(stored_key(self.state(), key)?.into_owned())
+        stored_key(self.state(), key)
     }
 
     /// Sets `key` to `value`.
@@ -301,7 +309,7 @@ impl Batch {
             return;
         }
         let state = partition.state();
-        let stored = if state.any_key { [key, &[0]].concat() } else { key.to_vec() };
+        let stored = state.key_form.stored(key.to_vec());
         self.requirements.push(Requirement {
             partition: state.clone(),
             subject: Subject::key(stored),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::{Entry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched};
 use crate::error::Result;
-use crate::types::{EntryKind, FileNo, Gap, SeqNo};
+use crate::types::{EntryKind, FileNo, Gap, KeyForm, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,13 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
     /// Returns the rules that the engine enforces.
     fn rules(&self) -> Rules {
         Rules::default()
+    }
+
+    /// Returns the rules for a partition that stores its keys in this form; `None` for one that is
+    /// about to be made, whose form they decide.
+    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
+        let _ = form;
+        self.rules()
     }
 
     /// Returns `true` if the filter adds hidden entries: it then sees every input entry, and at

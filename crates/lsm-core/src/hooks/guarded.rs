@@ -27,7 +27,7 @@ use super::{
     ValueStore, ValueStoreFactory, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{Gap, SeqNo};
+use crate::types::{Gap, KeyForm, SeqNo};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` is told if the panic does not tell.
 pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
@@ -128,6 +128,10 @@ impl CompactionFilterFactory for GuardedFilter {
 
     fn rules(&self) -> Rules {
         self.rules.clone()
+    }
+
+    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
+        self.who.unwind("rules_for", || self.filter.rules_for(form))
     }
 
     fn seals(&self) -> bool {

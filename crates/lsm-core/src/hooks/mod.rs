@@ -46,7 +46,7 @@ pub use store_context::{ChunkId, StoreContext};
 pub(crate) use guarded::{catch, guarded_filter, open_store};
 pub(crate) use judge::{Findings, Inject, JobFindings};
 
-use crate::types::{EntryKind, FileNo, SeqNo};
+use crate::types::{EntryKind, FileNo, KeyForm, SeqNo};
 
 /// The rules that the engine enforces for a hook, present or not. Stored with the partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,9 +54,10 @@ pub struct Rules {
     /// User keys with this ending are refused on every write and ingest, as
     /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey): keys of hidden entries end so.
     pub reserved_suffix: Vec<u8>,
-    /// Every key is stored with a zero byte behind it, which is hidden again from readers, so that
-    /// no key ends in the reserved suffix. Fixed when the partition is made.
-    pub any_key: bool,
+    /// The form in which keys are stored, which readers do not see: a form that takes any key leaves
+    /// none with the reserved suffix, whose last byte is `0x01` then. Fixed when the partition is
+    /// made.
+    pub key_form: KeyForm,
     /// The effect of opening the partition without the hook.
     pub when_absent: WhenAbsent,
 }
@@ -102,7 +103,7 @@ pub trait HookProvider: Send + Sync + 'static {
 /// An entry as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The stored key: user key, with the zero byte of [`Rules::any_key`] if the partition has it.
+    /// The stored key: the user key in the form of [`Rules::key_form`].
     pub key: &'a [u8],
     /// The sequence number that counts.
     pub seq: SeqNo,

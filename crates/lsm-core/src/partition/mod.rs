@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{PartitionHooks, Rules, ValueStore};
 use crate::memtable::{Memtable, SlabPool};
-use crate::types::{MemtableId, PartitionId};
+use crate::types::{KeyForm, MemtableId, PartitionId};
 use crate::version::PartitionVersion;
 
 pub use view::ReadView;
@@ -43,8 +43,8 @@ pub struct PartitionState {
     // Set once, under the commit path's lock; read anywhere. The number of snapshots that were taken
     // before the drop, plus one so that 0 can mean that it lives.
     dropped_at: AtomicU64,
-    /// Every stored key has a zero byte behind it: fixed when the partition is made.
-    pub any_key: bool,
+    /// The form in which keys are stored: fixed when the partition is made.
+    pub key_form: KeyForm,
     /// The store of large values: attached before the first use, never changed.
     store: OnceLock<Arc<dyn ValueStore>>,
     /// Replaced as a whole; loaded by jobs, and by writes of keys that end in `reserved_last`.
@@ -87,7 +87,7 @@ impl PartitionState {
             change: Mutex::new(MemtableId(2)),
             past: Mutex::default(),
             dropped_at: AtomicU64::new(0),
-            any_key: hooks.rules.any_key,
+            key_form: hooks.rules.key_form,
             reserved_last: AtomicU16::new(reserved_last(&hooks)),
             store: hooks.store.clone().map_or_else(OnceLock::new, OnceLock::from),
             hooks: ArcSwap::from_pointee(hooks),
@@ -130,9 +130,12 @@ impl PartitionState {
         self.rules_epoch.load(Ordering::Acquire)
     }
 
-    /// An error if the partition reserves the ending of `key`, a stored key.
+    /// An error if the partition reserves the ending of `key`, and stores keys as they are given.
     #[inline]
     pub fn check_key(&self, key: &[u8]) -> Result<()> {
+        if self.key_form.takes_any_key() {
+            return Ok(());
+        }
         let reserved = self.reserved_last.load(Ordering::Acquire);
         if reserved == 0 || key.last() != Some(&(reserved as u8)) {
             return Ok(());

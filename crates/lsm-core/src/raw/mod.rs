@@ -2,8 +2,8 @@
 //!
 //! Readers see the newest version of a key; here all versions are seen, with tombstones, handles,
 //! poisons and the entries that compaction filters added, and with the place of each. Keys are
-//! stored keys: in a partition with [`Rules::any_key`](crate::hooks::Rules::any_key) each ends in
-//! a zero byte. Nothing is decoded, judged or changed.
+//! stored keys: in a partition with [`Rules::key_form`](crate::hooks::Rules::key_form) some or
+//! all end in a zero byte more. Nothing is decoded, judged or changed.
 //!
 //! ```
 //! use lsm_core::{Db, raw};

@@ -14,7 +14,7 @@ use crate::hooks::ValueStore;
 use crate::iter::{MergeIter, VisibleIter};
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, OpenTable};
-use crate::types::{EntryKind, InGap, SeqNo, Slice};
+use crate::types::{EntryKind, InGap, KeyForm, SeqNo, Slice};
 use crate::version::TableContext;
 
 /// The subject of a scan: a view at a sequence number.
@@ -29,7 +29,7 @@ pub struct ReadPoint {
     /// Names the partition in errors.
     pub(crate) partition: Arc<str>,
     /// Stored keys have a zero byte behind them.
-    pub(crate) any_key: bool,
+    pub(crate) key_form: KeyForm,
     /// The store of large values.
     pub(crate) store: Option<Arc<dyn ValueStore>>,
     /// Sees each block of a table before anything of it is handed out.
@@ -73,7 +73,7 @@ impl ReadPoint {
 /// costs a few comparisons. Both read blocks that are not in the cache.
 pub struct Cursor {
     entries: VisibleIter<MergeIter<Source>>,
-    any_key: bool,
+    key_form: KeyForm,
     /// The present value, if it lies in the value store and was asked for.
     value: OnceCell<Vec<u8>>,
     point: Option<ReadPoint>,
@@ -90,8 +90,8 @@ impl Cursor {
     /// A cursor over `point` for keys within `bounds`. If there is no point to read, or a table
     /// cannot be opened, every seek says why.
     pub fn open(bounds: &Bounds, point: Result<ReadPoint>) -> Cursor {
-        let any_key = point.as_ref().is_ok_and(|point| point.any_key);
-        let (lower, upper) = stored_bounds(any_key, bounds.clone());
+        let key_form = point.as_ref().map_or(KeyForm::AsGiven, |point| point.key_form);
+        let (lower, upper) = stored_bounds(key_form, bounds.clone());
         let sources = point.and_then(|point| {
             let sources = Source::all_checked(&point.view, &point.context, point.check.as_ref())
                 .map_err(|error| error.in_partition(&point.partition))?;
@@ -105,7 +105,7 @@ impl Cursor {
         let entries = VisibleIter::new(MergeIter::new(sources), seq, lower, upper);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
         let value = OnceCell::new();
-        Cursor { entries, any_key, value, point, has_gaps, broken, is_refused: false }
+        Cursor { entries, key_form, value, point, has_gaps, broken, is_refused: false }
     }
 
     /// Returns `true` if the cursor is on a key.
@@ -122,7 +122,7 @@ impl Cursor {
     pub fn key(&self) -> &[u8] {
         assert!(self.valid(), "the cursor is on no key");
         let stored = self.entries.key();
-        if self.any_key { &stored[..stored.len() - 1] } else { stored }
+        self.key_form.user(stored)
     }
 
     /// The sequence number of the operation that wrote the value.
@@ -207,7 +207,7 @@ impl Cursor {
     /// Moves to the first key at or after `key`, within the bounds.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.check_readable()?;
-        let key = stored(self.any_key, key.as_ref());
+        let key = stored(self.key_form, key.as_ref());
         let moved = self.entries.seek(&key);
         let left = self.has_gaps.then(|| Bound::Included(key.into_owned()));
         self.settle_forward(left, moved)
@@ -221,7 +221,7 @@ impl Cursor {
     /// Moves to the last key before `key`, within the bounds.
     pub fn seek_before(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.check_readable()?;
-        let key = stored(self.any_key, key.as_ref());
+        let key = stored(self.key_form, key.as_ref());
         let moved = self.entries.seek_before(&key);
         let left = self.has_gaps.then(|| Bound::Excluded(key.into_owned()));
         self.settle_backward(left, moved)
@@ -251,13 +251,13 @@ impl Cursor {
 
     /// Narrows the range to what lies behind `key`.
     pub(super) fn set_lower_excluded(&mut self, key: &[u8]) {
-        let key = stored(self.any_key, key);
+        let key = stored(self.key_form, key);
         self.entries.set_lower_excluded(&key);
     }
 
     /// Narrows the range to what lies before `key`.
     pub(super) fn set_upper_excluded(&mut self, key: &[u8]) {
-        let key = stored(self.any_key, key);
+        let key = stored(self.key_form, key);
         self.entries.set_upper_excluded(&key);
     }
 
@@ -363,23 +363,15 @@ impl Cursor {
     }
 }
 
-/// The form in which a key is stored, borrowed where it is the key itself.
-fn stored(any_key: bool, key: &[u8]) -> Cow<'_, [u8]> {
-    if any_key { stored_key(true, key.to_vec()).into() } else { key.into() }
-}
-
-/// The form in which a key is stored.
-fn stored_key(any_key: bool, mut key: Vec<u8>) -> Vec<u8> {
-    if any_key {
-        key.push(0);
-    }
-    key
+/// The form in which a key is stored, borrowed where that is the key itself for all keys.
+fn stored(form: KeyForm, key: &[u8]) -> Cow<'_, [u8]> {
+    if form.takes_any_key() { form.stored(key.to_vec()).into() } else { key.into() }
 }
 
 /// Bounds in the form in which keys are stored.
-pub fn stored_bounds(any_key: bool, (lower, upper): Bounds) -> Bounds {
-    let lower = lower.map(|key| stored_key(any_key, key));
-    let upper = upper.map(|key| stored_key(any_key, key));
+pub fn stored_bounds(form: KeyForm, (lower, upper): Bounds) -> Bounds {
+    let lower = lower.map(|key| form.stored(key));
+    let upper = upper.map(|key| form.stored(key));
     (lower, upper)
 }
 

@@ -4,12 +4,14 @@ mod entry_sum;
 mod gap;
 mod ids;
 mod key;
+mod key_form;
 mod operation;
 mod slice;
 
 pub use gap::{Gap, Gaps, InGap};
 pub use ids::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
+pub use key_form::KeyForm;
 pub use slice::Slice;
 
 pub(crate) use entry_sum::{EntrySum, OperationSum};

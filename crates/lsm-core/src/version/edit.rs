@@ -29,7 +29,7 @@
 //!  17 gap removed         partition, gap
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
 //! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
-//!                  reserved suffix, any-key (1 byte), when absent (1 byte: 0 open plainly, 1 refuse)
+//!                  reserved suffix, form of keys (1 byte: `KeyForm`), when absent (1 byte: 0 open plainly, 1 refuse)
 //! place in the log segment, offset, last sequence
 //! table            file, epoch, bytes, hash (u128), smallest, largest (each: user key, sequence,
 //!                  kind u8), bounds u8, smallest sequence, largest sequence, entries,

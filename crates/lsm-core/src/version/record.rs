@@ -15,7 +15,9 @@ use crate::hooks::{Rules, WhenAbsent};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::SstIdentity;
-use crate::types::{DbId, EntryKind, Epoch, FileNo, Gap, InternalKey, PartitionId, SeqNo, Trailer};
+use crate::types::{
+    DbId, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, PartitionId, SeqNo, Trailer,
+};
 
 pub(super) fn put_all(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|n| put_varint(out, *n));
@@ -88,7 +90,7 @@ pub fn put_hooks(out: &mut Vec<u8>, hooks: &[HookRecord]) {
         put_bytes(out, hook.name.as_bytes());
         put_bytes(out, &hook.params);
         put_bytes(out, &hook.rules.reserved_suffix);
-        out.push(u8::from(hook.rules.any_key));
+        out.push(hook.rules.key_form as u8);
         out.push(match hook.rules.when_absent {
             WhenAbsent::OpenPlainly => 0,
             WhenAbsent::Refuse => 1,
@@ -109,17 +111,13 @@ pub fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malformed> {
         let name = read_text(r)?;
         let params = r.bytes()?.to_vec();
         let reserved_suffix = r.bytes()?.to_vec();
-        let any_key = match r.u8()? {
-            0 => false,
-            1 => true,
-            _ => return Err(r.malformed("unknown rule of a hook")),
-        };
+        let key_form = KeyForm::from_u8(r.u8()?).ok_or(r.malformed("unknown rule of a hook"))?;
         let when_absent = match r.u8()? {
             0 => WhenAbsent::OpenPlainly,
             1 => WhenAbsent::Refuse,
             _ => return Err(r.malformed("unknown rule of a hook")),
         };
-        let rules = Rules { reserved_suffix, any_key, when_absent };
+        let rules = Rules { reserved_suffix, key_form, when_absent };
         hooks.push(HookRecord { kind, name, params, rules });
     }
     Ok(hooks)

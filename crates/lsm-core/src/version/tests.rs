@@ -19,7 +19,7 @@ use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MemFs};
 use crate::hooks::WhenAbsent;
 use crate::options::Compression;
 use crate::sstable::SstIdentity;
-use crate::types::{EntryKind, Gap, InternalKey, MemtableId, Trailer};
+use crate::types::{EntryKind, Gap, InternalKey, KeyForm, MemtableId, Trailer};
 
 const DB: DbId = DbId(0x1234_5678_9abc_def0);
 
@@ -401,7 +401,7 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 params: vec![1, 2],
                 rules: Rules {
                     reserved_suffix: vec![1],
-                    any_key: true,
+                    key_form: KeyForm::Escaped,
                     when_absent: WhenAbsent::Refuse,
                 },
             }];

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::description::ExportDescription;
 use crate::db::DbInner;
 use crate::db::checkpoint::{Placed, copy, link_or_copy};
+use crate::db::hooked::rules_of;
 use crate::db::jobs::Entered;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
@@ -26,22 +27,32 @@ use crate::iter::InternalIter;
 use crate::limits::check_key;
 use crate::partition::{PartitionState, check_reserved};
 use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
-use crate::types::{EntryKind, FileNo, KeyRef};
+use crate::types::{EntryKind, FileNo, KeyForm, KeyRef};
 use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
 
-/// Checks a key that an ingest brings: what a put of it would refuse is refused.
-fn check_ingested_key(partition: &PartitionState, rules: &Rules, stored: &[u8]) -> Result<()> {
-    if !partition.any_key {
+/// Checks a key that an ingest brings in the form `theirs`: what a put of it would refuse is
+/// refused, and a key that the partition would store in another form.
+fn check_ingested_key(
+    partition: &PartitionState,
+    rules: &Rules,
+    theirs: KeyForm,
+    stored: &[u8],
+) -> Result<()> {
+    let own = partition.key_form;
+    if !own.takes_any_key() {
         check_reserved(&partition.name, rules, stored)?;
-        return check_key(stored);
     }
-    match stored.split_last() {
-        Some((0, key)) => check_key(key),
-        _ => {
-            let message = format!("key \"{}\" lacks its zero byte", stored.escape_ascii());
-            Err(Error::new(ErrorKind::InvalidArgument, message))
-        }
+    let key = theirs.user(stored);
+    let is_same = theirs.is_stored(stored) && own.with_stored(key, |own| own == stored);
+    if is_same {
+        return check_key(key);
     }
+    let message = format!(
+        "partition {:?} stores key \"{}\" in another form than the export has it",
+        partition.name,
+        stored.escape_ascii()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
 /// Tables of an export on their way into the database.
@@ -54,6 +65,8 @@ pub(super) struct Arrival<'a> {
     pub(super) tables: Vec<SstMeta>,
     /// The hooks that the partition is to have from then on, if it takes over rules.
     pub(super) hooks: Option<(PartitionHooks, Vec<HookRecord>)>,
+    /// The form of the keys that arrive.
+    key_form: KeyForm,
     /// The rules that the check was made under.
     pub(super) rules_epoch: u32,
     made: Vec<PathBuf>,
@@ -72,6 +85,7 @@ impl<'a> Arrival<'a> {
             entered: Some(db.jobs.enter(partition)),
             tables: Vec::new(),
             hooks: None,
+            key_form: KeyForm::AsGiven,
             rules_epoch: 0,
             made: Vec::new(),
         };
@@ -84,6 +98,7 @@ impl<'a> Arrival<'a> {
     pub(super) fn check(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         self.rules_epoch = self.partition.rules_epoch();
         self.hooks = self.db.with_rules_of(self.partition, &description.hooks)?;
+        self.key_form = rules_of(&description.hooks).key_form;
         let context = self.context(dir, description);
         for pair in description.tables.windows(2) {
             if pair[0].largest.user >= pair[1].smallest.user {
@@ -215,7 +230,7 @@ impl<'a> Arrival<'a> {
         rules: &Rules,
         bad: &dyn Fn(&str) -> Error,
     ) -> Result<()> {
-        check_ingested_key(self.partition, rules, key.user)?;
+        check_ingested_key(self.partition, rules, self.key_form, key.user)?;
         let most = self.db.options.value_bytes_max;
         if value.len() as u64 > most {
             return Err(Error::limit("value length", value.len() as u64, most));

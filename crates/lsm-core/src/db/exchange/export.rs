@@ -72,7 +72,7 @@ impl Partition {
         make_empty_folder(&*db.fs, dir)?;
         let hooks = self.state().hooks();
         let suffix = &hooks.rules.reserved_suffix;
-        let bounds = stored_bounds(point.any_key, range.bounds());
+        let bounds = stored_bounds(point.key_form, range.bounds());
         let lower = &bounds.0;
         let upper = &bounds.1;
         let lower = lower.as_ref().map(Vec::as_slice);

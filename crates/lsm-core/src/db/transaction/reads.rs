@@ -10,7 +10,7 @@ use super::range::RangeEnd;
 use crate::db::require::{Requirement, Subject};
 use crate::partition::PartitionState;
 use crate::read::{Bounds, stored_bounds};
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{KeyForm, PartitionId, SeqNo};
 
 /// See the module. Behind a lock, so that reading needs no `&mut`, and a range no borrow.
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub(super) struct ScanMark {
 impl Reads {
     /// Notes that `key` was looked up.
     pub(super) fn note_key(&self, partition: &Arc<PartitionState>, key: &[u8]) {
-        let stored = if partition.any_key { [key, &[0]].concat() } else { key.to_vec() };
+        let stored = partition.key_form.stored(key.to_vec());
         let mut partitions = self.0.lock();
         reads_of(&mut partitions, partition).keys.insert(stored);
     }
@@ -54,7 +54,7 @@ impl Reads {
     ) -> ScanMark {
         let mut partitions = reads.0.lock();
         let scans = &mut reads_of(&mut partitions, partition).scans;
-        let bounds = stored_bounds(partition.any_key, bounds.clone());
+        let bounds = stored_bounds(partition.key_form, bounds.clone());
         scans.push(Scan { bounds, front: None, back: None, is_finished: false });
         ScanMark { reads: reads.clone(), partition: partition.id, index: scans.len() - 1 }
     }
@@ -103,14 +103,13 @@ impl Scan {
 impl ScanMark {
     /// Notes that `key` was read, and with it that nothing else lies between `end` and it.
     pub(super) fn reach(&self, end: RangeEnd, key: &[u8]) {
-        self.change(|scan, any_key| {
+        self.change(|scan, form| {
             let reached = match end {
                 RangeEnd::Front => scan.front.get_or_insert_default(),
                 RangeEnd::Back => scan.back.get_or_insert_default(),
             };
             reached.clear();
-            reached.extend_from_slice(key);
-            reached.extend(any_key.then_some(0));
+            form.with_stored(key, |key| reached.extend_from_slice(key));
         });
     }
 
@@ -119,9 +118,9 @@ impl ScanMark {
         self.change(|scan, _| scan.is_finished = true);
     }
 
-    fn change(&self, change: impl FnOnce(&mut Scan, bool)) {
+    fn change(&self, change: impl FnOnce(&mut Scan, KeyForm)) {
         let mut partitions = self.reads.0.lock();
         let reads = partitions.get_mut(&self.partition).expect("the scan was noted in it");
-        change(&mut reads.scans[self.index], reads.partition.any_key);
+        change(&mut reads.scans[self.index], reads.partition.key_form);
     }
 }
