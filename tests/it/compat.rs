@@ -10,6 +10,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
 
+mod gaps;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -40,6 +40,8 @@ pub(crate) struct HiveJudge {
     pub(crate) sources: Arc<dyn JudgeSources>,
 
     pub(crate) budget: Budget,
+    /// Damaged blocks of which a second reading was the same.
+    pub(crate) read_in_vain: u64,
     /// The span that the next block belongs to, how many of its blocks have come, their digest, and
     /// whether some of it is lost.
     span: usize,
@@ -73,6 +75,7 @@ impl HiveJudge {
             options,
             sources,
             budget,
+            read_in_vain: 0,
             span: 0,
             span_blocks: 0,
             span_digest: 0,

@@ -45,6 +45,10 @@ const LEADS_MAX: usize = 4;
 const ONE_BIT_NS: u64 = 70;
 /// Work of a two-bit search, in nanoseconds for two bytes against one another.
 const TWO_BIT_NS: u64 = 280;
+/// Work of asking other tables for keys, in nanoseconds.
+const KEYS_NS: u64 = 300_000;
+/// Damaged blocks of a table that are read a second time although that has helped none so far.
+const READ_AGAIN_MAX: u64 = 16;
 /// Work of looking for an operation in the log, in nanoseconds.
 const LOG_NS: u64 = 2_000_000;
 
@@ -76,10 +80,13 @@ impl Candidate {
 /// See the module.
 pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mended {
     let mut stored = Vec::new();
-    for reading in 0..judge.options.retries_max.max(1) {
+    let has_hope = judge.read_in_vain < READ_AGAIN_MAX;
+    let readings = if has_hope { judge.options.retries_max.max(1) } else { 1 };
+    for reading in 0..readings {
         // The engine fails the job.
         let Ok(again) = block.read() else { return Mended::default() };
         if reading > 0 && again == stored {
+            judge.read_in_vain += 1;
             break;
         }
         stored = again;

@@ -78,8 +78,8 @@ struct Writing<'a, 'o> {
     last_value: Vec<u8>,
     /// The key written last.
     written: Option<InternalKey>,
-    /// The gaps in which entries of the partition are lost.
-    gaps: Gaps,
+    /// The losses of the partition that are accepted.
+    closed_gaps: Gaps,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
@@ -93,7 +93,7 @@ pub(super) fn write_survivors<I: JobIter>(
     outputs: Outputs<'_>,
     should_stop: &dyn Fn() -> bool,
 ) -> Result<JobOutcome> {
-    let gaps = below.gaps().clone();
+    let closed_gaps = below.gaps().closed();
     let mut writing = Writing {
         survival: Survival::new(stages.snapshots),
         stages,
@@ -107,7 +107,7 @@ pub(super) fn write_survivors<I: JobIter>(
         last: None,
         last_value: Vec::new(),
         written: None,
-        gaps,
+        closed_gaps,
     };
     let mut until_look = ENTRIES_BETWEEN_LOOKS;
     match clip.and_then(|clip| clip.range().start) {
@@ -215,7 +215,7 @@ impl Writing<'_, '_> {
         } else if entry.hidden {
             return Ok(());
         }
-        if !self.gaps.is_empty() && self.is_given_up(entry) {
+        if !self.closed_gaps.is_empty() && self.is_given_up(entry) {
             self.drop_handle(entry);
             return Ok(());
         }
@@ -256,7 +256,7 @@ impl Writing<'_, '_> {
     /// Returns `true` if the entry is older than a loss that was accepted: it is never seen again.
     #[cold]
     fn is_given_up(&self, entry: Entry<'_>) -> bool {
-        self.gaps.judge(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
+        self.closed_gaps.judge(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
     }
 
     /// An entry that does not fit here.

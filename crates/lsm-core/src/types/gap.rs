@@ -190,6 +190,14 @@ impl Gaps {
         self.all().iter().filter(|gap| gap.closed_at.is_none())
     }
 
+    /// Those whose loss is accepted.
+    #[must_use]
+    pub fn closed(&self) -> Gaps {
+        let closed = self.all().iter().filter(|gap| gap.closed_at.is_some());
+        let closed: Vec<Gap> = closed.cloned().collect();
+        Gaps((!closed.is_empty()).then(|| closed.into()))
+    }
+
     /// Adds a gap. One that is there already stays once: two runs of a job find the same damage.
     pub(crate) fn add(&mut self, gap: Gap) {
         if self.all().contains(&gap) {

@@ -8,7 +8,7 @@
 
 use lsm_core::hooks::{DamagedBlock, DecodedEntry, OwnedEntry};
 
-use super::{Candidate, KEYS_ASKED, LOG_NS, Sound, TWO_BIT_NS};
+use super::{Candidate, KEYS_ASKED, KEYS_NS, LOG_NS, Sound, TWO_BIT_NS};
 use super::{len_of, payload_of, stored_entry, takes_one_bit};
 use crate::bits;
 use crate::checksum;
@@ -64,7 +64,7 @@ fn sum_of_entry(entry: &OwnedEntry) -> u64 {
 /// Its bytes under a key that others suggest: with the prefix that neighbours share, or that of
 /// another version in another table.
 fn under_another_key(
-    judge: &HiveJudge,
+    judge: &mut HiveJudge,
     block: &dyn DamagedBlock,
     all: &[Candidate],
     at: usize,
@@ -89,6 +89,9 @@ fn under_another_key(
     }
     let is_it = |key: &Vec<u8>| checksum::of_key(key) == wanted;
     let key = keys.into_iter().find(is_it).or_else(|| {
+        if !judge.budget.take(KEYS_NS) {
+            return None;
+        }
         let (from, to) = around(judge, block, all, at);
         judge.sources.keys_between(&from, &to, KEYS_ASKED).into_iter().find(is_it)
     })?;
@@ -127,7 +130,9 @@ fn elsewhere(
     let replica = judge.options.replica.clone()?;
     let (from, to) = around(judge, block, all, at);
     let mut keys = vec![of.entry.key.clone()];
-    keys.extend(judge.sources.keys_between(&from, &to, KEYS_ASKED));
+    if judge.budget.take(KEYS_NS) {
+        keys.extend(judge.sources.keys_between(&from, &to, KEYS_ASKED));
+    }
     for key in keys {
         let found = replica.fetch(&key, seq).ok().flatten();
         let found = found.filter(|entry| entry.key == key && entry.seq == seq);

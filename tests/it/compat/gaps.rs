@@ -1,0 +1,80 @@
+//! A store that kept a gap: `tests/fixtures/gap/`, of the first version that had any.
+//!
+//! `BLESS_FIXTURE=1 cargo test fixture_of_a_gap` writes it anew; do that only before its format was
+//! shipped.
+
+use metahive::{MetaHiveOptions, RepairOptions};
+
+use super::*;
+
+const KEYS: u32 = 40;
+
+fn key(n: u32) -> String {
+    format!("key {n:03}")
+}
+
+/// Two generations of the same keys; the data of the newer table is destroyed and compacted.
+fn write_gap() -> MemFs {
+    let fs = MemFs::new();
+    let db = builder(&fs).open().unwrap();
+    let repair = RepairOptions { log: false, ..RepairOptions::default() };
+    let hive = MetaHiveOptions::new().repair_options(repair);
+    let options = PartitionOptions::new().compression(Compression::None).level0_tables(100);
+    let p = db.partition_with("p", options.metahive(hive)).unwrap();
+    for n in 0..KEYS {
+        p.put(key(n), format!("old {n}")).unwrap();
+    }
+    p.compact(..).unwrap();
+    for n in 10..KEYS - 10 {
+        p.put(key(n), format!("new {n}")).unwrap();
+    }
+    db.flush().unwrap();
+    let walk = p.walk().unwrap();
+    let newer = walk.tables().find(|table| table.level() == 0).unwrap();
+    let path = newer.path();
+    let data_bytes = newer.properties().unwrap().data_bytes;
+    drop((newer, walk));
+    for at in 0..data_bytes {
+        fs.corrupt(&path, at, 0x55).unwrap();
+    }
+    p.compact(..).unwrap();
+    assert_eq!(p.gaps().len(), 1);
+    p.put(key(20), "written into the gap").unwrap();
+    drop(p);
+    db.close().unwrap();
+    fs
+}
+
+#[test]
+fn a_fixture_of_a_gap_opens_and_keeps_it() {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gap");
+    if std::env::var_os("BLESS_FIXTURE").is_some() {
+        let _ = std::fs::remove_dir_all(&from);
+        std::fs::create_dir_all(&from).unwrap();
+        let fs = write_gap();
+        for path in fs.paths() {
+            let bytes = fs.read_raw(&path).unwrap();
+            std::fs::write(from.join(path.file_name().unwrap()), bytes).unwrap();
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(&from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    let db = Db::open(dir.path()).unwrap();
+    let p = db.partition("p").unwrap();
+    assert_eq!(p.gaps().len(), 1);
+    for n in 0..KEYS {
+        let found = p.get(key(n));
+        match n {
+            20 => assert_eq!(found.unwrap().as_deref(), Some(&b"written into the gap"[..])),
+            10..30 => assert!(found.unwrap_err().is_corruption(), "{n}"),
+            _ => assert_eq!(found.unwrap().as_deref(), Some(format!("old {n}").as_bytes())),
+        }
+    }
+    p.compact(..).unwrap();
+    assert!(p.get(key(11)).is_err() && p.iter().any(|pair| pair.is_err()));
+    p.accept_loss(..).unwrap();
+    assert_eq!(p.iter().map(Result::unwrap).count() as u32, KEYS - 20 + 1);
+}
