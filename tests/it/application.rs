@@ -2,9 +2,13 @@
 //! readable, batches filled in place, conversions.
 
 use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
 
+use siltstone::fs::{Fs, MemFs};
 use siltstone::{
-    Db, Durability, Error, ErrorKind, Partition, PartitionOptions, Readable, Result, Slice,
+    BackgroundMode, Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions,
+    Readable, Result, Slice,
 };
 
 fn open() -> (tempfile::TempDir, Db, Partition) {
@@ -188,4 +192,45 @@ fn a_value_becomes_bytes_without_a_copy() {
     let at = value.as_ptr();
     let bytes = bytes::Bytes::from(value);
     assert_eq!((bytes.as_ptr(), bytes.len()), (at, 5000));
+}
+
+/// The sums are kept where files come and go; here they are held against the folder.
+#[test]
+fn bytes_on_disk_are_those_of_all_files() {
+    let fs = Arc::new(MemFs::new());
+    let options = Options::new().wal_segment_bytes(64 << 10).write_buffer_bytes(256 << 10);
+    let open = Db::builder("/db").options(options.clone()).fs(fs.clone());
+    let db = open.background(BackgroundMode::Stepped).open().unwrap();
+    let p = db.partition("p").unwrap();
+    for round in 0..40_u32 {
+        for n in 0..50_u32 {
+            p.put((n * 7 + round).to_be_bytes(), vec![7; 1000]).unwrap();
+        }
+        if round % 5 == 4 {
+            db.wait_idle().unwrap();
+        }
+        check_disk_bytes(&db, &fs);
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    p.put("last", "in the log").unwrap();
+    check_disk_bytes(&db, &fs);
+    let stats = db.stats();
+    assert!(stats.wal_disk_bytes > 0 && stats.manifest_disk_bytes > 0 && stats.table_bytes > 0);
+    drop((p, db));
+    let reader = Db::builder("/db").options(options).fs(fs.clone()).read_only(true).open().unwrap();
+    check_disk_bytes(&reader, &fs);
+    assert!(reader.stats().wal_disk_bytes > 0);
+}
+
+#[track_caller]
+fn check_disk_bytes(db: &Db, fs: &MemFs) {
+    let files = fs.list(Path::new("/db"), "").unwrap();
+    let sum = |ending: &str| -> u64 {
+        files.iter().filter(|file| file.name.ends_with(ending)).map(|file| file.len).sum()
+    };
+    let stats = db.stats();
+    assert_eq!(stats.wal_disk_bytes, sum(".wal"));
+    assert_eq!(stats.manifest_disk_bytes, sum(".manifest"));
+    assert_eq!(stats.disk_bytes, sum(""));
 }

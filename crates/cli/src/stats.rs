@@ -80,7 +80,14 @@ fn text(stats: &Stats, health: &Health) -> String {
     };
     line(
         "on disk",
-        format!("{} in tables, {} log segments", bytes(stats.table_bytes), stats.wal_segment_count),
+        format!(
+            "{}: {} in tables, {} in {} log segments, {} in the manifest",
+            bytes(stats.disk_bytes),
+            bytes(stats.table_bytes),
+            bytes(stats.wal_disk_bytes),
+            stats.wal_segment_count,
+            bytes(stats.manifest_disk_bytes)
+        ),
     );
     line(
         "memory",
@@ -173,6 +180,9 @@ fn json(stats: &Stats, health: &Health) -> Value {
     json!({
         "partitions": stats.partitions.iter().map(partition_json).collect::<Vec<_>>(),
         "table_bytes": stats.table_bytes,
+        "wal_disk_bytes": stats.wal_disk_bytes,
+        "manifest_disk_bytes": stats.manifest_disk_bytes,
+        "disk_bytes": stats.disk_bytes,
         "wal_segment_count": stats.wal_segment_count,
         "memtable_bytes": stats.memtable_bytes,
         "open_table_bytes": stats.open_table_bytes,

@@ -118,6 +118,13 @@ pub struct Stats {
     pub wal_segment_count: u64,
     /// Bytes of all live tables.
     pub table_bytes: u64,
+    /// Bytes of all log segments, with the space that is reserved for writes to come.
+    pub wal_disk_bytes: u64,
+    /// Bytes of the manifest.
+    pub manifest_disk_bytes: u64,
+    /// Bytes of the database on the disk: live tables, obsolete ones that readers hold, log and
+    /// manifest. What value stores keep is not in it.
+    pub disk_bytes: u64,
     /// Bytes in the block cache.
     pub cache_bytes: u64,
     /// Block cache lookups that found their block.

@@ -44,6 +44,8 @@ pub(super) struct Catalog {
     /// Number of the last durable edit: stored under `versions` with release, loaded anywhere with
     /// acquire, so that who reads a number finds what its edit says on the device.
     edit_number: AtomicU64,
+    /// Length of the manifest in bytes: stored under `versions`, relaxed, as a figure.
+    manifest_bytes: AtomicU64,
     /// Set under `versions` before the lock file is let go.
     is_shut: AtomicBool,
 }
@@ -53,11 +55,13 @@ impl Catalog {
     /// knows their hooks.
     pub(super) fn new(versions: VersionSet) -> Catalog {
         let edit_number = AtomicU64::new(versions.current().edit_number);
+        let manifest_bytes = AtomicU64::new(versions.manifest_bytes());
         Catalog {
             versions: Mutex::new(versions),
             structure: Mutex::new(()),
             partitions: RwLock::default(),
             edit_number,
+            manifest_bytes,
             is_shut: AtomicBool::new(false),
         }
     }
@@ -71,7 +75,7 @@ impl Catalog {
         if self.is_shut.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is closed"));
         }
-        Ok(Editing { versions, edit_number: &self.edit_number })
+        Ok(Editing { versions, catalog: self })
     }
 
     /// Takes the turn to create, change or drop a partition.
@@ -110,6 +114,11 @@ impl Catalog {
     /// The number of the last durable edit.
     pub(super) fn durable_edit(&self) -> u64 {
         self.edit_number.load(Ordering::Acquire)
+    }
+
+    /// Length of the manifest, in bytes.
+    pub(super) fn manifest_bytes(&self) -> u64 {
+        self.manifest_bytes.load(Ordering::Relaxed)
     }
 
     /// All partitions that exist, by id.
@@ -154,7 +163,7 @@ impl Catalog {
 /// versions is read through it.
 pub(super) struct Editing<'a> {
     versions: MutexGuard<'a, VersionSet>,
-    edit_number: &'a AtomicU64,
+    catalog: &'a Catalog,
 }
 
 impl Editing<'_> {
@@ -173,9 +182,11 @@ impl Editing<'_> {
     /// # Cost
     /// One append and one sync; now and then a new generation.
     pub(super) fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
-        let version = self.versions.install(changes)?;
-        self.edit_number.store(version.edit_number, Ordering::Release);
-        Ok(version)
+        let installed = self.versions.install(changes).map(|version| version.edit_number);
+        let manifest_bytes = self.versions.manifest_bytes();
+        self.catalog.manifest_bytes.store(manifest_bytes, Ordering::Relaxed);
+        self.catalog.edit_number.store(installed?, Ordering::Release);
+        Ok(self.versions.current())
     }
 }
 

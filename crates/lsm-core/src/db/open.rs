@@ -2,6 +2,7 @@
 //!
 //! Finding what lies in the folder, and making a new epoch of it, is `recovery.rs`.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,20 +19,21 @@ use super::inject::{InMemory, Injections};
 use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::read_only::lock_for_reading;
-use super::recovery::{Begun, Opening};
+use super::recovery::{Begun, HooksOf, Opening};
 use super::stall::Stall;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard, OpenFiles, OsFs, names};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
-use crate::memtable::SlabPool;
+use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
-use crate::version::TableContext;
+use crate::types::PartitionId;
+use crate::version::{DbVersion, TableContext};
 
 /// Options for opening a database, and the world that it lives in.
 #[must_use = "a builder does nothing until it opens"]
@@ -179,7 +181,7 @@ impl Builder {
         let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
         let world = opening.world(&fs, &dir, &clock, is_read_only)?;
         let hooks = opening.hooks(&world, hook_provider.as_deref())?;
-        let Begun { versions, last_seq, mut memtables } = if is_read_only {
+        let Begun { versions, last_seq, memtables, segments } = if is_read_only {
             opening.replay_into_memory(&world, &options, &hooks)?
         } else {
             opening.begin_epoch(&world, &options, &hooks)?
@@ -189,18 +191,14 @@ impl Builder {
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
         let catalog = Catalog::new(versions);
-        for partition in version.partitions.values() {
-            let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
-            let version = partition.clone();
-            catalog.add(Arc::new(match memtables.remove(&partition.id) {
-                Some(active) => PartitionState::with_active(version, hooks, active),
-                None => PartitionState::new(version, hooks, &slabs),
-            }));
-        }
+        add_partitions(&catalog, &version, &hooks, memtables, &slabs);
         let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
         let settings = LogSettings::new(&fs, &dir, &version, &numbers, &options);
         let log = Log::new(settings, last_seq);
+        for (number, bytes) in segments {
+            log.note_segment(number, bytes);
+        }
         start(Arc::new(DbInner {
             tables: Arc::new(TableContext {
                 fs: fs.clone(),
@@ -262,6 +260,25 @@ impl DbFolder {
             return Err(Error::new(ErrorKind::Locked, message));
         };
         Ok(DbFolder { fs, dir, lock })
+    }
+}
+
+/// Adds the partitions of `version` with their hooks, and with what the log held of them and no
+/// table does.
+fn add_partitions(
+    catalog: &Catalog,
+    version: &DbVersion,
+    hooks: &HooksOf,
+    mut memtables: BTreeMap<PartitionId, Arc<Memtable>>,
+    slabs: &Arc<SlabPool>,
+) {
+    for partition in version.partitions.values() {
+        let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
+        let version = partition.clone();
+        catalog.add(Arc::new(match memtables.remove(&partition.id) {
+            Some(active) => PartitionState::with_active(version, hooks, active),
+            None => PartitionState::new(version, hooks, slabs),
+        }));
     }
 }
 

@@ -59,6 +59,9 @@ impl Opening {
                         write_buffer_bytes)";
             Err(Error::limit(what, full.bytes(), bytes_max))
         })?;
+        let sources = self.log_sources(&files)?;
+        let lengths = sources.iter().map(|source| Ok((source.number, source.file.len()?)));
+        let segments = lengths.collect::<Result<Vec<_>>>()?;
         let generation = recovered.generation;
         let manifest =
             Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
@@ -72,6 +75,6 @@ impl Opening {
             manifest,
         );
         let memtables = replay.take();
-        Ok(Begun { versions, last_seq, memtables })
+        Ok(Begun { versions, last_seq, memtables, segments })
     }
 }

@@ -1,5 +1,5 @@
-//! Recovery: manifest, replay, a new epoch, and only then the first write. An open for reading
-//! alone ends with the replay, see `read_only.rs`. docs/RECOVERY.md goes through the crash cases.
+//! Recovery: manifest, replay, a new epoch, and only then the first write. docs/RECOVERY.md goes
+//! through the crash cases. An open for reading alone ends with the replay: see `read_only.rs`.
 //!
 //! Invariants:
 //! 1. Nothing that recovery read is deleted before the recovered state is durable elsewhere: what
@@ -11,7 +11,6 @@
 //!    ones, which are never touched.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,6 +59,8 @@ pub(super) struct Begun {
     pub(super) last_seq: SeqNo,
     /// The operations that the log held and no table does: empty where a new epoch was begun.
     pub(super) memtables: BTreeMap<PartitionId, Arc<Memtable>>,
+    /// The segments that stay, with their bytes.
+    pub(super) segments: Vec<(FileNo, u64)>,
 }
 
 /// The content of the folder before this epoch.
@@ -101,7 +102,7 @@ impl Opening {
                 return Err(Error::corruption(dir, None, what));
             }
             (None, None) => {
-                let nothing = io::Error::from(io::ErrorKind::NotFound);
+                let nothing = std::io::Error::from(std::io::ErrorKind::NotFound);
                 return Err(Error::io("find a database in", dir, nothing));
             }
             (None, Some(random)) => {
@@ -229,7 +230,7 @@ impl Opening {
             store.map_or(Ok(()), |store| store.apply(number, bytes))?;
         }
         self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
-        Ok(Begun { versions, last_seq, memtables: BTreeMap::new() })
+        Ok(Begun { versions, last_seq, memtables: BTreeMap::new(), segments: Vec::new() })
     }
 
     /// The change that makes the partition which every new database has.
@@ -265,7 +266,7 @@ impl Opening {
     }
 
     /// The live segments, opened.
-    fn log_sources(&self, files: &LogFiles<'_>) -> Result<Vec<SegmentSource>> {
+    pub(super) fn log_sources(&self, files: &LogFiles<'_>) -> Result<Vec<SegmentSource>> {
         let mut sources = Vec::new();
         for (number, epoch) in &self.version.log_segments {
             let name = FileName::new(FileKind::Wal, *number, *epoch);

@@ -56,6 +56,9 @@ impl DbInner {
             trivial_move_count: counters.trivial_moves.get(),
             stalled: Duration::from_nanos(counters.stall_nanos.get()),
             wal_segment_count: self.catalog.current().log_segments.len() as u64,
+            wal_disk_bytes: self.log.disk_bytes(),
+            manifest_disk_bytes: self.catalog.manifest_bytes(),
+            disk_bytes: 0,
             table_bytes: tables().map(|view| view.version.bytes()).sum(),
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,
@@ -76,6 +79,10 @@ impl DbInner {
                 .or_else(|| self.compaction_damage())
                 .map(|error| error.to_string()),
         };
+        stats.disk_bytes = stats.table_bytes
+            + self.obsolete.pinned_bytes()
+            + stats.wal_disk_bytes
+            + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =
             stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
         stats.memory_used_bytes = stats.memtable_bytes

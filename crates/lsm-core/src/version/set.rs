@@ -81,6 +81,11 @@ impl VersionSet {
         (self.manifest.name(), bytes)
     }
 
+    /// Length of the present generation, in bytes.
+    pub fn manifest_bytes(&self) -> u64 {
+        self.manifest.bytes()
+    }
+
     /// The number that the next edit gets.
     pub fn next_number(&self) -> u64 {
         self.last_number + 1

@@ -9,6 +9,7 @@
 //! segments.rs  beginning segments, keeping one in reserve, letting them go
 //! sync.rs      making the log durable, and the latch after that failed
 //! notices.rs   who wants to hear of durability without waiting
+//! files.rs     what they take on the disk
 //! tending.rs   what the log thread does: syncs that nobody asked for, marks, the reserve
 //! ```
 //!
@@ -26,6 +27,7 @@
 //!
 //! Lock order: `writer`, then whatever the host locks to install an edit, then `sync`.
 
+mod files;
 mod notices;
 mod segments;
 mod sync;
@@ -50,6 +52,7 @@ use crate::version::{Change, DbVersion};
 pub(super) use notices::Notice;
 pub(super) use writer::LogWriter;
 
+use files::SegmentFiles;
 use segments::SEGMENT_BYTES_MIN;
 use sync::SyncState;
 use tending::LogWatch;
@@ -138,6 +141,8 @@ pub(super) struct Log {
     told: AtomicBool,
     /// A leaf, of the log thread alone.
     watch: Mutex<LogWatch>,
+    /// A leaf inside: what the segments take on the disk.
+    files: SegmentFiles,
 }
 
 impl Log {
@@ -150,7 +155,18 @@ impl Log {
             synced: Condvar::new(),
             told: AtomicBool::new(false),
             watch: Mutex::default(),
+            files: SegmentFiles::default(),
         }
+    }
+
+    /// The bytes that all segments take on the disk, what is reserved for appends included.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.files.bytes()
+    }
+
+    /// Notes a segment that is there already and that nothing is appended to.
+    pub(super) fn note_segment(&self, number: FileNo, bytes: u64) {
+        self.files.note_made(number, bytes);
     }
 
     /// Waits for the writer's lock. While the result lives no frame is appended and no segment

@@ -23,7 +23,9 @@ impl Log {
 
     /// Deletes the file of a segment that the manifest does not list.
     pub(in crate::db) fn delete_segment(&self, number: FileNo) -> Result<()> {
-        self.settings.fs.delete(&self.segment_path(number))
+        self.settings.fs.delete(&self.segment_path(number))?;
+        self.files.note_deleted(number);
+        Ok(())
     }
 
     /// Makes a segment of `wanted` bytes whose header is not written yet, or as close to that as the
@@ -64,6 +66,7 @@ impl Log {
         }
         reserved.file().sync()?;
         self.settings.fs.sync_dir(&self.settings.dir)?;
+        self.files.note_made(number, bytes);
         Ok(Ok(reserved))
     }
 
@@ -243,7 +246,9 @@ impl LogWriter<'_> {
 
     /// Gives back the space behind the last frame of the present segment.
     pub(super) fn give_back(&self) -> Result<()> {
-        self.state.segment.as_ref().map_or(Ok(()), SegmentWriter::give_back)
+        self.state.segment.as_ref().map_or(Ok(()), SegmentWriter::give_back)?;
+        self.log.files.note_given_back();
+        Ok(())
     }
 
     /// Returns `true` if a segment was begun since the last call.
@@ -293,6 +298,7 @@ impl LogWriter<'_> {
             return Err(self.log.fail(self.host, error));
         }
         self.log.note_begun(&segment);
+        self.log.files.note_begun(number, segment.offset());
         if let Some(old) = self.state.segment.replace(segment) {
             self.state.closed.push_back(BegunSegment::of(&old));
         }
@@ -364,6 +370,7 @@ impl LogWriter<'_> {
     pub(in crate::db) fn restart(&mut self, segment: SegmentWriter) {
         assert!(self.state.buffer.is_empty() && segment.is_empty());
         self.log.note_restarted(&segment, self.state.logged_seq);
+        self.log.files.note_begun(segment.header().number, segment.offset());
         self.state.segment = Some(segment);
         self.state.reserve = None;
         self.state.closed.clear();

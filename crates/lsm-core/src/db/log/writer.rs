@@ -205,6 +205,7 @@ impl LogWriter<'_> {
         let segment = state.segment.as_mut().expect("a frame was encoded for it");
         let appended = segment.append(&state.buffer);
         let lsn = segment.lsn();
+        self.log.files.note_appended(segment.offset());
         let len = state.buffer.len();
         if let Err(error) = appended {
             state.clear_buffer();

@@ -1,0 +1,97 @@
+//! [`SegmentFiles`]: how much space the segments of the log take, without asking the file system.
+//!
+//! The log tells it what it makes, begins, gives back and deletes; `Db::stats` asks.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::types::FileNo;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct SegmentFiles {
+    /// A leaf.
+    files: Mutex<Files>,
+    /// The end of what was appended to the present segment. Relaxed: a figure, and nothing is
+    /// decided by it.
+    appended: AtomicU64,
+}
+
+#[derive(Default)]
+struct Files {
+    /// The bytes that each file has on the disk, what is reserved for appends included.
+    bytes: BTreeMap<FileNo, u64>,
+    sum: u64,
+    present: Option<FileNo>,
+}
+
+impl Files {
+    fn set(&mut self, number: FileNo, bytes: u64) {
+        let before = self.bytes.insert(number, bytes).unwrap_or_default();
+        self.sum = self.sum + bytes - before;
+    }
+
+    fn present_bytes(&self) -> u64 {
+        self.present.and_then(|number| self.bytes.get(&number).copied()).unwrap_or_default()
+    }
+}
+
+impl SegmentFiles {
+    /// Notes a file of `bytes` bytes.
+    pub(super) fn note_made(&self, number: FileNo, bytes: u64) {
+        self.files.lock().set(number, bytes);
+    }
+
+    /// Notes that appends go to this file from now on, and end at `end`.
+    pub(super) fn note_begun(&self, number: FileNo, end: u64) {
+        let mut files = self.files.lock();
+        self.settle(&mut files);
+        files.present = Some(number);
+        self.appended.store(end, Ordering::Relaxed);
+    }
+
+    /// The segment before the present one keeps what it has grown to.
+    fn settle(&self, files: &mut Files) {
+        if let Some(number) = files.present {
+            let bytes = files.present_bytes().max(self.appended.load(Ordering::Relaxed));
+            files.set(number, bytes);
+        }
+    }
+
+    /// Notes how far the present segment is appended, in bytes.
+    #[inline]
+    pub(super) fn note_appended(&self, end: u64) {
+        self.appended.store(end, Ordering::Relaxed);
+    }
+
+    /// Notes that the present segment reserves nothing behind its end.
+    pub(super) fn note_given_back(&self) {
+        let mut files = self.files.lock();
+        if let Some(number) = files.present {
+            files.set(number, self.appended.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Notes that a file is gone.
+    pub(super) fn note_deleted(&self, number: FileNo) {
+        let mut files = self.files.lock();
+        if files.present == Some(number) {
+            files.present = None;
+        }
+        let bytes = files.bytes.remove(&number).unwrap_or_default();
+        files.sum -= bytes;
+    }
+
+    /// The bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        let files = self.files.lock();
+        let present = files.present_bytes();
+        let grown = match files.present {
+            Some(_) => present.max(self.appended.load(Ordering::Relaxed)),
+            None => present,
+        };
+        files.sum - present + grown
+    }
+}
