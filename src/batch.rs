@@ -7,6 +7,7 @@ use lsm_core::error::Result;
 use lsm_core::options::Durability;
 use lsm_core::types::SeqNo;
 
+use crate::large::PendingBlob;
 use crate::partition::Partition;
 
 /// Operations on any partitions of one database that become visible, and durable, together or not
@@ -54,6 +55,15 @@ impl Batch {
     #[inline]
     pub fn delete(self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
         Batch(self.0.delete(&partition.0, key))
+    }
+
+    /// Sets the key of a value that was streamed in: [`BlobWriter::finish`] made it. It becomes
+    /// visible with the other operations, or not at all.
+    ///
+    /// [`BlobWriter::finish`]: crate::large_values::BlobWriter::finish
+    pub fn put_blob(mut self, blob: PendingBlob) -> Batch {
+        blob.0.add_to(&mut self.0);
+        self
     }
 
     /// Requires that nobody else writes to `key` in `partition` behind the sequence number `at_most`

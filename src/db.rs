@@ -100,7 +100,7 @@ impl Db {
     /// An edit of the manifest if something changed. Turning MetaHive on reads all keys of the
     /// partition while writers wait.
     pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
-        let (stored, hooks) = options.into_parts();
+        let (stored, hooks) = options.into_parts()?;
         self.0.partition_with(name, stored, hooks).map(Partition)
     }
 

@@ -163,6 +163,7 @@ mod builder;
 mod db;
 #[cfg(feature = "internals")]
 mod internals;
+mod large;
 mod options;
 mod partition;
 mod provided;
@@ -170,6 +171,7 @@ mod readable;
 mod snapshot;
 mod transaction;
 
+pub use ::largeval::LargeValueOptions;
 pub use ::metahive::{MetaHive, MetaHiveOptions};
 pub use batch::{Batch, PartitionBatch};
 pub use builder::Builder;
@@ -231,6 +233,16 @@ pub mod hooks {
         WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId};
+}
+
+/// Large values: kept in chunk files, streamed, verified, and reclaimed exactly. A partition has them
+/// by [`PartitionOptions::large_values`]; `docs/large-values.md` says how they work.
+pub mod large_values {
+    pub use largeval::{
+        BlobReader, BlobStat, ChunkInfo, LargeStats, LargeValueOptions, Parallelism, Space,
+    };
+
+    pub use crate::large::{BlobWriter, PendingBlob};
 }
 
 /// Limits of keys, values, names and counts, as constants.

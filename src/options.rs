@@ -8,6 +8,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use largeval::{LargeValueOptions, LargeValues};
+use lsm_core::error::Result;
 use lsm_core::hooks::{CompactionFilterFactory, Hooks, ValueStoreFactory};
 use lsm_core::options::{Compression, PartitionOptions as StoredOptions};
 use metahive::{MetaHive, MetaHiveOptions};
@@ -46,6 +48,8 @@ pub struct PartitionOptions {
     hooks: Option<Hooks>,
     /// Comes behind the filters of `hooks`.
     metahive: Option<MetaHiveOptions>,
+    /// Takes the place of the store of `hooks`.
+    large_values: Option<LargeValueOptions>,
 }
 
 impl PartitionOptions {
@@ -145,6 +149,17 @@ impl PartitionOptions {
         self
     }
 
+    /// Keeps values from a threshold on in chunk files, which are written once, instead of in tables:
+    /// see [`large_values`](crate::large_values). Default: no value is kept apart.
+    ///
+    /// A partition that has data takes the options over at once for new values; those that are there
+    /// move when their tables are compacted. [`LargeValueOptions::off`] turns it off the same way.
+    /// Filters that the partition has stay, unless others are named.
+    pub fn large_values(mut self, options: LargeValueOptions) -> PartitionOptions {
+        self.large_values = Some(options);
+        self
+    }
+
     /// Adds a compaction filter behind those that were named before. Unless it comes with this
     /// crate, later opens find it through [`Builder::hooks`](crate::Builder::hooks).
     pub fn filter(mut self, filter: Arc<dyn CompactionFilterFactory>) -> PartitionOptions {
@@ -153,7 +168,7 @@ impl PartitionOptions {
     }
 
     /// Sets the store for values that are kept outside of tables. Later opens find it through
-    /// [`Builder::hooks`](crate::Builder::hooks). Fixed once the partition has data.
+    /// [`Builder::hooks`](crate::Builder::hooks). A partition that has one keeps it.
     pub fn value_store(mut self, store: Arc<dyn ValueStoreFactory>) -> PartitionOptions {
         self.hooks.get_or_insert_default().store = Some(store);
         self
@@ -216,15 +231,20 @@ impl PartitionOptions {
     }
 
     /// Returns the options that the engine stores, and the hooks if any were named.
-    pub(crate) fn into_parts(self) -> (StoredOptions, Option<Hooks>) {
-        let PartitionOptions { stored, hooks, metahive } = self;
-        match metahive {
-            None => (stored, hooks),
-            Some(options) => {
-                let hooks = hooks.unwrap_or_default().filter(Arc::new(MetaHive::new(options)));
-                (stored, Some(hooks))
-            }
+    ///
+    /// # Errors
+    /// A limit, for options of large values out of their range.
+    pub(crate) fn into_parts(self) -> Result<(StoredOptions, Option<Hooks>)> {
+        let PartitionOptions { stored, mut hooks, metahive, large_values } = self;
+        if let Some(options) = metahive {
+            hooks = Some(hooks.unwrap_or_default().filter(Arc::new(MetaHive::new(options))));
         }
+        if let Some(options) = large_values {
+            let store = Arc::new(LargeValues::new(options)?);
+            let kept = Hooks { keeps_filters: true, ..Hooks::default() };
+            hooks = Some(hooks.unwrap_or(kept).value_store(store));
+        }
+        Ok((stored, hooks))
     }
 }
 
@@ -242,6 +262,7 @@ impl fmt::Debug for PartitionOptions {
             .field("filters", &hooks.map(filter_names))
             .field("value_store", &hooks.and_then(store_name))
             .field("metahive", &self.metahive)
+            .field("large_values", &self.large_values)
             .finish()
     }
 }
@@ -261,17 +282,17 @@ mod tests {
     #[test]
     fn each_partition_gets_a_metahive_of_its_own() {
         let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
-        let one = options.clone().into_parts().1.expect("hooks are named");
-        let two = options.into_parts().1.expect("hooks are named");
+        let one = options.clone().into_parts().unwrap().1.expect("hooks are named");
+        let two = options.into_parts().unwrap().1.expect("hooks are named");
         assert_eq!((one.filters.len(), two.filters.len()), (1, 1));
         assert!(!Arc::ptr_eq(&one.filters[0], &two.filters[0]));
     }
 
     #[test]
     fn hooks_are_left_alone_unless_one_is_named() {
-        assert!(PartitionOptions::new().logged(false).into_parts().1.is_none());
+        assert!(PartitionOptions::new().logged(false).into_parts().unwrap().1.is_none());
         let off = PartitionOptions::new().metahive(MetaHiveOptions::default()).hooks(Hooks::new());
-        assert!(off.into_parts().1.is_some_and(|hooks| hooks.filters.is_empty()));
+        assert!(off.into_parts().unwrap().1.is_some_and(|hooks| hooks.filters.is_empty()));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use largeval::LargeValues;
 use lsm_core::filters::PrefixDropFilter;
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
 use metahive::{MetaHive, MetaHiveOptions};
@@ -55,6 +56,11 @@ impl HookProvider for ProvidedHooks {
     }
 
     fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
-        self.application.as_ref()?.value_store(name, params)
+        let own = self.application.as_ref();
+        let own = own.and_then(|application| application.value_store(name, params));
+        own.or_else(|| match name {
+            LargeValues::NAME => Some(Arc::new(LargeValues::from_params(params)?)),
+            _ => None,
+        })
     }
 }

@@ -20,6 +20,7 @@ mod health;
 mod hooks;
 mod hostile;
 mod kill;
+mod large;
 mod mapped;
 mod memory;
 mod metahive;

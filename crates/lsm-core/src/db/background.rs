@@ -71,7 +71,8 @@ pub(super) trait Worker: Send + Sync {
     /// Returns `true` if something obsolete waits for its last holder.
     fn holds_obsolete(&self) -> bool;
 
-    /// Returns `true` if tables may become due because snapshots are released, which tells nobody.
+    /// Returns `true` if tables may become due because snapshots are released, or because large
+    /// values rest, which tells nobody.
     fn waits_for_release(&self) -> bool;
 
     /// Returns `true` if there is something to flush or to compact.
@@ -412,7 +413,7 @@ impl Worker for DbInner {
     }
 
     fn waits_for_release(&self) -> bool {
-        self.jobs.keeps_for_snapshots()
+        self.jobs.keeps_for_snapshots() || self.holds_values()
     }
 
     fn has_work(&self) -> bool {

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::job::{Installation, JobTables, gaps_added};
-use super::jobs::{Claimed, FlushTurn, JobsHost, RangeGoal, RangeStep};
+use super::jobs::{Claimed, FlushTurn, JobsHost, RangeGoal};
 use crate::compaction::{Compaction, Merge, Method};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
@@ -59,8 +59,15 @@ fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta])
 impl DbInner {
     /// Picks, for any partition, and runs one compaction; `false` if none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
-        let Some(claimed) = self.jobs.pick(self)? else { return Ok(false) };
-        match self.run_claimed(&claimed) {
+        match self.jobs.pick(self)? {
+            Some(claimed) => self.run_in_background(&claimed),
+            None => self.tend_values(),
+        }
+    }
+
+    /// Runs a claimed compaction that nobody waits for.
+    pub(super) fn run_in_background(&self, claimed: &Claimed) -> Result<bool> {
+        match self.run_claimed(claimed) {
             Ok(()) => {
                 self.background.wake_all();
                 Ok(true)
@@ -75,7 +82,7 @@ impl DbInner {
 
     /// Runs a claimed compaction and installs its result; gives the claim back unless an input is
     /// damaged. If the partition was dropped meanwhile, that is the error.
-    fn run_claimed(&self, claimed: &Claimed) -> Result<()> {
+    pub(super) fn run_claimed(&self, claimed: &Claimed) -> Result<()> {
         let partition = &claimed.partition;
         let result = self.run_compaction(claimed).map_err(|error| {
             partition.check_live().err().unwrap_or(error.in_partition(&partition.name))
@@ -165,38 +172,24 @@ impl DbInner {
         if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
             return Ok(());
         }
-        // A filter is to see every table that there is now, and what a filter added that is gone is
-        // to go.
+        // A filter, and a store that may have another place for values, is to see every table that
+        // there is now; and what a filter added that is gone is to go.
         let view = partition.view();
         let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
-        let rewrites_all = has_hidden || !partition.hooks().filters.is_empty();
+        let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
+        let rewrites_all = has_hidden || has_hooks;
         drop(view);
         let goal = RangeGoal {
             range,
             through: self.visible_seq(),
             rewrite_before: rewrites_all.then(|| self.numbers.allocate()),
         };
-        loop {
-            self.check_open()?;
-            partition.check_live()?;
-            match self.jobs.pick_range(self, partition, goal)? {
-                RangeStep::Done => return Ok(()),
-                RangeStep::Run(claimed) => {
-                    self.run_claimed(&claimed)?;
-                    self.background.wake_all();
-                }
-                RangeStep::Wait => self.background.wait_for_news(),
-                RangeStep::Stuck(Some(damage)) => return Err(damage),
-                RangeStep::Stuck(None) => {
-                    return Err(Error::new(ErrorKind::Io, "the range cannot be compacted"));
-                }
-            }
-        }
+        self.reach(partition, goal)
     }
 
     /// Returns `true` if there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
-        self.is_log_failed() || self.jobs.has_work(self)
+        self.is_log_failed() || self.jobs.has_work(self) || self.values.has_goal()
     }
 
     /// Waits until no compaction runs; no flush runs either while the result lives.

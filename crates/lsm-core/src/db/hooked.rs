@@ -82,10 +82,9 @@ fn invalid<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
-/// The name of the value store among `records`.
-fn store_of(records: &[HookRecord]) -> Option<String> {
-    let store = records.iter().find(|record| record.kind == HookKind::ValueStore);
-    store.map(|record| record.name.clone())
+/// Returns `true` for the record of a value store.
+fn is_store(record: &HookRecord) -> bool {
+    record.kind == HookKind::ValueStore
 }
 
 /// The rules that all records together enforce.
@@ -202,16 +201,34 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         hooks: &Hooks,
     ) -> Result<()> {
-        let records = records_of(hooks, Some(partition.key_form))?;
+        let mut records = records_of(hooks, Some(partition.key_form))?;
         let view = partition.pin();
         let stored = &view.version.hooks;
-        let before = store_of(stored);
-        if before.is_some() && before != store_of(&records) {
-            let name = &partition.name;
-            return invalid(format!("partition {name:?} has a value store, which stays"));
+        if hooks.keeps_filters {
+            let own = stored.iter().filter(|record| !is_store(record)).cloned();
+            records.splice(0..0, own);
+        }
+        if let Some(own) = stored.iter().find(|record| is_store(record)) {
+            match records.iter().find(|record| is_store(record)) {
+                None => records.push(own.clone()),
+                Some(named) if named.name == own.name => {}
+                Some(_) => {
+                    let name = &partition.name;
+                    return invalid(format!("partition {name:?} has a value store, which stays"));
+                }
+            }
         }
         let present = partition.store();
-        let attached = self.attached(partition.id, &partition.name, hooks, &records, present)?;
+        let mut attached =
+            self.attached(partition.id, &partition.name, hooks, &records, present)?;
+        attached.store = attached.store.or_else(|| present.cloned());
+        if hooks.keeps_filters {
+            attached.filters.clone_from(&partition.hooks().filters);
+        }
+        if attached.store.is_none() {
+            attached.missing =
+                records.iter().find(|record| is_store(record)).map(|store| store.name.clone());
+        }
         if **stored == *records {
             partition.set_hooks(attached);
             return Ok(());

@@ -50,6 +50,7 @@ mod stats;
 #[cfg(test)]
 mod testing;
 mod transaction;
+mod values;
 mod verify;
 mod write;
 
@@ -95,6 +96,7 @@ use jobs::Jobs;
 use log::Log;
 use obsolete::ObsoleteFiles;
 use stall::Stall;
+use values::ValueTending;
 
 /// Everything that the handles of one open database share.
 pub(crate) struct DbInner {
@@ -123,6 +125,7 @@ pub(crate) struct DbInner {
     commit: CommitPath,
     background: Background,
     jobs: Jobs,
+    values: ValueTending,
     stall: Stall,
     obsolete: ObsoleteFiles,
     events: Arc<Events>,

@@ -226,6 +226,7 @@ impl Builder {
             commit: CommitPath::new(last_seq),
             background: Background::new(mode, clock, events.clone()),
             jobs: super::jobs::Jobs::default(),
+            values: super::ValueTending::default(),
             obsolete,
             events,
             in_doubt: Mutex::default(),

@@ -146,6 +146,7 @@ impl DbInner {
         self.commit.note_released(active_bytes);
         self.update_pressure(&partition);
         self.jobs.forget(partition.id);
+        self.values.forget(partition.id);
         self.background.wake_all();
         Ok(())
     }

@@ -16,6 +16,7 @@
 //!    its appends.
 
 mod files;
+mod values;
 
 use std::fmt;
 

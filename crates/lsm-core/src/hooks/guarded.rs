@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use super::{
     Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry,
-    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, OwnedEntry, Patch,
-    PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit, TableJudge,
+    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, KeySpan, Origin, OwnedEntry,
+    Patch, PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit, TableJudge,
     ValueStore, ValueStoreFactory, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -326,6 +326,23 @@ impl ValueStore for GuardedStore {
 
     fn chunks(&self) -> Vec<ChunkId> {
         self.who.unwind("chunks", || self.store.chunks())
+    }
+
+    fn holds_values(&self) -> bool {
+        self.store.holds_values()
+    }
+
+    fn moving(&self) -> Option<KeySpan> {
+        self.who.unwind("moving", || self.store.moving())
+    }
+
+    fn verify(
+        &self,
+        key: &[u8],
+        handle: &[u8],
+        advance: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        self.who.call("verify", || self.store.verify(key, handle, advance))
     }
 
     fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {

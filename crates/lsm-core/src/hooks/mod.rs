@@ -39,7 +39,7 @@ pub use judge::{
     Piece, TableJudge, Vouched,
 };
 pub use store::{
-    AddedValue, Carry, JobValues, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
+    AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
 };
 pub use store_context::{ChunkId, StoreContext};
 
@@ -144,8 +144,10 @@ impl Origin {
 pub struct Hooks {
     /// Filters in the order in which they run.
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
-    /// The store of large values.
+    /// The store of large values. A partition that has one keeps it where none is named.
     pub store: Option<Arc<dyn ValueStoreFactory>>,
+    /// A partition that exists keeps the filters that it has, and `filters` is empty.
+    pub keeps_filters: bool,
 }
 
 impl Hooks {

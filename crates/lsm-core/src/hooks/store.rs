@@ -102,6 +102,33 @@ pub trait ValueStore: Any + Send + Sync {
         Vec::new()
     }
 
+    /// Returns `true` while there are values, or files of values: then the partition is looked after
+    /// so that the space of those that nobody reads comes back.
+    fn holds_values(&self) -> bool {
+        false
+    }
+
+    /// The keys whose tables should be rewritten now, for [`ValueStore::carry`] to move values on the
+    /// way; `None` if none. Asked again when that is done, or has failed.
+    fn moving(&self) -> Option<KeySpan> {
+        None
+    }
+
+    /// Reads a value from the device and compares it with its checksums and with its stored key.
+    /// `advance` is told of the bytes that were read, and its errors end it.
+    ///
+    /// # Errors
+    /// Corruption that names file and offset.
+    fn verify(
+        &self,
+        key: &[u8],
+        handle: &[u8],
+        advance: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let _ = (key, handle, advance);
+        Ok(())
+    }
+
     /// Makes a copy in the folder `dir` of every value that tables may point to, for a checkpoint:
     /// of all that were put or carried and not reclaimed. None of them is reclaimed during the call.
     /// Later changes here do not change the copy.
@@ -135,6 +162,15 @@ pub struct StoreEdit<'a> {
     /// The partition is dropped with all of its values; its section reaches
     /// [`ValueStore::apply`], but not the manifest.
     pub partition_dropped: bool,
+}
+
+/// Stored keys from the first to the last, both included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySpan {
+    /// The first.
+    pub smallest: Vec<u8>,
+    /// The last.
+    pub largest: Vec<u8>,
 }
 
 /// A value that an edit adds.

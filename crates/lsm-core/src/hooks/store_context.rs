@@ -22,6 +22,12 @@ pub struct ChunkId {
 }
 
 impl ChunkId {
+    /// The chunk file that `name` names, without its folder.
+    pub fn of_name(name: &str) -> Option<ChunkId> {
+        let name = FileName::parse(name).filter(|name| name.kind == FileKind::Chunk)?;
+        Some(ChunkId { number: name.number, epoch: name.epoch })
+    }
+
     /// The path of the file in the folder `dir`.
     pub fn path(self, dir: &Path) -> PathBuf {
         FileName::new(FileKind::Chunk, self.number, self.epoch).path(dir)

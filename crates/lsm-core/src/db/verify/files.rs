@@ -133,7 +133,11 @@ impl VerifyRun<'_> {
         let refused = match table.open_apart(&self.db.tables) {
             Ok(reader) => {
                 let found = self.read_table(&reader, table)?;
+                let is_sound = found.damage.is_empty();
                 self.take_table(found, partition, level, table);
+                if is_sound {
+                    self.check_values(partition, table, reader)?;
+                }
                 return Ok(true);
             }
             Err(refused) => refused,

@@ -1,0 +1,183 @@
+//! Reading and writing large values of a partition: what the public calls are made of.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use lsm_core::db::{Partition, Snapshot};
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::hooks::store_as_any;
+use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
+use lsm_core::read::{Located, ReadPoint};
+use lsm_core::types::Slice;
+
+use crate::blob_reader::BlobReader;
+use crate::blob_writer::BlobWriter;
+use crate::block::{Block, Parallelism, Source};
+use crate::format::Handle;
+use crate::store::LargeStore;
+
+/// The length of a value and when it was stored, known without touching it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlobStat {
+    /// Length in bytes.
+    pub len: u64,
+    /// The time since 1970 at which it was stored; `None` for a value in a table, which does not
+    /// note it.
+    pub stored: Option<Duration>,
+}
+
+/// The store of the large values of a partition, if it has one.
+pub fn store_of(partition: &Partition) -> Option<LargeStore> {
+    let store = partition.value_store()?;
+    store_as_any(&*store).downcast_ref::<LargeStore>().cloned()
+}
+
+/// As [`store_of`].
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] if there is none.
+pub fn existing_store_of(partition: &Partition) -> Result<LargeStore> {
+    store_of(partition).ok_or_else(|| {
+        let message = format!("partition {:?} has no large values", partition.name());
+        Error::new(ErrorKind::InvalidArgument, message)
+    })
+}
+
+/// Begins to write the value of `key`, of `len` bytes if that is known.
+///
+/// # Errors
+/// A limit of the key; a partition that has no large values.
+pub fn put_stream(partition: &Partition, key: &[u8], len: Option<u64>) -> Result<BlobWriter> {
+    BlobWriter::new(partition, &existing_store_of(partition)?, key, len)
+}
+
+/// A value where it lies.
+enum Found {
+    Small(Slice),
+    Large(Block, ReadPoint),
+}
+
+fn find(partition: &Partition, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Found>> {
+    let found = match partition.locate(snapshot, key)? {
+        None => return Ok(None),
+        Some((Located::Here(value), _)) => Found::Small(value),
+        Some((Located::Apart(handle), point)) => {
+            let block = existing_store_of(partition)?.0.block(&handle, Source::Cached);
+            Found::Large(block.map_err(|error| named(error, partition, key))?, point)
+        }
+    };
+    Ok(Some(found))
+}
+
+fn named(error: Error, partition: &Partition, key: &[u8]) -> Error {
+    error.at_key(key).in_partition(partition.name())
+}
+
+/// Opens the value of `key` for reading in pieces.
+///
+/// # Errors
+/// Those of a get; corruption of the checksums of the value.
+pub fn open_blob(
+    partition: &Partition,
+    snapshot: Option<&Snapshot>,
+    key: &[u8],
+) -> Result<Option<BlobReader>> {
+    Ok(match find(partition, snapshot, key)? {
+        None => None,
+        Some(Found::Small(value)) => Some(BlobReader::small(value)),
+        Some(Found::Large(block, point)) => {
+            let reader = BlobReader::large(block, point);
+            Some(reader.map_err(|error| named(error, partition, key))?)
+        }
+    })
+}
+
+/// Reads the value of `key` into the front of `buf`; returns its length.
+///
+/// # Errors
+/// [`ErrorKind::LimitExceeded`] if `buf` is shorter; those of a get.
+pub fn get_into(
+    partition: &Partition,
+    snapshot: Option<&Snapshot>,
+    key: &[u8],
+    buf: &mut [u8],
+    parallelism: Parallelism,
+) -> Result<Option<u64>> {
+    let room = buf.len() as u64;
+    let fits = |len: u64| match len <= room {
+        true => Ok(len),
+        false => Err(Error::limit("length of the value for the buffer", len, room)),
+    };
+    Ok(match find(partition, snapshot, key)? {
+        None => None,
+        Some(Found::Small(value)) => {
+            let len = fits(value.len() as u64)?;
+            buf[..len as usize].copy_from_slice(&value);
+            Some(len)
+        }
+        Some(Found::Large(block, _point)) => {
+            let len = fits(block.handle.len)?;
+            let read = block.read_whole(&mut buf[..len as usize], parallelism);
+            read.map_err(|error| named(error, partition, key))?;
+            Some(len)
+        }
+    })
+}
+
+/// Reads the bytes `range` of the value of `key`; fewer where the value ends before.
+///
+/// # Errors
+/// Those of a get; a limit for a range that is too long to be held in memory.
+pub fn get_range(
+    partition: &Partition,
+    snapshot: Option<&Snapshot>,
+    key: &[u8],
+    range: Range<u64>,
+) -> Result<Option<Slice>> {
+    let Some(found) = find(partition, snapshot, key)? else { return Ok(None) };
+    let len = match &found {
+        Found::Small(value) => value.len() as u64,
+        Found::Large(block, _) => block.handle.len,
+    };
+    let end = range.end.min(len);
+    let start = range.start.min(end);
+    if end - start > FORMAT_VALUE_BYTES_MAX {
+        return Err(Error::limit("length of a range", end - start, FORMAT_VALUE_BYTES_MAX));
+    }
+    let bytes = match found {
+        Found::Small(value) => Slice::copy_from(&value[start as usize..end as usize]),
+        Found::Large(block, _point) => {
+            let mut buf = vec![0; (end - start) as usize];
+            let read = block.sums().and_then(|sums| block.read_range(start, &mut buf, &sums));
+            read.map_err(|error| named(error, partition, key))?;
+            buf.into()
+        }
+    };
+    Ok(Some(bytes))
+}
+
+/// The length of the value of `key` and when it was stored. The value is not touched.
+///
+/// # Errors
+/// Those of a get.
+pub fn stat_blob(
+    partition: &Partition,
+    snapshot: Option<&Snapshot>,
+    key: &[u8],
+) -> Result<Option<BlobStat>> {
+    Ok(match partition.locate(snapshot, key)? {
+        None => None,
+        Some((Located::Here(value), _)) => Some(BlobStat { len: value.len() as u64, stored: None }),
+        Some((Located::Apart(handle), _)) => {
+            let handle = Handle::decode(&handle).map_err(|malformed| {
+                let message = format!("{}: {}", partition.name(), malformed.what);
+                named(Error::new(ErrorKind::Corruption, message), partition, key)
+            })?;
+            Some(BlobStat {
+                len: handle.len,
+                stored: Some(Duration::from_micros(handle.stored_us)),
+            })
+        }
+    })
+}

@@ -1,0 +1,161 @@
+//! [`BlobReader`]: a value read in pieces, each verified before it is returned.
+
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::read::ReadPoint;
+use lsm_core::types::Slice;
+
+use crate::block::{Block, Parallelism};
+
+/// Reads the value of a key as it was when the reader was made, whatever is written or deleted
+/// meanwhile. Cheap to clone; each clone has a position of its own.
+///
+/// # Cost
+/// Memory for one sub-block and the checksums of the value, 8 bytes a sub-block. The space of values
+/// that are deleted meanwhile comes back when the reader is dropped.
+#[derive(Clone)]
+pub struct BlobReader {
+    value: Value,
+    position: u64,
+    /// The verified sub-block that small reads are served from, and where it begins.
+    buffer: Vec<u8>,
+    buffer_at: u64,
+}
+
+#[derive(Clone)]
+enum Value {
+    Small(Slice),
+    Large {
+        block: Block,
+        sums: Arc<[u64]>,
+        /// Keeps the value where it is.
+        _point: ReadPoint,
+    },
+}
+
+impl BlobReader {
+    pub(crate) fn small(value: Slice) -> BlobReader {
+        BlobReader { value: Value::Small(value), position: 0, buffer: Vec::new(), buffer_at: 0 }
+    }
+
+    pub(crate) fn large(block: Block, point: ReadPoint) -> Result<BlobReader> {
+        let sums = block.sums()?.into();
+        let value = Value::Large { block, sums, _point: point };
+        Ok(BlobReader { value, position: 0, buffer: Vec::new(), buffer_at: 0 })
+    }
+
+    /// Returns the length of the value, in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> u64 {
+        match &self.value {
+            Value::Small(value) => value.len() as u64,
+            Value::Large { block, .. } => block.handle.len,
+        }
+    }
+
+    /// Fills `buf` with the bytes from `offset`; the position stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] if the value ends before; corruption that names file and offset.
+    ///
+    /// # Cost
+    /// Reads the sub-blocks that the bytes lie in, and verifies them.
+    pub fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(buf.len() as u64);
+        if end > self.len() {
+            return Err(Error::limit("end of a range", end, self.len()));
+        }
+        match &self.value {
+            Value::Small(value) => buf.copy_from_slice(&value[offset as usize..end as usize]),
+            Value::Large { block, sums, .. } => block.read_range(offset, buf, sums)?,
+        }
+        Ok(())
+    }
+
+    /// Fills `buf`, which is as long as the value, by as many threads as `parallelism` says: each
+    /// reads and verifies an even share.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it is not as long; those of
+    /// [`BlobReader::read_exact_at`].
+    pub fn read_whole(&self, buf: &mut [u8], parallelism: Parallelism) -> Result<()> {
+        if buf.len() as u64 != self.len() {
+            let message = format!("a buffer of {} bytes for {}", buf.len(), self.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        match &self.value {
+            Value::Small(value) => buf.copy_from_slice(value),
+            Value::Large { block, .. } => block.read_whole(buf, parallelism)?,
+        }
+        Ok(())
+    }
+
+    fn read_large(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let Value::Large { block, sums, .. } = &self.value else { return Ok(0) };
+        let handle = block.handle;
+        let left = (handle.len - self.position).min(buf.len() as u64) as usize;
+        if left == 0 {
+            return Ok(0);
+        }
+        let size = handle.sub_block_bytes();
+        let start = self.position / size * size;
+        let sub_block = (handle.len - start).min(size) as usize;
+        if self.position == start && left >= sub_block {
+            block.read_range(start, &mut buf[..sub_block], sums)?;
+            self.position += sub_block as u64;
+            return Ok(sub_block);
+        }
+        if self.buffer_at != start || self.buffer.len() != sub_block {
+            // Nothing of it counts before it is verified.
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.resize(sub_block, 0);
+            block.read_range(start, &mut buffer, sums)?;
+            self.buffer = buffer;
+            self.buffer_at = start;
+        }
+        let from = (self.position - start) as usize;
+        let len = left.min(sub_block - from);
+        buf[..len].copy_from_slice(&self.buffer[from..from + len]);
+        self.position += len as u64;
+        Ok(len)
+    }
+}
+
+impl Read for BlobReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.position >= self.len() {
+            return Ok(0);
+        }
+        if let Value::Small(value) = &self.value {
+            let from = &value[self.position as usize..];
+            let len = from.len().min(buf.len());
+            buf[..len].copy_from_slice(&from[..len]);
+            self.position += len as u64;
+            return Ok(len);
+        }
+        Ok(self.read_large(buf)?)
+    }
+}
+
+impl Seek for BlobReader {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(offset) => self.len().checked_add_signed(offset),
+            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
+        };
+        let before = || io::Error::new(io::ErrorKind::InvalidInput, "a seek before the begin");
+        self.position = position.ok_or_else(before)?;
+        Ok(self.position)
+    }
+}
+
+impl fmt::Debug for BlobReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut reader = f.debug_struct("BlobReader");
+        reader.field("len", &self.len()).field("position", &self.position).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! [`BlobWriter`]: a value on its way in, a piece at a time; [`PendingBlob`], one that is all there.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use lsm_core::db::{Batch, Commit, Partition};
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::hooks::PendingHandle;
+use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
+use lsm_core::options::Durability;
+
+use crate::shared::Shared;
+use crate::store::LargeStore;
+use crate::writing::BlockWriter;
+
+/// Writes the value of a key in pieces, which are on their way to the device while the next ones
+/// are made. Until [`BlobWriter::commit`] nobody sees anything of it; dropped, it leaves nothing.
+///
+/// # Cost
+/// Memory for one sub-block, whatever the length of the value; for a value below the threshold that
+/// value. A value of unknown length, and one of a quarter of a chunk or more, gets a chunk file of
+/// its own.
+pub struct BlobWriter {
+    partition: Partition,
+    shared: Arc<Shared>,
+    key: Vec<u8>,
+    stored_key: Vec<u8>,
+    expected: Option<u64>,
+    value: Value,
+}
+
+enum Value {
+    /// Perhaps a small one.
+    Buffered(Vec<u8>),
+    Streamed(Box<BlockWriter>),
+    /// A write of it failed.
+    Failed,
+}
+
+impl BlobWriter {
+    pub(crate) fn new(
+        partition: &Partition,
+        store: &LargeStore,
+        key: &[u8],
+        expected: Option<u64>,
+    ) -> Result<BlobWriter> {
+        Ok(BlobWriter {
+            partition: partition.clone(),
+            shared: store.0.clone(),
+            key: key.to_vec(),
+            stored_key: partition.stored_key(key)?,
+            expected,
+            value: Value::Buffered(Vec::new()),
+        })
+    }
+
+    /// Returns the bytes that were written so far.
+    pub fn written(&self) -> u64 {
+        match &self.value {
+            Value::Buffered(bytes) => bytes.len() as u64,
+            Value::Streamed(block) => block.len(),
+            Value::Failed => 0,
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut value = std::mem::replace(&mut self.value, Value::Failed);
+        match &mut value {
+            Value::Failed => {
+                return Err(Error::new(ErrorKind::Io, "an earlier write of this value failed"));
+            }
+            Value::Streamed(block) => block.push(bytes)?,
+            Value::Buffered(buffer) => {
+                let len = (buffer.len() + bytes.len()) as u64;
+                let threshold = self.shared.options().threshold_bytes;
+                if self.expected.unwrap_or(len).max(len) < threshold {
+                    // Large values may be off, and then this is all memory.
+                    if len > FORMAT_VALUE_BYTES_MAX {
+                        return Err(Error::limit("value length", len, FORMAT_VALUE_BYTES_MAX));
+                    }
+                    buffer.extend_from_slice(bytes);
+                } else {
+                    let mut block = self.shared.begin(&self.stored_key, self.expected)?;
+                    block.push(buffer)?;
+                    block.push(bytes)?;
+                    value = Value::Streamed(Box::new(block));
+                }
+            }
+        }
+        self.value = value;
+        Ok(())
+    }
+
+    /// Ends the value; it can be committed with others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it is not as long as was said; those of the file. Nothing
+    /// is left of the value then.
+    pub fn finish(self) -> Result<PendingBlob> {
+        let written = self.written();
+        if let Some(expected) = self.expected.filter(|expected| *expected != written) {
+            let message = format!("{written} bytes were written of a value of {expected}");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let value = match self.value {
+            Value::Failed => {
+                return Err(Error::new(ErrorKind::Io, "an earlier write of this value failed"));
+            }
+            Value::Buffered(bytes) => PendingValue::Small(bytes),
+            Value::Streamed(block) => {
+                let (handle, writer) = block.finish()?;
+                self.shared.give_back(writer);
+                PendingValue::Large(handle)
+            }
+        };
+        Ok(PendingBlob { partition: self.partition, key: self.key, len: written, value })
+    }
+
+    /// Ends the value and sets the key to it.
+    ///
+    /// # Errors
+    /// Those of [`BlobWriter::finish`] and of a batch's commit.
+    ///
+    /// # Durability
+    /// As `durability` says: with [`Durability::Sync`] value and key are on the device once this
+    /// returns.
+    pub fn commit(self, durability: Durability) -> Result<Commit> {
+        let mut batch = self.partition.batch();
+        self.finish()?.add_to(&mut batch);
+        batch.commit(durability)
+    }
+}
+
+impl io::Write for BlobWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.push(bytes)?;
+        Ok(bytes.len())
+    }
+
+    /// Does nothing: a value is seen when it is committed.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for BlobWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlobWriter").field("written", &self.written()).finish_non_exhaustive()
+    }
+}
+
+/// A value that is all there and that no key has yet. Dropped, it leaves nothing.
+pub struct PendingBlob {
+    partition: Partition,
+    key: Vec<u8>,
+    len: u64,
+    value: PendingValue,
+}
+
+enum PendingValue {
+    Small(Vec<u8>),
+    Large(PendingHandle),
+}
+
+impl PendingBlob {
+    /// Returns the length of the value, in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Adds to a batch: its key is set to the value.
+    pub fn add_to(self, batch: &mut Batch) {
+        match self.value {
+            PendingValue::Small(bytes) => batch.add_put(&self.partition, &self.key, &bytes),
+            PendingValue::Large(handle) => batch.add_pending(&self.partition, &self.key, handle),
+        }
+    }
+}
+
+impl fmt::Debug for PendingBlob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingBlob").field("len", &self.len).finish_non_exhaustive()
+    }
+}

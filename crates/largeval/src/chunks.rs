@@ -1,0 +1,420 @@
+//! [`Chunks`]: what lives in which chunk file, and the sections of the manifest that say so.
+//!
+//! Kept by the store under its lock. Plain data: it opens no file.
+//!
+//! ```text
+//! section: version 1, kind (0 changes, 1 whole state, 2 the partition is dropped), varint count,
+//! then for each chunk, in ascending order:
+//!   varint number, varint epoch
+//!   varint blocks added, bytes added, blocks dropped, bytes dropped
+//!   varint last offset of what was added, smallest key, largest key; a key is a varint and bytes
+//! ```
+//!
+//! Invariants:
+//! 1. `live` of a chunk is what edits that were taken in have added to it and not dropped. With
+//!    `pending`, what this process put and no edit has added yet, it is all that anybody may still
+//!    come to read; the rest of the file is garbage.
+//! 2. An edit counts once, however often its section comes.
+//! 3. A chunk of which more was dropped than added is never let go: its counts are damaged.
+
+use std::collections::BTreeMap;
+
+use lsm_core::codec::{Malformed, Reader, put_bytes, put_varint};
+use lsm_core::hooks::{ChunkId, StoreEdit};
+use lsm_core::types::{Epoch, FileNo};
+
+use crate::format::Handle;
+
+const VERSION: u8 = 1;
+const CHANGES: u8 = 0;
+const STATE: u8 = 1;
+const DROPPED: u8 = 2;
+
+/// Blocks and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// How many blocks.
+    pub blocks: u64,
+    /// Their length with header, key and checksums, in bytes.
+    pub bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, other: Count) {
+        self.blocks = self.blocks.saturating_add(other.blocks);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+
+    /// Takes `other` away; `false` if it is more than there is.
+    fn take(&mut self, other: Count) -> bool {
+        let fits = other.blocks <= self.blocks && other.bytes <= self.bytes;
+        self.blocks = self.blocks.saturating_sub(other.blocks);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+        fits
+    }
+}
+
+/// What is known of a chunk file.
+#[derive(Clone, Debug, Default)]
+pub struct Chunk {
+    /// Values that tables name.
+    pub live: Count,
+    /// Values that were put or moved and that no table names yet.
+    pub pending: Count,
+    /// Length of the file, in bytes, as far as it is known.
+    pub end: u64,
+    /// The smallest key that was added to it; with `largest` empty before the first.
+    pub smallest: Vec<u8>,
+    /// The largest key that was added to it.
+    pub largest: Vec<u8>,
+    /// A writer may append to it.
+    pub is_open: bool,
+    /// The last edit that dropped something of it.
+    pub last_drop: u64,
+    /// Compactions move its values elsewhere.
+    pub is_moving: bool,
+    /// Its values could not be moved; it is left alone until the next open.
+    pub is_stuck: bool,
+    /// More was dropped than added.
+    pub is_damaged: bool,
+}
+
+impl Chunk {
+    /// Bytes of the file that nobody will read.
+    pub fn garbage_bytes(&self) -> u64 {
+        let used = self.live.bytes + self.pending.bytes + crate::format::CHUNK_HEADER_BYTES;
+        self.end.saturating_sub(used)
+    }
+
+    /// Nobody reads anything in it, now or later, except readers of old versions.
+    fn is_dead(&self) -> bool {
+        self.live.blocks == 0 && self.pending.blocks == 0 && !self.is_damaged
+    }
+}
+
+/// One chunk in a section.
+#[derive(Clone, Debug, Default)]
+struct Delta {
+    added: Count,
+    dropped: Count,
+    end: u64,
+    smallest: Vec<u8>,
+    largest: Vec<u8>,
+}
+
+impl Delta {
+    fn widen(&mut self, smallest: &[u8], largest: &[u8]) {
+        if self.largest.is_empty() || *smallest < *self.smallest {
+            self.smallest = smallest.to_vec();
+        }
+        if *largest > *self.largest {
+            self.largest = largest.to_vec();
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Chunks {
+    /// All that are known.
+    pub by_id: BTreeMap<ChunkId, Chunk>,
+    /// The last edit that was taken in.
+    applied: u64,
+    /// What was dropped at or before this edit is read by nobody.
+    reclaimed: u64,
+    /// Bytes that edits have dropped and that readers may hold, by edit.
+    held: BTreeMap<u64, u64>,
+}
+
+impl Chunks {
+    /// The section of an edit. Handles that are damaged are left out: their chunk stays.
+    pub fn section(edit: &StoreEdit<'_>) -> Vec<u8> {
+        let mut deltas: BTreeMap<ChunkId, Delta> = BTreeMap::new();
+        for added in edit.added {
+            let Ok(handle) = Handle::decode(&added.handle) else { continue };
+            let delta = deltas.entry(handle.chunk).or_default();
+            delta.added.add(Count { blocks: 1, bytes: handle.block_bytes() });
+            delta.end = delta.end.max(handle.end());
+            delta.widen(&added.key, &added.key);
+        }
+        for dropped in edit.dropped {
+            let Ok(handle) = Handle::decode(dropped) else { continue };
+            let delta = deltas.entry(handle.chunk).or_default();
+            delta.dropped.add(Count { blocks: 1, bytes: handle.block_bytes() });
+        }
+        encode(if edit.partition_dropped { DROPPED } else { CHANGES }, &deltas)
+    }
+
+    /// The whole state as a section.
+    pub fn state(&self) -> Vec<u8> {
+        let mut deltas = BTreeMap::new();
+        for (id, chunk) in &self.by_id {
+            let mut live = chunk.live;
+            if chunk.is_damaged {
+                live.blocks = live.blocks.max(1);
+            }
+            if live.blocks > 0 {
+                let (smallest, largest) = (chunk.smallest.clone(), chunk.largest.clone());
+                let dropped = Count::default();
+                deltas
+                    .insert(*id, Delta { added: live, dropped, end: chunk.end, smallest, largest });
+            }
+        }
+        encode(STATE, &deltas)
+    }
+
+    /// Takes in the section of the edit `number`.
+    ///
+    /// # Errors
+    /// It is none; nothing was changed.
+    pub fn apply(&mut self, number: u64, section: &[u8]) -> Result<(), Malformed> {
+        let (kind, deltas) = decode(section)?;
+        // A state stands for the edits up to its number, and comes first if it comes at all.
+        if number <= self.applied {
+            return Ok(());
+        }
+        self.applied = number;
+        for (id, delta) in deltas {
+            let chunk = self.by_id.entry(id).or_default();
+            chunk.pending.take(delta.added);
+            chunk.live.add(delta.added);
+            chunk.end = chunk.end.max(delta.end);
+            if delta.added.blocks > 0 {
+                let mut keys = Delta {
+                    smallest: std::mem::take(&mut chunk.smallest),
+                    largest: std::mem::take(&mut chunk.largest),
+                    ..Delta::default()
+                };
+                keys.widen(&delta.smallest, &delta.largest);
+                chunk.smallest = keys.smallest;
+                chunk.largest = keys.largest;
+            }
+            if delta.dropped.blocks > 0 {
+                chunk.is_damaged |= !chunk.live.take(delta.dropped);
+                chunk.last_drop = number;
+                *self.held.entry(number).or_default() += delta.dropped.bytes;
+            }
+        }
+        if kind == DROPPED {
+            for chunk in self.by_id.values_mut() {
+                *self.held.entry(number).or_default() += chunk.live.bytes;
+                chunk.live = Count::default();
+                chunk.pending = Count::default();
+                chunk.last_drop = number;
+                chunk.is_damaged = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody reads what was dropped at or before the edit `number`.
+    pub fn reclaim(&mut self, number: u64) {
+        self.reclaimed = self.reclaimed.max(number);
+        self.held = self.held.split_off(&(self.reclaimed + 1));
+    }
+
+    /// Nobody reads anything that was dropped so far: at an open.
+    pub fn reclaim_all(&mut self) {
+        self.reclaim(self.applied);
+    }
+
+    /// Bytes that were dropped and that readers may hold.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.values().sum()
+    }
+
+    /// Notes a block that was put or moved.
+    pub fn add_pending(&mut self, handle: &Handle) {
+        let chunk = self.by_id.entry(handle.chunk).or_default();
+        chunk.pending.add(Count { blocks: 1, bytes: handle.block_bytes() });
+        chunk.end = chunk.end.max(handle.end());
+    }
+
+    /// Lets a block go that no table came to name.
+    pub fn abort(&mut self, handle: &Handle) {
+        if let Some(chunk) = self.by_id.get_mut(&handle.chunk) {
+            chunk.pending.take(Count { blocks: 1, bytes: handle.block_bytes() });
+        }
+    }
+
+    /// Takes out the chunks that nobody needs any more. One that is open goes if `close` closes it.
+    pub fn take_dead(&mut self, mut close: impl FnMut(ChunkId) -> bool) -> Vec<ChunkId> {
+        let reclaimed = self.reclaimed;
+        let mut dead = Vec::new();
+        self.by_id.retain(|id, chunk| {
+            let is_free = chunk.is_dead() && chunk.last_drop <= reclaimed;
+            let goes = is_free && (!chunk.is_open || close(*id));
+            if goes {
+                dead.push(*id);
+            }
+            !goes
+        });
+        dead
+    }
+
+    /// Chooses the chunks whose values should be moved, those of which at least so many thousandths
+    /// are garbage; returns the hull of their keys. Chunks that were chosen before and still live
+    /// are given up.
+    pub fn choose_moving(&mut self, garbage_permille: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut hull: Option<Delta> = None;
+        for chunk in self.by_id.values_mut() {
+            if chunk.is_moving && chunk.live.blocks > 0 {
+                chunk.is_stuck = true;
+            }
+            chunk.is_moving = false;
+            let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
+            if !movable || chunk.pending.blocks > 0 || chunk.live.blocks == 0 {
+                continue;
+            }
+            let garbage = u128::from(chunk.garbage_bytes()) * 1000;
+            if garbage > 0 && garbage >= u128::from(chunk.end) * u128::from(garbage_permille) {
+                chunk.is_moving = true;
+                let hull = hull.get_or_insert_default();
+                hull.widen(&chunk.smallest, &chunk.largest);
+            }
+        }
+        hull.map(|hull| (hull.smallest, hull.largest))
+    }
+}
+
+fn encode(kind: u8, deltas: &BTreeMap<ChunkId, Delta>) -> Vec<u8> {
+    let mut out = vec![VERSION, kind];
+    put_varint(&mut out, deltas.len() as u64);
+    for (id, delta) in deltas {
+        put_varint(&mut out, id.number.0);
+        put_varint(&mut out, id.epoch.0.into());
+        for n in [delta.added.blocks, delta.added.bytes, delta.dropped.blocks, delta.dropped.bytes]
+        {
+            put_varint(&mut out, n);
+        }
+        put_varint(&mut out, delta.end);
+        put_bytes(&mut out, &delta.smallest);
+        put_bytes(&mut out, &delta.largest);
+    }
+    out
+}
+
+fn decode(section: &[u8]) -> Result<(u8, BTreeMap<ChunkId, Delta>), Malformed> {
+    let mut r = Reader::new(section);
+    if r.u8()? != VERSION {
+        return Err(r.malformed("version of a section that is not known"));
+    }
+    let kind = r.u8()?;
+    if kind > DROPPED {
+        return Err(r.malformed("kind of a section that is not known"));
+    }
+    let mut deltas = BTreeMap::new();
+    // Nothing is reserved on the word of the count: each chunk takes its bytes.
+    for _ in 0..r.varint()? {
+        let id = ChunkId { number: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) };
+        let delta = Delta {
+            added: Count { blocks: r.varint()?, bytes: r.varint()? },
+            dropped: Count { blocks: r.varint()?, bytes: r.varint()? },
+            end: r.varint()?,
+            smallest: r.bytes()?.to_vec(),
+            largest: r.bytes()?.to_vec(),
+        };
+        if deltas.last_key_value().is_some_and(|(last, _)| *last >= id) {
+            return Err(r.malformed("chunks of a section out of order"));
+        }
+        deltas.insert(id, delta);
+    }
+    r.finish()?;
+    Ok((kind, deltas))
+}
+
+#[cfg(test)]
+mod tests {
+    use lsm_core::hooks::AddedValue;
+
+    use super::*;
+
+    fn handle(chunk: u64, offset: u64) -> Handle {
+        let chunk = ChunkId { number: FileNo(chunk), epoch: Epoch(1) };
+        Handle { chunk, offset, key_len: 1, sub_block_log2: 18, len: 1000, stored_us: 0, root: 0 }
+    }
+
+    fn added(key: &str, handle: &Handle) -> AddedValue {
+        AddedValue { key: key.into(), handle: handle.encode() }
+    }
+
+    fn section(number: u64, added: &[AddedValue], dropped: &[Vec<u8>]) -> Vec<u8> {
+        Chunks::section(&StoreEdit { number, added, dropped, partition_dropped: false })
+    }
+
+    #[test]
+    fn a_chunk_goes_when_all_in_it_is_dropped_and_read_by_nobody() {
+        let mut chunks = Chunks::default();
+        let (one, two) = (handle(1, 64), handle(1, 2000));
+        chunks.add_pending(&one);
+        chunks.add_pending(&two);
+        chunks.apply(5, &section(5, &[added("b", &one), added("a", &two)], &[])).unwrap();
+        let chunk = &chunks.by_id[&one.chunk];
+        assert_eq!((chunk.live.blocks, chunk.pending.blocks), (2, 0));
+        assert_eq!((&chunk.smallest[..], &chunk.largest[..]), (&b"a"[..], &b"b"[..]));
+        chunks.apply(6, &section(6, &[], &[one.encode()])).unwrap();
+        // It comes again, as after a failure.
+        chunks.apply(6, &section(6, &[], &[one.encode()])).unwrap();
+        assert_eq!((chunks.by_id[&one.chunk].live.blocks, chunks.held_bytes()), (1, 1057));
+        chunks.apply(7, &section(7, &[], &[two.encode()])).unwrap();
+        chunks.reclaim(6);
+        assert!(chunks.take_dead(|_| true).is_empty(), "somebody may read what edit 7 dropped");
+        chunks.reclaim(7);
+        assert_eq!((chunks.take_dead(|_| true), chunks.held_bytes()), (vec![one.chunk], 0));
+    }
+
+    #[test]
+    fn a_state_is_as_good_as_the_edits_before_it() {
+        let mut chunks = Chunks::default();
+        let (one, two) = (handle(1, 64), handle(2, 64));
+        let first = section(3, &[added("k", &one), added("l", &two)], &[]);
+        chunks.apply(3, &first).unwrap();
+        chunks.apply(4, &section(4, &[], &[two.encode()])).unwrap();
+        let mut other = Chunks::default();
+        other.apply(4, &chunks.state()).unwrap();
+        other.apply(3, &first).unwrap();
+        assert_eq!(other.by_id.len(), 1);
+        assert_eq!(other.by_id[&one.chunk].live, chunks.by_id[&one.chunk].live);
+        assert_eq!(other.by_id[&one.chunk].largest, b"k");
+    }
+
+    #[test]
+    fn a_chunk_whose_counts_are_damaged_stays() {
+        let mut chunks = Chunks::default();
+        let one = handle(1, 64);
+        chunks.apply(1, &section(1, &[added("k", &one)], &[])).unwrap();
+        chunks.apply(2, &section(2, &[], &[one.encode(), one.encode()])).unwrap();
+        chunks.reclaim(2);
+        assert!(chunks.take_dead(|_| true).is_empty());
+        let mut again = Chunks::default();
+        again.apply(2, &chunks.state()).unwrap();
+        again.reclaim_all();
+        assert!(again.take_dead(|_| true).is_empty());
+    }
+
+    #[test]
+    fn chunks_with_enough_garbage_are_moved_and_given_up_if_that_fails() {
+        let mut chunks = Chunks::default();
+        let values: Vec<Handle> = (0..4).map(|n| handle(1, 64 + n * 1057)).collect();
+        let keys = ["a", "b", "c", "d"];
+        let all: Vec<_> = keys.iter().zip(&values).map(|(key, value)| added(key, value)).collect();
+        chunks.apply(1, &section(1, &all, &[])).unwrap();
+        assert_eq!(chunks.choose_moving(250), None);
+        chunks.apply(2, &section(2, &[], &[values[0].encode(), values[1].encode()])).unwrap();
+        assert_eq!(chunks.choose_moving(500), None, "the header of the file is none");
+        assert_eq!(chunks.choose_moving(490), Some((b"a".to_vec(), b"d".to_vec())));
+        assert_eq!(chunks.choose_moving(490), None, "it was tried");
+    }
+
+    #[test]
+    fn every_truncation_of_a_section_is_refused() {
+        let one = handle(1, 64);
+        let section = section(1, &[added("key", &one)], &[one.encode()]);
+        for len in 0..section.len() {
+            assert!(Chunks::default().apply(1, &section[..len]).is_err(), "{len} bytes");
+        }
+        let mut long = section.clone();
+        long.push(0);
+        assert!(Chunks::default().apply(1, &long).is_err());
+    }
+}

@@ -1,0 +1,289 @@
+//! The bytes of a chunk file, and of the handles that point into it.
+//!
+//! ```text
+//! chunk file: chunk header, then blocks without a gap; numbers are little-endian
+//!
+//! chunk header, 64 bytes               block                            handle, 64 bytes
+//!  0  8  magic "siltchnk"               0  4  magic "blok"               0  1  version, 1
+//!  8  2  version, 1                     4  1  version, 1                 1  1  log2 of sub-block size
+//! 10  2  zero                           5  1  log2 of sub-block size     2  2  zero
+//! 12  4  partition                      6  2  zero                       4  4  epoch of the chunk
+//! 16  8  number of the chunk            8  4  epoch of the chunk         8  8  number of the chunk
+//! 24  4  epoch of the chunk            12  4  length of the key         16  8  offset of the block
+//! 28  4  zero                          16  8  number of the chunk       24  4  length of the key
+//! 32 16  database                      24  8  offset of the block       28  4  zero
+//! 48  8  zero                          32  8  time stored               32  8  length of the value
+//! 56  8  checksum of 0..56             40  8  checksum of 0..40, key    40  8  time stored
+//!                                      48     key, as it is stored      48 16  root hash
+//!                                             value, in sub-blocks
+//!                                             8 bytes a sub-block: its checksum, bound to its place
+//! ```
+//!
+//! Times are microseconds since 1970. Checksums are XXH3-64. A block is written in one piece and
+//! never changed; it has no trailer, because the handle says how long it is, and its root hash
+//! whether it is all there.
+//!
+//! Invariant: the root hash speaks of the value alone, by its length and the checksums of its
+//! sub-blocks, and not of its place: it survives when the value is moved.
+
+use lsm_core::codec::{Malformed, Reader, checksum64, checksum128, put_u32, put_u64, put_u128};
+use lsm_core::hooks::ChunkId;
+use lsm_core::types::{DbId, Epoch, FileNo, PartitionId};
+
+use crate::options::SUB_BLOCK_LOG2;
+
+/// Magic of a chunk file.
+pub const MAGIC: [u8; 8] = *b"siltchnk";
+const BLOCK_MAGIC: [u8; 4] = *b"blok";
+const CHUNK_VERSION: u16 = 1;
+const BLOCK_VERSION: u8 = 1;
+const HANDLE_VERSION: u8 = 1;
+
+/// Bytes of a chunk header.
+pub const CHUNK_HEADER_BYTES: u64 = 64;
+/// Bytes of a block before its key.
+pub const BLOCK_HEADER_BYTES: u64 = 48;
+/// Bytes of a handle.
+pub const HANDLE_BYTES: usize = 64;
+/// Bytes of the checksum of a sub-block.
+pub const SUM_BYTES: u64 = 8;
+/// Bytes before a block's own checksum.
+const BLOCK_SUMMED_BYTES: usize = 40;
+/// A handle of a value beyond this is no handle: 2^60 bytes.
+const VALUE_BYTES_MAX: u64 = 1 << 60;
+
+const _: () = assert!(HANDLE_BYTES == 48 + 16);
+
+/// The place of a value, and what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle {
+    /// The chunk file.
+    pub chunk: ChunkId,
+    /// Offset of the block in it, in bytes.
+    pub offset: u64,
+    /// Length of the stored key, in bytes.
+    pub key_len: u32,
+    /// Binary logarithm of the size of a sub-block.
+    pub sub_block_log2: u8,
+    /// Length of the value, in bytes.
+    pub len: u64,
+    /// When it was stored first, in microseconds since 1970.
+    pub stored_us: u64,
+    /// The root hash.
+    pub root: u128,
+}
+
+impl Handle {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HANDLE_BYTES);
+        out.extend_from_slice(&[HANDLE_VERSION, self.sub_block_log2, 0, 0]);
+        put_u32(&mut out, self.chunk.epoch.0);
+        put_u64(&mut out, self.chunk.number.0);
+        put_u64(&mut out, self.offset);
+        put_u32(&mut out, self.key_len);
+        put_u32(&mut out, 0);
+        put_u64(&mut out, self.len);
+        put_u64(&mut out, self.stored_us);
+        put_u128(&mut out, self.root);
+        out
+    }
+
+    /// The handle of these bytes.
+    ///
+    /// # Errors
+    /// They are none, or of a newer version.
+    pub fn decode(bytes: &[u8]) -> Result<Handle, Malformed> {
+        let mut r = Reader::new(bytes);
+        if r.u8()? != HANDLE_VERSION {
+            return Err(r.malformed("version of a handle that is not known"));
+        }
+        let sub_block_log2 = r.u8()?;
+        if !SUB_BLOCK_LOG2.contains(&sub_block_log2) || r.take(2)? != [0, 0] {
+            return Err(r.malformed("a handle with an impossible sub-block size"));
+        }
+        let epoch = Epoch(r.u32()?);
+        let number = FileNo(r.u64()?);
+        let offset = r.u64()?;
+        let key_len = r.u32()?;
+        if r.u32()? != 0 {
+            return Err(r.malformed("a handle with unknown bits"));
+        }
+        let len = r.u64()?;
+        let stored_us = r.u64()?;
+        let root = r.u128()?;
+        if len > VALUE_BYTES_MAX || !(CHUNK_HEADER_BYTES..=VALUE_BYTES_MAX).contains(&offset) {
+            return Err(r.malformed("a handle of an impossible place"));
+        }
+        r.finish()?;
+        let chunk = ChunkId { number, epoch };
+        Ok(Handle { chunk, offset, key_len, sub_block_log2, len, stored_us, root })
+    }
+
+    /// Size of a sub-block, in bytes.
+    pub fn sub_block_bytes(&self) -> u64 {
+        1 << self.sub_block_log2
+    }
+
+    /// The number of sub-blocks.
+    pub fn sub_block_count(&self) -> u64 {
+        self.len.div_ceil(self.sub_block_bytes())
+    }
+
+    /// Offset of the value in the chunk file, in bytes.
+    pub fn value_offset(&self) -> u64 {
+        self.offset + BLOCK_HEADER_BYTES + u64::from(self.key_len)
+    }
+
+    /// Offset of the checksums in the chunk file, in bytes.
+    pub fn sums_offset(&self) -> u64 {
+        self.value_offset() + self.len
+    }
+
+    /// Offset behind the block, in bytes.
+    pub fn end(&self) -> u64 {
+        self.sums_offset() + self.sub_block_count() * SUM_BYTES
+    }
+
+    /// Length of the block, in bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.end() - self.offset
+    }
+
+    /// The binding of checksums to the block's place.
+    pub fn binding(&self) -> Binding {
+        Binding::of(self.chunk, self.offset)
+    }
+}
+
+/// Binds the checksum of a sub-block to its place, so that a sub-block which is read from another
+/// place never passes.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding(u64);
+
+impl Binding {
+    /// The binding of a block.
+    pub fn of(chunk: ChunkId, offset: u64) -> Binding {
+        let mut place = Vec::with_capacity(20);
+        put_u64(&mut place, chunk.number.0);
+        put_u32(&mut place, chunk.epoch.0);
+        put_u64(&mut place, offset);
+        Binding(checksum64(&place))
+    }
+
+    /// What is stored for the checksum `sum` of the sub-block `index`; applied to that, the
+    /// checksum again.
+    pub fn apply(self, sum: u64, index: u64) -> u64 {
+        sum ^ self.0.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
+/// The root hash of a value of `len` bytes by the checksums of its sub-blocks, which are bound to no
+/// place.
+pub fn root_of(len: u64, sums: &[u64]) -> u128 {
+    let mut bytes = Vec::with_capacity(8 * sums.len() + 8);
+    sums.iter().for_each(|sum| put_u64(&mut bytes, *sum));
+    put_u64(&mut bytes, len);
+    checksum128(&bytes)
+}
+
+/// The header of a chunk file.
+pub fn chunk_header(chunk: ChunkId, partition: PartitionId, db: DbId) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    put_u32(&mut out, CHUNK_VERSION.into());
+    put_u32(&mut out, partition.0);
+    put_u64(&mut out, chunk.number.0);
+    put_u32(&mut out, chunk.epoch.0);
+    put_u32(&mut out, 0);
+    put_u128(&mut out, db.0);
+    put_u64(&mut out, 0);
+    let sum = checksum64(&out);
+    put_u64(&mut out, sum);
+    debug_assert_eq!(out.len() as u64, CHUNK_HEADER_BYTES);
+    out
+}
+
+/// The front of a block: its header and its key. Everything in it is known from the handle and the
+/// key, so that a reader compares it whole.
+pub fn block_front(handle: &Handle, key: &[u8]) -> Vec<u8> {
+    debug_assert_eq!(handle.key_len as usize, key.len());
+    let mut out = Vec::with_capacity(BLOCK_HEADER_BYTES as usize + key.len());
+    out.extend_from_slice(&BLOCK_MAGIC);
+    out.extend_from_slice(&[BLOCK_VERSION, handle.sub_block_log2, 0, 0]);
+    put_u32(&mut out, handle.chunk.epoch.0);
+    put_u32(&mut out, handle.key_len);
+    put_u64(&mut out, handle.chunk.number.0);
+    put_u64(&mut out, handle.offset);
+    put_u64(&mut out, handle.stored_us);
+    debug_assert_eq!(out.len(), BLOCK_SUMMED_BYTES);
+    let sum = checksum64(&[&out[..], key].concat());
+    put_u64(&mut out, sum);
+    out.extend_from_slice(key);
+    out
+}
+
+/// The key of a block by its front, which belongs to the handle.
+///
+/// # Errors
+/// The front is damaged, or another block's.
+pub fn key_of_front<'f>(handle: &Handle, front: &'f [u8]) -> Result<&'f [u8], Malformed> {
+    let key = front.get(BLOCK_HEADER_BYTES as usize..).unwrap_or_default();
+    if key.len() != handle.key_len as usize || block_front(handle, key) != front {
+        return Err(Malformed { what: "the header of a block is not the handle's", at: 0 });
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle() -> Handle {
+        Handle {
+            chunk: ChunkId { number: FileNo(0x2d), epoch: Epoch(3) },
+            offset: 64,
+            key_len: 3,
+            sub_block_log2: 12,
+            len: 10_000,
+            stored_us: 1_700_000_000_000_000,
+            root: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+        }
+    }
+
+    #[test]
+    fn a_handle_reads_back_and_every_other_length_is_refused() {
+        let handle = handle();
+        let bytes = handle.encode();
+        assert_eq!(bytes.len(), HANDLE_BYTES);
+        assert_eq!(Handle::decode(&bytes), Ok(handle));
+        for len in 0..bytes.len() {
+            assert!(Handle::decode(&bytes[..len]).is_err());
+        }
+        assert!(Handle::decode(&[&bytes[..], &[0]].concat()).is_err());
+        assert_eq!((handle.sub_block_count(), handle.value_offset()), (3, 64 + 48 + 3));
+        assert_eq!(handle.end(), 64 + 48 + 3 + 10_000 + 3 * 8);
+    }
+
+    #[test]
+    fn a_block_is_of_one_place_alone() {
+        let one = handle();
+        let front = block_front(&one, b"key");
+        assert_eq!(key_of_front(&one, &front), Ok(&b"key"[..]));
+        let other = Handle { offset: 65, ..one };
+        assert!(key_of_front(&other, &front).is_err());
+        assert_ne!(one.binding().apply(7, 0), other.binding().apply(7, 0));
+        assert_ne!(one.binding().apply(7, 0), one.binding().apply(7, 1));
+        assert_eq!(one.binding().apply(one.binding().apply(7, 5), 5), 7);
+    }
+
+    #[test]
+    fn every_bit_of_a_front_counts() {
+        let handle = handle();
+        let front = block_front(&handle, b"key");
+        for bit in 0..front.len() * 8 {
+            let mut damaged = front.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(key_of_front(&handle, &damaged).is_err(), "bit {bit}");
+        }
+    }
+}

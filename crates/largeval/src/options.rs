@@ -1,0 +1,201 @@
+//! [`LargeValueOptions`]: what an application chooses for the large values of one partition.
+//!
+//! They are stored with the partition, as parameters of its value store:
+//!
+//! ```text
+//! 0   1  version, 1
+//! 1   1  binary logarithm of the sub-block size
+//! 2   2  garbage ratio in thousandths
+//! 4   4  zero
+//! 8   8  threshold in bytes, 2^64-1 if large values are off
+//! 16  8  chunk size in bytes
+//! 24  8  bytes that may be moved a second, 0 for no limit
+//! ```
+
+use lsm_core::codec::Reader;
+use lsm_core::error::{Error, Result};
+
+const VERSION: u8 = 1;
+/// Bytes of stored parameters.
+const PARAMS_BYTES: usize = 32;
+
+/// Smallest threshold, in bytes.
+pub const THRESHOLD_BYTES_MIN: u64 = 256;
+/// Smallest chunk size, in bytes.
+pub const CHUNK_BYTES_MIN: u64 = 4 << 10;
+/// Smallest and largest size of a sub-block, as binary logarithms: 256 bytes and 16 MiB.
+pub const SUB_BLOCK_LOG2: std::ops::RangeInclusive<u8> = 8..=24;
+
+/// Options of the large values of a partition. Stored with it; a change takes effect at once for
+/// values that are written, and in compactions for those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct LargeValueOptions {
+    pub(crate) threshold_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) sub_block_log2: u8,
+    pub(crate) garbage_permille: u16,
+    pub(crate) move_bytes_per_second: u64,
+}
+
+impl Default for LargeValueOptions {
+    fn default() -> LargeValueOptions {
+        LargeValueOptions {
+            threshold_bytes: 64 << 10,
+            chunk_bytes: 256 << 20,
+            sub_block_log2: 18,
+            garbage_permille: 250,
+            move_bytes_per_second: 0,
+        }
+    }
+}
+
+impl LargeValueOptions {
+    /// The defaults.
+    pub fn new() -> LargeValueOptions {
+        LargeValueOptions::default()
+    }
+
+    /// Options by which no value is large: values in chunk files move back to the tables when these
+    /// are compacted, except those that a table cannot hold.
+    pub fn off() -> LargeValueOptions {
+        LargeValueOptions { threshold_bytes: u64::MAX, ..LargeValueOptions::default() }
+    }
+
+    /// Sets the length, in bytes, from which on a value goes to a chunk file. Default 64 KiB; at
+    /// least [`THRESHOLD_BYTES_MIN`].
+    pub fn threshold_bytes(mut self, bytes: u64) -> LargeValueOptions {
+        self.threshold_bytes = bytes;
+        self
+    }
+
+    /// Sets the length, in bytes, from which on a chunk file takes no more values; one value may
+    /// make it longer. Default 256 MiB, at least [`CHUNK_BYTES_MIN`].
+    pub fn chunk_bytes(mut self, bytes: u64) -> LargeValueOptions {
+        self.chunk_bytes = bytes;
+        self
+    }
+
+    /// Sets the size, in bytes, of the pieces of a value that have a checksum each: what a small
+    /// range read costs. A power of two from 256 to 16 MiB; default 256 KiB. In effect for values
+    /// written from then on.
+    pub fn sub_block_bytes(mut self, bytes: u32) -> LargeValueOptions {
+        self.sub_block_log2 = if bytes.is_power_of_two() { bytes.ilog2() as u8 } else { 0 };
+        self
+    }
+
+    /// Sets the share of a chunk file, in thousandths, that must be garbage before the values that
+    /// live in it are moved, to give its space back. Default 250; from 1 to 1000, where 1000 waits
+    /// until the whole file is garbage. In effect at once.
+    pub fn garbage_permille(mut self, permille: u16) -> LargeValueOptions {
+        self.garbage_permille = permille;
+        self
+    }
+
+    /// Sets how many bytes of values are moved a second at most. Default 0, which is no limit. In
+    /// effect at once.
+    pub fn move_bytes_per_second(mut self, bytes: u64) -> LargeValueOptions {
+        self.move_bytes_per_second = bytes;
+        self
+    }
+
+    /// Returns `true` unless they are [`LargeValueOptions::off`].
+    pub fn is_on(&self) -> bool {
+        self.threshold_bytes != u64::MAX
+    }
+
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// A limit.
+    pub(crate) fn check(&self) -> Result<()> {
+        let limit = |what, got, limit| Err(Error::limit(what, got, limit));
+        if self.threshold_bytes < THRESHOLD_BYTES_MIN {
+            return limit("threshold_bytes", self.threshold_bytes, THRESHOLD_BYTES_MIN);
+        }
+        if self.chunk_bytes < CHUNK_BYTES_MIN {
+            return limit("chunk_bytes", self.chunk_bytes, CHUNK_BYTES_MIN);
+        }
+        if !SUB_BLOCK_LOG2.contains(&self.sub_block_log2) {
+            return limit("log2 of sub_block_bytes", self.sub_block_log2.into(), 24);
+        }
+        if !(1..=1000).contains(&self.garbage_permille) {
+            return limit("garbage_permille", self.garbage_permille.into(), 1000);
+        }
+        Ok(())
+    }
+
+    /// As parameters.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, self.sub_block_log2];
+        out.extend_from_slice(&self.garbage_permille.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        for n in [self.threshold_bytes, self.chunk_bytes, self.move_bytes_per_second] {
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+        debug_assert_eq!(out.len(), PARAMS_BYTES);
+        out
+    }
+
+    /// The options of parameters; `None` if they are not understood.
+    pub(crate) fn decode(params: &[u8]) -> Option<LargeValueOptions> {
+        if params.len() != PARAMS_BYTES {
+            return None;
+        }
+        let mut r = Reader::new(params);
+        if r.u8().ok()? != VERSION {
+            return None;
+        }
+        let sub_block_log2 = r.u8().ok()?;
+        let garbage = r.take(2).ok()?;
+        let garbage_permille = u16::from_le_bytes(garbage.try_into().ok()?);
+        if r.u32().ok()? != 0 {
+            return None;
+        }
+        let options = LargeValueOptions {
+            threshold_bytes: r.u64().ok()?,
+            chunk_bytes: r.u64().ok()?,
+            sub_block_log2,
+            garbage_permille,
+            move_bytes_per_second: r.u64().ok()?,
+        };
+        options.check().ok()?;
+        Some(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_read_back_and_other_parameters_are_not_understood() {
+        let options = LargeValueOptions::new()
+            .threshold_bytes(1000)
+            .chunk_bytes(1 << 20)
+            .sub_block_bytes(4096)
+            .garbage_permille(500)
+            .move_bytes_per_second(7);
+        let params = options.encode();
+        assert_eq!(LargeValueOptions::decode(&params), Some(options));
+        assert_eq!(LargeValueOptions::decode(&params[1..]), None);
+        assert_eq!(LargeValueOptions::decode(&[&[2], &params[1..]].concat()), None);
+        assert!(!LargeValueOptions::off().is_on() && options.is_on());
+    }
+
+    #[test]
+    fn options_out_of_their_range_are_refused() {
+        let fine = LargeValueOptions::new();
+        fine.check().unwrap();
+        for refused in [
+            fine.threshold_bytes(THRESHOLD_BYTES_MIN - 1),
+            fine.chunk_bytes(CHUNK_BYTES_MIN - 1),
+            fine.sub_block_bytes(1000),
+            fine.sub_block_bytes(128),
+            fine.garbage_permille(0),
+            fine.garbage_permille(1001),
+        ] {
+            refused.check().unwrap_err();
+        }
+    }
+}

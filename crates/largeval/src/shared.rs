@@ -1,0 +1,402 @@
+//! [`Shared`]: what puts, jobs and readers of a store share: its chunk files, their writers, and what
+//! lives in them.
+//!
+//! Locks, none of which is taken while one below it is held: `syncing`, over the syncs of files;
+//! `state`, over nothing but a few lines. No file is touched under `state`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lsm_core::clock::Pace;
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::fs::{AppendMode, File};
+use lsm_core::hooks::{Carry, ChunkId, Entry, PendingHandle, StoreContext};
+use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
+use parking_lot::Mutex;
+
+use crate::block::{Block, Parallelism, Source};
+use crate::chunks::Chunks;
+use crate::format::{CHUNK_HEADER_BYTES, Handle, chunk_header};
+use crate::options::LargeValueOptions;
+use crate::writing::{BlockWriter, ChunkWriter};
+
+/// Writers at rest: so many puts can run at the same time without making a chunk file.
+const IDLE_WRITERS_MAX: usize = 4;
+/// A value from this share of a chunk on gets a chunk of its own, so that its space comes back at
+/// once when it is deleted.
+const OWN_CHUNK_SHARE: u64 = 4;
+/// Chunk files that are held open for reading.
+const OPEN_FILES_MAX: usize = 128;
+/// Bytes that may be in chunk files without being on the device. What a log that lost its end must
+/// verify at the next open is no more than this, and neither is what a synced put waits for.
+const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
+
+/// What puts, jobs and readers of a store share.
+pub struct Shared {
+    pub(crate) context: StoreContext,
+    pub(crate) state: Mutex<State>,
+    /// Held over the syncs of files.
+    syncing: Mutex<()>,
+    pub(crate) counters: Counters,
+}
+
+/// Since the open. Relaxed: they order nothing.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) chunks_created: AtomicU64,
+    pub(crate) chunks_reclaimed: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) bytes_moved: AtomicU64,
+    pub(crate) bytes_reclaimed: AtomicU64,
+}
+
+pub(crate) struct State {
+    pub(crate) options: LargeValueOptions,
+    pub(crate) chunks: Chunks,
+    /// Lengths of the files that were there at the open.
+    pub(crate) found: BTreeMap<ChunkId, u64>,
+    pub(crate) idle: Vec<ChunkWriter>,
+    /// The writer of compactions, apart from the others so that what they write stays together.
+    pub(crate) mover: Option<ChunkWriter>,
+    /// Open files, with the turn in which each was used last.
+    files: BTreeMap<ChunkId, (u64, Arc<dyn File>)>,
+    turn: u64,
+    /// Files with bytes that are not known to be on the device.
+    unsynced: BTreeMap<ChunkId, Unsynced>,
+    /// Names in the folder are not known to be on the device.
+    is_dir_unsynced: bool,
+    /// Why nothing can be made durable any more.
+    failed: Option<Error>,
+    /// Files that nobody needs and that could not be removed.
+    pub(crate) doomed: Vec<ChunkId>,
+    pub(crate) pace: Pace,
+}
+
+pub(crate) struct Unsynced {
+    file: Arc<dyn File>,
+    bytes: u64,
+}
+
+impl Shared {
+    pub(crate) fn new(context: StoreContext, options: LargeValueOptions) -> Result<Shared> {
+        let mut found = BTreeMap::new();
+        for entry in context.fs.list(&context.dir, "")? {
+            if let Some(chunk) = ChunkId::of_name(&entry.name) {
+                found.insert(chunk, entry.len);
+            }
+        }
+        let state = State {
+            options,
+            chunks: Chunks::default(),
+            found,
+            idle: Vec::new(),
+            mover: None,
+            files: BTreeMap::new(),
+            turn: 0,
+            unsynced: BTreeMap::new(),
+            is_dir_unsynced: false,
+            failed: None,
+            doomed: Vec::new(),
+            pace: Pace::new(options.move_bytes_per_second),
+        };
+        let (state, syncing) = (Mutex::new(state), Mutex::new(()));
+        Ok(Shared { context, state, syncing, counters: Counters::default() })
+    }
+
+    pub(crate) fn options(&self) -> LargeValueOptions {
+        self.state.lock().options
+    }
+
+    pub(crate) fn with_chunks<T>(&self, look: impl FnOnce(&Chunks) -> T) -> T {
+        look(&self.state.lock().chunks)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.context.clock.unix_time().as_micros() as u64
+    }
+
+    // ---- writing ------------------------------------------------------------------------------
+
+    /// Begins a block; of `len` bytes, if that is known.
+    pub(crate) fn begin(self: &Arc<Self>, key: &[u8], len: Option<u64>) -> Result<BlockWriter> {
+        if self.context.is_read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the database is open for reading alone"));
+        }
+        let mut state = self.state.lock();
+        let options = state.options;
+        let is_own = len.is_none_or(|len| len >= options.chunk_bytes / OWN_CHUNK_SHARE);
+        let idle = if is_own { None } else { state.idle.pop() };
+        drop(state);
+        let writer = match idle {
+            Some(writer) => writer,
+            None => self.new_writer()?,
+        };
+        BlockWriter::new(self, writer, key, options.sub_block_log2, self.now_us())
+    }
+
+    fn new_writer(&self) -> Result<ChunkWriter> {
+        let context = &self.context;
+        let chunk = context.new_chunk();
+        let path = context.chunk_path(chunk);
+        let file = context.fs.open_append(&path, AppendMode::IfAbsent)?;
+        let mut state = self.state.lock();
+        state.is_dir_unsynced = true;
+        let entry = state.chunks.by_id.entry(chunk).or_default();
+        entry.is_open = true;
+        entry.end = CHUNK_HEADER_BYTES;
+        state.turn += 1;
+        let turn = state.turn;
+        state.files.insert(chunk, (turn, file.clone()));
+        drop(state);
+        self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
+        let header = chunk_header(chunk, context.partition, context.db_id);
+        ChunkWriter::new(chunk, file, &header).inspect_err(|_| self.block_given_up(chunk, None))
+    }
+
+    /// Takes a writer back behind a whole block.
+    pub(crate) fn give_back(&self, writer: ChunkWriter) {
+        let mut state = self.state.lock();
+        state.give_back(writer);
+    }
+
+    /// Notes appended bytes; syncs the file if too many are not on the device.
+    ///
+    /// # Errors
+    /// Those of the sync, or of one that failed before.
+    pub(crate) fn note_appended(
+        &self,
+        chunk: ChunkId,
+        file: &Arc<dyn File>,
+        bytes: u64,
+    ) -> Result<()> {
+        self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let unsynced = state.unsynced.entry(chunk);
+        unsynced.or_insert_with(|| Unsynced { file: file.clone(), bytes: 0 }).bytes += bytes;
+        let all: u64 = state.unsynced.values().map(|unsynced| unsynced.bytes).sum();
+        drop(state);
+        if all < UNSYNCED_BYTES_MAX { Ok(()) } else { self.sync() }
+    }
+
+    /// The handle of a block that is all there: let go unless it is kept.
+    pub(crate) fn pending(self: &Arc<Self>, handle: Handle) -> PendingHandle {
+        self.state.lock().chunks.add_pending(&handle);
+        let shared = self.clone();
+        PendingHandle::new(handle.encode(), move || {
+            shared.state.lock().chunks.abort(&handle);
+            // What cannot be removed now is removed with what is reclaimed next.
+            let _ = shared.remove_dead();
+        })
+    }
+
+    /// Takes a writer back whose block came to nothing; without one the file takes no more.
+    pub(crate) fn block_given_up(&self, chunk: ChunkId, writer: Option<ChunkWriter>) {
+        let end = self.file(chunk).and_then(|file| file.len());
+        let mut state = self.state.lock();
+        if let Some(entry) = state.chunks.by_id.get_mut(&chunk) {
+            entry.end = end.unwrap_or(entry.end).max(entry.end);
+            entry.is_open = writer.is_some();
+        }
+        if let Some(writer) = writer {
+            state.give_back(writer);
+        }
+        drop(state);
+        let _ = self.remove_dead();
+    }
+
+    /// Makes everything durable that was appended before the call.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let _turn = self.syncing.lock();
+        let mut state = self.state.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let is_dir_unsynced = std::mem::take(&mut state.is_dir_unsynced);
+        let unsynced = std::mem::take(&mut state.unsynced);
+        drop(state);
+        let mut result = Ok(());
+        if is_dir_unsynced {
+            result = self.context.fs.sync_dir(&self.context.dir);
+        }
+        for unsynced in unsynced.values() {
+            result = result.and_then(|()| unsynced.file.sync());
+        }
+        // What the device has of a file whose sync failed is unknown for good.
+        result.map_err(|error| {
+            let message = "a sync of a chunk file failed; large values are written again after the \
+                           next open";
+            let error = Error::because(ErrorKind::ReadOnly, message, error);
+            self.state.lock().failed.get_or_insert(error).clone()
+        })
+    }
+
+    // ---- reading ------------------------------------------------------------------------------
+
+    /// The open file of a chunk.
+    pub(crate) fn file(&self, chunk: ChunkId) -> Result<Arc<dyn File>> {
+        let mut state = self.state.lock();
+        state.turn += 1;
+        let turn = state.turn;
+        if let Some((used, file)) = state.files.get_mut(&chunk) {
+            *used = turn;
+            return Ok(file.clone());
+        }
+        drop(state);
+        let path = self.context.chunk_path(chunk);
+        let file = self.context.fs.open_read(&path).map_err(|error| {
+            let missing = is_not_found(&error);
+            let what = "a chunk file is missing";
+            if missing { Error::corruption(&path, None, what) } else { error }
+        })?;
+        let mut state = self.state.lock();
+        if state.files.len() >= OPEN_FILES_MAX {
+            let oldest = state.files.iter().min_by_key(|(_, (used, _))| *used);
+            if let Some(oldest) = oldest.map(|(chunk, _)| *chunk) {
+                state.files.remove(&oldest);
+            }
+        }
+        state.files.insert(chunk, (turn, file.clone()));
+        Ok(file)
+    }
+
+    /// The value of a handle.
+    pub(crate) fn block(&self, handle: &[u8], source: Source) -> Result<Block> {
+        let handle = Handle::decode(handle)
+            .map_err(|malformed| Error::corruption(&self.context.dir, None, malformed.what))?;
+        let path = self.context.chunk_path(handle.chunk);
+        Ok(Block { file: self.file(handle.chunk)?, path, handle, source })
+    }
+
+    // ---- letting go ---------------------------------------------------------------------------
+
+    /// Removes the files that nobody needs any more.
+    ///
+    /// # Errors
+    /// Those of the file system: tried again at the next call.
+    pub(crate) fn remove_dead(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let State { chunks, idle, mover, .. } = &mut *state;
+        let lens: BTreeMap<ChunkId, u64> =
+            chunks.by_id.iter().map(|(id, chunk)| (*id, chunk.end)).collect();
+        let mut dead = chunks.take_dead(|id| {
+            let before = idle.len() + usize::from(mover.is_some());
+            idle.retain(|writer| writer.chunk != id);
+            mover.take_if(|writer| writer.chunk == id);
+            idle.len() + usize::from(mover.is_some()) < before
+        });
+        for id in &dead {
+            state.files.remove(id);
+            state.unsynced.remove(id);
+        }
+        dead.append(&mut state.doomed);
+        drop(state);
+        let mut result = Ok(());
+        for id in dead {
+            match self.context.fs.delete(&self.context.chunk_path(id)) {
+                Ok(()) => {
+                    let bytes = lens.get(&id).copied().unwrap_or_default();
+                    self.counters.chunks_reclaimed.fetch_add(1, Ordering::Relaxed);
+                    self.counters.bytes_reclaimed.fetch_add(bytes, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    self.state.lock().doomed.push(id);
+                    result = result.and(Err(error));
+                }
+            }
+        }
+        result
+    }
+
+    // ---- moving -------------------------------------------------------------------------------
+
+    /// Waits as long as the limit on moving asks for.
+    fn keep_pace(&self, bytes: u64) {
+        let clock = &self.context.clock;
+        let mut state = self.state.lock();
+        state.pace.take(bytes, clock.now());
+        let mut pace = std::mem::replace(&mut state.pace, Pace::new(0));
+        drop(state);
+        while pace.park(|| clock.now()) {}
+        std::mem::swap(&mut self.state.lock().pace, &mut pace);
+    }
+
+    /// Copies a value to the end of another chunk, verified on its way.
+    fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle> {
+        let from = block.handle;
+        let options = self.options();
+        let sums = block.sums()?;
+        let mover = self.state.lock().mover.take();
+        let writer = match mover {
+            Some(writer) if writer.end < options.chunk_bytes => writer,
+            Some(full) => {
+                self.state.lock().close(full.chunk);
+                self.new_writer()?
+            }
+            None => self.new_writer()?,
+        };
+        let log2 = from.sub_block_log2;
+        let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us)?;
+        let mut piece = vec![0; from.sub_block_bytes().min(from.len) as usize];
+        while to.len() < from.len {
+            let len = (from.len - to.len()).min(from.sub_block_bytes()) as usize;
+            block.read_range(to.len(), &mut piece[..len], &sums)?;
+            to.push(&piece[..len])?;
+            self.keep_pace(len as u64);
+        }
+        let (pending, writer) = to.finish()?;
+        self.counters.bytes_moved.fetch_add(from.len, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        match state.mover {
+            None => state.mover = Some(writer),
+            Some(_) => state.give_back(writer),
+        }
+        Ok(pending)
+    }
+
+    /// Moves the value of a handle if its chunk is to be emptied, or if it is large no more.
+    pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
+        let block = self.block(entry.value, Source::Cached)?;
+        let handle = block.handle;
+        let state = self.state.lock();
+        let threshold = state.options.threshold_bytes;
+        let is_moving = state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
+        drop(state);
+        if handle.len < threshold && handle.len <= FORMAT_VALUE_BYTES_MAX {
+            let mut value = vec![0; handle.len as usize];
+            block.read_whole(&mut value, Parallelism::Threads(1))?;
+            return Ok(Carry::Inline(value));
+        }
+        if !is_moving {
+            return Ok(Carry::Stay);
+        }
+        Ok(Carry::Moved(self.relocate(entry.key, &block)?))
+    }
+}
+
+impl State {
+    fn give_back(&mut self, writer: ChunkWriter) {
+        let entry = self.chunks.by_id.entry(writer.chunk).or_default();
+        entry.end = entry.end.max(writer.end);
+        if writer.end >= self.options.chunk_bytes || self.idle.len() >= IDLE_WRITERS_MAX {
+            entry.is_open = false;
+        } else {
+            self.idle.push(writer);
+        }
+    }
+
+    /// The chunk takes no more values.
+    pub(crate) fn close(&mut self, chunk: ChunkId) {
+        if let Some(entry) = self.chunks.by_id.get_mut(&chunk) {
+            entry.is_open = false;
+        }
+    }
+}
+
+/// Returns `true` if the error says that a file is not there.
+pub fn is_not_found(error: &Error) -> bool {
+    error.io_source().is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
+}

@@ -1,0 +1,117 @@
+//! [`Space`] and [`ChunkInfo`]: where the bytes of large values are, and what becomes of them.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use lsm_core::hooks::ChunkId;
+
+use crate::store::LargeStore;
+
+/// The bytes of a partition's chunk files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Space {
+    /// Length of all chunk files.
+    pub total_bytes: u64,
+    /// Values that tables name, with their keys and checksums.
+    pub live_bytes: u64,
+    /// Values that were written and that no table names yet.
+    pub pending_bytes: u64,
+    /// Garbage: what nobody needs any more and what comes back.
+    pub dead_bytes: u64,
+    /// Of the garbage, what readers of older versions may hold: iterators, readers of values,
+    /// checkpoints under way.
+    pub pinned_bytes: u64,
+}
+
+/// A chunk file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChunkInfo {
+    /// Its identity.
+    pub id: ChunkId,
+    /// Its path.
+    pub path: PathBuf,
+    /// Its last offset: its length in bytes.
+    pub last_offset: u64,
+    /// The smallest stored key that was flushed of it; with `largest` empty before the first.
+    pub smallest: Vec<u8>,
+    /// The largest stored key that was flushed of it.
+    pub largest: Vec<u8>,
+    /// Values in it that tables name.
+    pub live_blocks: u64,
+    /// Bytes of them.
+    pub live_bytes: u64,
+    /// Bytes of values that no table names yet.
+    pub pending_bytes: u64,
+    /// Bytes that nobody will need.
+    pub dead_bytes: u64,
+    /// Nothing is appended to it any more.
+    pub is_sealed: bool,
+    /// Compactions move its values elsewhere.
+    pub is_moving: bool,
+}
+
+/// The work that a store did since the open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LargeStats {
+    /// Chunk files that were made.
+    pub chunks_created: u64,
+    /// Chunk files that were removed.
+    pub chunks_reclaimed: u64,
+    /// Bytes that were appended to chunk files.
+    pub bytes_written: u64,
+    /// Bytes of values that were moved, which are among those written.
+    pub bytes_moved: u64,
+    /// Length of the chunk files that were removed.
+    pub bytes_reclaimed: u64,
+}
+
+impl LargeStore {
+    /// Returns where the bytes of the chunk files are.
+    pub fn space(&self) -> Space {
+        self.0.with_chunks(|chunks| {
+            let mut space = Space { pinned_bytes: chunks.held_bytes(), ..Space::default() };
+            for chunk in chunks.by_id.values() {
+                space.total_bytes += chunk.end;
+                space.live_bytes += chunk.live.bytes;
+                space.pending_bytes += chunk.pending.bytes;
+                space.dead_bytes += chunk.garbage_bytes();
+            }
+            space
+        })
+    }
+
+    /// Returns all chunk files, oldest first.
+    pub fn chunk_infos(&self) -> Vec<ChunkInfo> {
+        self.0.with_chunks(|chunks| {
+            let infos = chunks.by_id.iter().map(|(id, chunk)| ChunkInfo {
+                id: *id,
+                path: self.0.context.chunk_path(*id),
+                last_offset: chunk.end,
+                smallest: chunk.smallest.clone(),
+                largest: chunk.largest.clone(),
+                live_blocks: chunk.live.blocks,
+                live_bytes: chunk.live.bytes,
+                pending_bytes: chunk.pending.bytes,
+                dead_bytes: chunk.garbage_bytes(),
+                is_sealed: !chunk.is_open,
+                is_moving: chunk.is_moving,
+            });
+            infos.collect()
+        })
+    }
+
+    /// Returns what the store did since the open.
+    pub fn stats(&self) -> LargeStats {
+        let counters = &self.0.counters;
+        LargeStats {
+            chunks_created: counters.chunks_created.load(Ordering::Relaxed),
+            chunks_reclaimed: counters.chunks_reclaimed.load(Ordering::Relaxed),
+            bytes_written: counters.bytes_written.load(Ordering::Relaxed),
+            bytes_moved: counters.bytes_moved.load(Ordering::Relaxed),
+            bytes_reclaimed: counters.bytes_reclaimed.load(Ordering::Relaxed),
+        }
+    }
+}

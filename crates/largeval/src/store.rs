@@ -1,0 +1,232 @@
+//! [`LargeValues`], which makes the stores of partitions, and [`LargeStore`], the store of one: the
+//! calls of the engine. The work is done by `shared.rs`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsm_core::clock::Pace;
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::fs::AppendMode;
+use lsm_core::hooks::{
+    Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, ValueStore,
+    ValueStoreFactory,
+};
+use lsm_core::types::EntryKind;
+
+use crate::block::{Parallelism, Source};
+use crate::chunks::Chunks;
+use crate::copying::{copy_file, link_file};
+use crate::format::Handle;
+use crate::options::LargeValueOptions;
+use crate::shared::{Shared, State, is_not_found};
+
+/// Makes the value store of a partition with large values.
+#[derive(Clone, Debug)]
+pub struct LargeValues {
+    options: LargeValueOptions,
+}
+
+impl LargeValues {
+    /// The name under which partitions store it.
+    pub const NAME: &'static str = "largeval";
+
+    /// With these options.
+    ///
+    /// # Errors
+    /// A limit, for an option out of its range.
+    pub fn new(options: LargeValueOptions) -> Result<LargeValues> {
+        options.check()?;
+        Ok(LargeValues { options })
+    }
+
+    /// With stored parameters; `None` if they are not understood.
+    pub fn from_params(params: &[u8]) -> Option<LargeValues> {
+        Some(LargeValues { options: LargeValueOptions::decode(params)? })
+    }
+}
+
+impl ValueStoreFactory for LargeValues {
+    fn name(&self) -> &str {
+        LargeValues::NAME
+    }
+
+    fn params(&self) -> Vec<u8> {
+        self.options.encode()
+    }
+
+    fn open(&self, context: StoreContext) -> Result<Arc<dyn ValueStore>> {
+        Ok(Arc::new(LargeStore(Arc::new(Shared::new(context, self.options)?))))
+    }
+}
+
+/// The store of the large values of one partition.
+#[derive(Clone)]
+pub struct LargeStore(pub(crate) Arc<Shared>);
+
+impl ValueStore for LargeStore {
+    fn configure(&self, params: &[u8]) -> Result<()> {
+        let options = LargeValueOptions::decode(params).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument, "parameters that large values do not know")
+        })?;
+        let mut state = self.0.state.lock();
+        state.options = options;
+        state.pace = Pace::new(options.move_bytes_per_second);
+        Ok(())
+    }
+
+    fn wants(&self, len: u64) -> bool {
+        len >= self.0.state.lock().options.threshold_bytes
+    }
+
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
+        let mut block = self.0.begin(key, Some(value.len() as u64))?;
+        block.push(value)?;
+        let (pending, writer) = block.finish()?;
+        self.0.give_back(writer);
+        Ok(pending)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+
+    fn probe(&self, handle: &[u8]) -> Result<bool> {
+        let shared = &self.0;
+        let Ok(handle_read) = Handle::decode(handle) else { return Ok(false) };
+        if !shared.context.is_read_only {
+            // Durability: the bytes may be in the page cache alone, where the process before this
+            // one left them. Then the device is asked whether it has them.
+            let path = shared.context.chunk_path(handle_read.chunk);
+            match shared.context.fs.open_append(&path, AppendMode::Existing) {
+                Ok(file) => file.sync()?,
+                Err(error) if is_not_found(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        let source = if shared.context.is_read_only { Source::Cached } else { Source::Device };
+        let walked = shared.block(handle, source).and_then(|block| block.walk(|_| Ok(())));
+        match walked {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn len(&self, handle: &[u8]) -> Result<u64> {
+        let handle = Handle::decode(handle)
+            .map_err(|malformed| Error::corruption(&self.0.context.dir, None, malformed.what))?;
+        Ok(handle.len)
+    }
+
+    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
+        let block = self.0.block(handle, Source::Cached)?;
+        if offset == 0 && buf.len() as u64 == block.handle.len {
+            return block.read_whole(buf, Parallelism::Auto);
+        }
+        let end = offset.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| end > block.handle.len) {
+            return Err(Error::limit("end of a range", end.unwrap_or(u64::MAX), block.handle.len));
+        }
+        block.read_range(offset, buf, &block.sums()?)
+    }
+
+    fn verify(
+        &self,
+        key: &[u8],
+        handle: &[u8],
+        advance: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let block = self.0.block(handle, Source::Device)?;
+        let found = block.walk(|piece| advance(piece.len() as u64))?;
+        if found != key {
+            let what = "a value belongs to another key";
+            return Err(Error::corruption(&block.path, block.handle.offset, what));
+        }
+        Ok(())
+    }
+
+    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
+        match entry.kind {
+            EntryKind::Value => Ok(Carry::Moved(self.put(entry.key, entry.value)?)),
+            EntryKind::Handle => match self.0.carry_handle(entry) {
+                // A damaged value stays where it is, and its chunk with it: the tables around it
+                // must not be kept from being merged.
+                Err(error) if error.is_corruption() => Ok(Carry::Stay),
+                carried => carried,
+            },
+            _ => Ok(Carry::Stay),
+        }
+    }
+
+    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
+        Chunks::section(edit)
+    }
+
+    fn apply(&self, number: u64, section: &[u8]) -> Result<()> {
+        let mut state = self.0.state.lock();
+        let applied = state.chunks.apply(number, section);
+        let State { chunks, found, .. } = &mut *state;
+        for (id, chunk) in &mut chunks.by_id {
+            chunk.end = chunk.end.max(found.get(id).copied().unwrap_or_default());
+        }
+        drop(state);
+        applied.map_err(|malformed| Error::corruption(&self.0.context.dir, None, malformed.what))
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.state.lock().chunks.state()
+    }
+
+    fn reclaim(&self, number: u64) -> Result<()> {
+        self.0.state.lock().chunks.reclaim(number);
+        self.0.remove_dead()
+    }
+
+    fn chunks(&self) -> Vec<ChunkId> {
+        let mut state = self.0.state.lock();
+        let State { chunks, found, .. } = &mut *state;
+        // Asked at an open: nobody reads what was dropped before.
+        chunks.reclaim_all();
+        found.clear();
+        chunks.take_dead(|_| false);
+        chunks.by_id.keys().copied().collect()
+    }
+
+    fn holds_values(&self) -> bool {
+        let state = self.0.state.lock();
+        !state.chunks.by_id.is_empty() || !state.doomed.is_empty()
+    }
+
+    fn moving(&self) -> Option<KeySpan> {
+        let mut state = self.0.state.lock();
+        let permille = state.options.garbage_permille.into();
+        let (smallest, largest) = state.chunks.choose_moving(permille)?;
+        Some(KeySpan { smallest, largest })
+    }
+
+    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+        let shared = &self.0;
+        let mut state = shared.state.lock();
+        // A file that a checkpoint has linked is never appended to.
+        for writer in std::mem::take(&mut state.idle) {
+            state.close(writer.chunk);
+        }
+        if let Some(writer) = state.mover.take() {
+            state.close(writer.chunk);
+        }
+        let chunks = state.chunks.by_id.iter().filter(|(_, chunk)| chunk.live.blocks > 0);
+        let chunks: Vec<_> = chunks.map(|(id, chunk)| (*id, chunk.is_open, chunk.end)).collect();
+        drop(state);
+        for (id, is_open, end) in chunks {
+            let (from, to) = (shared.context.chunk_path(id), id.path(dir));
+            made.push(to.clone());
+            let fs = &*shared.context.fs;
+            if is_open {
+                copy_file(fs, &from, &to, end)?;
+            } else {
+                link_file(fs, &from, &to, end)?;
+            }
+        }
+        shared.context.fs.sync_dir(dir)
+    }
+}

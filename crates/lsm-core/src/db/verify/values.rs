@@ -1,0 +1,60 @@
+//! The values that a table points to, in the value store of its partition.
+//!
+//! Called by `files.rs` for each sound table: so a value that is missing is damage of its keys.
+//!
+//! Invariant: damage of a value counts only if its table is live after it was found. A table that
+//! was merged meanwhile may point to values that were moved since.
+
+use std::sync::Arc;
+
+use super::VerifyRun;
+use crate::error::{Error, Result};
+use crate::iter::InternalIter;
+use crate::partition::PartitionState;
+use crate::sstable::{ReadMode, SstReader};
+use crate::types::{EntryKind, FileNo};
+use crate::version::Table;
+
+impl VerifyRun<'_> {
+    /// Compares every value that a table points to with its checksums, on the device.
+    pub(super) fn check_values(
+        &mut self,
+        partition: &str,
+        table: &Table,
+        reader: SstReader,
+    ) -> Result<()> {
+        let Some(partition) = self.db.catalog.named(partition) else { return Ok(()) };
+        let Some(store) = partition.store().cloned() else { return Ok(()) };
+        let mut entries = Arc::new(reader).iter(ReadMode::Streaming);
+        entries.seek_to_first()?;
+        while entries.valid() {
+            let key = entries.key();
+            if key.trailer.kind() == Some(EntryKind::Handle) {
+                let user = key.user;
+                let read = store.verify(user, entries.value(), &mut |bytes| self.advance(bytes));
+                match read {
+                    Err(error) if error.is_corruption() => {
+                        self.note_value(&partition, table, &error.at_key(user));
+                    }
+                    read => read?,
+                }
+            }
+            entries.next()?;
+        }
+        Ok(())
+    }
+
+    fn note_value(&mut self, partition: &PartitionState, table: &Table, error: &Error) {
+        if !has_table(partition, table.meta.file) {
+            return;
+        }
+        let mut damage = crate::error::Damage::of(error, &table.path(&self.db.tables));
+        damage.partition.get_or_insert_with(|| partition.name.to_string());
+        self.damage.push(damage);
+    }
+}
+
+fn has_table(partition: &PartitionState, file: FileNo) -> bool {
+    let view = partition.view();
+    !partition.is_dropped() && view.version.tables().any(|(_, table)| table.meta.file == file)
+}

@@ -1,0 +1,333 @@
+//! Large values in a whole store: limits, streams, space, snapshots, moves, copies.
+
+mod compat;
+mod crash;
+mod damage;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lsm_core::fs::{Fs, MemFs};
+use siltstone::clock::Clock;
+use siltstone::large_values::Parallelism;
+use siltstone::{
+    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
+    Partition, PartitionOptions, Result, Slice,
+};
+use testkit::Rng;
+
+/// A clock that stands until it is moved.
+#[derive(Clone, Default)]
+struct Hand(Arc<AtomicU64>);
+
+impl Hand {
+    fn pass(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(1_700_000_000) + self.now()
+    }
+}
+
+const THRESHOLD: usize = 256;
+
+/// Small enough that a few values make several chunks and many sub-blocks.
+fn tiny() -> LargeValueOptions {
+    LargeValueOptions::new()
+        .threshold_bytes(THRESHOLD as u64)
+        .sub_block_bytes(256)
+        .chunk_bytes(4 << 10)
+}
+
+fn options() -> PartitionOptions {
+    PartitionOptions::new().table_bytes(1 << 10).block_bytes(128).large_values(tiny())
+}
+
+fn open_with(fs: Arc<dyn Fs>, dir: &str, clock: &Hand) -> Result<Db> {
+    Db::builder(dir)
+        .fs(fs)
+        .clock(Arc::new(clock.clone()))
+        .options(Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(8 << 10))
+        .background(BackgroundMode::Stepped)
+        .random(|| 7)
+        .open()
+}
+
+fn open(fs: &MemFs) -> Db {
+    open_with(Arc::new(fs.clone()), "/db", &Hand::default()).unwrap()
+}
+
+/// The length of all chunk files in a folder.
+fn chunk_bytes(fs: &MemFs, dir: &str) -> u64 {
+    let all = fs.list(dir.as_ref(), "").unwrap();
+    all.iter().filter(|entry| entry.name.ends_with(".chunk")).map(|entry| entry.len).sum()
+}
+
+fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
+    (0..len).map(|_| rng.next_u64() as u8).collect()
+}
+
+fn content(p: &Partition) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    p.iter().map(|pair| pair.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+}
+
+/// Lets time pass until nothing is left to do.
+fn rest(db: &Db, clock: &Hand) {
+    for _ in 0..30 {
+        clock.pass(1);
+        db.wait_idle().unwrap();
+    }
+}
+
+#[test]
+fn values_around_every_edge_read_back_in_every_way() {
+    let fs = MemFs::new();
+    let mut db = open(&fs);
+    db.partition_with("p", options()).unwrap();
+    let mut rng = Rng::from_env_or(5);
+    let lens = [0, 1, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 4095, 4096, 10_000];
+    let mut expected = BTreeMap::new();
+    for (at, len) in lens.iter().enumerate() {
+        let p = db.partition("p").unwrap();
+        let put = format!("put {at:02}");
+        let streamed = format!("streamed {at:02}");
+        expected.insert(put.clone().into_bytes(), value(&mut rng, *len));
+        expected.insert(streamed.clone().into_bytes(), value(&mut rng, *len));
+        p.put(&put, &expected[put.as_bytes()]).unwrap();
+        let known = (at % 2 == 0).then_some(*len as u64);
+        let mut writer = p.put_stream(&streamed, known).unwrap();
+        for piece in expected[streamed.as_bytes()].chunks(1 + at * 37) {
+            writer.write_all(piece).unwrap();
+        }
+        writer.commit(Durability::Os).unwrap();
+    }
+    for round in 0..3 {
+        let p = db.partition("p").unwrap();
+        assert_eq!(content(&p), expected);
+        for (key, value) in &expected {
+            check_reads(&p, key, value, &mut rng);
+        }
+        match round {
+            0 => p.flush().unwrap(),
+            1 => p.compact(..).unwrap(),
+            _ => {}
+        }
+        db.close().unwrap();
+        db = open(&fs);
+    }
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+}
+
+fn check_reads(p: &Partition, key: &[u8], value: &[u8], rng: &mut Rng) {
+    assert_eq!(p.get(key).unwrap().unwrap(), value);
+    let stat = p.stat_blob(key).unwrap().unwrap();
+    assert_eq!(stat.len, value.len() as u64);
+    assert_eq!(stat.stored.is_some(), value.len() >= THRESHOLD);
+    let mut buf = vec![0; value.len() + 3];
+    for threads in [Parallelism::Auto, Parallelism::Threads(3)] {
+        assert_eq!(p.get_into(key, &mut buf, threads).unwrap(), Some(value.len() as u64));
+        assert_eq!(buf[..value.len()], *value);
+    }
+    if !value.is_empty() {
+        let refused = p.get_into(key, &mut buf[..value.len() - 1], Parallelism::Auto);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::LimitExceeded);
+    }
+    let mut reader = p.open_blob(key).unwrap().unwrap();
+    let mut all = Vec::new();
+    reader.clone().read_to_end(&mut all).unwrap();
+    assert_eq!(all, value);
+    for _ in 0..8 {
+        let from = rng.below(value.len() as u64 + 1) as usize;
+        let to = from + rng.below((value.len() - from) as u64 + 1) as usize;
+        let range = p.get_range(key, from as u64..to as u64).unwrap().unwrap();
+        assert_eq!(range, value[from..to]);
+        reader.seek(SeekFrom::Start(from as u64)).unwrap();
+        let mut piece = vec![0; to - from];
+        reader.read_exact(&mut piece).unwrap();
+        assert_eq!(piece, value[from..to]);
+    }
+    assert_eq!(reader.seek(SeekFrom::End(0)).unwrap(), value.len() as u64);
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    assert_eq!(p.get_range(key, 0..u64::MAX).unwrap().unwrap(), value);
+}
+
+#[test]
+fn a_stream_that_is_not_committed_leaves_nothing() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    for finished in [false, true] {
+        let mut writer = p.put_stream("key", None).unwrap();
+        writer.write_all(&[3; 9000]).unwrap();
+        // An open stream holds up nobody.
+        p.put("other", [4; 1000]).unwrap();
+        match finished {
+            true => drop(writer.finish().unwrap()),
+            false => drop(writer),
+        }
+        assert_eq!(p.get("key").unwrap(), None);
+    }
+    let mut writer = p.put_stream("key", Some(500)).unwrap();
+    writer.write_all(&[3; 499]).unwrap();
+    assert_eq!(writer.finish().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    p.delete("other").unwrap();
+    p.reclaim().unwrap();
+    assert_eq!(chunk_bytes(&fs, "/db"), 0);
+    assert_eq!(p.space().unwrap().total_bytes, 0);
+}
+
+#[test]
+fn streamed_values_commit_with_other_keys() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    let blob = |key: &str, byte: u8, len: usize| {
+        let mut writer = p.put_stream(key, Some(len as u64)).unwrap();
+        writer.write_all(&vec![byte; len]).unwrap();
+        writer.finish().unwrap()
+    };
+    let batch = db.batch().put(&p, "small", "s").put_blob(blob("a", 1, 3000));
+    batch.put_blob(blob("b", 2, 10)).delete(&p, "c").commit(Durability::Sync).unwrap();
+    assert_eq!(p.get("a").unwrap().unwrap(), vec![1; 3000]);
+    assert_eq!(p.get("b").unwrap().unwrap(), vec![2; 10]);
+    assert_eq!(p.get("small").unwrap().unwrap(), b"s");
+    let plain = db.partition("plain").unwrap();
+    assert_eq!(plain.put_stream("k", None).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn the_space_of_deleted_values_comes_back_without_a_call() {
+    let fs = MemFs::new();
+    let clock = Hand::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..40_u8 {
+        p.put([n], vec![n; 1000]).unwrap();
+    }
+    rest(&db, &clock);
+    let full = chunk_bytes(&fs, "/db");
+    assert!(full > 40_000 && p.space().unwrap().live_bytes > 40_000);
+    for n in 0..40_u8 {
+        p.delete([n]).unwrap();
+    }
+    rest(&db, &clock);
+    assert_eq!(chunk_bytes(&fs, "/db"), 0, "of {full}");
+    assert_eq!(p.large_stats().unwrap().bytes_moved, 0, "whole files went");
+}
+
+#[test]
+fn values_move_out_of_chunks_with_much_garbage_in_the_order_of_their_keys() {
+    let fs = MemFs::new();
+    let clock = Hand::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    for n in (0..40_u8).rev() {
+        p.put([n], vec![n; 1000]).unwrap();
+    }
+    let snapshot = db.snapshot();
+    rest(&db, &clock);
+    let kept = p.open_blob([2]).unwrap().unwrap();
+    for n in (0..40_u8).filter(|n| n % 3 != 2) {
+        p.delete([n]).unwrap();
+    }
+    rest(&db, &clock);
+    assert_eq!(snapshot.get(&p, [0]).unwrap().unwrap(), vec![0; 1000]);
+    drop(snapshot);
+    rest(&db, &clock);
+    let mut all = Vec::new();
+    kept.clone().read_to_end(&mut all).unwrap();
+    assert_eq!(all, vec![2; 1000], "its chunk is pinned");
+    assert!(p.space().unwrap().pinned_bytes > 0);
+    drop((all, kept));
+    rest(&db, &clock);
+    let space = p.space().unwrap();
+    assert_eq!((space.pinned_bytes, space.total_bytes), (0, chunk_bytes(&fs, "/db")));
+    assert!(space.total_bytes * 10 <= 11 * 13 * 1100, "{space:?}");
+    for n in 0..40_u8 {
+        let expected = (n % 3 == 2).then(|| Slice::from(vec![n; 1000]));
+        assert_eq!(p.get([n]).unwrap(), expected);
+    }
+    let chunks = p.chunks().unwrap();
+    let live = chunks.iter().filter(|chunk| chunk.live_blocks > 0);
+    let spans: Vec<_> = live.map(|chunk| (chunk.smallest.clone(), chunk.largest.clone())).collect();
+    assert!(spans.windows(2).all(|pair| pair[0].1 < pair[1].0), "{spans:?}");
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+}
+
+#[test]
+fn large_values_are_switched_on_and_off_for_a_partition_with_data() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let plain = PartitionOptions::new().table_bytes(1 << 10);
+    let p = db.partition_with("p", plain.metahive(MetaHiveOptions::default())).unwrap();
+    for n in 0..20_u8 {
+        p.put([n | 0x40], vec![n; 600]).unwrap();
+    }
+    p.flush().unwrap();
+    let before = content(&p);
+    let p = db.partition_with("p", p.options().large_values(tiny())).unwrap();
+    assert_eq!(content(&p), before);
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(p.space().unwrap().live_bytes, chunk_bytes(&fs, "/db") - 64 * 4);
+    assert_eq!(content(&p), before);
+    assert_eq!(p.verified_get([0x43]).unwrap().unwrap().value, vec![3; 600], "MetaHive stays");
+    let p = db.partition_with("p", p.options().large_values(LargeValueOptions::off())).unwrap();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!((chunk_bytes(&fs, "/db"), content(&p)), (0, before));
+    let refused = p.options().large_values(tiny().garbage_permille(0));
+    assert_eq!(db.partition_with("p", refused).unwrap_err().kind(), ErrorKind::LimitExceeded);
+}
+
+#[test]
+fn a_dropped_partition_and_a_checkpoint_have_their_own_chunks() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    let mut writer = p.put_stream("streamed", None).unwrap();
+    writer.write_all(&[1; 3000]).unwrap();
+    for n in 0..10_u8 {
+        p.put([n], vec![n; 700]).unwrap();
+    }
+    db.checkpoint("/copy").unwrap();
+    writer.commit(Durability::Os).unwrap();
+    p.put([0], vec![9; 700]).unwrap();
+    db.drop_partition("p").unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(chunk_bytes(&fs, "/db"), 0);
+    let copy = open_with(Arc::new(fs.clone()), "/copy", &Hand::default()).unwrap();
+    let q = copy.partition("p").unwrap();
+    assert_eq!(q.iter().count(), 10);
+    assert_eq!(q.get([0]).unwrap().unwrap(), vec![0; 700]);
+    q.put([0], vec![5; 700]).unwrap();
+    assert!(copy.verify(Default::default()).unwrap().is_sound());
+}
+
+#[test]
+fn a_full_disk_in_the_middle_of_a_stream_leaves_nothing_and_the_store_goes_on() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    p.put("before", vec![1; 1000]).unwrap();
+    let used = chunk_bytes(&fs, "/db");
+    fs.set_capacity(Some(1 << 20));
+    let mut writer = p.put_stream("film", None).unwrap();
+    let refused = (0..2000).find_map(|_| writer.write_all(&[2; 1000]).err());
+    assert_eq!(refused.unwrap().kind(), std::io::ErrorKind::StorageFull);
+    drop(writer);
+    assert_eq!(chunk_bytes(&fs, "/db"), used, "the file is gone");
+    p.put("after", vec![3; 1000]).unwrap();
+    assert_eq!(p.get("film").unwrap(), None);
+    assert_eq!(p.get("before").unwrap().unwrap(), vec![1; 1000]);
+}

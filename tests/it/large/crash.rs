@@ -1,0 +1,176 @@
+//! The power is cut before every operation on the storage, while values come, stream in, go, and move,
+//! and while their partition is dropped. After each cut the store opens with a state that was
+//! committed, each value whole, and every byte of every chunk file is accounted for.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs};
+use siltstone::{Durability, Partition};
+use testkit::Rng;
+
+use super::{Hand, chunk_bytes, open, open_with, options, rest};
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The states that were committed, and how many of them are known to be durable.
+#[derive(Clone, Default)]
+struct Truth {
+    states: Vec<Content>,
+    durable: usize,
+}
+
+/// An image that a cut could leave: before which operation, and the truth then.
+struct Image {
+    what: String,
+    mem: MemFs,
+    truth: Truth,
+    /// The partition may be there, and may be gone.
+    existed: (bool, bool),
+}
+
+struct Script {
+    p: Partition,
+    truth: Arc<Mutex<Truth>>,
+    now: Content,
+}
+
+impl Script {
+    /// Notes the state before the commit that leads to it, which may be cut in its middle.
+    fn next(&mut self, key: u8, value: Option<Vec<u8>>) {
+        match value {
+            Some(value) => self.now.insert(vec![key], value),
+            None => self.now.remove(&[key][..]),
+        };
+        self.truth.lock().unwrap().states.push(self.now.clone());
+    }
+
+    fn put(&mut self, key: u8, len: usize) {
+        let value = vec![key ^ len as u8; len];
+        self.next(key, Some(value.clone()));
+        self.p.put([key], &value).unwrap();
+    }
+
+    fn stream(&mut self, key: u8, len: usize) {
+        let value = vec![key.wrapping_add(len as u8); len];
+        let mut writer = self.p.put_stream([key], None).unwrap();
+        for piece in value.chunks(300) {
+            writer.write_all(piece).unwrap();
+        }
+        self.next(key, Some(value));
+        writer.commit(Durability::Sync).unwrap();
+        self.all_durable();
+    }
+
+    fn delete(&mut self, key: u8) {
+        self.next(key, None);
+        self.p.delete([key]).unwrap();
+    }
+
+    fn all_durable(&self) {
+        let mut truth = self.truth.lock().unwrap();
+        truth.durable = truth.states.len() - 1;
+    }
+}
+
+fn run(mut rng: Rng) -> Vec<Image> {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let clock = Hand::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    let truth = Arc::new(Mutex::new(Truth { states: vec![Content::new()], durable: 0 }));
+    let existed = Arc::new(Mutex::new((true, true)));
+    let images: Arc<Mutex<Vec<Image>>> = Arc::default();
+    let rng = Mutex::new(rng.fork());
+    let taken = images.clone();
+    let known = truth.clone();
+    let there = existed.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        if !op.mutates() {
+            return;
+        }
+        let mut rng = rng.lock().unwrap();
+        for outcome in CrashOutcome::ALL {
+            let what = format!("op {} ({:?} at {:?}), {outcome:?}", op.index, op.kind, op.path);
+            let mem = mem.crash_clone(outcome, &mut || rng.next_u64());
+            let truth = known.lock().unwrap().clone();
+            taken.lock().unwrap().push(Image { what, mem, truth, existed: *there.lock().unwrap() });
+        }
+    }));
+    let mut script = Script { p: p.clone(), truth, now: Content::new() };
+    for n in 0..8 {
+        script.put(n, 300 + 400 * usize::from(n % 3));
+    }
+    script.stream(20, 5000);
+    p.flush().unwrap();
+    script.all_durable();
+    for n in 0..6 {
+        script.delete(n);
+    }
+    script.put(7, 50);
+    drop(p.put_stream([30], None).unwrap().write_all(&[1; 2000]));
+    rest(&db, &clock);
+    script.stream(6, 900);
+    script.put(21, 700);
+    p.compact(..).unwrap();
+    script.all_durable();
+    db.checkpoint("/copy").unwrap();
+    *existed.lock().unwrap() = (true, false);
+    db.drop_partition("p").unwrap();
+    *existed.lock().unwrap() = (false, false);
+    db.wait_idle().unwrap();
+    fs.clear_observer();
+    std::mem::take(&mut *images.lock().unwrap())
+}
+
+fn check(image: &Image) {
+    let what = &image.what;
+    let db = open(&image.mem);
+    let is_there = db.has_partition("p");
+    let (may_be, must_be) = image.existed;
+    assert!(is_there || !must_be, "{what}: the partition is gone");
+    assert!(!is_there || may_be, "{what}: the partition is back");
+    if is_there {
+        let p = db.partition("p").unwrap();
+        let found = super::content(&p);
+        let states = &image.truth.states[image.truth.durable..];
+        assert!(states.contains(&found), "{what}: a state that nobody committed");
+        // Every byte of every chunk is alive or garbage that is known.
+        let space = p.space().unwrap();
+        let len = chunk_bytes(&image.mem, "/db");
+        assert_eq!(space.total_bytes, len, "{what}: {space:?}");
+        let blocks: u64 =
+            found.values().filter(|value| value.len() >= 256).map(|value| block_bytes(value)).sum();
+        assert!(space.live_bytes >= blocks, "{what}: {space:?}");
+        p.compact(..).unwrap();
+        p.reclaim().unwrap();
+        let space = p.space().unwrap();
+        assert_eq!(space.live_bytes, blocks, "{what}: {space:?}");
+        assert_eq!(super::content(&p), found, "{what}");
+        p.put("goes on", vec![7; 999]).unwrap();
+        db.drop_partition("p").unwrap();
+        db.wait_idle().unwrap();
+    }
+    assert_eq!(chunk_bytes(&image.mem, "/db"), 0, "{what}");
+    assert!(db.verify(Default::default()).unwrap().is_sound(), "{what}");
+}
+
+/// The length of the block of a value, whose key has one byte.
+fn block_bytes(value: &[u8]) -> u64 {
+    48 + 1 + value.len() as u64 + 8 * value.len().div_ceil(256) as u64
+}
+
+#[test]
+fn a_cut_at_any_operation_leaves_whole_values_and_no_byte_unaccounted_for() {
+    let images = run(Rng::from_env_or(11));
+    assert!(images.len() > 500, "{} images", images.len());
+    images.iter().for_each(check);
+    // A name that nobody knows stays where it is.
+    let mem = MemFs::new();
+    drop(open(&mem));
+    mem.open_append("/db/notes.chunk".as_ref(), lsm_core::fs::AppendMode::IfAbsent).unwrap();
+    drop(open(&mem));
+    assert!(mem.read_raw("/db/notes.chunk".as_ref()).is_ok());
+}

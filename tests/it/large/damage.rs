@@ -1,0 +1,82 @@
+//! Damaged and missing bytes of large values.
+
+use std::path::PathBuf;
+
+use lsm_core::fs::{Fs, MemFs};
+
+use super::{open, options};
+
+/// The chunk files of the store.
+fn chunks(fs: &MemFs) -> Vec<PathBuf> {
+    let all = fs.list("/db".as_ref(), "").unwrap();
+    let names = all.iter().filter(|entry| entry.name.ends_with(".chunk"));
+    names.map(|entry| PathBuf::from("/db").join(&entry.name)).collect()
+}
+
+#[test]
+fn every_flipped_bit_of_a_chunk_is_found_and_no_wrong_byte_is_read() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    let value: Vec<u8> = (0..700_u32).map(|n| (n * 7) as u8).collect();
+    p.put("key", &value).unwrap();
+    p.flush().unwrap();
+    let [path] = &chunks(&fs)[..] else { panic!("one chunk") };
+    let len = fs.read_raw(path).unwrap().len() as u64;
+    for offset in 0..len {
+        let mask = 1 << (offset % 8);
+        fs.corrupt(path, offset, mask).unwrap();
+        match p.get("key") {
+            Ok(found) => assert_eq!(found.unwrap(), value),
+            Err(error) => {
+                let damage = error.damage().expect("corruption");
+                assert_eq!((&damage.file, damage.key.as_deref()), (path, Some(&b"key"[..])));
+                assert!(damage.offset.is_some() && damage.partition.as_deref() == Some("p"));
+            }
+        }
+        let report = db.verify(Default::default()).unwrap();
+        // Neither a value nor a handle needs the header of the file.
+        if offset >= 64 {
+            let [damage] = report.damage() else { panic!("offset {offset}: {report}") };
+            assert_eq!((&damage.file, damage.key.as_deref()), (path, Some(&b"key"[..])));
+        }
+        fs.corrupt(path, offset, mask).unwrap();
+    }
+    assert_eq!(p.get("key").unwrap().unwrap(), value);
+}
+
+#[test]
+fn a_lost_chunk_damages_its_keys_alone_and_the_rest_goes_on() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..20_u8 {
+        p.put([n], vec![n; 700]).unwrap();
+    }
+    p.put("small", "in the table").unwrap();
+    p.flush().unwrap();
+    db.close().unwrap();
+    let lost = chunks(&fs).remove(1);
+    fs.remove_raw(&lost).unwrap();
+    let db = open(&fs);
+    let p = db.partition("p").unwrap();
+    let mut damaged = 0;
+    for n in 0..20_u8 {
+        match p.get([n]) {
+            Ok(found) => assert_eq!(found.unwrap(), vec![n; 700]),
+            Err(error) => {
+                damaged += 1;
+                let damage = error.damage().expect("corruption");
+                assert_eq!((&damage.file, damage.key.as_deref()), (&lost, Some(&[n][..])));
+            }
+        }
+    }
+    assert!((1..10).contains(&damaged), "{damaged} keys");
+    let report = db.verify(Default::default()).unwrap();
+    assert_eq!(report.damage().len(), damaged);
+    assert!(report.damage().iter().all(|damage| damage.file == lost), "{report}");
+    assert_eq!(p.keys().count(), 21, "keys need no chunk");
+    p.compact(..).unwrap();
+    p.put("more", vec![7; 900]).unwrap();
+    assert_eq!(p.get("more").unwrap().unwrap(), vec![7; 900]);
+}
