@@ -63,14 +63,14 @@ impl LargeValueOptions {
     }
 
     /// Sets the length, in bytes, from which on a value goes to a chunk file. Default 64 KiB; at
-    /// least [`THRESHOLD_BYTES_MIN`].
+    /// least 256.
     pub fn threshold_bytes(mut self, bytes: u64) -> LargeValueOptions {
         self.threshold_bytes = bytes;
         self
     }
 
     /// Sets the length, in bytes, from which on a chunk file takes no more values; one value may
-    /// make it longer. Default 256 MiB, at least [`CHUNK_BYTES_MIN`].
+    /// make it longer. Default 256 MiB, at least 4 KiB.
     pub fn chunk_bytes(mut self, bytes: u64) -> LargeValueOptions {
         self.chunk_bytes = bytes;
         self
