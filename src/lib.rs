@@ -161,6 +161,7 @@
 mod batch;
 mod builder;
 mod db;
+mod following;
 #[cfg(feature = "internals")]
 mod internals;
 mod large;
@@ -302,6 +303,17 @@ pub mod raw {
         describe_path,
     };
     pub use lsm_core::types::{DbId, FileNo, PartitionId};
+}
+
+/// Read-only instances that follow a database which another process writes: [`Db::secondary`].
+///
+/// The page of the crate [`secondary`](::secondary) states what each level of consistency
+/// guarantees, and `docs/secondary.md` how it works.
+pub mod secondary {
+    pub use ::secondary::{
+        Builder, Lag, Level, OnUnmet, ReadOptions, Reading, Secondary, SecondaryCut,
+        SecondaryPartition, Target,
+    };
 }
 
 /// Compiles the programs of the README.

@@ -25,7 +25,7 @@ use lsm_core::hooks::{
 use lsm_core::internals::iter::InternalIter;
 use lsm_core::internals::names::FileName;
 use lsm_core::internals::sstable::RawMode;
-use lsm_core::internals::version::{TableContext, recover};
+use lsm_core::internals::version::{Missing, TableContext, recover};
 use lsm_core::types::SeqNo;
 use metahive::payload::{Payload, SUFFIX, entry_key};
 use metahive::table_seal::TableSeal;
@@ -156,8 +156,14 @@ fn census(fs: &MemFs) -> Census {
     let names: Vec<_> = listed.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
     let version = recover(fs, dir, &names).unwrap().unwrap().version;
     let fs = Arc::new(fs.clone());
-    let context =
-        TableContext { fs, dir: dir.to_owned(), db_id: version.db_id, cache: None, files: None };
+    let context = TableContext {
+        fs,
+        dir: dir.to_owned(),
+        db_id: version.db_id,
+        missing: Missing::Damage,
+        cache: None,
+        files: None,
+    };
     let mut census = Census::default();
     for (_, table) in version.partition_named("p").unwrap().tables() {
         let reader = table.reader(&context).unwrap();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::beside::Source;
 use crate::engine::{self, Existing, Target};
 use crate::output::{Failure, Output};
 use crate::progress;
@@ -53,11 +54,11 @@ pub(crate) struct PartitionsArgs {
 
 /// Lists the partitions.
 pub(crate) fn partitions(args: &PartitionsArgs) -> Result<(), Failure> {
-    let existing = Existing::open_to_read(&args.database)?;
+    let source = Source::open(&args.database)?;
     let mut out = Output::new(args.json);
-    for name in engine::partition_names(&existing.db) {
+    for name in source.partition_names() {
         out.line(&name, &json!({ "partition": name }))?;
     }
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(source.close()?)
 }

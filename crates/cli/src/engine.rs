@@ -10,7 +10,9 @@
 
 use std::path::{Path, PathBuf};
 
-use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Result, Slice};
+use siltstone::{
+    Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result, Slice,
+};
 
 use crate::output::{Failure, note};
 
@@ -126,7 +128,7 @@ pub(crate) type Entries = Box<dyn DoubleEndedIterator<Item = Result<(Slice, Slic
 
 /// The entries from `from` on and below `to`.
 pub(crate) fn entries(
-    partition: &Partition,
+    partition: &impl Readable<Range = Range>,
     from: Option<Vec<u8>>,
     to: Option<Vec<u8>>,
 ) -> Entries {
@@ -139,14 +141,17 @@ pub(crate) fn entries(
 }
 
 /// The entries whose keys begin with `prefix`.
-pub(crate) fn entries_with_prefix(partition: &Partition, prefix: &[u8]) -> Entries {
+pub(crate) fn entries_with_prefix(
+    partition: &impl Readable<Range = Range>,
+    prefix: &[u8],
+) -> Entries {
     Box::new(partition.prefix(prefix))
 }
 
 /// The number of entries; reads every key.
-pub(crate) fn count(partition: &Partition) -> Result<u64> {
+pub(crate) fn count(partition: &impl Readable<Range = Range>) -> Result<u64> {
     let mut count = 0;
-    for key in partition.keys() {
+    for key in partition.iter().keys() {
         key?;
         count += 1;
     }

@@ -9,6 +9,7 @@
 
 mod admin;
 mod bench;
+mod beside;
 mod bytes;
 mod dump;
 mod engine;
@@ -21,6 +22,7 @@ mod parts;
 mod progress;
 mod read;
 mod scrub;
+mod secondary;
 mod stats;
 mod verify;
 mod write;
@@ -77,6 +79,8 @@ enum Command {
     Export(exchange::ExportArgs),
     /// Takes an export in
     Ingest(exchange::IngestArgs),
+    /// Follows a database that another process writes, and prints how far behind it is
+    Secondary(secondary::Args),
     /// Prints a script that completes the arguments of this command in a shell
     Completions(Completions),
 }
@@ -117,6 +121,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Checkpoint(args) => exchange::checkpoint(&args),
         Command::Export(args) => exchange::export(&args),
         Command::Ingest(args) => exchange::ingest(&args),
+        Command::Secondary(args) => secondary::run(&args),
         Command::Completions(args) => completions(&args),
     }
 }

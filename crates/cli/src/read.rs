@@ -1,11 +1,13 @@
-//! `get`, `scan` and `count`: they read and change nothing.
+//! `get`, `scan` and `count`: they read and change nothing, also beside a process that writes.
 
 use std::ffi::OsString;
 
 use serde_json::json;
+use siltstone::Readable;
 
+use crate::beside::Source;
 use crate::bytes::Encoding;
-use crate::engine::{self, Existing, Target};
+use crate::engine::{self, Target};
 use crate::output::{Failure, Output};
 
 /// Arguments of `get`.
@@ -26,8 +28,8 @@ pub(crate) struct GetArgs {
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let existing = Existing::open_to_read(&args.target.database)?;
-    let value = existing.partition(&args.target.partition)?.get(&key)?;
+    let source = Source::open(&args.target.database)?;
+    let value = source.partition(&args.target.partition)?.get(&key)?;
     let value = value.ok_or_else(|| Failure::NotFound(format!("no key {}", bytes.text(&key))))?;
 
     let mut out = Output::new(args.target.json);
@@ -37,7 +39,7 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
         out.line(bytes.text(&value), &bytes.entry(&key, Some(&value)))?;
     }
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(source.close()?)
 }
 
 /// Arguments of `scan`.
@@ -74,8 +76,8 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
     let from = bytes.optional(args.from.as_ref())?;
     let to = bytes.optional(args.to.as_ref())?;
 
-    let existing = Existing::open_to_read(&args.target.database)?;
-    let partition = existing.partition(&args.target.partition)?;
+    let source = Source::open(&args.target.database)?;
+    let partition = source.partition(&args.target.partition)?;
     let entries = match prefix {
         Some(prefix) => engine::entries_with_prefix(&partition, &prefix),
         None => engine::entries(&partition, from, to),
@@ -93,7 +95,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
         }
     }
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(source.close()?)
 }
 
 /// Arguments of `count`.
@@ -105,10 +107,10 @@ pub(crate) struct CountArgs {
 
 /// Prints how many entries there are.
 pub(crate) fn count(args: &CountArgs) -> Result<(), Failure> {
-    let existing = Existing::open_to_read(&args.target.database)?;
-    let count = engine::count(&existing.partition(&args.target.partition)?)?;
+    let source = Source::open(&args.target.database)?;
+    let count = engine::count(&source.partition(&args.target.partition)?)?;
     let mut out = Output::new(args.target.json);
     out.line(count, &json!({ "count": count }))?;
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(source.close()?)
 }

@@ -81,9 +81,11 @@ fn text(stats: &Stats, health: &Health) -> String {
     line(
         "on disk",
         format!(
-            "{}: {} in tables, {} in {} log segments, {} in the manifest",
+            "{}: {} in tables, {} in tables for secondaries, {} in {} log segments, {} in \
+             the manifest",
             bytes(stats.disk_bytes),
             bytes(stats.table_bytes),
+            bytes(stats.leased_bytes),
             bytes(stats.wal_disk_bytes),
             stats.wal_segment_count,
             bytes(stats.manifest_disk_bytes)
@@ -183,6 +185,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "wal_disk_bytes": stats.wal_disk_bytes,
         "manifest_disk_bytes": stats.manifest_disk_bytes,
         "disk_bytes": stats.disk_bytes,
+        "leased_bytes": stats.leased_bytes,
         "wal_segment_count": stats.wal_segment_count,
         "memtable_bytes": stats.memtable_bytes,
         "open_table_bytes": stats.open_table_bytes,

@@ -53,6 +53,23 @@ pub enum ErrorKind {
     HookPanicked,
     /// The files need a newer version of the code, or a feature that it does not know.
     Unsupported,
+    /// A file that a secondary reads is gone: the primary deleted it because no lease held it. The
+    /// secondary looks again from a newer state; from an iterator or a snapshot it is the end.
+    FileGone,
+    /// The manifest that a secondary finds is older than the log says it must be, or older than
+    /// itself. It is read again; this comes out only where that does not help.
+    NeedsManifest,
+    /// A token of a commit that this database does not have and never will: it was lost in a crash,
+    /// or is of another history.
+    SessionLost,
+    /// A secondary's lease was taken away, and with it files that it read. It takes another one
+    /// by itself; views and iterators that exist are at their end.
+    LeaseLost,
+    /// A partition without a log: a secondary sees it as of its last flush, and cannot be
+    /// brought further.
+    NotLogged,
+    /// A secondary could not be brought as far as a read asked within its time.
+    Behind,
 }
 
 /// The place of damaged bytes, as precisely as it is known.
@@ -253,7 +270,10 @@ impl Error {
 
     /// Returns `true` if the same call may succeed later without anything else being done.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::NoSpace | ErrorKind::Locked | ErrorKind::WouldStall)
+        matches!(
+            self.0.kind,
+            ErrorKind::NoSpace | ErrorKind::Locked | ErrorKind::WouldStall | ErrorKind::Behind
+        )
     }
 
     /// Returns the place of the damage, for corruption.

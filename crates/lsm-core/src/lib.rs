@@ -8,12 +8,12 @@
 //! Every module stands on a floor and imports only from its own floor and from lower ones:
 //!
 //! ```text
-//! 7  db                                     the only folder that knows everything
+//! 7  db  follow                             the only folders that know everything
 //! 6  read  replay  raw                      functions of a view, of decoded records
 //! 5  partition  snapshot  compaction        what a partition holds; which merge is due, what survives
 //! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
-//! 2  wal  sstable  memtable  batch  filters  formats, buffers, ready-made filters; none imports another
+//! 2  wal  sstable  memtable  batch  filters  shared  formats, buffers, ready-made filters; none imports another
 //! 1  fs  iter  hooks  clock  stats  sweep   contracts
 //! 0  types  codec  error  limits  options   the vocabulary; no I/O
 //! ```
@@ -72,6 +72,7 @@ mod compaction;
 pub mod db;
 pub mod error;
 pub mod filters;
+pub mod follow;
 pub mod fs;
 pub mod hooks;
 mod iter;
@@ -82,6 +83,7 @@ mod partition;
 pub mod raw;
 pub mod read;
 mod replay;
+mod shared;
 mod snapshot;
 mod sstable;
 pub mod stats;

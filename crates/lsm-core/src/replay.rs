@@ -63,25 +63,8 @@ impl Replay {
             .memtables
             .entry(section.partition)
             .or_insert_with(|| Arc::new(Memtable::new(MemtableId(1), &self.slabs)));
-        let bytes: Arc<[u8]> = section.bytes.into();
-        let mut operations = SectionReader::new(&bytes);
-        let mut writer = memtable.writer();
-        for number in 0..u64::from(section.operations) {
-            let operation = operations.next_operation()?;
-            let operation = operation
-                .ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
-            let seq = section.first_seq.plus(number);
-            let key = &bytes[operation.key.clone()];
-            let value = &bytes[operation.value.clone()];
-            let sums = OperationSum::new(operation.kind, key, value);
-            let inserted = writer.insert(seq, lsn, sums, &bytes, &operation);
-            self.bytes += inserted
-                .map_err(|NotNewer| Malformed { what: "sequence numbers go back", at: 0 })?;
-        }
-        match operations.next_operation()? {
-            None => Ok(()),
-            Some(_) => Err(Malformed { what: "a section has operations left over", at: 0 }),
-        }
+        self.bytes += insert_section(memtable, lsn, section)?;
+        Ok(())
     }
 
     /// Memory of the memtables, in bytes.
@@ -93,5 +76,34 @@ impl Replay {
     pub fn take(&mut self) -> BTreeMap<PartitionId, Arc<Memtable>> {
         self.bytes = 0;
         std::mem::take(&mut self.memtables)
+    }
+}
+
+/// Inserts the operations of a section, whose frame lies at `lsn`, into `memtable`; returns the memory
+/// that they took, in bytes. After an error some of them may be in it.
+pub fn insert_section(
+    memtable: &Memtable,
+    lsn: u64,
+    section: &SectionRef<'_>,
+) -> Result<u64, Malformed> {
+    let bytes: Arc<[u8]> = section.bytes.into();
+    let mut operations = SectionReader::new(&bytes);
+    let mut writer = memtable.writer();
+    let mut memory = 0;
+    for number in 0..u64::from(section.operations) {
+        let operation = operations.next_operation()?;
+        let operation =
+            operation.ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
+        let seq = section.first_seq.plus(number);
+        let key = &bytes[operation.key.clone()];
+        let value = &bytes[operation.value.clone()];
+        let sums = OperationSum::new(operation.kind, key, value);
+        memory += writer
+            .insert(seq, lsn, sums, &bytes, &operation)
+            .map_err(|NotNewer| Malformed { what: "sequence numbers go back", at: 0 })?;
+    }
+    match operations.next_operation()? {
+        None => Ok(memory),
+        Some(_) => Err(Malformed { what: "a section has operations left over", at: 0 }),
     }
 }

@@ -125,6 +125,9 @@ pub struct Stats {
     /// Bytes of the database on the disk: live tables, obsolete ones that readers hold, log and
     /// manifest. What value stores keep is not in it.
     pub disk_bytes: u64,
+    /// Bytes of obsolete tables of this run that no view here holds: secondaries may read them still, or
+    /// they are about to be deleted.
+    pub leased_bytes: u64,
     /// Bytes in the block cache.
     pub cache_bytes: u64,
     /// Block cache lookups that found their block.

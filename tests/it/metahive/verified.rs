@@ -138,8 +138,14 @@ fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
     let names: Vec<_> = listed.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
     let version = recover(fs, dir, &names).unwrap().unwrap().version;
     let fs = Arc::new(fs.clone());
-    let context =
-        TableContext { fs, dir: dir.to_owned(), db_id: version.db_id, cache: None, files: None };
+    let context = TableContext {
+        fs,
+        dir: dir.to_owned(),
+        db_id: version.db_id,
+        missing: Missing::Damage,
+        cache: None,
+        files: None,
+    };
     let mut all = Vec::new();
     for (_, table) in version.partition_named("p").unwrap().tables() {
         let reader = table.reader(&context).unwrap();

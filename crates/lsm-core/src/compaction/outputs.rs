@@ -19,7 +19,7 @@ use crate::hooks::Properties;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyRef, SeqNo, Trailer};
-use crate::version::{Kept, SstMeta, TableContext};
+use crate::version::{Kept, Missing, SstMeta, TableContext};
 
 /// A table says for so many snapshots how many entries it kept for them.
 const KEPT_MAX: usize = 16;
@@ -42,6 +42,7 @@ impl TableFactory {
     /// The way in which tables in that folder are opened, past every cache.
     pub fn context(&self) -> TableContext {
         TableContext {
+            missing: Missing::Damage,
             fs: self.fs.clone(),
             dir: self.dir.clone(),
             db_id: self.db_id,

@@ -21,6 +21,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::partition::PartitionState;
+use crate::shared::CursorWriter;
 use crate::types::PartitionId;
 use crate::version::{Change, DbVersion, VersionSet};
 
@@ -46,6 +47,8 @@ pub(super) struct Catalog {
     edit_number: AtomicU64,
     /// Length of the manifest in bytes: stored under `versions`, relaxed, as a figure.
     manifest_bytes: AtomicU64,
+    /// Tells secondaries of each durable edit.
+    cursor: Arc<CursorWriter>,
     /// Set under `versions` before the lock file is let go.
     is_shut: AtomicBool,
 }
@@ -53,15 +56,17 @@ pub(super) struct Catalog {
 impl Catalog {
     /// Goes on from the current version of `versions`. The partitions are added by the caller, who
     /// knows their hooks.
-    pub(super) fn new(versions: VersionSet) -> Catalog {
+    pub(super) fn new(versions: VersionSet, cursor: Arc<CursorWriter>) -> Catalog {
         let edit_number = AtomicU64::new(versions.current().edit_number);
         let manifest_bytes = AtomicU64::new(versions.manifest_bytes());
+        cursor.note_edit(versions.current().edit_number, versions.generation().0.number);
         Catalog {
             versions: Mutex::new(versions),
             structure: Mutex::new(()),
             partitions: RwLock::default(),
             edit_number,
             manifest_bytes,
+            cursor,
             is_shut: AtomicBool::new(false),
         }
     }
@@ -185,7 +190,10 @@ impl Editing<'_> {
         let installed = self.versions.install(changes).map(|version| version.edit_number);
         let manifest_bytes = self.versions.manifest_bytes();
         self.catalog.manifest_bytes.store(manifest_bytes, Ordering::Relaxed);
-        self.catalog.edit_number.store(installed?, Ordering::Release);
+        let edit_number = installed?;
+        self.catalog.edit_number.store(edit_number, Ordering::Release);
+        let (generation, _) = self.versions.generation();
+        self.catalog.cursor.note_edit(edit_number, generation.number);
         Ok(self.versions.current())
     }
 }
@@ -216,7 +224,8 @@ mod tests {
         let name = FileName::new(FileKind::Manifest, FileNo(1), Epoch(1));
         let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
         let numbers = Arc::new(FileNumbers::new(FileNo(2)));
-        Catalog::new(VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest))
+        let set = VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest);
+        Catalog::new(set, Arc::new(CursorWriter::none()))
     }
 
     fn partition(id: u32, name: &str) -> Arc<PartitionState> {

@@ -46,8 +46,9 @@ impl DbInner {
         self.catalog.shut();
         drop(flushing);
         let removed = self.remove_obsolete();
+        let told = self.cursor.close(&*self.fs, &self.dir, self.epoch);
         *lock = None;
-        flushed.and(ended).and(removed)
+        flushed.and(ended).and(removed).and(told)
     }
 
     /// Partitions without a log have nothing else to make them last.

@@ -36,6 +36,7 @@ use super::require::{GroupWrites, MemoryCheck};
 use crate::batch::SectionReader;
 use crate::error::{Error, Result};
 use crate::options::Durability;
+use crate::shared::CursorWriter;
 use crate::types::{Epoch, SeqNo};
 use crate::wal::Lsn;
 
@@ -188,6 +189,8 @@ struct Queue {
 /// The state of the commit path.
 pub(super) struct CommitPath {
     queue: Mutex<Queue>,
+    /// Tells secondaries of what is published.
+    cursor: Arc<CursorWriter>,
     // Stored by the leader alone with release, loaded by readers with acquire: who sees a number
     // sees every memtable entry up to it.
     visible_seq: AtomicU64,
@@ -198,10 +201,11 @@ pub(super) struct CommitPath {
 }
 
 impl CommitPath {
-    /// Begins behind `last_seq`.
-    pub(super) fn new(last_seq: SeqNo) -> CommitPath {
+    /// Begins behind `last_seq`, and tells `cursor` of every group.
+    pub(super) fn new(last_seq: SeqNo, cursor: Arc<CursorWriter>) -> CommitPath {
         CommitPath {
             queue: Mutex::default(),
+            cursor,
             visible_seq: AtomicU64::new(last_seq.get()),
             applied_lsn: AtomicU64::new(0),
             active_bytes: AtomicU64::new(0),
@@ -232,7 +236,10 @@ impl CommitPath {
 
     /// Lets readers see everything up to the last sequence number that was taken.
     pub(super) fn publish(&self, writer: &LogWriter<'_>) {
-        self.visible_seq.store(writer.last_seq().get(), Ordering::Release);
+        let visible = writer.last_seq();
+        self.visible_seq.store(visible.get(), Ordering::Release);
+        // Behind the store for readers here, so that no secondary is ahead of them.
+        self.cursor.publish(writer.lsn().0, visible);
     }
 
     /// Commits a batch. Returns once it is visible and as durable as it asked for; with what
@@ -359,6 +366,8 @@ impl CommitPath {
                     .expect("the commit path alone gives out sequence numbers, and they ascend");
                 seq = seq.plus(1);
             }
+            // Before anybody sees the operations: who has heard of one finds it told here.
+            self.cursor.touch(section.partition.id, seq.previous());
         }
         host.counters().user_bytes.add(user_bytes);
         host.counters().batches.add(1);

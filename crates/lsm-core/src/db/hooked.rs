@@ -106,7 +106,7 @@ pub(super) fn rules_of(records: &[HookRecord]) -> Rules {
 ///
 /// # Errors
 /// Those of a hook that is at hand and cannot go on with what is stored.
-pub(super) fn resolve(
+pub(crate) fn resolve(
     partition: &Arc<str>,
     records: &[HookRecord],
     provider: Option<&dyn HookProvider>,

@@ -203,6 +203,7 @@ impl DbInner {
 
     /// Lets readers see everything up to the last sequence number that was taken.
     pub(super) fn publish(&self, writer: &LogWriter<'_>) {
+        self.cursor.note_floor(writer.next_seq().previous());
         self.commit.publish(writer);
     }
 

@@ -199,6 +199,7 @@ impl DbInner {
         // After an error too: the edit may be on disk.
         values.keep();
         let version = installed?;
+        let edit = version.edit_number;
         // While the versions are locked, so that views take versions in, and stores' edits are
         // queued, in the order in which they became durable.
         partition.install(version.partitions[&partition.id].clone(), flushed);
@@ -206,7 +207,7 @@ impl DbInner {
             self.obsolete.add_values(number, partition, store, &bytes);
         }
         drop(editing);
-        self.obsolete.add(removed.iter());
+        self.obsolete.add(edit, removed.iter());
         self.update_pressure(partition);
         self.obsolete.tell_stores();
         Ok(true)

@@ -23,7 +23,7 @@ mod exchange;
 mod flush;
 mod handle;
 mod health;
-mod hooked;
+pub(crate) mod hooked;
 mod hosts;
 mod inject;
 mod job;
@@ -69,6 +69,7 @@ use crate::hooks::{Event, HookProvider};
 use crate::memtable::SlabPool;
 use crate::options::Options;
 use crate::partition::PartitionState;
+use crate::shared::CursorWriter;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNumbers, SeqNo};
@@ -123,6 +124,7 @@ pub(crate) struct DbInner {
     catalog: Catalog,
     log: Log,
     commit: CommitPath,
+    cursor: Arc<CursorWriter>,
     background: Background,
     jobs: Jobs,
     values: ValueTending,

@@ -4,6 +4,11 @@
 //! iterator, nor a job. Removal itself needs no order: the edit that dropped the file is durable,
 //! and what a crash leaves behind is removed at the next open.
 //!
+//! A secondary may read a table after the edit that dropped it: its lease names the oldest edit
+//! whose version it reads (`shared/lease.rs`). Every file that waits here has the number of its edit, and
+//! goes only when no lease names an older one. Leases are looked at when something is about to go,
+//! and never by a write.
+//!
 //! Values that an edit dropped wait in the same way. Their store is told twice: of the edit, as
 //! soon as it is durable, and that nobody can read them any more.
 //!
@@ -27,8 +32,26 @@ use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, ValueStore, catch};
 use crate::partition::PartitionState;
+use crate::shared::held_leases;
 use crate::types::PartitionId;
 use crate::version::{PartitionVersion, SstMeta, Table};
+
+/// A table that is in no version any more.
+struct WaitingFile {
+    name: FileName,
+    bytes: u64,
+    /// Held by views of this process.
+    table: Weak<Table>,
+    /// The edit that dropped it; 0 if no edit ever named it.
+    edit: u64,
+}
+
+/// The holds of secondaries, as they were looked up for one removal.
+#[derive(Clone, Copy)]
+struct Leases {
+    /// Files that this edit or an earlier one dropped are read by none.
+    released: u64,
+}
 
 /// Values that an edit dropped.
 struct DroppedValues {
@@ -41,6 +64,27 @@ struct DroppedValues {
     before: Vec<Weak<PartitionVersion>>,
 }
 
+impl WaitingFile {
+    /// Returns `true` if secondaries alone may read it.
+    fn waits_for_leases(&self) -> bool {
+        self.edit > 0 && self.table.strong_count() == 0
+    }
+}
+
+impl Leases {
+    /// Returns `true` if no secondary reads what `edit` dropped.
+    fn release(self, edit: u64) -> bool {
+        edit <= self.released
+    }
+}
+
+impl DroppedValues {
+    /// Returns `true` if nobody in this process reads them.
+    fn is_free(&self) -> bool {
+        self.section.is_none() && self.before.iter().all(|version| version.strong_count() == 0)
+    }
+}
+
 /// An edit, its store, and what it says.
 type Untold = (u64, Arc<dyn ValueStore>, Arc<[u8]>);
 
@@ -48,7 +92,7 @@ type Untold = (u64, Arc<dyn ValueStore>, Arc<[u8]>);
 pub(super) struct ObsoleteFiles {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
-    waiting: Mutex<Vec<(FileName, Weak<Table>)>>,
+    waiting: Mutex<Vec<WaitingFile>>,
     /// Oldest first.
     values: Mutex<VecDeque<DroppedValues>>,
     /// Held by whoever removes things or tells stores, over their calls; nothing is locked outside
@@ -68,13 +112,21 @@ impl ObsoleteFiles {
         }
     }
 
-    /// Adds tables whose removal is durable.
-    pub(super) fn add<'a>(&self, tables: impl Iterator<Item = &'a Arc<Table>>) {
+    /// Adds tables whose removal by `edit`, or by an earlier one, is durable.
+    pub(super) fn add<'a>(&self, edit: u64, tables: impl Iterator<Item = &'a Arc<Table>>) {
         let entries = tables.map(|table| {
             let name = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
-            (name, Arc::downgrade(table))
+            WaitingFile { name, bytes: table.meta.bytes, table: Arc::downgrade(table), edit }
         });
         self.waiting.lock().extend(entries);
+    }
+
+    /// Adds tables of epochs before this one, which the folder still had at `edit`. A secondary may
+    /// read them.
+    pub(super) fn add_leftovers(&self, edit: u64, names: Vec<FileName>) {
+        let files = names.into_iter();
+        let files = files.map(|name| WaitingFile { name, bytes: 0, table: Weak::new(), edit });
+        self.waiting.lock().extend(files);
     }
 
     /// Notes that the durable edit `edit` dropped values of a partition, with what it says of
@@ -114,8 +166,13 @@ impl ObsoleteFiles {
 
     /// Adds tables that a job wrote and that nothing names.
     pub(super) fn add_unnamed(&self, tables: &[SstMeta]) {
-        let names = tables.iter().map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));
-        self.waiting.lock().extend(names.map(|name| (name, Weak::new())));
+        let files = tables.iter().map(|meta| WaitingFile {
+            name: FileName::new(FileKind::Sst, meta.file, meta.epoch),
+            bytes: meta.bytes,
+            table: Weak::new(),
+            edit: 0,
+        });
+        self.waiting.lock().extend(files);
     }
 
     /// Returns `true` if files wait for somebody to let go of them.
@@ -127,7 +184,23 @@ impl ObsoleteFiles {
     pub(super) fn pinned_bytes(&self) -> u64 {
         // Under the lock, so that this looks like no holder to `take_free`.
         let waiting = self.waiting.lock();
-        waiting.iter().filter_map(|(_, table)| Some(table.upgrade()?.meta.bytes)).sum()
+        let held = waiting.iter().filter(|file| file.table.strong_count() > 0);
+        held.map(|file| file.bytes).sum()
+    }
+
+    /// Bytes of files that nobody in this process holds: secondaries do, or they are about to go.
+    pub(super) fn leased_bytes(&self) -> u64 {
+        let waiting = self.waiting.lock();
+        let free = waiting.iter().filter(|file| file.table.strong_count() == 0);
+        free.map(|file| file.bytes).sum()
+    }
+
+    /// The holds of secondaries; nothing is looked up where nothing could go.
+    fn leases(&self) -> Result<Leases> {
+        let asks = self.waiting.lock().iter().any(WaitingFile::waits_for_leases);
+        let asks = asks || self.has_free_values();
+        let edits = if asks { held_leases(&*self.fs, &self.dir)? } else { Vec::new() };
+        Ok(Leases { released: edits.into_iter().min().unwrap_or(u64::MAX) })
     }
 
     /// Removes the files and values that nobody holds any more; `None` if somebody is at it. Not
@@ -145,11 +218,15 @@ impl ObsoleteFiles {
     }
 
     fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
-        let values = self.tell_in_turn(&turn).and_then(|()| self.reclaim_values());
-        let mut files = Ok(());
-        for name in self.take_free() {
-            if let Err(error) = self.fs.delete(&name.path(&self.dir)) {
-                self.waiting.lock().push((name, Weak::new()));
+        let told = self.tell_in_turn(&turn);
+        // Where it is unknown what secondaries hold, they hold everything.
+        let leases = self.leases();
+        let known = leases.as_ref().copied().unwrap_or(Leases { released: 0 });
+        let values = told.and_then(|()| self.reclaim_values(known));
+        let mut files = leases.map(|_| ());
+        for file in self.take_free(known) {
+            if let Err(error) = self.fs.delete(&file.name.path(&self.dir)) {
+                self.waiting.lock().push(WaitingFile { edit: 0, ..file });
                 files = files.and(Err(error));
             }
         }
@@ -172,8 +249,8 @@ impl ObsoleteFiles {
         Ok(())
     }
 
-    fn reclaim_values(&self) -> Result<()> {
-        while let Some(free) = self.take_free_values() {
+    fn reclaim_values(&self, leases: Leases) -> Result<()> {
+        while let Some(free) = self.take_free_values(leases) {
             if let Err(error) = free.store.reclaim(free.edit) {
                 self.values.lock().push_front(free);
                 return Err(error);
@@ -216,28 +293,24 @@ impl ObsoleteFiles {
 
     /// Takes out the oldest edit whose dropped values nobody can read any more. Later ones wait
     /// for it, because a reader of an older version may read what they dropped.
-    fn take_free_values(&self) -> Option<DroppedValues> {
+    fn take_free_values(&self, leases: Leases) -> Option<DroppedValues> {
         let mut values = self.values.lock();
-        if values.front().is_some_and(|values: &DroppedValues| {
-            values.section.is_none()
-                && !values
-                    .before
-                    .iter()
-                    .any(|version: &Weak<PartitionVersion>| version.strong_count() > 0)
-        }) {
-            values.pop_front()
-        } else {
-            None
-        }
+        let front = values.front()?;
+        if front.is_free() && leases.release(front.edit) { values.pop_front() } else { None }
+    }
+
+    fn has_free_values(&self) -> bool {
+        self.values.lock().front().is_some_and(DroppedValues::is_free)
     }
 
     /// Takes out what nobody holds.
-    fn take_free(&self) -> Vec<FileName> {
+    fn take_free(&self, leases: Leases) -> Vec<WaitingFile> {
         let mut waiting = self.waiting.lock();
-        let (free, held) = waiting.drain(..).partition(|(_, table)| table.strong_count() == 0);
+        let (free, held) = waiting.drain(..).partition(|file| {
+            file.table.strong_count() == 0 && (file.edit == 0 || leases.release(file.edit))
+        });
         *waiting = held;
-        drop(waiting);
-        free.into_iter().map(|(name, _): (FileName, Weak<Table>)| name).collect()
+        free
     }
 }
 

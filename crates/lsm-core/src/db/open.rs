@@ -29,11 +29,12 @@ use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::partition::PartitionState;
+use crate::shared::CursorWriter;
 use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
 use crate::types::PartitionId;
-use crate::version::{DbVersion, TableContext};
+use crate::version::{DbVersion, Missing, TableContext};
 
 /// Options for opening a database, and the world that it lives in.
 #[must_use = "a builder does nothing until it opens"]
@@ -181,7 +182,7 @@ impl Builder {
         let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
         let world = opening.world(&fs, &dir, &clock, is_read_only)?;
         let hooks = opening.hooks(&world, hook_provider.as_deref())?;
-        let Begun { versions, last_seq, memtables, segments } = if is_read_only {
+        let Begun { versions, last_seq, memtables, segments, leased, cursor } = if is_read_only {
             opening.replay_into_memory(&world, &options, &hooks)?
         } else {
             opening.begin_epoch(&world, &options, &hooks)?
@@ -190,23 +191,24 @@ impl Builder {
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
-        let catalog = Catalog::new(versions);
+        let cursor = Arc::new(cursor);
+        let catalog = Catalog::new(versions, cursor.clone());
+        if !is_read_only {
+            // Before the first write is acknowledged, and once the new cursor says where to look.
+            cursor.begin(last_seq);
+            CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
+        }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
         let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
+        obsolete.add_leftovers(version.edit_number, leased);
         let settings = LogSettings::new(&fs, &dir, &version, &numbers, &options);
         let log = Log::new(settings, last_seq);
         for (number, bytes) in segments {
             log.note_segment(number, bytes);
         }
         start(Arc::new(DbInner {
-            tables: Arc::new(TableContext {
-                fs: fs.clone(),
-                dir: dir.clone(),
-                db_id: version.db_id,
-                cache: block_cache,
-                files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
-            }),
+            tables: table_context(&fs, &dir, &version, &options, block_cache),
             stall: Stall::new(options.write_buffer_bytes),
             fs,
             dir,
@@ -223,7 +225,8 @@ impl Builder {
             inject,
             catalog,
             log,
-            commit: CommitPath::new(last_seq),
+            commit: CommitPath::new(last_seq, cursor.clone()),
+            cursor,
             background: Background::new(mode, clock, events.clone()),
             jobs: super::jobs::Jobs::default(),
             values: super::ValueTending::default(),
@@ -262,6 +265,24 @@ impl DbFolder {
         };
         Ok(DbFolder { fs, dir, lock })
     }
+}
+
+/// The means to open the tables of `version`.
+fn table_context(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    version: &DbVersion,
+    options: &Options,
+    cache: Option<Arc<dyn BlockCache>>,
+) -> Arc<TableContext> {
+    Arc::new(TableContext {
+        missing: Missing::Damage,
+        fs: fs.clone(),
+        dir: dir.to_owned(),
+        db_id: version.db_id,
+        cache,
+        files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
+    })
 }
 
 /// Adds the partitions of `version` with their hooks, and with what the log held of them and no

@@ -88,7 +88,9 @@ impl DbInner {
             hooks: records,
             created_at_edit,
         };
-        let version = editing.install(vec![created])?.partitions[&id].clone();
+        let version = editing.install(vec![created])?;
+        self.cursor.note_layout(version.edit_number);
+        let version = version.partitions[&id].clone();
         let partition = Arc::new(PartitionState::new(version, attached, &self.slabs));
         self.catalog.add(partition.clone());
         Ok(partition)
@@ -109,6 +111,7 @@ impl DbInner {
         let options = options.clone();
         let changed = Change::PartitionOptionsChanged { id, options, hooks };
         self.install_job(partition, Installation::of(vec![changed]))?;
+        self.cursor.note_layout(self.catalog.durable_edit());
         Ok(())
     }
 
@@ -134,12 +137,14 @@ impl DbInner {
             partition.set_doubtful(true);
             return Err(error);
         }
+        self.cursor.note_layout(self.catalog.durable_edit());
         let view = partition.pin();
         let active_bytes = view.active.bytes();
         self.snapshots.retire(&partition);
         self.catalog.remove(&partition);
         drop(between);
-        self.obsolete.add(view.version.tables().map(|(_, table)| table));
+        let edit = self.catalog.durable_edit();
+        self.obsolete.add(edit, view.version.tables().map(|(_, table)| table));
         drop(view);
         self.obsolete.tell_stores();
         // Its memtables held back writes to every partition; no flush will say that they are gone.

@@ -16,6 +16,7 @@ use super::recovery::{Begun, HooksOf, LogFiles, Opening};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, LockGuard, names};
 use crate::options::Options;
+use crate::shared::CursorWriter;
 use crate::version::{Manifest, VersionSet};
 
 /// Stands for the lock of a folder where nobody could have taken one.
@@ -75,6 +76,7 @@ impl Opening {
             manifest,
         );
         let memtables = replay.take();
-        Ok(Begun { versions, last_seq, memtables, segments })
+        let cursor = CursorWriter::none();
+        Ok(Begun { versions, last_seq, memtables, segments, leased: Vec::new(), cursor })
     }
 }

@@ -10,7 +10,9 @@
 //! 4. Afterwards the folder holds no file that the new generation does not name, except foreign
 //!    ones, which are never touched.
 
-use std::collections::{BTreeMap, HashSet};
+mod leftovers;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,16 +24,15 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
-use crate::hooks::{
-    ChunkId, HookProvider, PartitionHooks, ValueStore, ValueStoreFactory, catch, open_store,
-};
+use crate::hooks::{HookProvider, PartitionHooks, ValueStore, ValueStoreFactory, open_store};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::{Options, PartitionOptions};
 use crate::replay::Replay;
+use crate::shared::CursorWriter;
 use crate::types::{DbId, EntryKind, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
 use crate::version::{
-    Change, DbVersion, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply, recover, retire,
+    Change, DbVersion, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply, recover,
 };
 use crate::wal::{
     LogEnd, LogPlace, LogReader, LogReaderOptions, Lsn, Record, SegmentHeader, SegmentSource,
@@ -61,6 +62,10 @@ pub(super) struct Begun {
     pub(super) memtables: BTreeMap<PartitionId, Arc<Memtable>>,
     /// The segments that stay, with their bytes.
     pub(super) segments: Vec<(FileNo, u64)>,
+    /// Tables of epochs before, which a secondary may read.
+    pub(super) leased: Vec<FileName>,
+    /// Tells secondaries of the epoch.
+    pub(super) cursor: CursorWriter,
 }
 
 /// The content of the folder before this epoch.
@@ -204,6 +209,8 @@ impl Opening {
         let version = apply(&self.version, &VersionEdit { number, changes })
             .map_err(|refused| Error::corruption(dir, None, refused.0))?;
         let name = FileName::new(FileKind::Manifest, numbers.allocate(), epoch);
+        // Before the manifest of the epoch: who finds that waits for this to begin.
+        let cursor = CursorWriter::create(&**fs, dir, version.db_id, epoch);
         let manifest = Manifest::create(&**fs, dir, name, &version)?;
         // From here on the new generation may count.
         tables.keep();
@@ -229,8 +236,9 @@ impl Opening {
             let store = hooks[partition].store.as_ref();
             store.map_or(Ok(()), |store| store.apply(number, bytes))?;
         }
-        self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
-        Ok(Begun { versions, last_seq, memtables: BTreeMap::new(), segments: Vec::new() })
+        let leased = self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
+        let memtables = BTreeMap::new();
+        Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leased, cursor })
     }
 
     /// The change that makes the partition which every new database has.
@@ -446,50 +454,6 @@ impl Opening {
             end.last_seq
         );
         Err(Error::corruption(path, end.place.offset, what))
-    }
-
-    /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
-    /// next open: no later step relies on it.
-    fn remove_leftovers(
-        &self,
-        fs: &dyn Fs,
-        dir: &Path,
-        version: &DbVersion,
-        hooks: &HooksOf,
-    ) -> Result<()> {
-        // Without the code of a store nobody knows its files.
-        let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());
-        let mut live: HashSet<FileName> = version
-            .partitions
-            .values()
-            .flat_map(|partition| partition.tables())
-            .map(|(_, table)| FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch))
-            .collect();
-        for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
-            let chunks = catch("a value store", || store.chunks())?;
-            live.extend(
-                chunks.into_iter().map(|chunk: ChunkId| {
-                    FileName::new(FileKind::Chunk, chunk.number, chunk.epoch)
-                }),
-            );
-        }
-        for name in &self.names {
-            if name.kind == FileKind::Chunk && !knows_chunks {
-                continue;
-            }
-            if name.kind != FileKind::Manifest && !live.contains(name) {
-                let _ = fs.delete(&name.path(dir));
-            }
-        }
-        for name in &self.temporary {
-            let _ = fs.delete(&dir.join(name));
-        }
-        if let Some(recovered) = &self.recovered {
-            let mut old = recovered.older.clone();
-            old.push(recovered.generation);
-            let _ = retire(fs, dir, &recovered.garbage, &old);
-        }
-        Ok(())
     }
 }
 

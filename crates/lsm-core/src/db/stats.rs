@@ -59,6 +59,7 @@ impl DbInner {
             wal_disk_bytes: self.log.disk_bytes(),
             manifest_disk_bytes: self.catalog.manifest_bytes(),
             disk_bytes: 0,
+            leased_bytes: self.obsolete.leased_bytes(),
             table_bytes: tables().map(|view| view.version.bytes()).sum(),
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,
@@ -81,6 +82,7 @@ impl DbInner {
         };
         stats.disk_bytes = stats.table_bytes
             + self.obsolete.pinned_bytes()
+            + stats.leased_bytes
             + stats.wal_disk_bytes
             + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =

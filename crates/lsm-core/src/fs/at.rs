@@ -138,6 +138,22 @@ impl<'a> At<'a> {
         Ok(entries)
     }
 
+    /// The names in the folder that begin with `prefix`, in order, of whatever they may be.
+    pub(super) fn list_names(&self, prefix: &str) -> io::Result<Vec<String>> {
+        let dir = self.open_dir()?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().to_str()
+                && name.starts_with(prefix)
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
     /// Creates an empty file under a fresh name beside this one; returns that, as this path is.
     pub(super) fn create_temporary(&self) -> io::Result<(OwnedFd, PathBuf)> {
         loop {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::at::At;
 use super::os;
-use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, OsFs};
+use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MapMode, OsFs, SharedWords};
 use crate::error::{Error, Result};
 
 /// The file system of the machine, with one folder held open. See the module.
@@ -74,6 +74,18 @@ impl Fs for HeldFs {
 
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
         self.at(dir).list(prefix).map_err(|e| Error::io("list", dir, e))
+    }
+
+    fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {
+        self.at(dir).list_names(prefix).map_err(|e| Error::io("list", dir, e))
+    }
+
+    fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+        os::map_words(&self.at(path), mode)
+    }
+
+    fn machine_run(&self) -> Option<u64> {
+        os::machine_run()
     }
 
     fn delete(&self, path: &Path) -> Result<()> {

@@ -23,9 +23,13 @@ pub(crate) mod names;
 mod no_map;
 mod open_files;
 mod os;
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "the words of a mapped file are behind a pointer")]
+mod shared_map;
 #[cfg(test)]
 mod tests;
 mod uncached;
+mod words;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +43,7 @@ pub use held::HeldDir;
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub(crate) use open_files::{OpenFiles, TableFile, open_files_limit};
 pub use os::OsFs;
+pub use words::{MapMode, SharedWords};
 
 pub(crate) use uncached::Uncached;
 
@@ -120,6 +125,27 @@ pub trait Fs: Send + Sync + 'static {
 
     /// Free space where `dir` lies, in bytes.
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
+
+    /// The names in a folder that begin with `prefix`, in order: as [`Fs::list`], without asking
+    /// for the length and the kind of each.
+    fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {
+        Ok(self.list(dir, prefix)?.into_iter().map(|entry| entry.name).collect())
+    }
+
+    /// Maps a small file as words of memory that all processes share which map it. `Ok(None)`, and
+    /// no file, where the medium has no such memory: the default.
+    ///
+    /// # Errors
+    /// A missing file as in [`Fs::open_read`]; a name that is taken; no space.
+    fn map_words(&self, _path: &Path, _mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+        Ok(None)
+    }
+
+    /// Names the present run of the machine: processes that get the same number see one another's
+    /// stores to [`SharedWords`]. `None`, the default, where nothing is known.
+    fn machine_run(&self) -> Option<u64> {
+        None
+    }
 
     /// Holds the existing folder `dir`: under the returned path, by the returned file system, it
     /// stays this very folder whatever becomes of its name, and of the working folder of the

@@ -6,6 +6,8 @@
 //! 000000000000002c-00000003.manifest   a manifest generation
 //! 000000000000002d-00000003.chunk      values of a value store
 //! LOCK                                 held by the process that writes
+//! cursor-00000003                      what the writer of an epoch has committed, for secondaries
+//! reader-5f3a9c0d11e24b77              the lease of a secondary
 //! EXPORT                               in a folder of its own: what the tables beside it are
 //! *.manifest.123-4.tmp                 a manifest that put_if_absent had not finished
 //! ```
@@ -24,6 +26,35 @@ pub const LOCK: &str = "LOCK";
 pub const EXPORT: &str = "EXPORT";
 /// Suffix of unfinished files.
 pub const TEMPORARY_SUFFIX: &str = ".tmp";
+
+/// The front of the name of a commit cursor.
+pub const CURSOR_PREFIX: &str = "cursor-";
+/// The front of the name of a lease.
+pub const LEASE_PREFIX: &str = "reader-";
+
+/// Returns the name of the commit cursor of an epoch.
+pub fn cursor(epoch: Epoch) -> String {
+    format!("{CURSOR_PREFIX}{:08x}", epoch.0)
+}
+
+/// Returns `true` if `text` names a commit cursor.
+pub fn is_cursor(text: &str) -> bool {
+    text.strip_prefix(CURSOR_PREFIX).is_some_and(|rest| is_hex(rest, 8))
+}
+
+/// Returns the name of the lease with the random number `id`.
+pub fn lease(id: u64) -> String {
+    format!("{LEASE_PREFIX}{id:016x}")
+}
+
+/// Returns `true` if `text` names a lease.
+pub fn is_lease(text: &str) -> bool {
+    text.strip_prefix(LEASE_PREFIX).is_some_and(|rest| is_hex(rest, 16))
+}
+
+fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
 
 /// The purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,6 +174,17 @@ mod tests {
             "\u{e9}00000000000002a-0000003.sst",
         ] {
             assert_eq!(FileName::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn cursors_and_leases_are_told_from_files_of_the_user() {
+        assert!(is_cursor(&cursor(Epoch(0xabc))) && is_lease(&lease(u64::MAX)));
+        for text in ["cursor-", "cursor-0000000A", "cursor-000000001", "cursor-0000001.txt"] {
+            assert!(!is_cursor(text), "{text}");
+        }
+        for text in ["reader-", "reader-5f3a9c0d11e24b7", "reader-5f3a9c0d11e24b77.txt"] {
+            assert!(!is_lease(text), "{text}");
         }
     }
 

@@ -15,7 +15,7 @@
 
 use std::fs::{self, TryLockError};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +29,10 @@ use super::held::HeldFs;
 use super::map::MappedAppends;
 #[cfg(not(target_os = "linux"))]
 use super::no_map::NeverMapped as MappedAppends;
-use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard};
+#[cfg(target_os = "linux")]
+use super::shared_map::{MappedWords, file_bytes, is_coherent};
+use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
+use crate::codec::checksum64;
 use crate::error::{Error, Result};
 
 /// Pages are at most this large on the machines we know (64 KiB on some ARM and POWER kernels).
@@ -87,6 +90,18 @@ impl Fs for OsFs {
 
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
         At::whole(dir).list(prefix).map_err(|e| Error::io("list", dir, e))
+    }
+
+    fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {
+        At::whole(dir).list_names(prefix).map_err(|e| Error::io("list", dir, e))
+    }
+
+    fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+        map_words(&At::whole(path), mode)
+    }
+
+    fn machine_run(&self) -> Option<u64> {
+        machine_run()
     }
 
     fn delete(&self, path: &Path) -> Result<()> {
@@ -162,6 +177,46 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
         return Ok(true);
     }
     Ok(false)
+}
+
+/// Maps a file of this machine; `None` for one that other machines may have.
+#[cfg(target_os = "linux")]
+pub(super) fn map_words(at: &At<'_>, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+    let opened = match mode {
+        MapMode::Create(_) => at.create_new(),
+        MapMode::Write => at.open_existing(),
+        MapMode::Read => at.open_read(),
+    };
+    let file = opened.map_err(|e| Error::io("open", at.path, e))?;
+    let mapped = map_file(file, mode).map_err(|e| Error::io("map", at.path, e));
+    if let (MapMode::Create(_), Ok(None) | Err(_)) = (mode, &mapped) {
+        // It was just made, and nobody knows of it.
+        let _ = at.unlink();
+    }
+    Ok(mapped?.map(|words| Arc::new(words) as Arc<dyn SharedWords>))
+}
+
+#[cfg(target_os = "linux")]
+fn map_file(handle: OwnedFd, mode: MapMode) -> io::Result<Option<MappedWords>> {
+    let file = fs::File::from(handle);
+    if !is_coherent(file.as_fd())? {
+        return Ok(None);
+    }
+    if let MapMode::Create(words) = mode {
+        reserve(&file, 0, file_bytes(words))?;
+    }
+    MappedWords::map(file.as_fd(), mode != MapMode::Read).map(Some)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn map_words(_at: &At<'_>, _mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+    Ok(None)
+}
+
+/// The boot of this machine, as a number.
+pub(super) fn machine_run() -> Option<u64> {
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(checksum64(&boot))
 }
 
 pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {

@@ -18,6 +18,12 @@ use crate::limits::SEQNO_MAX;
 pub struct SeqNo(u64);
 
 impl SeqNo {
+    /// The sequence number before this one; the first has none but itself.
+    #[must_use]
+    pub const fn previous(self) -> SeqNo {
+        SeqNo(self.0.saturating_sub(1))
+    }
+
     /// Before every write.
     pub const ZERO: SeqNo = SeqNo(0);
     /// After every write; as a read point: the newest version.

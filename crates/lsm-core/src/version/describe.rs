@@ -87,7 +87,7 @@ type Visit<'a> = dyn FnMut(Range<u64>, Option<&Frame<'_>>) + 'a;
 fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
-        if let Some(frame) = seal.frame_at(bytes, at) {
+        if let Some(frame) = seal.frame_at(bytes, at, 0) {
             visit(at as u64..frame.end as u64, Some(&frame));
             at = frame.end;
             continue;

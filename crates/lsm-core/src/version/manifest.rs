@@ -104,7 +104,7 @@ pub(super) struct FrameSeal {
 pub(super) struct Frame<'a> {
     pub(super) number: u64,
     pub(super) payload: &'a [u8],
-    /// Offset of the payload in the file, and of what is behind the frame.
+    /// Offset of the payload in the bytes, and of what is behind the frame.
     pub(super) payload_at: usize,
     pub(super) end: usize,
 }
@@ -160,10 +160,11 @@ impl FrameSeal {
         Ok(())
     }
 
-    /// The frame that verifies at `at`, if there is one.
-    pub(super) fn frame_at(self, bytes: &[u8], at: usize) -> Option<Frame<'_>> {
+    /// The frame that verifies at `at` of `bytes`, which begin at `base` of the file, if there is
+    /// one.
+    pub(super) fn frame_at(self, bytes: &[u8], at: usize, base: u64) -> Option<Frame<'_>> {
         if self.version == VERSION_ONE_CHECKSUM {
-            return self.old_frame_at(bytes, at);
+            return self.old_frame_at(bytes, at, base);
         }
         let mut reader = Reader::new(bytes.get(at..)?);
         let head_checksum = reader.u64().ok()?;
@@ -172,13 +173,13 @@ impl FrameSeal {
         let number = reader.u64().ok()?;
         let payload = reader.take(length).ok()?;
         let payload_at = at + FRAME_BYTES;
-        let verifies = checksum64_seeded(&bytes[at + 8..payload_at], self.seed(at as u64))
-            == head_checksum
+        let seed = self.seed(base + at as u64);
+        let verifies = checksum64_seeded(&bytes[at + 8..payload_at], seed) == head_checksum
             && checksum64(payload) == payload_checksum;
         verifies.then_some(Frame { number, payload, payload_at, end: payload_at + length })
     }
 
-    fn old_frame_at(self, bytes: &[u8], at: usize) -> Option<Frame<'_>> {
+    fn old_frame_at(self, bytes: &[u8], at: usize, base: u64) -> Option<Frame<'_>> {
         let mut reader = Reader::new(bytes.get(at..)?);
         let checksum = reader.u64().ok()?;
         let length = usize::try_from(reader.u32().ok()?).ok()?;
@@ -186,7 +187,8 @@ impl FrameSeal {
         let payload = reader.take(length).ok()?;
         let payload_at = at + FRAME_BYTES_ONE_CHECKSUM;
         let end = payload_at + length;
-        let verifies = checksum64_seeded(&bytes[at + 8..end], self.seed(at as u64)) == checksum;
+        let seed = self.seed(base + at as u64);
+        let verifies = checksum64_seeded(&bytes[at + 8..end], seed) == checksum;
         verifies.then_some(Frame { number, payload, payload_at, end })
     }
 
@@ -208,7 +210,7 @@ impl FrameSeal {
                     None => return FrameSearch::Undecided,
                 }
             }
-            if let Some(frame) = self.frame_at(bytes, at) {
+            if let Some(frame) = self.frame_at(bytes, at, 0) {
                 return FrameSearch::Found(at, frame);
             }
         }

@@ -21,6 +21,7 @@ mod record;
 mod recover;
 mod set;
 mod table;
+mod tail;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +41,8 @@ pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_o
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, recover};
 pub use set::{VersionSet, retire};
-pub use table::{Bounds, Kept, SstMeta, Table, TableContext, UserRange};
+pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
+pub use tail::{ManifestTail, TailNews};
 
 use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;

@@ -42,13 +42,10 @@ pub struct Recovered {
     pub older: Vec<FileName>,
     /// Newer generations that nobody names. Delete them before the others, see `retire`.
     pub garbage: Vec<FileName>,
-    /// `true` if bytes behind `end` are no edit: the last append was torn.
+    /// `true` if bytes behind `end` are no edit: the last append was torn, or is under way.
     #[cfg_attr(
         not(any(test, feature = "internals")),
-        expect(
-            dead_code,
-            reason = "a follower tells a torn tail from an append that is under way"
-        )
+        expect(dead_code, reason = "who opens a database writes behind neither")
     )]
     pub torn: bool,
     /// `true` if this code knows every feature that a writer must know.
@@ -153,8 +150,8 @@ fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let Ok(header) = read_header(&bytes, Some(name), &path) else {
         return Ok(false);
     };
-    let snapshot = header.seal.frame_at(&bytes, HEADER_BYTES);
-    Ok(snapshot.is_some_and(|snapshot| header.seal.frame_at(&bytes, snapshot.end).is_some()))
+    let snapshot = header.seal.frame_at(&bytes, HEADER_BYTES, 0);
+    Ok(snapshot.is_some_and(|snapshot| header.seal.frame_at(&bytes, snapshot.end, 0).is_some()))
 }
 
 struct Generation {
@@ -185,11 +182,11 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
     };
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
-        let Some(frame) = seal.frame_at(&bytes, at) else {
+        let Some(frame) = seal.frame_at(&bytes, at, 0) else {
             generation.damaged(&bytes, at, &path)?;
             break;
         };
-        let edit = decode(&frame, &path)?;
+        let edit = decode(&frame, 0, &path)?;
         let Frame { number, end, .. } = frame;
         if let Some(new) = successor(&edit) {
             generation.supersede(new, number, end, &bytes, &path)?;
@@ -230,7 +227,7 @@ impl Generation {
                 }
                 FrameSearch::Found(_, frame) => {
                     follows = true;
-                    let edit = decode(&frame, path)?;
+                    let edit = decode(&frame, 0, path)?;
                     if let Some(new) = successor(&edit) {
                         return self.supersede(new, frame.number, frame.end, bytes, path);
                     }
@@ -268,11 +265,12 @@ impl Generation {
     }
 }
 
-fn decode(frame: &Frame<'_>, path: &Path) -> Result<VersionEdit> {
+/// Decodes the edit in a frame of bytes that begin at `base` of the file.
+pub(super) fn decode(frame: &Frame<'_>, base: u64, path: &Path) -> Result<VersionEdit> {
     let Frame { number, payload, payload_at, .. } = *frame;
     VersionEdit::decode(number, payload).map_err(|fault| match fault {
         EditFault::Malformed(fault) => {
-            let offset = (payload_at + fault.at) as u64;
+            let offset = base + (payload_at + fault.at) as u64;
             Error::corruption(path, offset, format!("edit {number}: {}", fault.what))
         }
         EditFault::Unsupported(_) => {
@@ -282,7 +280,7 @@ fn decode(frame: &Frame<'_>, path: &Path) -> Result<VersionEdit> {
     })
 }
 
-fn successor(edit: &VersionEdit) -> Option<FileName> {
+pub(super) fn successor(edit: &VersionEdit) -> Option<FileName> {
     match *edit.changes.as_slice() {
         [Change::Superseded { by, epoch }] => Some(FileName::new(FileKind::Manifest, by, epoch)),
         _ => None,

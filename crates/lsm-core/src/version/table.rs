@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
@@ -227,10 +227,21 @@ pub struct TableContext {
     pub dir: PathBuf,
     /// The database that each file must name.
     pub db_id: DbId,
+    /// The meaning of a file that is not there.
+    pub missing: Missing,
     /// The cache of their blocks; `None` keeps none.
     pub cache: Option<Arc<dyn BlockCache>>,
     /// The set that bounds how many of them are open at once; `None` is without bounds.
     pub files: Option<Arc<OpenFiles>>,
+}
+
+/// The meaning of a table whose file is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Damage: nobody but this process deletes files.
+    Damage,
+    /// The primary has deleted it: this is a secondary that no lease protects.
+    Gone,
 }
 
 impl TableContext {
@@ -295,9 +306,7 @@ impl Table {
         let path = self.path(context);
         let file = context.open_file(&path).map_err(|error| {
             match error.io_source().map(io::Error::kind) {
-                Some(io::ErrorKind::NotFound) => {
-                    Error::corruption(&path, None, "the table is missing")
-                }
+                Some(io::ErrorKind::NotFound) => self.missing(context, &path, error),
                 _ => error,
             }
         })?;
@@ -332,6 +341,17 @@ impl Table {
             reader: reader.placed(file_no, global_seq),
             repaired,
         }))
+    }
+
+    #[cold]
+    fn missing(&self, context: &TableContext, path: &Path, error: Error) -> Error {
+        match context.missing {
+            Missing::Damage => Error::corruption(path, None, "the table is missing"),
+            Missing::Gone => {
+                let message = "the primary has deleted a table that this secondary reads";
+                Error::because(ErrorKind::FileGone, message, error)
+            }
+        }
     }
 
     /// Memory of its filter and index, in bytes, if it is open.

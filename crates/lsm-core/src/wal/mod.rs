@@ -32,6 +32,7 @@ mod describe;
 pub mod frame;
 mod lookahead;
 mod reader;
+mod sections;
 mod segment;
 mod survey;
 #[cfg(test)]
@@ -44,8 +45,10 @@ use std::fmt;
 pub use describe::describe;
 pub use frame::{Control, FramePlace, Section, section_checksum};
 pub use reader::{
-    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Record, SectionRef, SegmentSource,
+    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Record, SectionPlace, SectionRef,
+    SegmentSource,
 };
+pub use sections::SectionLoader;
 pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
 pub use survey::{SegmentPiece, survey};
 pub use writer::{Reserved, SegmentWriter};

@@ -25,7 +25,7 @@ mod verdict;
 
 pub use options::{LogReaderOptions, Position, SegmentSource};
 pub(super) use record::section_of;
-pub use record::{BatchRef, FrameRef, Record, SectionRef};
+pub use record::{BatchRef, FrameRef, Record, SectionPlace, SectionRef};
 pub use verdict::LogEnd;
 
 use super::frame::{
@@ -121,15 +121,71 @@ impl LogReader {
     }
 
     /// Lists one more segment, for a follower whose manifest names it now.
-    #[cfg_attr(
-        not(any(test, feature = "internals")),
-        expect(dead_code, reason = "a follower of a live database stands on it")
-    )]
     pub fn add_segment(&mut self, source: SegmentSource) {
         assert!(self.sources.last().is_none_or(|last| last.number < source.number));
         if self.options.cut.is_none_or(|cut| source.number <= cut.segment) {
             self.sources.push(source);
         }
+    }
+
+    /// Has reading stop at `reach` from now on: nothing behind it may be believed yet. The headers
+    /// are read anew, since one may end the present segment before what was refused there.
+    pub fn look_again(&mut self, reach: Lsn) {
+        self.options.reach = reach;
+        self.current = None;
+        self.stopped = None;
+        self.window.clear();
+    }
+
+    /// The furthest place that a header or frame from here on calls durable; `flushed` is.
+    ///
+    /// # Errors
+    /// Those of [`LogReader::next_frame`].
+    ///
+    /// # Cost
+    /// Reads the headers of all frames behind the place.
+    pub fn attested(&self, flushed: SeqNo) -> Result<Lsn> {
+        let is_begun = self.offset >= SEGMENT_HEADER_BYTES;
+        let options = LogReaderOptions {
+            start: is_begun.then(|| self.position()),
+            headers_only: true,
+            reach: Lsn(u64::MAX),
+            ..self.options.clone()
+        };
+        let sources = self.sources[self.idx.min(self.sources.len())..].to_vec();
+        let mut ahead = LogReader::new(sources, options)?;
+        let mut durable = self.durable;
+        while let Some(frame) = ahead.next_frame()? {
+            if let Record::Batch(batch) = frame.record
+                && batch.first_seq <= flushed
+            {
+                durable = durable.max(ahead.lsn().unwrap_or_default());
+            }
+        }
+        Ok(durable.max(ahead.durable))
+    }
+
+    /// The place in the log where reading goes on; `None` before the first header.
+    pub fn lsn(&self) -> Option<Lsn> {
+        self.current.as_ref().map(|current| current.header.lsn_at(self.offset))
+    }
+
+    /// The segment with that number, if it is listed.
+    pub fn source(&self, number: FileNo) -> Option<&SegmentSource> {
+        self.sources.iter().find(|source| source.number == number)
+    }
+
+    /// The last segment that is listed.
+    pub fn last_listed(&self) -> Option<FileNo> {
+        self.sources.last().map(|source| source.number)
+    }
+
+    /// Closes segments that were passed and that `is_live` does not say.
+    pub fn forget_passed(&mut self, is_live: impl Fn(FileNo) -> bool) {
+        let mut passed: Vec<_> = self.sources.drain(..self.idx).collect();
+        passed.retain(|source| is_live(source.number));
+        self.idx = passed.len();
+        self.sources.splice(..0, passed);
     }
 
     /// Returns the place where reading goes on: the end of the last frame.
@@ -165,6 +221,7 @@ impl LogReader {
                     directory: &self.directory,
                     body: self.window.loaded(frame.body_at, frame.body_len),
                     body_start: frame.body_start,
+                    body_at: frame.body_at,
                 })
             }
             Fields::Control { control, .. } => {
@@ -268,7 +325,8 @@ impl LogReader {
                 return self.open_segment();
             }
         };
-        let mut limit = self.readable(self.idx)?;
+        let reach = self.options.reach.0.saturating_sub(header.base.0);
+        let mut limit = self.readable(self.idx)?.min(reach);
         if self.offset < SEGMENT_HEADER_BYTES {
             self.offset = SEGMENT_HEADER_BYTES;
             self.last_seq = header.previous_seq;
@@ -364,7 +422,7 @@ impl LogReader {
             Err(bad) => return Ok(Err(bad.what)),
         };
         let lsn = current.header.lsn_at(at);
-        if prefix.frame_len() > limit - at {
+        if prefix.frame_len() > limit.saturating_sub(at) {
             return Ok(Err("frame passes the end"));
         }
         let header = window.load(file, at, prefix.header_len, limit)?;
@@ -404,7 +462,9 @@ impl LogReader {
         // The part of the body to be loaded; with the padding if it is all.
         let mut start = 0;
         let mut end = frame_len - prefix.header_len as u64;
-        if let Some(only) = options.only {
+        if options.headers_only {
+            end = 0;
+        } else if let Some(only) = options.only {
             directory.retain(|entry| entry.partition == only);
             start = directory.first().map_or(0, |entry| entry.start);
             end = directory.last().map_or(0, |entry| entry.start + entry.len as u64);
@@ -413,13 +473,13 @@ impl LogReader {
             return Ok(Err("frame is too long"));
         };
         let bytes = window.load(file, body + start, len, limit)?;
-        for entry in &*directory {
+        for entry in directory.iter().filter(|_| !options.headers_only) {
             let section = section_of(bytes, start, entry);
             if section.is_none_or(|bytes| section_checksum(bytes) != entry.checksum) {
                 return Ok(Err("section checksum does not match"));
             }
         }
-        if options.only.is_none() {
+        if options.only.is_none() && !options.headers_only {
             let padding = usize::try_from(prefix.body_len).ok().and_then(|at| bytes.get(at..));
             if bytes.len() != len || padding.is_none_or(|p| p.iter().any(|byte| *byte != 0)) {
                 return Ok(Err("padding is not zero"));

@@ -87,7 +87,15 @@ pub fn survey(
                 let len = usize::try_from(end - body_at).expect("its body was just loaded");
                 let body = survey.window.loaded(body_at, len);
                 let directory = &survey.directory;
-                Record::Batch(BatchRef { first_seq, last_seq, directory, body, body_start: 0 })
+                let body_start = 0;
+                Record::Batch(BatchRef {
+                    first_seq,
+                    last_seq,
+                    directory,
+                    body,
+                    body_start,
+                    body_at,
+                })
             }
         };
         visit(SegmentPiece::Frame {

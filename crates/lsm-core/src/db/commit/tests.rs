@@ -13,6 +13,7 @@ use crate::error::{ErrorKind, Result};
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, OpKind};
 use crate::options::Durability;
 use crate::partition::PartitionState;
+use crate::shared::CursorWriter;
 use crate::sstable::bloom_hash;
 use crate::types::{EntryKind, SeqNo};
 use crate::wal::section_checksum;
@@ -30,7 +31,7 @@ impl Store {
         Arc::new(Store {
             test: TestLog::new(segment_bytes),
             host: TestHost::default(),
-            path: CommitPath::new(SeqNo::ZERO),
+            path: CommitPath::new(SeqNo::ZERO, Arc::new(CursorWriter::none())),
             partition: partition(true),
         })
     }

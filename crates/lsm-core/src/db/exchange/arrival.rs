@@ -28,7 +28,7 @@ use crate::limits::check_key;
 use crate::partition::{PartitionState, check_reserved};
 use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyForm, KeyRef};
-use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
+use crate::version::{Bounds, HookRecord, Missing, SstMeta, Table, TableContext};
 
 /// Checks a key that an ingest brings in the form `theirs`: what a put of it would refuse is
 /// refused, and a key that the partition would store in another form.
@@ -114,6 +114,7 @@ impl<'a> Arrival<'a> {
 
     fn context(&self, dir: &Path, description: &ExportDescription) -> TableContext {
         TableContext {
+            missing: Missing::Damage,
             fs: self.db.fs.clone(),
             dir: dir.to_owned(),
             db_id: description.db_id,

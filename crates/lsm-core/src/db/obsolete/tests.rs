@@ -29,7 +29,7 @@ fn files(fs: &FaultFs) -> usize {
 fn a_table_goes_when_nobody_holds_it_any_more() {
     let (fs, obsolete) = obsolete();
     let table = table_in(&fs);
-    obsolete.add([&table].into_iter());
+    obsolete.add(1, [&table].into_iter());
     obsolete.remove().expect("nobody else is at it").unwrap();
     assert_eq!((files(&fs), obsolete.pinned_bytes()), (1, table.meta.bytes));
     drop(table);

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 
 use self::rule::ArmedRule;
 use super::mem::{MemFile, MemFs, SyncLoss};
-use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard};
+use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
 use crate::error::{Error, Result};
 
 pub use self::rule::{FaultAction, FaultAt, FaultRule, FsOp, OpKind};
@@ -241,6 +241,20 @@ impl Fs for FaultFs {
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
         self.check_path(OpKind::List, "list", dir)?;
         self.shared.fs.list(dir, prefix)
+    }
+
+    fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {
+        self.check_path(OpKind::List, "list", dir)?;
+        self.shared.fs.list_names(dir, prefix)
+    }
+
+    /// Not counted: nothing that must last lies in such a file.
+    fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+        self.shared.fs.map_words(path, mode)
+    }
+
+    fn machine_run(&self) -> Option<u64> {
+        self.shared.fs.machine_run()
     }
 
     fn delete(&self, path: &Path) -> Result<()> {

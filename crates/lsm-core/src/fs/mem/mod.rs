@@ -32,7 +32,8 @@ use self::content::Content;
 use self::crash::Fate;
 use self::inode::{Cell, Inode};
 use self::state::{Dir, FileTree, NameFate};
-use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard};
+use super::words::HeapWords;
+use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MapMode, SharedWords};
 use crate::error::{Error, Result};
 
 pub(super) use self::file::MemFile;
@@ -50,6 +51,9 @@ struct MemShared {
     state: RwLock<FileTree>,
     /// The locks that are held. A crash clone starts with none.
     locks: Arc<Mutex<BTreeMap<PathBuf, Holders>>>,
+    /// Files that are words of memory, by their paths. They take no space and are in no listing;
+    /// a crash clone starts with none.
+    words: Mutex<BTreeMap<PathBuf, Arc<HeapWords>>>,
 }
 
 impl Default for MemFs {
@@ -67,7 +71,9 @@ impl MemFs {
     }
 
     fn with(state: FileTree) -> MemFs {
-        MemFs { shared: Arc::new(MemShared { state: RwLock::new(state), locks: Arc::default() }) }
+        let state = RwLock::new(state);
+        let shared = MemShared { state, locks: Arc::default(), words: Mutex::default() };
+        MemFs { shared: Arc::new(shared) }
     }
 
     /// Returns a state that a power cut at this moment could leave: a new file system with nothing
@@ -221,7 +227,40 @@ impl Fs for MemFs {
             .collect())
     }
 
+    /// Files that are words are among them.
+    fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {
+        let listed = self.list(dir, prefix)?.into_iter().map(|entry| entry.name);
+        let words = self.shared.words.lock();
+        let in_dir = words.keys().filter(|path| path.parent() == Some(dir));
+        let words = in_dir.filter_map(|path| path.file_name()?.to_str());
+        let words = words.filter(|name| name.starts_with(prefix)).map(str::to_owned);
+        let mut names: Vec<String> = listed.chain(words).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+        let mut words = self.shared.words.lock();
+        let refused = match (words.get(path), mode) {
+            (None, MapMode::Create(count)) => {
+                let made = HeapWords::zeros(count);
+                words.insert(path.to_owned(), made.clone());
+                return Ok(Some(made));
+            }
+            (Some(_), MapMode::Create(_)) => io::ErrorKind::AlreadyExists,
+            (Some(found), _) => return Ok(Some(found.clone())),
+            (None, _) => io::ErrorKind::NotFound,
+        };
+        Err(Error::io("map", path, refused.into()))
+    }
+
+    /// The address of the state: clones that share it run on the same machine.
+    fn machine_run(&self) -> Option<u64> {
+        Some(Arc::as_ptr(&self.shared) as usize as u64)
+    }
+
     fn delete(&self, path: &Path) -> Result<()> {
+        self.shared.words.lock().remove(path);
         let mut state = self.shared.state.write();
         if state.find(path).is_err() {
             return Ok(());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::fs::File;
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
-use crate::wal::LogPlace;
+use crate::wal::{LogPlace, Lsn};
 
 /// A segment that the manifest lists as live.
 #[derive(Clone)]
@@ -45,6 +45,11 @@ pub struct LogReaderOptions {
     pub must_reach: Option<LogPlace>,
     /// Read and verify the sections of this partition alone; the others are left out.
     pub only: Option<PartitionId>,
+    /// Read no body at all: [`BatchRef::places`](super::BatchRef::places) says where the sections lie.
+    /// The places are covered by the frame's header checksum; the sections are not looked at.
+    pub headers_only: bool,
+    /// Nothing at or behind this place may be read: it is not known to count.
+    pub reach: Lsn,
     /// The salts of the segments are [`salt_of`](crate::wal::salt_of) what they are, so that one
     /// whose header is lost has a known salt all the same. Not so in a log that was written in the
     /// first format version, whose manifest says that.
@@ -60,6 +65,8 @@ impl LogReaderOptions {
             cut: None,
             must_reach: None,
             only: None,
+            headers_only: false,
+            reach: Lsn(u64::MAX),
             has_derived_salts: true,
         }
     }

@@ -19,7 +19,7 @@ pub struct FrameRef<'a> {
     /// The place up to which the log was known durable when it was built.
     #[cfg_attr(
         not(feature = "internals"),
-        expect(dead_code, reason = "a follower reads no further than this")
+        expect(dead_code, reason = "readers ask for the furthest of all")
     )]
     pub durable: Lsn,
     /// Its content.
@@ -46,6 +46,8 @@ pub struct BatchRef<'a> {
     /// The body, or the part of it that was asked for, from `body_start` of it on.
     pub(in crate::wal) body: &'a [u8],
     pub(in crate::wal) body_start: u64,
+    /// Offset of that part in the segment.
+    pub(in crate::wal) body_at: u64,
 }
 
 /// The operations of a batch on one partition.
@@ -59,6 +61,30 @@ pub struct SectionRef<'a> {
     pub operations: u32,
     /// The operations, encoded; their checksum was verified.
     pub bytes: &'a [u8],
+}
+
+/// The place of a section in its segment, and what must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionPlace {
+    /// The partition.
+    pub partition: PartitionId,
+    /// Sequence of the section's first operation.
+    pub first_seq: SeqNo,
+    /// The number of operations.
+    pub operations: u32,
+    /// Offset in the segment, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: usize,
+    /// The checksum of the bytes.
+    pub checksum: u64,
+}
+
+impl SectionPlace {
+    /// Sequence of the section's last operation.
+    pub fn last_seq(&self) -> SeqNo {
+        self.first_seq.plus(u64::from(self.operations.max(1)) - 1)
+    }
 }
 
 impl SectionRef<'_> {
@@ -80,6 +106,21 @@ impl<'a> BatchRef<'a> {
             first_seq: entry.first_seq,
             operations: entry.operations,
             bytes: section_of(body, body_start, entry).expect("verified before it was yielded"),
+        })
+    }
+}
+
+impl BatchRef<'_> {
+    /// The places of all sections, in the order of their sequences.
+    pub fn places(&self) -> impl Iterator<Item = SectionPlace> {
+        let body = self.body_at - self.body_start;
+        self.directory.iter().map(move |entry| SectionPlace {
+            partition: entry.partition,
+            first_seq: entry.first_seq,
+            operations: entry.operations,
+            offset: body + entry.start,
+            len: entry.len,
+            checksum: entry.checksum,
         })
     }
 }

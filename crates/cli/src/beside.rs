@@ -1,0 +1,115 @@
+//! [`Source`]: a database to read from, whether somebody writes it or not.
+//!
+//! A database that nobody has open is opened as always. One that another process has open for
+//! writing is followed as a secondary: neither its lock is asked for nor its log recovered.
+//!
+//! Invariant: what is read of a partition is what was committed when the command began.
+
+use std::path::{Path, PathBuf};
+
+use siltstone::secondary::{Level, Reading, Secondary};
+use siltstone::{Db, Error, ErrorKind, KeyRange, Partition, Range, Readable, Result, Slice};
+
+use crate::engine::{Existing, partition_names};
+use crate::output::{Failure, note};
+
+/// A database to read from. See the module.
+pub(crate) enum Source {
+    /// It is this process's alone.
+    Own(Existing),
+    /// Another process writes it.
+    Beside { secondary: Secondary, path: PathBuf },
+}
+
+impl Source {
+    /// Opens the database at `path`; refuses if there is none.
+    pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
+        match Existing::open_to_read(path) {
+            Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
+                note(format_args!("siltstone: reading beside the process that writes"));
+                let secondary = Db::secondary(path)?;
+                Ok(Source::Beside { secondary, path: path.to_owned() })
+            }
+            opened => opened.map(Source::Own),
+        }
+    }
+
+    /// The partition `name` as it is now; refuses if there is none.
+    pub(crate) fn partition(&self, name: &str) -> Result<Readings, Failure> {
+        match self {
+            Source::Own(existing) => Ok(Readings::Own(existing.partition(name)?)),
+            Source::Beside { secondary, path } => match present(secondary, name) {
+                Err(error) if error.kind() == ErrorKind::PartitionNotFound => {
+                    let place = path.display();
+                    Err(Failure::NotFound(format!("no partition {name:?} in {place}")))
+                }
+                read => Ok(Readings::Beside(read?)),
+            },
+        }
+    }
+
+    /// Names of all partitions, in order.
+    pub(crate) fn partition_names(&self) -> Vec<String> {
+        match self {
+            Source::Own(existing) => partition_names(&existing.db),
+            Source::Beside { secondary, .. } => secondary.partition_names(),
+        }
+    }
+
+    /// Lets go of the database.
+    pub(crate) fn close(self) -> Result<()> {
+        match self {
+            Source::Own(existing) => existing.db.close(),
+            Source::Beside { .. } => Ok(()),
+        }
+    }
+}
+
+/// The partition as it is now. Where the writer's machine is another one, that is what its log attests.
+pub(crate) fn present(secondary: &Secondary, name: &str) -> Result<Reading> {
+    let partition = secondary.partition(name)?;
+    match partition.at(Level::Strong) {
+        Err(error) if is_weaker(&error) => {
+            note(format_args!("siltstone: reading what is certain by now, because {error}"));
+            partition.at(Level::Eventual)
+        }
+        read => read,
+    }
+}
+
+fn is_weaker(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotLogged | ErrorKind::Behind)
+}
+
+/// A partition to read from.
+pub(crate) enum Readings {
+    /// Of a database that is this process's alone.
+    Own(Partition),
+    /// As it was when it was caught up with.
+    Beside(Reading),
+}
+
+impl Readable for Readings {
+    type Range = Range;
+
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        match self {
+            Readings::Own(partition) => partition.get(key),
+            Readings::Beside(reading) => reading.get(key),
+        }
+    }
+
+    fn range(&self, range: impl KeyRange) -> Range {
+        match self {
+            Readings::Own(partition) => partition.range(range),
+            Readings::Beside(reading) => reading.range(range),
+        }
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        match self {
+            Readings::Own(partition) => partition.prefix(prefix),
+            Readings::Beside(reading) => reading.prefix(prefix),
+        }
+    }
+}

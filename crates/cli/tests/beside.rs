@@ -1,0 +1,56 @@
+//! The reading verbs beside a process that has the database open for writing: this one.
+
+use std::process::{Command, Output};
+
+use siltstone::Db;
+
+const SILTSTONE: &str = env!("CARGO_BIN_EXE_siltstone");
+
+fn run(args: &[&str]) -> Output {
+    Command::new(SILTSTONE).args(args).output().expect("the command can be started")
+}
+
+#[track_caller]
+fn read(args: &[&str], expected: &str) {
+    let output = run(args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}");
+    assert!(errors.contains("beside the process that writes"), "{args:?}: {errors}");
+}
+
+/// The arguments with the folder behind the verb, of the partition `users`.
+fn in_users<'a>(path: &'a str, args: &[&'a str]) -> Vec<&'a str> {
+    [&args[..1], &[path], &args[1..], &["--partition", "users"]].concat()
+}
+
+#[test]
+fn what_is_committed_is_read_while_the_writer_has_the_database_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let db = Db::open(path).unwrap();
+    let users = db.partition("users").unwrap();
+    users.put("alice", "admin").unwrap();
+    db.flush().unwrap();
+    users.put("bob", "author").unwrap();
+    read(&in_users(path, &["get", "alice"]), "admin\n");
+    read(&in_users(path, &["get", "bob"]), "author\n");
+    read(&in_users(path, &["scan", "--reverse"]), "bob\tauthor\nalice\tadmin\n");
+    read(&in_users(path, &["count"]), "2\n");
+    read(&["partitions", path], "default\nusers\n");
+    assert_eq!(run(&in_users(path, &["get", "carol"])).status.code(), Some(1));
+    let elsewhere = run(&["get", path, "alice", "--partition", "none"]);
+    assert_eq!(elsewhere.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("no partition \"none\""));
+    assert!(!run(&["put", path, "a", "b"]).status.success(), "the writer is another");
+
+    users.delete("alice").unwrap();
+    assert_eq!(run(&in_users(path, &["get", "alice"])).status.code(), Some(1));
+    let followed = run(&in_users(path, &["secondary", "--json"]));
+    let text = String::from_utf8_lossy(&followed.stdout);
+    assert!(followed.status.success() && text.contains("\"has_live_primary\":true"), "{text}");
+    db.close().unwrap();
+    let closed = run(&in_users(path, &["get", "bob"]));
+    assert_eq!(String::from_utf8_lossy(&closed.stdout), "author\n");
+    assert!(closed.stderr.is_empty(), "nobody writes any more");
+}

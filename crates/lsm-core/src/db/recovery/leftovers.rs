@@ -1,0 +1,68 @@
+//! Files that a new epoch finds and does not need.
+//!
+//! Called once, when the manifest of the epoch is durable. It must never remove what the manifest
+//! names, or what a secondary may read.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use super::{HooksOf, Opening};
+use crate::error::Result;
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::hooks::{ChunkId, catch};
+use crate::shared::held_leases;
+use crate::version::{DbVersion, retire};
+
+impl Opening {
+    /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
+    /// next open: no later step relies on it. Returns the tables that a secondary may read.
+    pub(super) fn remove_leftovers(
+        &self,
+        fs: &dyn Fs,
+        dir: &Path,
+        version: &DbVersion,
+        hooks: &HooksOf,
+    ) -> Result<Vec<FileName>> {
+        let is_leased = !held_leases(fs, dir)?.is_empty();
+        let mut leased = Vec::new();
+        // Without the code of a store nobody knows its files.
+        let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());
+        let mut live: HashSet<FileName> = version
+            .partitions
+            .values()
+            .flat_map(|partition| partition.tables())
+            .map(|(_, table)| FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch))
+            .collect();
+        for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
+            let chunks = catch("a value store", || store.chunks())?;
+            live.extend(
+                chunks.into_iter().map(|chunk: ChunkId| {
+                    FileName::new(FileKind::Chunk, chunk.number, chunk.epoch)
+                }),
+            );
+        }
+        for name in &self.names {
+            if name.kind == FileKind::Chunk && !knows_chunks {
+                continue;
+            }
+            if name.kind == FileKind::Manifest || live.contains(name) {
+                continue;
+            }
+            if is_leased && name.kind == FileKind::Sst {
+                leased.push(*name);
+            } else {
+                let _ = fs.delete(&name.path(dir));
+            }
+        }
+        for name in &self.temporary {
+            let _ = fs.delete(&dir.join(name));
+        }
+        if let Some(recovered) = &self.recovered {
+            let mut old = recovered.older.clone();
+            old.push(recovered.generation);
+            let _ = retire(fs, dir, &recovered.garbage, &old);
+        }
+        Ok(leased)
+    }
+}

@@ -1,0 +1,105 @@
+//! [`Growing`]: the memtables of one partition that a secondary fills from the log.
+//!
+//! Invariants:
+//! 1. No memtable of a view holds an operation that the view's tables hold too. A memtable is
+//!    searched before the tables and hides what they say, and an operation that was flushed may
+//!    since have been replaced in the tables by something newer that never passed the log.
+//! 2. Memtables end where the primary's do, so that a flush covers whole ones.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::memtable::{Memtable, SlabPool};
+use crate::replay::insert_section;
+use crate::types::{MemtableId, SeqNo};
+use crate::wal::{SectionLoader, SectionPlace, SectionRef, SegmentSource};
+
+/// A memtable, and the first operation in it.
+struct Layer {
+    memtable: Arc<Memtable>,
+    first: Option<SeqNo>,
+}
+
+/// See the module.
+pub(super) struct Growing {
+    slabs: Arc<SlabPool>,
+    /// Newest first; the first one grows.
+    layers: Vec<Layer>,
+    next_id: u64,
+    /// The last operation that was inserted.
+    applied: SeqNo,
+}
+
+impl Growing {
+    /// Empty memtables, which take their memory from `slabs`.
+    pub(super) fn new(slabs: &Arc<SlabPool>) -> Growing {
+        let mut growing =
+            Growing { slabs: slabs.clone(), layers: Vec::new(), next_id: 1, applied: SeqNo::ZERO };
+        growing.begin_layer();
+        growing
+    }
+
+    fn begin_layer(&mut self) {
+        let id = MemtableId(self.next_id);
+        self.next_id += 1;
+        let memtable = match self.layers.first() {
+            Some(layer) => layer.memtable.successor(id),
+            None => Memtable::new(id, &self.slabs),
+        };
+        self.layers.insert(0, Layer { memtable: Arc::new(memtable), first: None });
+    }
+
+    /// The last operation that was inserted; 0 for none.
+    pub(super) fn applied(&self) -> SeqNo {
+        self.applied
+    }
+
+    /// The memtable that grows, and the others, newest first.
+    pub(super) fn memtables(&self) -> (Arc<Memtable>, Vec<Arc<Memtable>>) {
+        let mut memtables = self.layers.iter().map(|layer| layer.memtable.clone());
+        let active = memtables.next().expect("there is always one that grows");
+        (active, memtables.collect())
+    }
+
+    /// Goes on in another memtable: the primary did.
+    pub(super) fn switch(&mut self) {
+        if self.layers[0].first.is_some() {
+            self.begin_layer();
+        }
+    }
+
+    /// Lets go of memtables that a flush through `flushed` covers. Returns `false` if one is covered
+    /// in part: then all must be built anew, see invariant 1.
+    #[must_use]
+    pub(super) fn let_go_of_flushed(&mut self, flushed: SeqNo) -> bool {
+        self.layers.retain(|layer| layer.first.is_none() || layer.memtable.last_seq() > flushed);
+        if self.layers.is_empty() {
+            self.begin_layer();
+        }
+        self.layers.iter().all(|layer| layer.first.is_none_or(|first| first > flushed))
+    }
+
+    /// Inserts a section that lies at `lsn` of the log, in `source`, which is written up to `end`.
+    ///
+    /// # Errors
+    /// Those of reading; corruption of what the section holds. Some operations may be inserted then,
+    /// so that the memtables are of no more use.
+    pub(super) fn insert(
+        &mut self,
+        loader: &mut SectionLoader,
+        source: &SegmentSource,
+        place: &SectionPlace,
+        lsn: u64,
+        end: u64,
+    ) -> Result<()> {
+        let bytes = loader.load(source, place, end)?;
+        let SectionPlace { partition, first_seq, operations, .. } = *place;
+        let section = SectionRef { partition, first_seq, operations, bytes };
+        let layer = &mut self.layers[0];
+        layer.first.get_or_insert(first_seq);
+        insert_section(&layer.memtable, lsn, &section)
+            .map_err(|fault| Error::corruption(&source.path, place.offset, fault.to_string()))?;
+        self.applied = place.last_seq();
+        Ok(())
+    }
+}

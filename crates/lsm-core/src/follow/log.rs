@@ -1,0 +1,205 @@
+//! [`LogTail`]: the log of a database that somebody else writes, read once.
+//!
+//! It reads the headers of all frames, in order, and notes for each partition where its sections
+//! lie. The sections themselves are read when their partition is asked for: that costs its own bytes.
+//!
+//! Invariants:
+//! 1. Nothing is noted that lies beyond what the caller says is committed, or behind the end of a
+//!    segment that the next one names.
+//! 2. A partition's sections are noted in the order of their sequences, each once.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::types::{FileNo, PartitionId, SeqNo};
+use crate::version::DbVersion;
+use crate::wal::{Control, LogReader, LogReaderOptions, Lsn, Record, SectionPlace, SegmentSource};
+
+/// A thing that the log has for a partition.
+pub(super) enum Parked {
+    /// Operations.
+    Section {
+        /// The segment.
+        segment: FileNo,
+        /// The place of the frame in the log.
+        lsn: u64,
+        /// The place in the segment.
+        place: SectionPlace,
+    },
+    /// The primary goes on in another memtable.
+    Switch,
+}
+
+impl Parked {
+    fn is_flushed(&self, flushed: SeqNo) -> bool {
+        match self {
+            Parked::Section { place, .. } => place.last_seq() <= flushed,
+            Parked::Switch => false,
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct LogTail {
+    reader: LogReader,
+    parked: HashMap<PartitionId, VecDeque<Parked>>,
+}
+
+impl LogTail {
+    /// The log of `version`, from its front.
+    ///
+    /// # Errors
+    /// [`ErrorKind::FileGone`] for a segment that is gone: a newer manifest does not list it.
+    pub(super) fn open(fs: &Arc<dyn Fs>, dir: &Path, version: &DbVersion) -> Result<LogTail> {
+        let sources = version.log_segments.keys().map(|number| source(fs, dir, version, *number));
+        let mut options = LogReaderOptions::new(version.db_id);
+        options.headers_only = true;
+        let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
+        Ok(LogTail { reader, parked: HashMap::new() })
+    }
+
+    /// Lists the segments that `version` has besides. Returns `false` if the log must be begun anew:
+    /// its place is in a segment that is no more.
+    ///
+    /// # Errors
+    /// As [`LogTail::open`].
+    pub(super) fn follow(
+        &mut self,
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        version: &DbVersion,
+    ) -> Result<bool> {
+        let listed = &version.log_segments;
+        let present = self.reader.position().place.segment;
+        if !listed.contains_key(&present) {
+            return Ok(false);
+        }
+        let last = self.reader.last_listed();
+        let listed_now = listed.keys().copied();
+        let new: Vec<FileNo> =
+            listed_now.filter(|number| self.reader.source(*number).is_none()).collect();
+        if new.first().is_some_and(|first| last.is_some_and(|last| *first < last)) {
+            return Ok(false);
+        }
+        for number in new {
+            self.reader.add_segment(source(fs, dir, version, number)?);
+        }
+        self.reader.forget_passed(|number| listed.contains_key(&number));
+        Ok(true)
+    }
+
+    /// The place up to which the log is known durable, as far as it is written by now: frames and
+    /// headers attest it, and so does a flush in `version`, which never is ahead of it.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(super) fn attested(&self, version: &DbVersion) -> Result<Lsn> {
+        let logged = version.partitions.values().filter(|partition| partition.options.logged);
+        let flushed = logged.map(|partition| partition.flushed_through).max();
+        self.reader.attested(flushed.unwrap_or_default())
+    }
+
+    /// Notes what lies before `reach`. `applied` says through which sequence a partition has it all.
+    ///
+    /// # Errors
+    /// Those of reading; [`ErrorKind::NeedsManifest`] for a partition that `version` does not know
+    /// yet.
+    pub(super) fn scan(
+        &mut self,
+        reach: Lsn,
+        version: &DbVersion,
+        applied: impl Fn(PartitionId) -> SeqNo,
+    ) -> Result<()> {
+        self.reader.look_again(reach);
+        while let Some(frame) = self.reader.next_frame()? {
+            let batch = match frame.record {
+                Record::Batch(batch) => batch,
+                Record::Control(Control::MemtableSwitch { partition, .. }) => {
+                    self.parked.entry(partition).or_default().push_back(Parked::Switch);
+                    continue;
+                }
+                Record::Control(_) => continue,
+            };
+            for place in batch.places() {
+                let Some(partition) = version.partitions.get(place.partition) else {
+                    if place.partition < version.next_partition {
+                        continue; // It was dropped.
+                    }
+                    let id = place.partition;
+                    let message = format!("the log names partition {id}, which was made since");
+                    return Err(Error::new(ErrorKind::NeedsManifest, message));
+                };
+                let known = applied(place.partition).max(partition.flushed_through);
+                if place.last_seq() > known {
+                    let lsn = frame.lsn.0;
+                    let segment = frame.place.segment;
+                    let section = Parked::Section { segment, lsn, place };
+                    self.parked.entry(place.partition).or_default().push_back(section);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The place behind the last frame that was read, in the log; `None` if there is no log.
+    pub(super) fn lsn(&self) -> Option<Lsn> {
+        self.reader.lsn()
+    }
+
+    /// The last logged sequence that was read.
+    pub(super) fn last_seq(&self) -> SeqNo {
+        self.reader.position().last_seq
+    }
+
+    /// The error of a log that ends here although the primary has committed more.
+    pub(super) fn too_short(&self, dir: &Path, reach: Lsn) -> Error {
+        let place = self.reader.position().place;
+        let path = self.reader.source(place.segment);
+        let path = path.map_or_else(|| dir.to_owned(), |source| source.path.clone());
+        let what = format!("the log ends here, but its writer has committed up to {reach}");
+        Error::corruption(path, place.offset, what)
+    }
+
+    /// Forgets what `version` has in tables, and partitions that it has not.
+    pub(super) fn prune(&mut self, version: &DbVersion) {
+        self.parked.retain(|id, parked| {
+            let Some(partition) = version.partitions.get(*id) else { return false };
+            let flushed = partition.flushed_through;
+            // A switch between flushed sections goes with them; one in front of what is left stays.
+            let last = parked.iter().rposition(|parked| parked.is_flushed(flushed));
+            parked.drain(..last.map_or(0, |last| last + 1));
+            true
+        });
+    }
+
+    /// Takes out what was noted for a partition, and the segments that hold it.
+    pub(super) fn take(&mut self, id: PartitionId) -> VecDeque<Parked> {
+        self.parked.get_mut(&id).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The segment that holds a section that was noted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::FileGone`] if it is listed no more.
+    pub(super) fn source(&self, number: FileNo) -> Result<&SegmentSource> {
+        self.reader.source(number).ok_or_else(|| {
+            Error::new(ErrorKind::FileGone, format!("segment {number} of the log is gone"))
+        })
+    }
+}
+
+fn source(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    version: &DbVersion,
+    number: FileNo,
+) -> Result<SegmentSource> {
+    let epoch = version.log_segments[&number];
+    let path = FileName::new(FileKind::Wal, number, epoch).path(dir);
+    let file = fs.open_read(&path).map_err(|error| super::gone(&path, error))?;
+    Ok(SegmentSource { number, epoch, path, file })
+}

@@ -1,0 +1,73 @@
+//! [`Pins`]: which versions of the database a secondary's views still read.
+//!
+//! Each view holds a [`EditPin`] of the manifest edit that its version stands for. The oldest one is what
+//! the lease names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// The edits that views hold, and the number of views of each.
+#[derive(Default)]
+pub(super) struct Pins {
+    held: Mutex<BTreeMap<u64, usize>>,
+}
+
+/// Holds the version of an edit.
+pub(super) struct EditPin {
+    pins: Arc<Pins>,
+    edit: u64,
+}
+
+impl Pins {
+    /// Holds the version of `edit`.
+    pub(super) fn pin(self: &Arc<Self>, edit: u64) -> EditPin {
+        *self.held.lock().entry(edit).or_default() += 1;
+        EditPin { pins: self.clone(), edit }
+    }
+
+    /// The oldest edit that is held.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.held.lock().keys().next().copied()
+    }
+}
+
+impl EditPin {
+    /// The edit.
+    pub(super) fn edit(&self) -> u64 {
+        self.edit
+    }
+}
+
+impl Drop for EditPin {
+    fn drop(&mut self) {
+        let mut held = self.pins.held.lock();
+        if let Some(views) = held.get_mut(&self.edit) {
+            *views -= 1;
+            if *views == 0 {
+                held.remove(&self.edit);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_pin_counts_until_its_last_holder_is_gone() {
+        let pins = Arc::new(Pins::default());
+        let old = [pins.pin(3), pins.pin(3)];
+        let new = pins.pin(7);
+        assert_eq!(pins.oldest(), Some(3));
+        let [first, second] = old;
+        drop(first);
+        assert_eq!(pins.oldest(), Some(3));
+        drop(second);
+        assert_eq!((pins.oldest(), new.edit()), (Some(7), 7));
+        drop(new);
+        assert_eq!(pins.oldest(), None);
+    }
+}

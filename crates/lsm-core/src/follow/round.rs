@@ -1,0 +1,199 @@
+//! One catching up. [`Inner::sync`] is all of it.
+//!
+//! ```text
+//! cursor   what is committed, and the edit that the manifest has for it
+//! manifest edits through that one; partitions come and go
+//! log      headers of what is new; each partition's sections are noted
+//! partitions that were asked for: sections into memtables, flushed memtables away, a new view
+//! lease    what no view reads any more is let go
+//! ```
+//!
+//! With a cursor the order of the loads is what makes it right. `visible`, then `end`, then `edit`: if
+//! the manifest has `edit`, then it lists every segment that has a frame before `end`, so a header
+//! that ends a segment before a refused frame is seen; and everything through `visible` lies before
+//! `end` or in the manifest.
+//!
+//! Anything that vanishes meanwhile, or does not fit, is looked at again from the folder's listing,
+//! a few times. What is then still wrong is.
+
+use std::sync::Arc;
+
+use super::partition::Shown;
+use super::tail::{Bound, Tail, attempts_for};
+use super::{CutViews, FollowerState, Inner, Reached, SyncExtent};
+use crate::error::Result;
+use crate::partition::ReadView;
+use crate::types::{PartitionId, SeqNo};
+use crate::version::{DbVersion, PartitionVersion};
+
+/// Returns `true` if nothing is committed in `extent` that `version` and its log do not have: the
+/// log was closed, or never begun.
+fn is_at_rest(version: &DbVersion, extent: SyncExtent) -> bool {
+    let is_unwritten = match extent {
+        // What passes no log may be in a primary's memory.
+        SyncExtent::Only(id) => version.partitions.get(id).is_some_and(|p| p.options.logged),
+        SyncExtent::All | SyncExtent::Layout => false,
+    };
+    version.log_closed.is_some() || (is_unwritten && version.log_segments.is_empty())
+}
+
+impl Inner {
+    /// See [`Follower::sync`](super::Follower::sync).
+    pub(super) fn sync(&self, extent: SyncExtent) -> Result<Reached> {
+        let mut tail = self.tail.lock();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let error = match self.round(&mut tail, extent) {
+                Ok(reached) => return Ok(reached),
+                Err(error) => error,
+            };
+            // What was begun may be half done: memtables are filled anew from the log's front. What
+            // readers see stays.
+            tail.log = None;
+            tail.growing.clear();
+            if attempt >= attempts_for(&error) {
+                return Err(error);
+            }
+            tail.reattach(self)?;
+        }
+    }
+
+    fn round(&self, tail: &mut Tail, extent: SyncExtent) -> Result<Reached> {
+        let bound = tail.look(self, extent)?;
+        let version = tail.version().clone();
+        let is_news = tail.taken.as_ref().is_none_or(|taken| !Arc::ptr_eq(taken, &version));
+        if is_news {
+            self.take_partitions(&version);
+            tail.taken = Some(version.clone());
+        }
+        let is_final = bound.visible.is_none() && is_at_rest(&version, extent);
+        let epoch = version.epoch;
+        let edit = version.edit_number;
+        let seq = match extent {
+            SyncExtent::Layout => bound.visible.unwrap_or_default(),
+            SyncExtent::Only(_) | SyncExtent::All => tail.scan(self, &bound)?,
+        };
+        let reached = Reached { seq, epoch, edit, is_final };
+        match extent {
+            SyncExtent::Layout => {}
+            SyncExtent::Only(id) => {
+                if let Some(partition) = version.partitions.get(id) {
+                    self.bring(tail, partition, seq, &bound)?;
+                }
+            }
+            SyncExtent::All => {
+                for partition in version.partitions.values() {
+                    self.bring(tail, partition, seq, &bound)?;
+                }
+                self.take_cut(reached);
+            }
+        }
+        if is_news {
+            self.release_others(tail, extent, seq, &bound)?;
+        }
+        self.present.store(Arc::new(FollowerState {
+            cursor: tail.cursor.clone(),
+            epoch: version.epoch,
+            edit: version.edit_number,
+        }));
+        if let Some(lease) = &mut tail.lease {
+            let oldest = self.pins.oldest().unwrap_or(version.edit_number);
+            lease.advance(oldest.min(version.edit_number))?;
+        }
+        Ok(reached)
+    }
+
+    /// Shows a partition as of `seq`.
+    fn bring(
+        &self,
+        tail: &mut Tail,
+        partition: &Arc<PartitionVersion>,
+        seq: SeqNo,
+        bound: &Bound,
+    ) -> Result<()> {
+        let followed = self.partitions.read().by_id.get(&partition.id).cloned();
+        let Some(followed) = followed else { return Ok(()) };
+        let flushed = partition.flushed_through;
+        let complete = if partition.options.logged {
+            seq
+        } else {
+            // Loaded behind `visible`: who finds nothing newer than a flush here has, with the flush,
+            // everything through `visible`.
+            let slot = tail.cursor.as_ref().map(|cursor| cursor.slot(partition.id));
+            match (bound.visible, slot) {
+                (Some(visible), Some(slot)) if slot <= flushed.get() => visible,
+                _ => flushed,
+            }
+        };
+        let is_changed = tail.grow(self, partition)?;
+        let before = followed.pin();
+        let edit = tail.version().edit_number;
+        let is_same = !is_changed && Arc::ptr_eq(&before.view.version, partition);
+        if is_same && before.pin.edit() == edit {
+            followed.note_complete(complete);
+            return Ok(());
+        }
+        let (active, sealed) = tail.growing[&partition.id].memtables();
+        let view = Arc::new(ReadView { active, sealed, version: partition.clone() });
+        // What was ingested passed no log; with its edit it is durable.
+        let newest = match bound.visible {
+            None => partition.tables().map(|(_, table)| table.meta.newest()).max(),
+            Some(_) => None,
+        };
+        let seq = seq.max(flushed).max(newest.unwrap_or_default());
+        followed.show(Shown { view, seq, pin: self.pins.pin(edit) }, complete);
+        Ok(())
+    }
+
+    /// Lets go of old versions that only partitions outside of `extent` hold: a partition that
+    /// nobody reads, or whose tables are the same, holds the present one.
+    fn release_others(
+        &self,
+        tail: &mut Tail,
+        extent: SyncExtent,
+        seq: SeqNo,
+        bound: &Bound,
+    ) -> Result<()> {
+        let version = tail.version().clone();
+        let others: Vec<(PartitionId, bool)> = match extent {
+            SyncExtent::All => Vec::new(),
+            SyncExtent::Only(_) | SyncExtent::Layout => {
+                let partitions = self.partitions.read();
+                let by_id = partitions.by_id.iter();
+                by_id.map(|(id, followed)| (*id, Arc::strong_count(followed) > 1)).collect()
+            }
+        };
+        for (id, is_read) in others {
+            let Some(partition) = version.partitions.get(id) else { continue };
+            if extent == SyncExtent::Only(id) {
+                continue;
+            }
+            let Some(followed) = self.partitions.read().by_id.get(&id).cloned() else { continue };
+            let before = followed.pin();
+            let pin = self.pins.pin(version.edit_number);
+            if Arc::ptr_eq(&before.view.version, partition) {
+                let Shown { view, seq, .. } = &*before;
+                let same = Shown { view: view.clone(), seq: *seq, pin };
+                followed.show(same, followed.complete());
+            } else if !is_read && !tail.growing.contains_key(&id) {
+                let active = self.empty.clone();
+                let view = ReadView { active, sealed: Vec::new(), version: partition.clone() };
+                let flushed = partition.flushed_through;
+                followed.show(Shown { view: Arc::new(view), seq: flushed, pin }, flushed);
+            } else if !is_read && extent != SyncExtent::Layout {
+                self.bring(tail, partition, seq, bound)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps all partitions as they are now.
+    fn take_cut(&self, reached: Reached) {
+        let partitions = self.partitions.read();
+        let by_id = partitions.by_id.iter();
+        let partitions =
+            by_id.map(|(id, followed)| (*id, (followed.clone(), followed.pin()))).collect();
+        self.cut.store(Arc::new(CutViews { reached: Some(reached), partitions }));
+    }
+}

@@ -1,0 +1,323 @@
+//! [`Tail`]: the places in manifest and log that a follower has come to, and how they move on.
+//!
+//! Used by `round.rs`, under its lock. It must never go back within an epoch, and never take for
+//! committed what the cursor or the log does not say.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::growing::Growing;
+use super::log::{LogTail, Parked};
+use super::{Inner, SyncExtent, is_missing};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::shared::{CursorReader, CursorState, Lease};
+use crate::types::{Epoch, FileNo, PartitionId, SeqNo};
+use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews};
+use crate::wal::{Lsn, SectionLoader};
+
+/// Rounds that are begun anew because something vanished or did not fit.
+const ATTEMPTS: usize = 16;
+/// The same for what looks like damage.
+const DAMAGED_ATTEMPTS: usize = 3;
+/// Looks at a cursor that changes all the time.
+const LOOKS: usize = 1000;
+
+/// The places in manifest and log that a follower has come to.
+pub(super) struct Tail {
+    manifest: ManifestTail,
+    pub(super) cursor: Option<Arc<CursorReader>>,
+    /// `None`: to be begun anew from its front.
+    pub(super) log: Option<LogTail>,
+    pub(super) growing: HashMap<PartitionId, Growing>,
+    pub(super) lease: Option<Lease>,
+    /// The last sequence of epochs before the present one, as far as it was seen.
+    ends: BTreeMap<Epoch, SeqNo>,
+    /// The version whose partitions were taken in.
+    pub(super) taken: Option<Arc<DbVersion>>,
+}
+
+/// The end of a round.
+pub(super) struct Bound {
+    /// Every operation through this one is committed and lies before `reach`, if it was logged.
+    pub(super) visible: Option<SeqNo>,
+    pub(super) reach: Lsn,
+}
+
+/// The manifest of the folder as it is now.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] if there is none; corruption that does not pass.
+pub(super) fn open_manifest(
+    fs: &dyn Fs,
+    dir: &Path,
+    known: Option<&DbVersion>,
+) -> Result<ManifestTail> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let opened = names_in(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
+        match opened {
+            Ok(Some(manifest)) => return Ok(manifest),
+            Ok(None) if attempt < DAMAGED_ATTEMPTS => {}
+            Ok(None) => {
+                let message = format!("there is no database in {}", dir.display());
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            // A listing may be older than what is read.
+            Err(error) if attempt < attempts_for(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn names_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
+    let names = fs.list_names(dir, "")?;
+    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
+}
+
+/// The number of attempts that an error is worth.
+pub(super) fn attempts_for(error: &Error) -> usize {
+    match error.kind() {
+        ErrorKind::FileGone | ErrorKind::NeedsManifest => ATTEMPTS,
+        ErrorKind::Corruption => DAMAGED_ATTEMPTS,
+        _ if is_missing(error) => ATTEMPTS,
+        _ => 0,
+    }
+}
+
+impl Tail {
+    pub(super) fn new(manifest: ManifestTail, lease: Option<Lease>) -> Tail {
+        let mut tail = Tail {
+            manifest,
+            cursor: None,
+            log: None,
+            growing: HashMap::new(),
+            lease,
+            ends: BTreeMap::new(),
+            taken: None,
+        };
+        tail.note_epoch();
+        tail
+    }
+
+    pub(super) fn version(&self) -> &Arc<DbVersion> {
+        self.manifest.version()
+    }
+
+    /// Notes where the epoch before the present one ended.
+    fn note_epoch(&mut self) {
+        let version = self.version();
+        let before = version.epoch.0.checked_sub(1).map(Epoch);
+        if let (Some(before), Some(cut)) = (before, version.log_cut) {
+            self.ends.insert(before, cut.last_seq);
+        }
+    }
+
+    /// See [`Follower::has_commit`](super::Follower::has_commit).
+    pub(super) fn has_commit(&self, epoch: Epoch, seq: SeqNo) -> Option<bool> {
+        let present = self.version().epoch;
+        match epoch.cmp(&present) {
+            std::cmp::Ordering::Equal => Some(true),
+            std::cmp::Ordering::Greater => None,
+            std::cmp::Ordering::Less => self.ends.get(&epoch).map(|end| seq <= *end),
+        }
+    }
+
+    /// Begins anew from the folder's listing.
+    pub(super) fn reattach(&mut self, inner: &Inner) -> Result<()> {
+        let known = self.version().clone();
+        let manifest = open_manifest(&*inner.fs, &inner.dir, Some(&known))?;
+        let version = manifest.version();
+        if version.db_id != known.db_id {
+            let dir = inner.dir.display();
+            let message = format!("{dir} holds another database than when it was opened");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if version.edit_number < known.edit_number {
+            let what = format!(
+                "the manifest ends at edit {}, where edit {} was read before",
+                version.edit_number, known.edit_number
+            );
+            return Err(Error::new(ErrorKind::NeedsManifest, what));
+        }
+        let epoch = version.epoch;
+        if epoch != known.epoch {
+            // All that the log of the other one held is in tables.
+            self.growing.clear();
+            self.log = None;
+            // What did not survive its end has no part in this history, and its numbers are given
+            // out again.
+            let end = version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq);
+            for followed in inner.partitions.read().by_id.values() {
+                followed.note_complete(followed.complete().min(end));
+            }
+        }
+        self.manifest = manifest;
+        self.cursor = CursorReader::open(&*inner.fs, &inner.dir, known.db_id, epoch)?.map(Arc::new);
+        self.note_epoch();
+        Ok(())
+    }
+
+    /// Brings the manifest to the present, and says how far the log counts.
+    pub(super) fn look(&mut self, inner: &Inner, extent: SyncExtent) -> Result<Bound> {
+        for _ in 0..LOOKS {
+            let cursor = self.cursor.clone();
+            let cursor = cursor.filter(|cursor| cursor.state() == CursorState::Live);
+            let bound = match cursor {
+                Some(cursor) => self.look_at_cursor(inner, &cursor, extent)?,
+                None => self.look_at_files(inner)?,
+            };
+            if let Some(bound) = bound {
+                return Ok(bound);
+            }
+        }
+        let message = "the manifest changed all the time while it was read";
+        Err(Error::new(ErrorKind::NeedsManifest, message))
+    }
+
+    fn look_at_cursor(
+        &mut self,
+        inner: &Inner,
+        cursor: &CursorReader,
+        extent: SyncExtent,
+    ) -> Result<Option<Bound>> {
+        let edit = cursor.edit();
+        // One that is named, and that no edit went to yet, is newer than the cursor's.
+        if cursor.generation() > self.manifest.generation() {
+            self.reattach(inner)?;
+            return Ok(None);
+        }
+        if self.version().edit_number < edit {
+            let news = self.manifest.poll(Some(edit))?;
+            if news == TailNews::Rotated {
+                self.reattach(inner)?;
+                return Ok(None);
+            }
+            if self.version().edit_number < edit {
+                let message = format!("the manifest lacks edit {edit}, which is durable");
+                return Err(Error::new(ErrorKind::NeedsManifest, message));
+            }
+        }
+        // In this order, see the module.
+        let visible = cursor.visible()?;
+        let reach = Lsn(cursor.end());
+        let is_current = cursor.edit() <= self.version().edit_number;
+        // One commit for all partitions: no table may be ahead of it. A flush never is of what is
+        // visible, so that looking again helps.
+        let flushed = self.version().partitions.values().map(|p| p.flushed_through).max();
+        let is_ahead =
+            extent == SyncExtent::All && flushed.is_some_and(|flushed| flushed > visible);
+        Ok((is_current && !is_ahead).then_some(Bound { visible: Some(visible), reach }))
+    }
+
+    fn has_live_cursor(&self) -> bool {
+        self.cursor.as_ref().is_some_and(|cursor| cursor.state() == CursorState::Live)
+    }
+
+    /// Without a cursor: what the log attests. A primary may write on another machine, or nowhere.
+    fn look_at_files(&mut self, inner: &Inner) -> Result<Option<Bound>> {
+        let newest = names_in(&*inner.fs, &inner.dir)?.into_iter();
+        let newest = newest.filter(|name| name.kind == FileKind::Manifest).map(|name| name.number);
+        let is_last = newest.max().is_none_or(|newest| newest <= self.manifest.generation());
+        if !is_last || self.manifest.poll(None)? == TailNews::Rotated {
+            let before = self.manifest.generation();
+            self.reattach(inner)?;
+            let is_news = self.manifest.generation() != before;
+            if is_news || self.has_live_cursor() {
+                return Ok(None);
+            }
+        } else {
+            let version = self.version();
+            let db = version.db_id;
+            let epoch = version.epoch;
+            self.cursor = CursorReader::open(&*inner.fs, &inner.dir, db, epoch)?.map(Arc::new);
+            if self.has_live_cursor() {
+                return Ok(None);
+            }
+        }
+        self.ensure_log(inner)?;
+        let is_closed = self.version().log_closed.is_some();
+        let reach = match (&self.log, is_closed) {
+            (Some(log), false) => log.attested(self.version())?,
+            // Its end is durable, and nothing comes behind it.
+            _ => Lsn(u64::MAX),
+        };
+        Ok(Some(Bound { visible: None, reach }))
+    }
+
+    /// Opens the segments of the version.
+    fn ensure_log(&mut self, inner: &Inner) -> Result<()> {
+        let version = self.manifest.version().clone();
+        if let Some(log) = &mut self.log
+            && !log.follow(&inner.fs, &inner.dir, &version)?
+        {
+            self.log = None;
+        }
+        if self.log.is_none() {
+            self.log = Some(LogTail::open(&inner.fs, &inner.dir, &version)?);
+        }
+        Ok(())
+    }
+
+    /// Notes what the log has before `bound`; the sequence through which everything is noted.
+    pub(super) fn scan(&mut self, inner: &Inner, bound: &Bound) -> Result<SeqNo> {
+        self.ensure_log(inner)?;
+        let Tail { log, growing, manifest, .. } = self;
+        let log = log.as_mut().expect("opened above");
+        let version = manifest.version();
+        if log.lsn().is_none_or(|lsn| lsn < bound.reach) {
+            log.scan(bound.reach, version, |id| {
+                growing.get(&id).map_or(SeqNo::ZERO, Growing::applied)
+            })?;
+        }
+        log.prune(version);
+        let is_reached = log.lsn().unwrap_or_default() >= bound.reach;
+        if bound.visible.is_some() && !is_reached {
+            return Err(log.too_short(&inner.dir, bound.reach));
+        }
+        let logged = log.last_seq().max(version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq));
+        Ok(bound.visible.map_or(logged, |visible| visible.max(logged)))
+    }
+
+    /// Brings the memtables of a partition to where the log was scanned. Returns `true` if they
+    /// changed.
+    pub(super) fn grow(&mut self, inner: &Inner, partition: &PartitionVersion) -> Result<bool> {
+        let id = partition.id;
+        let flushed = partition.flushed_through;
+        let log = self.log.as_mut().expect("it was scanned");
+        let parked = log.take(id);
+        let mut is_changed = !self.growing.contains_key(&id);
+        let growing = self.growing.entry(id).or_insert_with(|| Growing::new(&inner.slabs));
+        if !growing.let_go_of_flushed(flushed) {
+            let message = "a flush covers a part of a memtable";
+            return Err(Error::new(ErrorKind::NeedsManifest, message));
+        }
+        let mut ends: HashMap<FileNo, u64> = HashMap::new();
+        for section in &parked {
+            if let Parked::Section { segment, place, .. } = section {
+                ends.insert(*segment, place.offset + place.len as u64);
+            }
+        }
+        let mut loader = SectionLoader::default();
+        for next in parked {
+            let Parked::Section { segment, lsn, place } = next else {
+                growing.switch();
+                continue;
+            };
+            if place.last_seq() <= flushed.max(growing.applied()) {
+                continue;
+            }
+            let source = log.source(segment)?;
+            if place.first_seq <= flushed {
+                let what = format!("a section is flushed in part, through {flushed}");
+                return Err(Error::corruption(&source.path, place.offset, what));
+            }
+            growing.insert(&mut loader, source, &place, lsn, ends[&segment])?;
+            is_changed = true;
+        }
+        Ok(is_changed)
+    }
+}

@@ -1,0 +1,42 @@
+//! [`SectionLoader`]: sections of the log, one after another, where a reader of headers found them.
+//!
+//! Used by secondaries, which step over what is not asked for and come back to it. It must never
+//! yield bytes that do not carry their checksum.
+
+use super::window::Window;
+use super::{SectionPlace, SegmentSource, section_checksum};
+use crate::error::{Error, Result};
+use crate::types::FileNo;
+
+/// Loads sections, with a piece of their segment in memory. Good for one pass over places that are
+/// known to be written: what it read ahead grows old.
+#[derive(Default)]
+pub struct SectionLoader {
+    window: Window,
+    segment: Option<FileNo>,
+}
+
+impl SectionLoader {
+    /// The bytes of a section in `source`, in which everything before `end` is written.
+    ///
+    /// # Errors
+    /// Those of reading; corruption if the bytes are not what the frame says.
+    pub fn load(
+        &mut self,
+        source: &SegmentSource,
+        place: &SectionPlace,
+        end: u64,
+    ) -> Result<&[u8]> {
+        if self.segment != Some(source.number) {
+            self.window.clear();
+            self.segment = Some(source.number);
+        }
+        let end = end.max(place.offset + place.len as u64);
+        let bytes = self.window.load(&*source.file, place.offset, place.len, end)?;
+        if bytes.len() < place.len || section_checksum(bytes) != place.checksum {
+            let what = "section checksum does not match";
+            return Err(Error::corruption(&source.path, place.offset, what));
+        }
+        Ok(bytes)
+    }
+}

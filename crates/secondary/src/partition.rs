@@ -1,0 +1,203 @@
+//! [`SecondaryPartition`], and [`Reading`]: a partition that was brought as far as was asked.
+
+use std::sync::Arc;
+
+use lsm_core::db::Commit;
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::follow::{FollowedMoment, FollowedPartition};
+use lsm_core::hooks::PartitionHooks;
+use lsm_core::raw::{self, Moment, ReadAtMoment, Walkable};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint};
+use lsm_core::types::Slice;
+
+use crate::level::{Level, OnUnmet, ReadOptions, Target};
+use crate::secondary::{Lag, Secondary};
+
+/// Reads that are begun anew because their files were gone.
+const ATTEMPTS: usize = 4;
+
+/// A handle to a partition of a secondary. Cheap to clone.
+#[derive(Clone)]
+pub struct SecondaryPartition {
+    pub(crate) secondary: Secondary,
+    pub(crate) followed: FollowedPartition,
+}
+
+impl SecondaryPartition {
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        self.followed.name()
+    }
+
+    /// Catches up with the primary, for this partition alone: the others stay where they are.
+    ///
+    /// # Errors
+    /// Those of the file system; corruption, after which the partition is what it was;
+    /// [`ErrorKind::Behind`] if a token's commit is not there yet; [`ErrorKind::SessionLost`] if it
+    /// never will be.
+    ///
+    /// # Cost
+    /// The new edits of the manifest, the headers of the new frames of the log, and the partition's own
+    /// sections. Nothing is read twice.
+    pub fn sync(&self, to: Target) -> Result<Commit> {
+        self.secondary.sync_partition(&self.followed, to)
+    }
+
+    /// Brings the partition to `level`, waiting for up to a second, and shows it.
+    ///
+    /// # Errors
+    /// As [`SecondaryPartition::read`].
+    pub fn at(&self, level: Level) -> Result<Reading> {
+        self.read(&ReadOptions::new(level))
+    }
+
+    /// Brings the partition as far as `options` ask, and shows it.
+    ///
+    /// # Errors
+    /// Those of [`Level`], and [`ErrorKind::Behind`] when the time is over, unless a weaker level
+    /// will do; a dropped partition; those of the file system; corruption.
+    ///
+    /// # Cost
+    /// See [`Level`].
+    pub fn read(&self, options: &ReadOptions) -> Result<Reading> {
+        let unmet = match self.secondary.bring(&self.followed, options) {
+            Ok(()) if options.level == Level::Prefix => match self.secondary.moment_in_cut(self)? {
+                Some(moment) => return Ok(self.reading(moment, options.level)),
+                None => {
+                    let message = "the partition was made behind the last whole sync";
+                    Error::new(ErrorKind::PartitionNotFound, message)
+                }
+            },
+            Ok(()) => return Ok(self.reading(self.followed.moment()?, options.level)),
+            Err(unmet) => unmet,
+        };
+        let is_unmet = matches!(
+            unmet.kind(),
+            ErrorKind::Behind | ErrorKind::Unsupported | ErrorKind::NotLogged
+        );
+        if is_unmet && options.on_unmet == OnUnmet::Weaker {
+            return Ok(self.reading(self.followed.moment()?, Level::Eventual));
+        }
+        Err(unmet)
+    }
+
+    fn reading(&self, moment: FollowedMoment, served: Level) -> Reading {
+        Reading { epoch: self.secondary.follower().epoch(), moment, served }
+    }
+
+    /// Returns the value of `key` as of what was last synced ([`Level::Eventual`]).
+    ///
+    /// # Errors
+    /// Corruption; a dropped partition; [`ErrorKind::LeaseLost`] if its files go again and again.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.get_with(key, &ReadOptions::new(Level::Eventual))
+    }
+
+    /// Returns the value of `key` at the level of `options`.
+    ///
+    /// # Errors
+    /// As [`SecondaryPartition::read`] and [`SecondaryPartition::get`].
+    pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
+        let key = key.as_ref();
+        for _ in 0..ATTEMPTS {
+            match self.read(options)?.get(key) {
+                // Without a lease files go. A newer state does not need them.
+                Err(error) if is_gone(&error) => {
+                    self.secondary.look_again(&self.followed)?;
+                }
+                found => return found,
+            }
+        }
+        let message = "the files of the partition were deleted again and again while it was read";
+        Err(Error::new(ErrorKind::LeaseLost, message))
+    }
+
+    /// Returns how far the partition is behind its primary.
+    pub fn lag(&self) -> Lag {
+        self.secondary.lag(&self.followed)
+    }
+}
+
+fn is_gone(error: &Error) -> bool {
+    let source = error.io_source().map(std::io::Error::kind);
+    error.kind() == ErrorKind::FileGone || source == Some(std::io::ErrorKind::NotFound)
+}
+
+/// A partition as it was when it had come to its level. It never changes. Cheap to clone; it holds
+/// the files that it reads.
+#[derive(Clone)]
+pub struct Reading {
+    moment: FollowedMoment,
+    served: Level,
+    epoch: lsm_core::types::Epoch,
+}
+
+impl Reading {
+    pub(crate) fn of_cut(moment: FollowedMoment, epoch: lsm_core::types::Epoch) -> Reading {
+        Reading { moment, served: Level::Prefix, epoch }
+    }
+
+    /// Returns the level that it was served at: the one that was asked for, or
+    /// [`Level::Eventual`].
+    pub fn served(&self) -> Level {
+        self.served
+    }
+
+    /// Returns the last commit that it may see: the token for a later read that must not go back.
+    pub fn as_of(&self) -> Commit {
+        Commit { seq: self.moment.seq(), epoch: self.epoch }
+    }
+
+    /// Returns the value of `key`.
+    ///
+    /// # Errors
+    /// Corruption; [`ErrorKind::FileGone`] where no lease holds the files.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.moment.get(key)
+    }
+
+    /// Returns the keys and values in `range`.
+    pub fn range(&self, range: impl KeyRange) -> Range {
+        self.moment.range(range)
+    }
+
+    /// Returns the keys that begin with `prefix`, and their values.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        self.moment.prefix(prefix)
+    }
+
+    /// Returns all keys and values.
+    pub fn iter(&self) -> Range {
+        self.range(..)
+    }
+
+    /// Returns all keys.
+    pub fn keys(&self) -> Keys {
+        self.moment.keys()
+    }
+
+    /// Returns a cursor over all keys.
+    pub fn cursor(&self) -> Cursor {
+        self.moment.cursor_in(..)
+    }
+}
+
+impl ReadAtMoment for Reading {
+    fn with_moment<T>(
+        &self,
+        key: &[u8],
+        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+    ) -> Result<T> {
+        self.moment.with_moment(key, look)
+    }
+
+    fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
+        self.moment.read_point()
+    }
+}
+
+impl Walkable for Reading {
+    fn pin_raw(&self) -> Result<raw::Pin> {
+        self.moment.pin_raw()
+    }
+}

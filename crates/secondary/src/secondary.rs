@@ -1,0 +1,419 @@
+//! [`Secondary`]: how a partition is brought to a level.
+//!
+//! The engine's half (`lsm_core::follow`) catches up; here is decided when, how far, and how long to
+//! wait.
+//!
+//! Invariants:
+//! 1. A goal is asked for after the read began, and the partition is read after the goal was reached.
+//! 2. Nobody waits under a lock. Whoever catches up for one partition does so for all who wait for
+//!    it: those find their goal reached.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsm_core::clock::{Clock, SystemClock};
+use lsm_core::db::Commit;
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::follow::{
+    FollowBuilder, FollowedCut, FollowedMoment, FollowedPartition, Follower, Reached, SyncExtent,
+    SyncGoal,
+};
+use lsm_core::fs::Fs;
+use lsm_core::hooks::HookProvider;
+use lsm_core::options::Options;
+use lsm_core::types::PartitionId;
+use parking_lot::Mutex;
+
+use crate::level::{Level, ReadOptions, Target};
+use crate::partition::{Reading, SecondaryPartition};
+
+/// Between two looks at a primary that is in the middle of something.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// The world that a [`Secondary`] lives in.
+#[must_use = "a builder does nothing until it opens"]
+pub struct Builder {
+    engine: FollowBuilder,
+    clock: Arc<dyn Clock>,
+}
+
+impl Builder {
+    /// Another file system, for tests and exotic media. Default: the operating system's.
+    pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
+        self.engine = self.engine.fs(fs);
+        self
+    }
+
+    /// Another clock. Default: the machine's monotonic one.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
+        self.engine = self.engine.clock(clock.clone());
+        self.clock = clock;
+        self
+    }
+
+    /// The code of the hooks that partitions name. Default: none.
+    pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
+        self.engine = self.engine.hooks(provider);
+        self
+    }
+
+    /// Of these, `cache_bytes`, `open_files_max` and `write_buffer_bytes` (memory that is kept for
+    /// memtables) matter to a secondary.
+    pub fn options(mut self, options: Options) -> Builder {
+        self.engine = self.engine.options(options);
+        self
+    }
+
+    /// Takes a lease, which holds the files that are read, or none. Default: it takes one. A medium that cannot
+    /// be written is read without one all the same.
+    pub fn lease(mut self, takes_lease: bool) -> Builder {
+        self.engine = self.engine.lease(takes_lease);
+        self
+    }
+
+    /// Opens the database that is there, whether somebody writes it or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::Unsupported`] if newer code wrote
+    /// it; corruption of the manifest; those of the file system.
+    ///
+    /// # Cost
+    /// Reads the manifest. The log and the tables are read when a partition is asked for.
+    pub fn open(self) -> Result<Secondary> {
+        let follower = self.engine.open()?;
+        let inner = Inner { follower, clock: self.clock, complete_at: Mutex::default() };
+        Ok(Secondary(Arc::new(inner)))
+    }
+}
+
+/// A database that another process writes, for reading. Cheap to clone.
+///
+/// Dropping the last clone, partition, reading and iterator lets go of the lease.
+#[derive(Clone)]
+pub struct Secondary(Arc<Inner>);
+
+struct Inner {
+    follower: Follower,
+    clock: Arc<dyn Clock>,
+    complete_at: Mutex<CompleteAt>,
+}
+
+/// The time at which the last look began that found a partition complete.
+#[derive(Default)]
+struct CompleteAt {
+    /// All that have a log.
+    logged: Option<Duration>,
+    partitions: HashMap<PartitionId, Duration>,
+}
+
+impl CompleteAt {
+    fn of(&self, followed: &FollowedPartition) -> Option<Duration> {
+        let with_all = self.logged.filter(|_| followed.is_logged());
+        with_all.max(self.partitions.get(&followed.id()).copied())
+    }
+}
+
+/// The distance of a partition from its primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lag {
+    /// Operations of the primary, over all partitions, since the last one that is seen here; 0 if
+    /// none of them is this partition's. `None` without a primary on this machine.
+    pub operations: Option<u64>,
+    /// Time since the beginning of the last look that found it complete. `None` before the first.
+    pub age: Option<Duration>,
+}
+
+/// All partitions as they were together behind one commit. Cheap to clone.
+#[derive(Clone)]
+pub struct SecondaryCut(FollowedCut);
+
+impl SecondaryCut {
+    /// Returns the commit; `None` if there was no whole sync yet.
+    pub fn as_of(&self) -> Option<Commit> {
+        self.0.reached().map(commit_of)
+    }
+
+    /// Returns a partition as it was; `None` if it did not exist.
+    pub fn partition(&self, partition: &SecondaryPartition) -> Option<Reading> {
+        let epoch = self.0.reached()?.epoch;
+        let moment = self.0.partition(partition.followed.id())?;
+        Some(Reading::of_cut(moment, epoch))
+    }
+}
+
+fn commit_of(reached: Reached) -> Commit {
+    Commit { seq: reached.seq, epoch: reached.epoch }
+}
+
+impl Secondary {
+    /// Opens the database in the folder `path`, which another process may have open.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Secondary> {
+        Secondary::builder(path).open()
+    }
+
+    /// Options for opening the database in the folder `path`.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder { engine: Follower::builder(path), clock: Arc::new(SystemClock::new()) }
+    }
+
+    pub(crate) fn follower(&self) -> &Follower {
+        &self.0.follower
+    }
+
+    /// Opens the partition `name`, looking for it at the primary if it is not known.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PartitionNotFound`] if it does not exist; [`ErrorKind::Unsupported`] if it needs a
+    /// hook that is not there, or keeps large values in a store.
+    pub fn partition(&self, name: &str) -> Result<SecondaryPartition> {
+        let followed = self.0.follower.partition(name)?;
+        Ok(SecondaryPartition { secondary: self.clone(), followed })
+    }
+
+    /// Returns the names of all partitions, in order, as of the last sync of anything.
+    pub fn partition_names(&self) -> Vec<String> {
+        self.0.follower.partition_names()
+    }
+
+    /// Catches up with the primary, for all partitions, which are at one commit then: see
+    /// [`Secondary::cut`].
+    ///
+    /// # Errors
+    /// As [`SecondaryPartition::sync`].
+    pub fn sync(&self, to: Target) -> Result<Commit> {
+        let started = self.0.clock.now();
+        let reached = self.0.follower.sync(SyncExtent::All)?;
+        if let Target::Token(token) = to {
+            self.check_history(token)?;
+            if reached.seq < token.seq {
+                return Err(behind(token));
+            }
+        }
+        if self.is_present(reached) {
+            let mut complete_at = self.0.complete_at.lock();
+            complete_at.logged = Some(started);
+        }
+        Ok(commit_of(reached))
+    }
+
+    /// Returns all partitions as of the last whole sync.
+    pub fn cut(&self) -> SecondaryCut {
+        SecondaryCut(self.0.follower.cut())
+    }
+
+    /// Waits until every partition has the commit of `token`, for no longer than `time`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Behind`] when the time is over; otherwise as [`Secondary::sync`].
+    pub fn wait_for(&self, token: Commit, time: Duration) -> Result<()> {
+        let until = self.0.clock.now().saturating_add(time);
+        loop {
+            match self.sync(Target::Token(token)) {
+                Err(error) if error.kind() == ErrorKind::Behind => self.pause(until, error)?,
+                synced => return synced.map(drop),
+            }
+        }
+    }
+
+    /// Returns the memory of the memtables, in bytes. What the primary has flushed leaves them with
+    /// the next sync.
+    pub fn memtable_bytes(&self) -> u64 {
+        self.0.follower.memtable_bytes()
+    }
+
+    /// Returns whether a primary on this machine says what it has committed, so that strong reads
+    /// are possible while it writes.
+    pub fn has_live_primary(&self) -> bool {
+        self.0.follower.has_cursor()
+    }
+
+    pub(crate) fn sync_partition(
+        &self,
+        followed: &FollowedPartition,
+        to: Target,
+    ) -> Result<Commit> {
+        let started = self.0.clock.now();
+        let reached = self.0.follower.sync(SyncExtent::Only(followed.id()))?;
+        match to {
+            Target::Latest => {}
+            Target::Token(token) => {
+                self.check_history(token)?;
+                if followed.complete() < token.seq {
+                    return Err(self.lacking(followed, token));
+                }
+            }
+        }
+        if followed.is_logged() && self.is_present(reached) {
+            self.0.complete_at.lock().partitions.insert(followed.id(), started);
+        }
+        Ok(Commit { seq: followed.complete(), epoch: reached.epoch })
+    }
+
+    /// Brings a partition to the level of `options`.
+    pub(crate) fn bring(&self, followed: &FollowedPartition, options: &ReadOptions) -> Result<()> {
+        match options.level {
+            Level::Eventual => Ok(()),
+            Level::Prefix if self.cut().as_of().is_some() => Ok(()),
+            Level::Prefix => self.sync(Target::Latest).map(drop),
+            Level::Session(token) => self.bring_to_token(followed, token, options.wait),
+            Level::Bounded { operations, age } => {
+                let lag = self.lag(followed);
+                let is_near = is_within(lag.operations, operations);
+                if is_near && is_within(lag.age, age) {
+                    return Ok(());
+                }
+                self.bring_to_present(followed, options.wait)
+            }
+            Level::Strong => self.bring_to_present(followed, options.wait),
+        }
+    }
+
+    /// Brings a partition to the moment of the call.
+    fn bring_to_present(&self, followed: &FollowedPartition, wait: Duration) -> Result<()> {
+        let mut goal: Option<SyncGoal> = followed.goal();
+        if goal.is_some_and(|goal| followed.has_reached(&goal)) {
+            return Ok(());
+        }
+        let until = self.0.clock.now().saturating_add(wait);
+        loop {
+            let started = self.0.clock.now();
+            let reached = self.0.follower.sync(SyncExtent::Only(followed.id()))?;
+            if reached.is_final {
+                return Ok(());
+            }
+            if goal.is_none_or(|goal| !goal.is_of(reached.epoch)) {
+                // Another epoch began, or a cursor was found.
+                goal = followed.goal();
+            }
+            let Some(present) = goal else {
+                if self.0.follower.is_primary_there() {
+                    let message = "the primary is about to begin";
+                    self.pause(until, Error::new(ErrorKind::Behind, message))?;
+                    continue;
+                }
+                let message = "no primary on this machine says what it has committed";
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            };
+            if followed.has_reached(&present) {
+                self.0.complete_at.lock().partitions.insert(followed.id(), started);
+                return Ok(());
+            }
+            if !followed.is_logged() {
+                return Err(not_logged(followed));
+            }
+            let message = "the primary has not published what it is about to commit";
+            self.pause(until, Error::new(ErrorKind::Behind, message))?;
+        }
+    }
+
+    fn bring_to_token(
+        &self,
+        followed: &FollowedPartition,
+        token: Commit,
+        wait: Duration,
+    ) -> Result<()> {
+        if self.0.follower.epoch() == token.epoch && followed.complete() >= token.seq {
+            return Ok(());
+        }
+        let until = self.0.clock.now().saturating_add(wait);
+        loop {
+            match self.sync_partition(followed, Target::Token(token)) {
+                Err(error) if error.kind() == ErrorKind::Behind => self.pause(until, error)?,
+                synced => return synced.map(drop),
+            }
+        }
+    }
+
+    /// An error if a token is of no commit that this database has or will have. After a sync.
+    fn check_history(&self, token: Commit) -> Result<()> {
+        let follower = &self.0.follower;
+        let has_commit = follower.has_commit(token.epoch, token.seq);
+        let is_ahead = token.epoch > follower.epoch();
+        match has_commit {
+            Some(true) => Ok(()),
+            // Without a primary in sight the epoch may have begun elsewhere.
+            None if is_ahead && !follower.has_cursor() => Err(behind(token)),
+            Some(false) | None => {
+                let Commit { seq, epoch } = token;
+                let message = format!(
+                    "commit {seq} of epoch {epoch} is not in the history of this database, or \
+                     older than what is known of it here"
+                );
+                Err(Error::new(ErrorKind::SessionLost, message))
+            }
+        }
+    }
+
+    fn lacking(&self, followed: &FollowedPartition, token: Commit) -> Error {
+        if followed.is_logged() { behind(token) } else { not_logged(followed) }
+    }
+
+    /// Returns `true` if a sync came to the present moment, and not only to what the log attests.
+    fn is_present(&self, reached: Reached) -> bool {
+        reached.is_final || self.0.follower.has_cursor()
+    }
+
+    /// Waits a moment, unless it is later than `until`.
+    fn pause(&self, until: Duration, unmet: Error) -> Result<()> {
+        if self.0.clock.now() >= until {
+            return Err(unmet);
+        }
+        std::thread::park_timeout(PAUSE);
+        Ok(())
+    }
+
+    /// Reads on from a newer state.
+    pub(crate) fn look_again(&self, followed: &FollowedPartition) -> Result<()> {
+        self.0.follower.sync(SyncExtent::Only(followed.id())).map(drop)
+    }
+
+    pub(crate) fn moment_in_cut(
+        &self,
+        partition: &SecondaryPartition,
+    ) -> Result<Option<FollowedMoment>> {
+        if let Some(moment) = self.0.follower.cut().partition(partition.followed.id()) {
+            return Ok(Some(moment));
+        }
+        // It may have been made since.
+        self.sync(Target::Latest)?;
+        Ok(self.0.follower.cut().partition(partition.followed.id()))
+    }
+
+    pub(crate) fn lag(&self, followed: &FollowedPartition) -> Lag {
+        let now = self.0.clock.now();
+        let is_current = followed.goal().map(|goal| followed.has_reached(&goal));
+        if is_current == Some(true) {
+            return Lag { operations: Some(0), age: Some(Duration::ZERO) };
+        }
+        let primary = self.0.follower.primary_seq();
+        let complete = followed.complete().get();
+        let operations = primary.map(|seq| seq.get().saturating_sub(complete));
+        let at = self.0.complete_at.lock().of(followed);
+        Lag { operations, age: at.map(|at| now.saturating_sub(at)) }
+    }
+}
+
+fn is_within<T: PartialOrd>(lag: Option<T>, bound: Option<T>) -> bool {
+    match (lag, bound) {
+        (_, None) => true,
+        (Some(lag), Some(bound)) => lag <= bound,
+        (None, Some(_)) => false,
+    }
+}
+
+fn behind(token: Commit) -> Error {
+    let Commit { seq, epoch } = token;
+    let message = format!("commit {seq} of epoch {epoch} is not there yet");
+    Error::new(ErrorKind::Behind, message)
+}
+
+fn not_logged(followed: &FollowedPartition) -> Error {
+    let name = followed.name();
+    let message = format!("partition {name:?} has no log: it is seen as of its last flush");
+    Error::new(ErrorKind::NotLogged, message)
+}

@@ -1,0 +1,150 @@
+//! The guarantees of each level.
+
+use std::time::Duration;
+
+use lsm_core::ErrorKind;
+use lsm_core::fs::FaultFs;
+use lsm_core::options::Durability;
+use lsm_core::types::{Epoch, SeqNo};
+use secondary::{Commit, Level, OnUnmet, ReadOptions, Target};
+
+use super::*;
+
+fn now(level: Level) -> ReadOptions {
+    ReadOptions::new(level).wait(Duration::ZERO)
+}
+
+#[test]
+fn a_strong_read_costs_no_storage_operation_while_others_are_written_to() {
+    let mem = MemFs::new();
+    let fault = FaultFs::over_mem(mem.clone());
+    let fs: Arc<dyn Fs> = Arc::new(mem);
+    let watched: Arc<dyn Fs> = Arc::new(fault.clone());
+    let db = primary(&fs);
+    let (p, other) = (db.partition("p").unwrap(), db.partition("other").unwrap());
+    p.put("k", "1").unwrap();
+    let follower = secondary(&watched);
+    let followed = follower.partition("p").unwrap();
+    followed.at(Level::Strong).unwrap();
+    for n in 0..20 {
+        other.put("k", n.to_string()).unwrap();
+    }
+    let before = fault.op_count();
+    let reading = followed.at(Level::Strong).unwrap();
+    assert_eq!(fault.op_count(), before, "a few loads");
+    assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"1"[..]));
+    p.put("k", "2").unwrap();
+    let reading = followed.at(Level::Strong).unwrap();
+    assert!(fault.op_count() > before);
+    assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn a_session_reads_its_own_writes_and_never_goes_back() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = db.partition("p").unwrap();
+    let follower = secondary(&fs);
+    let followed = follower.partition("p").unwrap();
+    let mut token = p.put("n", "0").unwrap();
+    for n in 1..50 {
+        let reading = followed.read(&now(Level::Session(token))).unwrap();
+        let seen: u64 =
+            std::str::from_utf8(&reading.get("n").unwrap().unwrap()).unwrap().parse().unwrap();
+        assert_eq!(seen, n - 1);
+        assert!(reading.as_of().seq >= token.seq);
+        followed.read(&now(Level::Session(reading.as_of()))).unwrap();
+        token = p.put("n", n.to_string()).unwrap();
+        if n % 10 == 0 {
+            p.flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_token_of_another_history_is_told_and_not_waited_for() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let old = db.partition("p").unwrap().put("k", "1").unwrap();
+    db.close().unwrap();
+    let db = primary(&fs);
+    let p = db.partition("p").unwrap();
+    let new = p.put("k", "2").unwrap();
+    let follower = secondary(&fs);
+    let followed = follower.partition("p").unwrap();
+    for token in [old, new] {
+        followed.read(&now(Level::Session(token))).unwrap();
+        follower.wait_for(token, Duration::ZERO).unwrap();
+    }
+    let beyond = SeqNo::new(old.seq.get() + 1000).unwrap();
+    let lost = [
+        Commit { seq: beyond, epoch: old.epoch },
+        Commit { seq: old.seq, epoch: Epoch(77) },
+        Commit { seq: old.seq, epoch: Epoch(0) },
+    ];
+    for token in lost {
+        let error = followed.read(&now(Level::Session(token))).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::SessionLost, "{token:?}: {error}");
+    }
+    let future = Commit { seq: beyond, epoch: new.epoch };
+    let error = followed.read(&now(Level::Session(future))).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Behind);
+    let weaker = now(Level::Session(future)).on_unmet(OnUnmet::Weaker);
+    assert_eq!(followed.read(&weaker).unwrap().served(), Level::Eventual);
+    assert!(follower.wait_for(future, Duration::ZERO).unwrap_err().is_retryable());
+}
+
+#[test]
+fn a_cut_never_tears_a_batch_while_partitions_run_ahead() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let (a, b) = (db.partition("a").unwrap(), db.partition("b").unwrap());
+    let follower = secondary(&fs);
+    let (fa, fb) = (follower.partition("a").unwrap(), follower.partition("b").unwrap());
+    let mut last = None;
+    for n in 0..60 {
+        let n = n.to_string();
+        db.batch().put(&a, "n", &n).put(&b, "n", &n).commit(Durability::Os).unwrap();
+        match n.len() + n.parse::<usize>().unwrap() % 4 {
+            1 => drop(follower.sync(Target::Latest).unwrap()),
+            2 => drop(fa.sync(Target::Latest).unwrap()),
+            3 => a.flush().unwrap(),
+            4 => b.compact(..).unwrap(),
+            _ => {}
+        }
+        let (left, right) = (fa.at(Level::Prefix).unwrap(), fb.at(Level::Prefix).unwrap());
+        let values = [&left, &right].map(|reading| reading.get("n").unwrap().map(|v| v.to_vec()));
+        assert_eq!(values[0], values[1], "at {n}");
+        let as_of = follower.cut().as_of();
+        assert!(last <= as_of.map(|commit| commit.seq), "it never goes back");
+        last = as_of.map(|commit| commit.seq);
+        // The present of one partition may be ahead of the cut, never behind.
+        assert!(fa.at(Level::Strong).unwrap().as_of().seq >= last.unwrap());
+    }
+}
+
+#[test]
+fn a_bounded_read_looks_only_beyond_its_bound() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = db.partition("p").unwrap();
+    let follower = secondary(&fs);
+    let followed = follower.partition("p").unwrap();
+    let bounded = |operations| now(Level::Bounded { operations: Some(operations), age: None });
+    let seen = |options: &ReadOptions| {
+        let value = followed.read(options).unwrap().get("n").unwrap().unwrap();
+        std::str::from_utf8(&value).unwrap().parse::<u64>().unwrap()
+    };
+    p.put("n", "0").unwrap();
+    assert_eq!(seen(&bounded(0)), 0);
+    for n in 1..=10_u64 {
+        p.put("n", n.to_string()).unwrap();
+        assert_eq!(followed.lag().operations, Some(n));
+        assert_eq!(seen(&bounded(10)), 0, "it is within");
+    }
+    assert_eq!(seen(&bounded(9)), 10, "one beyond");
+    assert_eq!(followed.lag().operations, Some(0));
+    p.put("n", "11").unwrap();
+    let old = now(Level::Bounded { operations: None, age: Some(Duration::ZERO) });
+    assert_eq!(seen(&old), 11);
+}

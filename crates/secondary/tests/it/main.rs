@@ -1,0 +1,72 @@
+//! Secondaries beside primaries: on the file system in memory step by step, and as processes.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+
+mod follow;
+mod levels;
+mod processes;
+mod steps;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::fs::{Fs, MemFs};
+use lsm_core::options::Options;
+use lsm_core::{BackgroundMode, Db};
+use secondary::{Reading, Secondary};
+
+const DIR: &str = "/db";
+
+/// What a partition holds.
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    // Small, so that segments, flushes and compactions come and go.
+    let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(16 << 10);
+    options.wal_bytes_max(64 << 10).cache_bytes(1 << 20)
+}
+
+/// A primary that works step by step.
+fn primary(fs: &Arc<dyn Fs>) -> Db {
+    let mut word = 0;
+    let random = move || {
+        word += 1;
+        word
+    };
+    let builder = Db::builder(DIR).fs(fs.clone()).options(options()).random(random);
+    builder.background(BackgroundMode::Stepped).open().unwrap()
+}
+
+fn secondary(fs: &Arc<dyn Fs>) -> Secondary {
+    Secondary::builder(DIR).fs(fs.clone()).options(options()).open().unwrap()
+}
+
+fn in_memory() -> Arc<dyn Fs> {
+    Arc::new(MemFs::new())
+}
+
+/// Deletes the cursor, so that a secondary has the log alone to go by.
+fn delete_cursor(fs: &Arc<dyn Fs>) {
+    for epoch in 1..40 {
+        fs.delete(&Path::new(DIR).join(format!("cursor-{epoch:08x}"))).unwrap();
+    }
+}
+
+fn content(reading: &Reading) -> Content {
+    let forward: Vec<_> = reading.iter().map(Result::unwrap).collect();
+    let mut backward: Vec<_> = reading.iter().rev().map(Result::unwrap).collect();
+    backward.reverse();
+    assert_eq!(forward, backward);
+    let content: Content =
+        forward.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    for (key, value) in &content {
+        assert_eq!(reading.get(key).unwrap().as_deref(), Some(value.as_slice()));
+    }
+    content
+}
+
+fn content_of(partition: &lsm_core::Partition) -> Content {
+    let entries = partition.iter().map(Result::unwrap);
+    entries.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}

@@ -1,0 +1,191 @@
+//! A writing process with churn, killed again and again, and secondaries in this one that read all
+//! the time.
+//!
+//! The test binary starts itself again as the writer, which says each acknowledgement into a pipe. A
+//! strong read must see what was acknowledged before it began, whatever becomes of the writer.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use lsm_core::options::Durability;
+use secondary::{Level, SecondaryPartition, Target};
+use testkit::Rng;
+
+use super::*;
+
+const FOLDER: &str = "SILTSTONE_PRIMARY_FOLDER";
+const SLOTS: u64 = 200;
+const ROUNDS: u64 = 6;
+const NAMES: [&str; 2] = ["left", "right"];
+
+fn open(folder: &Path) -> lsm_core::Result<Db> {
+    let options = options().write_buffer_bytes(24 << 10).wal_segment_bytes(8 << 10);
+    Db::builder(folder).options(options.manifest_bytes_max(8 << 10)).open()
+}
+
+fn slot(number: u64) -> String {
+    format!("slot{:04}", number % SLOTS)
+}
+
+fn value(number: u64) -> String {
+    format!("{number}:{}", "x".repeat((number % 97) as usize))
+}
+
+/// The number that a value was written with, once it is checked to be what was written.
+fn number_in(found: &[u8]) -> u64 {
+    let text = std::str::from_utf8(found).unwrap();
+    let number = text.split(':').next().unwrap().parse().unwrap();
+    assert_eq!(text, value(number), "not what anybody wrote");
+    number
+}
+
+/// The writer: does nothing unless a parent asks for it.
+#[test]
+fn child_that_writes_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let db = open(Path::new(&folder)).unwrap();
+    let partitions = NAMES.map(|name| db.partition(name).unwrap());
+    let count = partitions[0].get("count").unwrap();
+    let mut number = count.map_or(0, |count| number_in(&count));
+    loop {
+        number += 1;
+        let mut batch = db.batch();
+        for partition in &partitions {
+            batch.add_put(partition, slot(number).as_bytes(), value(number).as_bytes());
+            batch.add_put(partition, b"count", value(number).as_bytes());
+        }
+        let durability = if number % 50 == 0 { Durability::Sync } else { Durability::Os };
+        batch.commit(durability).unwrap();
+        println!("ack {number}");
+        match number % 500 {
+            100 => drop(db.partition("passing").unwrap().put("k", "v").unwrap()),
+            300 if db.has_partition("passing") => db.drop_partition("passing").unwrap(),
+            400 => partitions[1].compact(..).unwrap(),
+            _ => {}
+        }
+    }
+}
+
+fn start(folder: &Path) -> (Child, impl BufRead) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "processes::child_that_writes_until_it_is_killed", "--nocapture"])
+        .env(FOLDER, folder)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap());
+    (child, lines)
+}
+
+/// The number in a whole line, if it is an acknowledgement.
+fn acknowledged(line: &str) -> Option<u64> {
+    let (_, number) = line.strip_suffix('\n')?.rsplit_once("ack ")?;
+    number.parse().ok()
+}
+
+/// What the readers share with the parent.
+#[derive(Default)]
+struct Shared {
+    acknowledged: AtomicU64,
+    is_over: AtomicBool,
+    reads: AtomicU64,
+}
+
+fn count_at(partition: &SecondaryPartition, level: Level) -> u64 {
+    let reading = partition.at(level).unwrap();
+    reading.get("count").unwrap().map_or(0, |count| number_in(&count))
+}
+
+/// Reads until it is over.
+fn read(folder: &Path, shared: &Shared, seed: u64) {
+    let mut rng = Rng::from_env_or(seed);
+    let options = options().open_files_max(4);
+    let follower = Secondary::builder(folder).options(options).open().unwrap();
+    let partitions = NAMES.map(|name| follower.partition(name).unwrap());
+    let mut newest = [0; 2];
+    while !shared.is_over.load(Ordering::Acquire) {
+        let which = rng.index(2);
+        let partition = &partitions[which];
+        let before = shared.acknowledged.load(Ordering::Acquire);
+        match rng.below(4) {
+            0 => {
+                let found = count_at(partition, Level::Strong);
+                assert!(found >= before, "{found} is older than {before}, which was acknowledged");
+                assert!(found >= newest[which], "{found} after {}", newest[which]);
+                newest[which] = found;
+            }
+            1 => {
+                follower.sync(Target::Latest).unwrap();
+                let cut = follower.cut();
+                let [left, right] = partitions.each_ref().map(|partition| {
+                    let reading = cut.partition(partition).unwrap();
+                    let count = reading.get("count").unwrap().map_or(0, |c| number_in(&c));
+                    // Everything that the count says, and nothing else.
+                    for number in (count.saturating_sub(SLOTS - 1)).max(1)..=count {
+                        let found = reading.get(slot(number)).unwrap().unwrap();
+                        assert_eq!(number_in(&found), number);
+                    }
+                    count
+                });
+                assert_eq!(left, right, "a batch is torn");
+            }
+            2 => {
+                let reading = partition.at(Level::Eventual).unwrap();
+                let numbers: Vec<u64> =
+                    reading.prefix("slot").map(|entry| number_in(&entry.unwrap().1)).collect();
+                let newest = numbers.iter().max().copied().unwrap_or_default();
+                assert!(numbers.len() as u64 == newest.min(SLOTS), "{} of {newest}", numbers.len());
+            }
+            _ => {
+                let found = partition.get("count").unwrap().map_or(0, |count| number_in(&count));
+                assert!(found >= newest[which], "{found} after {}", newest[which]);
+                newest[which] = found;
+            }
+        }
+        shared.reads.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path();
+    let first = open(folder).unwrap();
+    NAMES.iter().for_each(|name| drop(first.partition(name).unwrap()));
+    first.close().unwrap();
+    let shared = Shared::default();
+    let mut rng = Rng::from_env_or(3);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2_u64)
+            .map(|seed| {
+                let shared = &shared;
+                scope.spawn(move || read(folder, shared, seed))
+            })
+            .collect();
+        for _ in 0..ROUNDS {
+            let (mut child, mut lines) = start(folder);
+            let wanted = 1 + rng.below(2_000);
+            let mut line = String::new();
+            let mut got = 0;
+            while got < wanted && readers.iter().all(|reader| !reader.is_finished()) {
+                line.clear();
+                assert!(lines.read_line(&mut line).unwrap() > 0, "the writer died by itself");
+                if let Some(number) = acknowledged(&line) {
+                    shared.acknowledged.store(number, Ordering::Release);
+                    got += 1;
+                }
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        shared.is_over.store(true, Ordering::Release);
+    });
+    let reads = shared.reads.load(Ordering::Relaxed);
+    assert!(reads > 100, "{reads} reads");
+    println!("{reads} reads, {} commits", shared.acknowledged.load(Ordering::Relaxed));
+    // What the readers held is let go.
+    let db = open(folder).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(db.stats().leased_bytes, 0);
+}

@@ -1,0 +1,187 @@
+//! A secondary that looks before every single storage operation of its primary, and what it finds
+//! after a power cut at each of them.
+
+use std::sync::Mutex;
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule};
+use lsm_core::options::Durability;
+use secondary::{Level, Target};
+use testkit::Rng;
+
+use super::*;
+
+const PARTITIONS: [&str; 2] = ["a", "b"];
+
+/// Both partitions.
+type State = [Content; 2];
+
+/// The states that may be seen: the last one that was acknowledged, and one that is under way.
+#[derive(Default)]
+struct Oracle {
+    acknowledged: State,
+    under_way: Option<State>,
+    /// The state that a secondary saw last, by number of commits: it never goes back.
+    seen: State,
+    looks: usize,
+    news: usize,
+}
+
+impl Oracle {
+    fn check(&mut self, found: &State) {
+        let is_known = *found == self.acknowledged || self.under_way.as_ref() == Some(found);
+        let under_way = self.under_way.as_ref().map(brief);
+        assert!(is_known, "{}\nof {}\nor {under_way:?}", brief(found), brief(&self.acknowledged));
+        self.looks += 1;
+        if self.seen != *found {
+            self.news += 1;
+            self.seen = found.clone();
+        }
+    }
+}
+
+/// The keys with the numbers of the deeds that wrote them.
+fn brief(state: &State) -> String {
+    let of = |content: &Content| -> Vec<String> {
+        let entry = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+            let text = String::from_utf8_lossy(value).into_owned();
+            format!("{}={}", key.escape_ascii(), text.split(' ').next().unwrap_or_default())
+        };
+        content.iter().map(entry).collect()
+    };
+    format!("{:?}", state.each_ref().map(of))
+}
+
+fn look(follower: &Secondary) -> State {
+    follower.sync(Target::Latest).unwrap();
+    let cut = follower.cut();
+    PARTITIONS.map(|name| {
+        let Ok(partition) = follower.partition(name) else { return Content::new() };
+        cut.partition(&partition).map_or_else(Content::new, |reading| content(&reading))
+    })
+}
+
+/// Does a random deed; a write is noted in the oracle.
+fn deed(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Oracle>) {
+    let [a, b] = PARTITIONS.map(|name| db.partition(name).unwrap());
+    match rng.below(10) {
+        0 => drop(a.flush()),
+        1 => drop(b.compact(..)),
+        2 => drop(db.wait_idle()),
+        3 => drop(db.step()),
+        _ => {
+            let key = format!("{:02}", rng.below(30)).into_bytes();
+            let value = format!("{number} {}", "x".repeat(rng.index(300))).into_bytes();
+            let mut batch = db.batch();
+            let mut next = oracle.lock().unwrap().acknowledged.clone();
+            for (partition, content) in [&a, &b].into_iter().zip(&mut next) {
+                if rng.chance(1, 5) {
+                    batch.add_delete(partition, &key);
+                    content.remove(&key);
+                } else {
+                    batch.add_put(partition, &key, &value);
+                    content.insert(key.clone(), value.clone());
+                }
+            }
+            oracle.lock().unwrap().under_way = Some(next.clone());
+            let durability = if rng.chance(1, 3) { Durability::Sync } else { Durability::Os };
+            let committed = batch.commit(durability);
+            // A batch is visible although its sync failed: then the call says so, and it stays.
+            fault.heal();
+            let is_visible = committed.is_ok() || [&a, &b].map(content_of) == next;
+            let mut oracle = oracle.lock().unwrap();
+            oracle.under_way = None;
+            if is_visible {
+                oracle.acknowledged = next;
+            }
+        }
+    }
+}
+
+/// Runs a primary whose every storage operation `before` sees first.
+fn run(seed: u64, deeds: u64, faults: bool) -> (usize, usize) {
+    let mut rng = Rng::from_env_or(seed);
+    let mem = MemFs::new();
+    let fault = FaultFs::over_mem(mem.clone());
+    let watched: Arc<dyn Fs> = Arc::new(fault.clone());
+    let plain: Arc<dyn Fs> = Arc::new(mem);
+    let db = primary(&watched);
+    PARTITIONS.iter().for_each(|name| drop(db.partition(name).unwrap()));
+    let follower = secondary(&plain);
+    let oracle = Arc::new(Mutex::new(Oracle::default()));
+    let seen = oracle.clone();
+    fault.set_observer(Arc::new(move |_| {
+        let found = look(&follower);
+        seen.lock().unwrap().check(&found);
+        let strong = PARTITIONS.map(|name| {
+            let partition = follower.partition(name).unwrap();
+            content(&partition.at(Level::Strong).unwrap())
+        });
+        seen.lock().unwrap().check(&strong);
+    }));
+    for number in 0..deeds {
+        if faults && rng.chance(1, 4) {
+            let at = FaultAt::Op(fault.op_count() + rng.below(12));
+            let action = match rng.below(4) {
+                0 => FaultAction::ShortWrite(rng.below(400)),
+                1 => FaultAction::Enospc,
+                _ => FaultAction::Eio,
+            };
+            fault.add_rule(FaultRule::once(at, action));
+        }
+        deed(&db, &fault, &mut rng, number, &oracle);
+    }
+    fault.clear_observer();
+    let oracle = oracle.lock().unwrap();
+    (oracle.looks, oracle.news)
+}
+
+#[test]
+fn a_look_before_every_operation_of_the_primary_finds_whole_commits() {
+    let (looks, news) = run(21, 250, false);
+    assert!(looks > 500 && news > 50, "{looks} looks, {news} news");
+}
+
+#[test]
+fn operations_that_fail_show_nothing_that_was_refused() {
+    for seed in 0..4 {
+        let (looks, news) = run(300 + seed, 120, true);
+        assert!(looks > 100 && news > 20, "{looks} looks, {news} news");
+    }
+}
+
+/// After a power cut a secondary has no cursor to believe, and the log may hold what was refused or
+/// what never was acknowledged. It sees a state that was acknowledged, and the next primary has
+/// that state or a later one.
+#[test]
+fn after_a_power_cut_a_secondary_sees_what_the_next_primary_has() {
+    let mut rng = Rng::from_env_or(5);
+    let mem = MemFs::new();
+    let fault = FaultFs::over_mem(mem.clone());
+    let watched: Arc<dyn Fs> = Arc::new(fault.clone());
+    let db = primary(&watched);
+    PARTITIONS.iter().for_each(|name| drop(db.partition(name).unwrap()));
+    let oracle = Mutex::new(Oracle::default());
+    let mut states: Vec<State> = vec![State::default()];
+    for number in 0..120 {
+        deed(&db, &fault, &mut rng, number, &oracle);
+        let acknowledged = oracle.lock().unwrap().acknowledged.clone();
+        if states.last() != Some(&acknowledged) {
+            states.push(acknowledged);
+        }
+        let outcome = *rng.pick(&CrashOutcome::ALL);
+        let left = mem.crash_clone(outcome, &mut || rng.next_u64());
+        let left: Arc<dyn Fs> = Arc::new(left);
+        let follower = secondary(&left);
+        let found = look(&follower);
+        let place = states.iter().rposition(|state| *state == found);
+        let place =
+            place.unwrap_or_else(|| panic!("deed {number}, {outcome:?}: {}", brief(&found)));
+        let next = primary(&left);
+        let after = look(&follower);
+        let recovered = PARTITIONS.map(|name| content_of(&next.partition(name).unwrap()));
+        assert!(after == recovered, "deed {number}, {outcome:?}: {}", brief(&after));
+        let later = states.iter().rposition(|state| *state == recovered);
+        assert!(later.is_some_and(|later| later >= place), "deed {number}, {outcome:?}");
+    }
+    assert!(states.len() > 40);
+}

@@ -1,0 +1,75 @@
+//! A second process that follows a database while the first one writes, and reads its own writes.
+//!
+//! `cargo run --example reader_process`
+//!
+//! The program starts itself again as the reader. The writer tells it the token of each commit
+//! through a pipe; the reader answers with what it reads at that token.
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use siltstone::secondary::{Level, Target};
+use siltstone::{Commit, Db, Epoch, Result, SeqNo};
+
+const FOLDER: &str = "READER_PROCESS_FOLDER";
+
+fn main() -> Result<()> {
+    match std::env::var_os(FOLDER) {
+        Some(folder) => read(Path::new(&folder)),
+        None => write(),
+    }
+}
+
+/// The first process: writes, and asks the second one what it sees.
+fn write() -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("siltstone-reader-{}", std::process::id()));
+    let db = Db::open(&folder)?;
+    let orders = db.partition("orders")?;
+    let program = std::env::current_exe()?;
+    let mut reader = Command::new(program)
+        .env(FOLDER, &folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut tokens = reader.stdin.take().expect("it is piped");
+    let mut answers = BufReader::new(reader.stdout.take().expect("it is piped"));
+    for number in 1..=5 {
+        let commit = orders.put("newest", number.to_string())?;
+        writeln!(tokens, "{} {}", commit.seq, commit.epoch)?;
+        let mut answer = String::new();
+        answers.read_line(&mut answer)?;
+        assert_eq!(answer.trim(), number.to_string(), "a session reads its own writes");
+        println!("order {number} is seen by process {}", reader.id());
+    }
+    drop(tokens);
+    assert!(reader.wait()?.success());
+    drop(orders);
+    db.close()?;
+    let removed = std::fs::remove_dir_all(&folder);
+    removed.expect("nobody else uses the folder");
+    Ok(())
+}
+
+/// The second process: reads at each token that it is told.
+fn read(folder: &Path) -> Result<()> {
+    let secondary = Db::secondary(folder)?;
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let (seq, epoch) = line.split_once(' ').expect("a token is two numbers");
+        let token = Commit {
+            seq: SeqNo::new(seq.parse().expect("a number")).expect("a sequence number"),
+            epoch: Epoch(epoch.parse().expect("a number")),
+        };
+        let orders = secondary.partition("orders")?;
+        let reading = orders.at(Level::Session(token))?;
+        let newest = reading.get("newest")?.expect("it was committed");
+        println!("{}", String::from_utf8_lossy(&newest));
+    }
+    // All partitions together, at one commit.
+    secondary.sync(Target::Latest)?;
+    assert!(secondary.cut().as_of().is_some());
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! Secondaries with the hooks of this crate: the constructors stand at [`Db`], the types are those of
+//! the crate `secondary`.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::secondary::{Builder, Reading, Secondary};
+use lsm_core::error::Result;
+use lsm_core::read::{KeyRange, Range};
+use lsm_core::types::Slice;
+
+use crate::db::Db;
+use crate::provided::ProvidedHooks;
+use crate::readable::Readable;
+
+impl Db {
+    /// Follows the database in the folder `path`, which another process may have open for writing,
+    /// as a [`Secondary`]: read-only, partition by partition, as fresh as each read asks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there is no database;
+    /// corruption of the manifest; those of the file system.
+    ///
+    /// # Cost
+    /// Reads the manifest. Nothing is written but a lease of some bytes, see
+    /// [`Builder::lease`](crate::secondary::Builder::lease).
+    pub fn secondary(path: impl AsRef<Path>) -> Result<Secondary> {
+        Db::secondary_builder(path).open()
+    }
+
+    /// Returns options for [`Db::secondary`].
+    pub fn secondary_builder(path: impl AsRef<Path>) -> Builder {
+        let hooks = ProvidedHooks { application: None, metahive: HashMap::new() };
+        Secondary::builder(path).hooks(Arc::new(hooks))
+    }
+}
+
+impl Readable for Reading {
+    type Range = Range;
+
+    #[inline]
+    fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        Reading::get(self, key)
+    }
+
+    fn range(&self, range: impl KeyRange) -> Range {
+        Reading::range(self, range)
+    }
+
+    fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        Reading::prefix(self, prefix)
+    }
+}
