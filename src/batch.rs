@@ -10,14 +10,14 @@ use lsm_core::types::SeqNo;
 use crate::large::PendingBlob;
 use crate::partition::Partition;
 
-/// Operations on any partitions of one database that become visible, and durable, together or not
-/// at all.
+/// An atomic group of operations on any partitions of one database. All of them become visible and
+/// durable together, or none does.
 ///
-/// Operations on one key count in their order. If an operation exceeds a limit,
-/// [`commit`](Batch::commit) reports it and writes nothing.
+/// Operations on one key take effect in their order. If an operation exceeds a limit,
+/// [`commit`](Batch::commit) returns an error and writes nothing.
 ///
 /// # Examples
-/// A batch is filled in one expression, or in place ([`Batch::of`]), as in a loop:
+/// A batch can be filled in one expression, or in a loop with [`Batch::of`]:
 /// ```
 /// use siltstone::{Db, Durability};
 ///
@@ -57,8 +57,8 @@ impl Batch {
         Batch(self.0.delete(&partition.0, key))
     }
 
-    /// Sets the key of a value that was streamed in: [`BlobWriter::finish`] made it. It becomes
-    /// visible with the other operations, or not at all.
+    /// Adds the put of a streamed value, which [`BlobWriter::finish`] returned. The value becomes
+    /// visible together with the other operations.
     ///
     /// [`BlobWriter::finish`]: crate::large_values::BlobWriter::finish
     pub fn put_blob(mut self, blob: PendingBlob) -> Batch {
@@ -66,15 +66,16 @@ impl Batch {
         self
     }
 
-    /// Requires that nobody else writes to `key` in `partition` behind the sequence number `at_most`
-    /// before the batch is committed. If somebody did, [`commit`](Batch::commit) returns
+    /// Requires that no other writer has written to `key` in `partition` after the sequence number
+    /// `at_most`. Otherwise [`commit`](Batch::commit) returns
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing.
     ///
-    /// `at_most` is the moment at which the key was read: [`Db::visible_seq`](crate::Db::visible_seq)
+    /// `at_most` is the moment of the read of the key: [`Db::visible_seq`](crate::Db::visible_seq)
     /// from before the read, or [`Snapshot::seq`](crate::Snapshot::seq). It may also be the commit
     /// that wrote the key ([`Commit::seq`](crate::Commit)), or the sequence number of the value
-    /// ([`Cursor::seq`](crate::Cursor::seq)). Where the key does not exist and tables were written
-    /// since, the batch may be refused though nobody wrote; read again and take a newer number.
+    /// ([`Cursor::seq`](crate::Cursor::seq)). If the key does not exist and tables were written
+    /// since, the commit may return a conflict although nobody wrote the key; then read the key again
+    /// and use a newer number.
     ///
     /// Ingests count as writes. Operations of the batch itself do not.
     ///
@@ -102,7 +103,7 @@ impl Batch {
         Batch(self.0.require(&partition.0, key, at_most))
     }
 
-    /// Returns the part of the batch that concerns `partition`, to be filled in place.
+    /// Returns the part of the batch for `partition`, to add operations in place.
     #[inline]
     pub fn of<'a>(&'a mut self, partition: &'a Partition) -> PartitionBatch<'a> {
         PartitionBatch { batch: self, partition }
@@ -122,28 +123,30 @@ impl Batch {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if a [requirement](Batch::require) does
-    /// not hold; a limit, a dropped partition, a partition of another database, a closed or read-only store:
-    /// nothing is written then. After an I/O error the batch is not visible and never returns,
-    /// unless the error came from the sync that [`Durability::Sync`] asks for: then the batch is
-    /// visible, and it is unknown whether it is durable.
+    /// not hold; a limit; a dropped partition; a partition of another database; a closed or read-only
+    /// store. These errors write nothing.
+    ///
+    /// After an I/O error the batch is not visible and does not appear later. There is one exception:
+    /// if the sync of [`Durability::Sync`] fails, the batch is visible, and it is unknown whether it
+    /// is durable.
     ///
     /// # Durability
-    /// As `durability` says.
+    /// That of `durability`.
     ///
     /// # Cost
-    /// One `write` for the whole group of batches that commit together, and with
-    /// [`Durability::Sync`] one sync for all that wait for one. The writer waits while compactions
-    /// are behind.
+    /// One append to the log for the whole group of batches that commit together.
+    /// [`Durability::Sync`] adds one sync, which all waiting writers share. The writer waits if
+    /// compactions are behind.
     pub fn commit(self, durability: Durability) -> Result<Commit> {
         self.0.commit(durability)
     }
 
-    /// Commits as [`Batch::commit`] does, but returns an error where that would wait for
-    /// compactions. It still waits for the sync that [`Durability::Sync`] asks for.
+    /// Commits as [`Batch::commit`] does, but returns an error instead of waiting for compactions. It
+    /// still waits for the sync of [`Durability::Sync`].
     ///
     /// # Errors
-    /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason: nothing was
-    /// written. All others as [`Batch::commit`].
+    /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason; nothing was written.
+    /// All other errors are those of [`Batch::commit`].
     pub fn try_commit(self, durability: Durability) -> Result<Commit> {
         self.0.try_commit(durability)
     }
@@ -155,7 +158,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// The part of a batch that concerns one partition: [`Batch::of`].
+/// The part of a batch for one partition: [`Batch::of`].
 pub struct PartitionBatch<'a> {
     batch: &'a mut Batch,
     partition: &'a Partition,
@@ -169,7 +172,7 @@ impl PartitionBatch<'_> {
         self
     }
 
-    /// Requires that nobody else writes to `key` behind `at_most`, as [`Batch::require`] does.
+    /// Requires that no other writer has written to `key` after `at_most`, as [`Batch::require`] does.
     #[inline]
     pub fn require(&mut self, key: impl AsRef<[u8]>, at_most: SeqNo) -> &mut Self {
         self.batch.0.add_require(&self.partition.0, key.as_ref(), at_most);

@@ -1,6 +1,6 @@
-//! [`Builder`]: options for opening a database, and the world that it runs in.
+//! [`Builder`]: options for opening a database, and its file system, clock and listeners.
 //!
-//! It is the engine's builder with the hooks of this crate always registered.
+//! A `Builder` wraps the builder of the engine and registers the hooks of this crate.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,9 +16,9 @@ use metahive::MetaHiveOptions;
 use crate::db::Db;
 use crate::provided::ProvidedHooks;
 
-/// Options for opening a database, and the world that it runs in.
+/// Options for opening a database, and its file system, clock and listeners.
 ///
-/// Nothing of this is stored: each open may choose other values.
+/// None of this is stored: each open may choose other values.
 ///
 /// # Examples
 /// A database in memory, for a test:
@@ -49,8 +49,8 @@ impl Builder {
         Builder { engine, application: None, metahive: HashMap::new() }
     }
 
-    /// Sets all options at once, and so forgets those that were set before. Units, defaults and
-    /// ranges are on the page of [`Options`].
+    /// Sets all options at once and replaces options that were set before. The page of [`Options`]
+    /// has units, defaults and ranges.
     pub fn options(mut self, options: Options) -> Builder {
         self.engine = self.engine.options(options);
         self
@@ -68,27 +68,28 @@ impl Builder {
         self
     }
 
-    /// Sets how long log segments grow, in bytes; see [`Options::wal_segment_bytes`].
+    /// Sets the maximum length of log segments in bytes; see [`Options::wal_segment_bytes`].
     pub fn wal_segment_bytes(mut self, bytes: u64) -> Builder {
         self.engine = self.engine.wal_segment_bytes(bytes);
         self
     }
 
-    /// Sets how late, in milliseconds, a write of [`Durability::Os`](crate::Durability::Os) may
-    /// reach the device; see [`Options::sync_interval_ms`].
+    /// Sets the time, in milliseconds, within which a write of
+    /// [`Durability::Os`](crate::Durability::Os) reaches the device; see
+    /// [`Options::sync_interval_ms`].
     pub fn sync_interval_ms(mut self, interval_ms: u64) -> Builder {
         self.engine = self.engine.sync_interval_ms(interval_ms);
         self
     }
 
-    /// Sets the file system that holds the database: [`MemFs`](crate::fs::MemFs) for tests, or one
-    /// of the application for exotic media. Default: [`OsFs`](crate::fs::OsFs).
+    /// Sets the file system that holds the database: [`MemFs`](crate::fs::MemFs) for tests, or an
+    /// implementation by the application. Default: [`OsFs`](crate::fs::OsFs).
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
         self.engine = self.engine.fs(fs);
         self
     }
 
-    /// Sets the clock. It paces background work and never orders anything. Default:
+    /// Sets the clock. It times background work; the order of commits does not depend on it. Default:
     /// [`SystemClock`](crate::clock::SystemClock).
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
         self.engine = self.engine.clock(clock);
@@ -101,31 +102,32 @@ impl Builder {
         self
     }
 
-    /// Sets where the code of the application's own hooks is: filters that do not come with this
-    /// crate, [`MetaHive`](crate::MetaHive) with a metadata provider of the application, value
-    /// stores. This provider is asked before the hooks of this crate. Default: none.
+    /// Sets the provider of the application's own hooks: filters that are not part of this crate,
+    /// [`MetaHive`](crate::MetaHive) with a metadata provider of the application, and value stores.
+    /// An open asks this provider before it looks among the hooks of this crate. Default: none.
     ///
-    /// A partition with a hook whose code is not found opens without it if the hook allows that
-    /// ([`WhenAbsent`](crate::hooks::WhenAbsent)), as MetaHive and all compaction filters of this
-    /// crate do. Flushes and compactions then run without the hook until
-    /// [`Db::partition_with`] supplies it.
+    /// If the code of a hook is not found, the partition opens without it if the hook allows that
+    /// ([`WhenAbsent`](crate::hooks::WhenAbsent)). MetaHive and all compaction filters of this crate
+    /// allow it. Flushes and compactions then run without the hook until [`Db::partition_with`]
+    /// supplies it.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
         self.application = Some(provider);
         self
     }
 
-    /// Sets whether nothing is written: no file is made, changed or removed, and no background
-    /// thread runs. For a full disk, a read-only medium, a folder without permission to write, or a
-    /// copy that is to stay as it is. Default: `false`.
+    /// Sets whether the open is read-only. A read-only open creates, changes and removes no file and
+    /// starts no background thread. It serves a full disk, a read-only medium, a folder without write
+    /// permission, or a copy that must not change. Default: `false`.
     ///
-    /// Readers see what they would see after an open for writing: what the log holds is replayed
-    /// into memory. Every write, and every call that would write to the folder, fails with
-    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly); [`Partition::export`] to another folder
-    /// works, and brings the data from a full disk to another one.
+    /// Readers see the same state as after an open for writing: the log is replayed into memory.
+    /// Every write, and every call that would write to the folder, fails with
+    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly). [`Partition::export`] to another folder
+    /// works, so it can copy the data from a full disk.
     ///
-    /// Several handles and processes may read at once. While one does, opening for writing is
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked), and the other way round. Where the file
-    /// `LOCK` is missing or may not be opened, nobody is kept out; do not write elsewhere then.
+    /// Several handles and processes may read at the same time. While a reader has the database open,
+    /// an open for writing returns [`ErrorKind::Locked`](crate::ErrorKind::Locked), and vice versa. If
+    /// the file `LOCK` is missing or cannot be opened, there is no such protection: then make sure
+    /// that no other process writes.
     ///
     /// [`Partition::export`]: crate::Partition::export
     pub fn read_only(mut self, is_read_only: bool) -> Builder {
@@ -133,31 +135,29 @@ impl Builder {
         self
     }
 
-    /// Gives the MetaHive of `partition` what is not stored: replica, error handler, repair options,
-    /// and the code of a metadata provider. They are there before the first compaction, which may
-    /// run before [`Db::partition_with`] could give them.
+    /// Supplies the parts of the MetaHive of `partition` that are not stored: replica, error handler,
+    /// repair options, and the code of a metadata provider. They are available before the first
+    /// compaction, which may run before a call of [`Db::partition_with`] could supply them.
     ///
-    /// Without effect if the partition has no MetaHive, and until it is made: it is turned on by
-    /// [`PartitionOptions::metahive`](crate::PartitionOptions::metahive). Hooks that
-    /// [`hooks`](Self::hooks) provides come first. Default: an open waits for none of these; repairs
-    /// do without.
+    /// This call has no effect on a partition without MetaHive and does not turn MetaHive on:
+    /// [`PartitionOptions::metahive`](crate::PartitionOptions::metahive) does that. A hook that
+    /// [`hooks`](Self::hooks) provides takes precedence. Default: repairs run without these parts.
     ///
-    /// [`open`](Self::open) is refused with [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)
-    /// if another metadata provider made what the partition holds.
+    /// [`open`](Self::open) returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if
+    /// another metadata provider made the metadata of the partition.
     pub fn metahive(mut self, partition: &str, options: MetaHiveOptions) -> Builder {
         self.metahive.insert(partition.to_owned(), options);
         self
     }
 
-    /// Opens the database. Creates the folder and the database if there is nothing.
+    /// Opens the database. Creates the folder and the database if they do not exist.
     ///
     /// # Errors
-    /// With [`Builder::read_only`]: [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded)
-    /// if the log takes more memory than four times [`Options::write_buffer_bytes`];
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) with
-    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no database.
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for an option out of its
-    /// range; otherwise as [`Db::open`].
+    /// range; otherwise as [`Db::open`]. With [`Builder::read_only`] also:
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if the log needs more memory
+    /// than four times [`Options::write_buffer_bytes`]; [`ErrorKind::Io`](crate::ErrorKind::Io) with
+    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no database.
     ///
     /// # Cost
     /// As [`Db::open`].

@@ -1,7 +1,7 @@
 //! [`Db`]: an open database.
 //!
-//! Each call is a few lines over the engine's (design note 8). The documentation of a call stands
-//! here, where applications read it.
+//! Each method calls the engine's method of the same name (design note 8). The documentation of a
+//! method is in this file, where applications read it.
 
 use std::fmt;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub struct Db(pub(crate) lsm_core::Db);
 
 impl Db {
     /// Opens the database in the folder `path` with default options. Creates the folder and the
-    /// database if there is nothing.
+    /// database if they do not exist.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process, or this one, has the
@@ -36,7 +36,7 @@ impl Db {
     /// the log is damaged.
     ///
     /// # Cost
-    /// Reads the manifest and the log since the last flushes, and writes what the log held to
+    /// Reads the manifest and the part of the log that is not in tables, and writes that part to
     /// tables.
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
         Db::builder(path).open()
@@ -48,13 +48,13 @@ impl Db {
     }
 
     /// Opens the partition `name`, and creates it with default options if it does not exist. An
-    /// existing partition keeps the options and hooks that it was given last.
+    /// existing partition keeps its stored options and hooks.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the partition needs a hook
-    /// whose code is not there, see [`Builder::hooks`];
+    /// whose code is missing, see [`Builder::hooks`];
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) or
-    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) for a name that is out of the
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) for a name outside the
     /// [limits](crate::limits).
     ///
     /// # Durability
@@ -66,7 +66,7 @@ impl Db {
         self.0.partition(name).map(Partition)
     }
 
-    /// Opens the partition `name`, and never creates it.
+    /// Opens the partition `name`. Does not create it.
     ///
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`](crate::ErrorKind::PartitionNotFound) if there is no such
@@ -75,7 +75,7 @@ impl Db {
         self.0.open_partition(name).map(Partition)
     }
 
-    /// Returns whether there is a partition `name`. It may be dropped by the next moment;
+    /// Returns whether there is a partition `name`. Another thread may drop it right after this call;
     /// [`Db::open_partition`] checks and opens in one step.
     pub fn has_partition(&self, name: &str) -> bool {
         self.0.has_partition(name)
@@ -83,15 +83,18 @@ impl Db {
 
     /// Opens the partition `name` with `options`: creates it if it does not exist, changes it if
     /// it has other options. Options that are fixed at creation must agree. If `options` name
-    /// hooks, the partition has exactly those from then on; otherwise it keeps its own.
+    /// hooks, they replace all hooks of the partition; otherwise the partition keeps its hooks.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a value out of its
-    /// range, or a change of an option that is fixed at creation;
+    /// range, or a change of an option that is fixed at creation.
+    ///
     /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey) if a hook refuses keys that the
-    /// partition has, as MetaHive refuses keys that end in `0x01`. Then delete those keys and call
-    /// [`Partition::compact`]; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if another
-    /// metadata provider made the metadata that its tables have. After this error all of `options` but the hooks are in force.
+    /// partition has, as MetaHive refuses keys that end in `0x01`. Delete those keys, call
+    /// [`Partition::compact`], and try again.
+    ///
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if another metadata provider made
+    /// the metadata in the tables. After this error, all of `options` except the hooks are in effect.
     ///
     /// # Durability
     /// The options are durable once this returns.
@@ -114,14 +117,14 @@ impl Db {
         self.0.partition_names()
     }
 
-    /// Drops the partition `name` with all of its data. Handles to it are refused from then on;
-    /// iterators and snapshots that exist go on reading it.
+    /// Drops the partition `name` with all of its data. Calls on its handles return an error from
+    /// then on; existing iterators and snapshots can still read it.
     ///
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`](crate::ErrorKind::PartitionNotFound) if there is no such partition.
     ///
     /// # Durability
-    /// Durable once this returns. The files go when the last reader of them is gone.
+    /// Durable once this returns. The files are deleted after their last reader ends.
     pub fn drop_partition(&self, name: &str) -> Result<()> {
         self.0.drop_partition(name)
     }
@@ -132,7 +135,7 @@ impl Db {
         Batch(self.0.batch())
     }
 
-    /// Begins a transaction, which reads the database as it is now.
+    /// Begins a transaction, which reads the current state of the database.
     ///
     /// # Cost
     /// That of a snapshot, which the transaction holds until it ends.
@@ -162,23 +165,24 @@ impl Db {
         self.0.wait_durable(seq)
     }
 
-    /// Has the log synced and calls `notice` once every logged operation up to `seq` is on the device,
-    /// or once it is known that they cannot be made durable. Returns without waiting, so a program
-    /// needs no thread that waits.
+    /// Requests a sync of the log and calls `notice` when every logged operation up to `seq` is on the
+    /// device, or when the sync has failed. Returns without waiting, so the program needs no waiting
+    /// thread.
     ///
-    /// `notice` is called exactly once: on this thread before this returns, if the operations are
-    /// durable already, and else on a thread of the database. There it must not block: what it
-    /// delays are background work and other notices. Writes that would have to wait are refused in it,
-    /// as in an [`EventListener`](crate::EventListener). Closing the database syncs the log first, and
-    /// calls the notices that are left.
+    /// `notice` is called exactly once. If the operations are durable already, it is called on this
+    /// thread before this method returns; otherwise it is called on a thread of the database. There it
+    /// must not block, because it would delay background work and other notices. A write that would
+    /// have to wait fails inside `notice`, as in an [`EventListener`](crate::EventListener). Closing the
+    /// database syncs the log first, and then calls the remaining notices.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if `seq` was not written
-    /// yet, [`ErrorKind::Closed`](crate::ErrorKind::Closed): then `notice` is not called. It is told
-    /// the error of a failed sync, after which it is unknown whether the operations are durable.
+    /// yet; [`ErrorKind::Closed`](crate::ErrorKind::Closed). In both cases `notice` is not called.
+    /// `notice` receives the error of a failed sync; then it is unknown whether the operations are
+    /// durable.
     ///
     /// # Cost
-    /// One sync for all notices and waiters that came while the sync before it ran.
+    /// One sync for all notices and waiters that arrived during the previous sync.
     ///
     /// # Examples
     /// ```
@@ -210,23 +214,22 @@ impl Db {
         self.0.on_durable(seq, notice)
     }
 
-    /// Has the log synced and returns a future that is ready once every logged operation up to `seq`
-    /// is on the device, or once it is known that they cannot be made durable: [`Db::on_durable`] for
-    /// async code, with any runtime. Dropping the future is fine; the log is synced all the same.
+    /// Requests a sync of the log and returns a future that is ready when every logged operation up to
+    /// `seq` is on the device, or when the sync has failed. It is [`Db::on_durable`] for async code and
+    /// works with any runtime. Dropping the future does not cancel the sync.
     ///
     /// # Errors
-    /// The future returns those of [`Db::on_durable`].
+    /// The future returns the errors of [`Db::on_durable`].
     pub fn durable(&self, seq: SeqNo) -> Durable {
         self.0.durable(seq)
     }
 
-    /// Returns the newest operation that is on the device together with every logged one before
-    /// it.
+    /// Returns the sequence number through which every logged operation is on the device.
     pub fn durable_seq(&self) -> SeqNo {
         self.0.durable_seq()
     }
 
-    /// Returns the newest operation that readers see.
+    /// Returns the sequence number of the newest operation that readers see.
     pub fn visible_seq(&self) -> SeqNo {
         self.0.visible_seq()
     }
@@ -234,7 +237,7 @@ impl Db {
     /// Writes the memtables of all partitions to tables and waits until the tables are installed.
     ///
     /// # Errors
-    /// The failure of the flush. Nothing is lost: the data stays in the memtables and in the log.
+    /// The failure of the flush. The data stays in the memtables and in the log.
     ///
     /// # Durability
     /// Every write that returned before this call is durable, also in partitions without a log.
@@ -248,51 +251,51 @@ impl Db {
     /// Waits until no background work is left.
     ///
     /// # Errors
-    /// The failure of background work, if that is what keeps it from being finished.
+    /// The failure of background work, if it prevents the work from finishing.
     pub fn wait_idle(&self) -> Result<()> {
         self.0.wait_idle()
     }
 
-    /// Copies the database to the folder `dir`, which must be empty or not exist, while writing
-    /// goes on. The copy opens as a database. It has every commit that was acknowledged before
-    /// this call and is the state after some commit at or after the call; partitions without a log
-    /// are in it as of the same moment. It has the same database id.
+    /// Copies the database to the folder `dir`, which must be empty or not exist. Writers continue
+    /// during the call. The copy opens as a database with the same database id. It contains every
+    /// commit that returned before this call. Its content is a prefix of the commit history;
+    /// partitions without a log have the state of the same moment.
     ///
-    /// The copy shares bytes with this database where the file system can link. It is independent
-    /// all the same, because neither ever changes a table.
+    /// The copy shares bytes with this database if the file system supports hard links. It is
+    /// independent of this database, because no database ever changes a table.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there are files in
     /// `dir`; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if a partition has a value
-    /// store that is not there or cannot be copied; the errors of flushing, of files and of value
-    /// stores. What was made is then removed, except the folder. The leftovers of a crash are
-    /// refused as a database.
+    /// store whose code is missing or that cannot be copied; the errors of the flush, of files and of
+    /// value stores. After an error, the files of the copy are removed, the folder stays. A copy that
+    /// a crash left incomplete does not open as a database.
     ///
     /// # Durability
     /// The copy is durable once this returns.
     ///
     /// # Cost
-    /// A flush of all partitions, a link or a copy of each table, three syncs. Writers wait only
+    /// A flush of all partitions, a link or a copy of each table, and three syncs. Writers wait only
     /// while memtables are sealed.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.0.checkpoint(dir)
     }
 
-    /// Reads every live file and reports all damage: each table with all of its contents, the log
-    /// up to its end at the call, the manifest. Reads go past the block cache and, where the
-    /// system allows it, past the page cache; bytes that were not synced yet can only come from
-    /// the page cache. Writes, flushes and compactions go on meanwhile. Nothing is repaired.
+    /// Reads every live file and reports all damage. It reads each table with all of its contents, the
+    /// log up to its end at the time of the call, and the manifest. Reads bypass the block cache and,
+    /// if the system allows it, the page cache; bytes that are not synced yet come from the page cache.
+    /// Writes, flushes and compactions continue during the call. Nothing is repaired.
     ///
     /// # Errors
-    /// Damage is in the report and no error, and so is a file that cannot be read.
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) for a closed database,
+    /// Damage and unreadable files are in the report; they are not errors of this call.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) for a closed database;
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a mark of another
-    /// one.
+    /// database.
     ///
     /// # Cost
     /// Reads the whole database; [`VerifyOptions::bytes_per_second`] limits the rate. Holds the
-    /// index and the Bloom filter of one table in memory. Tables that become obsolete stay until
-    /// they were read.
+    /// index and the Bloom filter of one table in memory. A table that becomes obsolete stays until
+    /// this call has read it.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.0.verify(options)
     }
@@ -302,22 +305,21 @@ impl Db {
         self.0.stats()
     }
 
-    /// Returns whether writes are accepted, whether background work keeps up, and how far each
-    /// resource is from its limit.
+    /// Returns the health of the database: whether it accepts writes, whether background work keeps
+    /// up, and how far each resource is from its limit.
     pub fn health(&self) -> Health {
         self.0.health()
     }
 
-    /// Closes the database: ends background work, syncs the log and marks its end. Memtables are
-    /// not flushed; the next open replays the log. Every other handle is refused from then on with
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// Closes the database: flushes the partitions without a log, ends background work, syncs the log
+    /// and marks its end. Memtables of logged partitions are not flushed; the next open replays the
+    /// log. Calls on all other handles then return [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     ///
     /// # Errors
-    /// The errors that dropping the handles would have hidden.
+    /// The errors of this work. Dropping the last handle does the same work and hides its errors.
     ///
     /// # Durability
-    /// Every logged write is durable once this returns without an error. What a partition without
-    /// a log has in memory is lost; call [`Db::flush`] before.
+    /// Every write is durable once this returns without an error, also in partitions without a log.
     pub fn close(self) -> Result<()> {
         self.0.close()
     }

@@ -1,4 +1,4 @@
-//! Calls of a [`Partition`] and of a snapshot of it that stream large values, and their writers.
+//! Streams of large values: the calls of a [`Partition`] and of its snapshots, and their writers.
 
 use std::fmt;
 use std::io;
@@ -13,27 +13,28 @@ use lsm_core::types::Slice;
 use crate::partition::Partition;
 use crate::snapshot::PartitionSnapshot;
 
-/// Writes the value of a key in pieces: [`Partition::put_stream`]. Nobody sees anything of the value
-/// before it is committed; a writer that is dropped leaves nothing.
+/// A writer that streams the value of a key: [`Partition::put_stream`]. The value is not visible
+/// before it is committed. Dropping the writer discards the value.
 ///
 /// # Cost
-/// Memory for one sub-block, whatever the length of the value; for a value below the threshold that
-/// value. A value of unknown length, and one of a quarter of a chunk or more, gets a chunk file of
-/// its own.
+/// Memory for one sub-block, independent of the length of the value; a value below the threshold is
+/// held in memory as a whole. A value of unknown length, or of a quarter of a chunk or more, gets its
+/// own chunk file.
 #[derive(Debug)]
 pub struct BlobWriter(largeval::BlobWriter);
 
 impl BlobWriter {
-    /// Returns the bytes that were written so far.
+    /// Returns the number of bytes that were written so far.
     pub fn written(&self) -> u64 {
         self.0.written()
     }
 
-    /// Ends the value, to be committed in a batch: [`Batch::put_blob`](crate::Batch::put_blob).
+    /// Ends the value, so that a batch can commit it: [`Batch::put_blob`](crate::Batch::put_blob).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the value is not as long
-    /// as was said; the errors of the file. Nothing is left of the value then.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the value does not have
+    /// the length that was given to [`Partition::put_stream`]; the errors of the file. An error
+    /// discards the value.
     pub fn finish(self) -> Result<PendingBlob> {
         self.0.finish().map(PendingBlob)
     }
@@ -44,7 +45,7 @@ impl BlobWriter {
     /// Those of [`BlobWriter::finish`] and of [`Batch::commit`](crate::Batch::commit).
     ///
     /// # Durability
-    /// As `durability` says: with [`Durability::Sync`] value and key are on the device once this
+    /// That of `durability`. With [`Durability::Sync`], value and key are on the device once this
     /// returns.
     pub fn commit(self, durability: Durability) -> Result<Commit> {
         self.0.commit(durability)
@@ -56,14 +57,13 @@ impl io::Write for BlobWriter {
         self.0.write(bytes)
     }
 
-    /// Does nothing: a value is seen when it is committed.
+    /// Does nothing: a value becomes visible when it is committed.
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
 }
 
-/// A value that was streamed in and that no key has yet: [`BlobWriter::finish`]. Dropped, it leaves
-/// nothing.
+/// A streamed value that is not committed yet: [`BlobWriter::finish`]. Dropping it discards the value.
 #[derive(Debug)]
 pub struct PendingBlob(pub(crate) largeval::PendingBlob);
 
@@ -83,8 +83,8 @@ impl fmt::Display for PendingBlob {
 
 /// Large values.
 impl Partition {
-    /// Begins to write the value of `key` in pieces; `len` is its length in bytes, if it is known.
-    /// An open stream holds up no other write.
+    /// Returns a writer that streams the value of `key`. `len` is the length of the value in bytes, if
+    /// it is known. An open stream blocks no other write.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the partition has no
@@ -117,8 +117,8 @@ impl Partition {
         largeval::put_stream(&self.0, key.as_ref(), len).map(BlobWriter)
     }
 
-    /// Opens the value of `key` for reading in pieces, each verified before it is returned. The
-    /// reader sees the value as it is now, whatever is written or deleted later.
+    /// Opens the value of `key` for reading in parts. Each part is verified before it is returned. The
+    /// reader returns the value as it is at the call, even if the key is overwritten or deleted later.
     ///
     /// # Errors
     /// Those of [`Partition::get`].
@@ -126,15 +126,15 @@ impl Partition {
         largeval::open_blob(&self.0, None, key.as_ref())
     }
 
-    /// Reads the value of `key` into the front of `buf` and returns its length. Large values are
-    /// read by as many threads as `parallelism` says, each an even share.
+    /// Reads the value of `key` into the front of `buf` and returns its length. `parallelism` sets the
+    /// number of threads that read a large value.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if `buf` is shorter than the
     /// value; those of [`Partition::get`].
     ///
     /// # Cost
-    /// A get allocates a buffer for the value; this call needs none.
+    /// That of a get, without the allocation of a buffer.
     pub fn get_into(
         &self,
         key: impl AsRef<[u8]>,
@@ -144,18 +144,19 @@ impl Partition {
         largeval::get_into(&self.0, None, key.as_ref(), buf, parallelism)
     }
 
-    /// Returns the bytes `range` of the value of `key`; fewer where the value ends before.
+    /// Returns the bytes `range` of the value of `key`, or fewer if the value is shorter.
     ///
     /// # Errors
     /// Those of [`Partition::get`].
     ///
     /// # Cost
-    /// Of a large value, reads and verifies its checksums and the sub-blocks that the range lies in.
+    /// For a large value: reads and verifies its checksums and the sub-blocks that overlap the range.
     pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
         largeval::get_range(&self.0, None, key.as_ref(), range)
     }
 
-    /// Returns the length of the value of `key`, and when it was stored, without touching it.
+    /// Returns the length of the value of `key` and the time at which it was stored, without reading
+    /// the value.
     ///
     /// # Errors
     /// Those of [`Partition::get`].
@@ -163,30 +164,32 @@ impl Partition {
         largeval::stat_blob(&self.0, None, key.as_ref())
     }
 
-    /// Returns where the bytes of the large values are; `None` if the partition has none.
+    /// Returns the space that the large values use; `None` if the partition has no large values.
     pub fn space(&self) -> Option<Space> {
         Some(largeval::store_of(&self.0)?.space())
     }
 
-    /// Returns the chunk files of the large values, oldest first; `None` if the partition has none.
+    /// Returns the chunk files of the large values, oldest first; `None` if the partition has no large
+    /// values.
     pub fn chunks(&self) -> Option<Vec<ChunkInfo>> {
         Some(largeval::store_of(&self.0)?.chunk_infos())
     }
 
-    /// Returns what was done for large values since the open; `None` if the partition has none.
+    /// Returns the statistics of large values since the open; `None` if the partition has no large
+    /// values.
     pub fn large_stats(&self) -> Option<LargeStats> {
         Some(largeval::store_of(&self.0)?.stats())
     }
 
-    /// Brings the space of large values back that nobody reads, as far as it goes now. A partition
-    /// does the same by itself, some seconds after the last write to it.
+    /// Reclaims the space of large values that no reader needs any more. Background work does the same
+    /// some seconds after the last write.
     ///
     /// # Errors
-    /// Those of the flush and of the compactions; the data stays as it was.
+    /// The errors of the flush and of the compactions. After an error no data is lost.
     ///
     /// # Cost
-    /// A flush, and a compaction of the tables that overlap; values are moved out of chunk files
-    /// with much garbage.
+    /// A flush, and a compaction of the overlapping tables. Values are moved out of chunk files with
+    /// much garbage.
     pub fn reclaim(&self) -> Result<()> {
         self.0.reclaim_values()
     }

@@ -31,9 +31,9 @@
 //!
 //! When a write returns, the kernel has its data ([`Durability::Os`]) or the device has it
 //! ([`Durability::Sync`]). Recovery restores a prefix of the commit history: every batch is present
-//! whole or not at all, and no commit is present without every earlier one. [`Db::wait_durable`] waits
-//! for a commit that did not sync by itself; [`Db::on_durable`] calls a function instead, and
-//! [`Db::durable`] is a future:
+//! whole or not at all, and no commit is present unless every earlier commit is. Three calls make an
+//! earlier commit durable: [`Db::wait_durable`] blocks, [`Db::on_durable`] calls a function, and
+//! [`Db::durable`] returns a future:
 //!
 //! ```
 //! # use siltstone::Db;
@@ -72,11 +72,11 @@
 //!
 //! # Read, modify, write
 //!
-//! [`Partition::update`] sets a key to what a function makes of its value and loses no other update;
-//! [`Partition::compare_and_set`] sets it if it has a certain value. A [`Transaction`] reads and
-//! writes any keys of any partitions; its commit is refused with [`ErrorKind::Conflict`] if somebody
-//! else wrote what it read. [`Batch::require`] is what both are made of: a batch that is refused if a
-//! key was written since.
+//! [`Partition::update`] applies a function to the value of a key and loses no concurrent update.
+//! [`Partition::compare_and_set`] replaces a value if it equals the expected value. A [`Transaction`]
+//! reads and writes any keys of any partitions; its commit returns [`ErrorKind::Conflict`] if another
+//! writer changed what it read. Both use [`Batch::require`], which refuses a batch if a key was written
+//! after a given sequence number.
 //!
 //! ```
 //! # use siltstone::Db;
@@ -97,7 +97,8 @@
 //!
 //! There is one error type, [`Error`], with a [`kind`](Error::kind) to branch on. Damaged bytes lead to
 //! [`ErrorKind::Corruption`], never to a panic. [`Error::damage`] names the file, the offset and, if
-//! known, the key. A call beyond a limit ([`limits`], [`Options`]) returns an error and writes nothing:
+//! known, the key. A call that exceeds a limit ([`limits`], [`Options`]) returns an error and writes
+//! nothing:
 //!
 //! ```
 //! # use siltstone::{Db, ErrorKind};
@@ -129,11 +130,11 @@
 //!
 //! # MetaHive
 //!
-//! A partition with [`PartitionOptions::metahive`] stores a checksum beside every entry. The flush that
-//! writes an entry to its first table creates the checksum. Every compaction verifies what it reads
-//! before it writes a new table, and repairs damaged entries if a source allows it. So it detects
-//! faults of memory between reading and writing, which block checksums cannot detect. The page of
-//! [`metahive`] lists the faults that it detects and the costs.
+//! A partition with [`PartitionOptions::metahive`] stores a checksum beside every entry. The flush
+//! creates the checksum when it writes the entry to its first table. Every compaction verifies its
+//! input before it writes a new table, and repairs damaged entries if it has a source for them. So the
+//! partition detects faults in memory between a read and a write, which block checksums cannot detect.
+//! The page of [`metahive`] lists the detected faults and the costs.
 //!
 //! ```
 //! # use siltstone::{Db, MetaHiveOptions, PartitionOptions};
@@ -153,10 +154,10 @@
 //!
 //! # Hooks
 //!
-//! MetaHive is one hook. An application can write others, for example a compaction filter that decides
-//! which entries to keep ([`PartitionOptions::filter`], [`hooks`]). A partition stores the names of its
-//! hooks. Every open finds the hooks of this crate by name; [`Builder::hooks`] supplies those of an
-//! application.
+//! MetaHive is one hook. An application can write others, for example a compaction filter that selects
+//! the entries to keep ([`PartitionOptions::filter`], [`hooks`]). A partition stores the names of its
+//! hooks. Every open finds the hooks of this crate by name; [`Builder::hooks`] supplies the hooks of
+//! the application.
 
 mod batch;
 mod builder;
@@ -222,9 +223,8 @@ pub mod fs {
 /// input (Pass | Take) -> survival rules -> decide (Keep | Remove | Replace) -> boundary -> output
 /// ```
 ///
-/// A hook is called under no lock of the engine, unless its page says so. An error fails the job:
-/// nothing is installed and the inputs stay. A panic counts as an error of the call in which it
-/// happened.
+/// The engine holds no lock when it calls a hook, unless the page of the hook says so. An error fails
+/// the job: nothing is installed, and the inputs stay. A panic counts as an error of the call.
 pub mod hooks {
     pub use lsm_core::hooks::{
         AddedValue, Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision,
@@ -236,8 +236,8 @@ pub mod hooks {
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId};
 }
 
-/// Large values: kept in chunk files, streamed, verified, and reclaimed exactly. A partition has them
-/// by [`PartitionOptions::large_values`]; `docs/large-values.md` says how they work.
+/// Large values in chunk files: streams, statistics and options. [`PartitionOptions::large_values`]
+/// turns them on for a partition; `docs/large-values.md` describes how they work.
 pub mod large_values {
     pub use largeval::{
         BlobReader, BlobStat, ChunkInfo, LargeStats, LargeValueOptions, Parallelism, Space,
@@ -254,10 +254,10 @@ pub mod limits {
     };
 }
 
-/// Integrity metadata beside every entry: options, metadata of an application's own, and the
+/// Integrity metadata beside every entry: options, metadata providers of the application, and the
 /// reports of [`Partition::scrub`], [`Partition::explain`] and verified reads.
 ///
-/// The page of the crate [`metahive`](::metahive) says which damage is found and what it costs.
+/// The page of the crate [`metahive`](::metahive) lists the detected damage and the costs.
 pub mod metahive {
     pub use ::metahive::{
         By, Counts, EntryFault, ErrorHandler, ExplainedMetadata, ExplainedVersion, Explanation,
@@ -271,9 +271,10 @@ pub mod metahive {
 /// Entries as they are stored, for exports and tools: [`Partition::walk`], [`Partition::versions`]
 /// and [`describe_path`](raw::describe_path).
 ///
-/// Readers see the newest version of a key. Here all versions are seen, with tombstones, handles,
-/// poisons and hidden entries, and with the place of each. Keys are in their stored form: in a
-/// partition with a [`Rules::key_form`](hooks::Rules::key_form) some or all end in a zero byte more.
+/// Ordinary reads return the newest version of a key. This module returns all versions, with
+/// tombstones, handles, poisons and hidden entries, and with the place of each. Keys are in their
+/// stored form: in a partition with a [`Rules::key_form`](hooks::Rules::key_form), some or all keys end
+/// in an additional zero byte.
 ///
 /// ```
 /// use siltstone::Db;

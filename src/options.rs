@@ -18,14 +18,13 @@ use metahive::{MetaHive, MetaHiveOptions};
 ///
 /// They are stored with the partition. A later [`Db::partition_with`](crate::Db::partition_with)
 /// with other values changes them, except for [`logged`](PartitionOptions::logged), which is fixed
-/// at creation. Tables that exist keep the form in which they were written until a compaction
-/// writes them anew.
+/// at creation. Existing tables keep their form until a compaction rewrites them.
 ///
-/// A setter has the name of its option, a getter has `get_` before it, as in
+/// A setter has the name of its option, a getter has the prefix `get_`, as in
 /// [`std::process::Command`].
 ///
-/// Hooks that are named here are all that the partition has from then on; if none is named, the
-/// partition keeps its own. MetaHive is turned on and off for an existing partition like this:
+/// If the options name hooks, these replace all hooks of the partition; otherwise the partition keeps
+/// its hooks. This example turns MetaHive on and off for an existing partition:
 ///
 /// ```
 /// use siltstone::{Db, Hooks, MetaHiveOptions};
@@ -60,9 +59,9 @@ impl PartitionOptions {
 
     /// Sets whether writes go to the log.
     ///
-    /// Without the log a write costs less and is durable only after a flush, and a batch cannot mix
-    /// such partitions with others. Default `true`, because a crash then loses no commit that was
-    /// synced. Fixed when the partition is created.
+    /// Without the log, a write costs less and is durable only after a flush. A batch cannot contain
+    /// both logged and unlogged partitions. Default `true`, because a crash then loses no commit that
+    /// was synced. Fixed when the partition is created.
     pub fn logged(mut self, logged: bool) -> PartitionOptions {
         self.stored.logged = logged;
         self
@@ -70,9 +69,8 @@ impl PartitionOptions {
 
     /// Sets the compression of tables in level 2 and deeper.
     ///
-    /// Tables in levels 0 and 1 are never compressed: they are soon written again. Default
-    /// [`Compression::Lz4`], which costs less time than the reads that it saves. In effect for
-    /// tables written from then on.
+    /// Tables in levels 0 and 1 are never compressed, because compactions rewrite them soon. Default
+    /// [`Compression::Lz4`]. In effect for tables written from then on.
     pub fn compression(mut self, compression: Compression) -> PartitionOptions {
         self.stored.compression = compression;
         self
@@ -80,9 +78,9 @@ impl PartitionOptions {
 
     /// Sets the size, in bytes, beyond which a data block is closed.
     ///
-    /// A point read takes one block from the device; a small block makes it cheaper, a large one
-    /// makes scans, compression and the index better. Default 4096, a page of the device; from 64
-    /// to 1 MiB. In effect for tables written from then on.
+    /// A point read takes one block from the device. Small blocks make point reads cheaper; large
+    /// blocks make scans faster, compression better and the index smaller. Default 4096, a page of the
+    /// device; from 64 bytes to 1 MiB. In effect for tables written from then on.
     pub fn block_bytes(mut self, bytes: u32) -> PartitionOptions {
         self.stored.block_bytes = bytes;
         self
@@ -90,9 +88,9 @@ impl PartitionOptions {
 
     /// Sets the size of the Bloom filter in bits per key.
     ///
-    /// The filter saves the reads of tables that do not hold a key. Default 10, at which one read
-    /// in a hundred is in vain; at most 32; 0 makes no filter. In effect for tables written from
-    /// then on.
+    /// The filter avoids reads of tables that do not hold a key. Default 10, which gives a false
+    /// positive rate of about 1 %; at most 32; 0 turns the filter off. In effect for tables written
+    /// from then on.
     pub fn bloom_bits_per_key(mut self, bits: u32) -> PartitionOptions {
         self.stored.bloom_bits_per_key = bits;
         self
@@ -100,17 +98,17 @@ impl PartitionOptions {
 
     /// Sets the size, in bytes, beyond which a table is closed.
     ///
-    /// A compaction takes whole tables: small ones make it finer, large ones make fewer files.
-    /// Default 64 MiB, at least 1 KiB. In effect for tables written from then on.
+    /// A compaction takes whole tables: small tables give smaller compactions, large tables give fewer
+    /// files. Default 64 MiB, at least 1 KiB. In effect for tables written from then on.
     pub fn table_bytes(mut self, bytes: u64) -> PartitionOptions {
         self.stored.table_bytes = bytes;
         self
     }
 
-    /// Sets the number of tables from which on level 0 is compacted.
+    /// Sets the number of tables that triggers a compaction of level 0.
     ///
-    /// Each table of level 0 is one more place in which a read has to look; few compactions cost
-    /// writers less. Default 4, at least 2. In effect at once.
+    /// A read searches each table of level 0, so a small number makes reads cheaper; a large number
+    /// gives fewer compactions. Default 4, at least 2. In effect at once.
     pub fn level0_tables(mut self, tables: u32) -> PartitionOptions {
         self.stored.level0_tables = tables;
         self
@@ -125,57 +123,56 @@ impl PartitionOptions {
         self
     }
 
-    /// Sets how many times the target size of the level above it each level has.
+    /// Sets the ratio between the target sizes of two adjacent levels.
     ///
-    /// A large factor makes fewer levels and more bytes written by each compaction. Default 10,
+    /// A large ratio gives fewer levels and higher write amplification in each level. Default 10,
     /// from 2 to 100. In effect at once: levels above their target are compacted.
     pub fn level_multiplier(mut self, multiplier: u32) -> PartitionOptions {
         self.stored.level_multiplier = multiplier;
         self
     }
 
-    /// Gives the partition metadata for every entry: checksums that are made when a memtable is
-    /// flushed, compared by every compaction, and used to repair damaged entries. See
+    /// Gives the partition metadata for every entry: checksums that a flush creates, that every
+    /// compaction verifies, and that confirm the repair of damaged entries. See
     /// [`metahive`](crate::metahive). Default: none.
     ///
-    /// A partition that is created with MetaHive takes every key
-    /// ([`MetaHiveOptions::any_key`]). One that exists without refuses keys that end in `0x01` from
-    /// then on, and refuses MetaHive as long as it has such keys: until they are deleted and the
-    /// partition is compacted. Entries that are in tables already get
-    /// their metadata when they are compacted. To turn MetaHive off, name hooks without it
-    /// ([`hooks`](Self::hooks)): the next compactions remove the metadata.
+    /// A partition that is created with MetaHive accepts every key ([`MetaHiveOptions::any_key`]). A
+    /// partition that was created without MetaHive refuses keys that end in `0x01` after MetaHive is
+    /// turned on. It refuses MetaHive if it has such keys; delete them and compact the partition
+    /// first. Entries in existing tables get their metadata in their next compaction. To turn MetaHive
+    /// off, name hooks without it ([`hooks`](Self::hooks)): the next compactions remove the metadata.
     pub fn metahive(mut self, options: MetaHiveOptions) -> PartitionOptions {
         self.metahive = Some(options);
         self
     }
 
-    /// Keeps values from a threshold on in chunk files, which are written once, instead of in tables:
-    /// see [`large_values`](crate::large_values). Default: no value is kept apart.
+    /// Stores values at or above a threshold in chunk files instead of tables. Each is written once. See
+    /// [`large_values`](crate::large_values). Default: all values are in tables.
     ///
-    /// A partition that has data takes the options over at once for new values; those that are there
-    /// move when their tables are compacted. [`LargeValueOptions::off`] turns it off the same way.
-    /// Filters that the partition has stay, unless others are named.
+    /// In a partition with data, new values follow the options at once; existing values move when
+    /// their tables are compacted. [`LargeValueOptions::off`] moves them back in the same way. The
+    /// filters of the partition stay, unless the options name other filters.
     pub fn large_values(mut self, options: LargeValueOptions) -> PartitionOptions {
         self.large_values = Some(options);
         self
     }
 
-    /// Adds a compaction filter behind those that were named before. Unless it comes with this
-    /// crate, later opens find it through [`Builder::hooks`](crate::Builder::hooks).
+    /// Adds a compaction filter after the filters that are named already. Later opens find a filter of
+    /// the application through [`Builder::hooks`](crate::Builder::hooks).
     pub fn filter(mut self, filter: Arc<dyn CompactionFilterFactory>) -> PartitionOptions {
         self.hooks.get_or_insert_default().filters.push(filter);
         self
     }
 
-    /// Sets the store for values that are kept outside of tables. Later opens find it through
-    /// [`Builder::hooks`](crate::Builder::hooks). A partition that has one keeps it.
+    /// Sets the store for values that are stored outside of tables. Later opens find it through
+    /// [`Builder::hooks`](crate::Builder::hooks). A partition that has a store keeps it.
     pub fn value_store(mut self, store: Arc<dyn ValueStoreFactory>) -> PartitionOptions {
         self.hooks.get_or_insert_default().store = Some(store);
         self
     }
 
-    /// Sets exactly these hooks and forgets those that were named before, MetaHive included.
-    /// [`Hooks::new`] turns all of them off.
+    /// Sets the hooks and replaces all hooks that are named already, including MetaHive.
+    /// [`Hooks::new`] turns all hooks off.
     pub fn hooks(mut self, hooks: Hooks) -> PartitionOptions {
         self.hooks = Some(hooks);
         self.metahive = None;
@@ -212,7 +209,7 @@ impl PartitionOptions {
         self.stored.table_bytes
     }
 
-    /// Returns the number of tables from which on level 0 is compacted.
+    /// Returns the number of tables that triggers a compaction of level 0.
     #[must_use]
     pub fn get_level0_tables(&self) -> u32 {
         self.stored.level0_tables
@@ -224,7 +221,7 @@ impl PartitionOptions {
         self.stored.level_base_bytes
     }
 
-    /// Returns how many times the target size of the level above it each level has.
+    /// Returns the ratio between the target sizes of two adjacent levels.
     #[must_use]
     pub fn get_level_multiplier(&self) -> u32 {
         self.stored.level_multiplier

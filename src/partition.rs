@@ -15,8 +15,8 @@ use metahive::{Explanation, ScrubOptions, ScrubReport, Verified, VerifiedRange};
 
 use crate::options::PartitionOptions;
 
-/// A handle to one partition: a key space with its own tables and options, which other databases
-/// call a column family. Cheap to clone; it keeps the database open.
+/// A handle to one partition: a column family, which is a key space with its own tables and options.
+/// A handle is cheap to clone and keeps the database open.
 ///
 /// Keys and values are byte strings, and keys sort bytewise. A key has at least one byte; the other
 /// limits are in [`limits`](crate::limits) and [`Options`](crate::Options).
@@ -29,38 +29,37 @@ impl Partition {
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) or
-    /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey), and nothing is written; a dropped
-    /// partition; a full disk; a closed or read-only store. After an error the write is not
-    /// visible and never returns.
+    /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey); a dropped partition; a full disk; a
+    /// closed or read-only store. After an error the write is not visible and does not appear later.
     ///
     /// # Durability
-    /// As [`Durability::Os`](crate::Durability::Os): in the kernel once this returns. For more use
-    /// [`Batch::commit`](crate::Batch::commit) or [`Db::wait_durable`](crate::Db::wait_durable). In
-    /// a partition without a log durable after a flush.
+    /// [`Durability::Os`](crate::Durability::Os): the kernel has the write once this returns.
+    /// [`Partition::put_with`] and [`Db::wait_durable`](crate::Db::wait_durable) wait for the device.
+    /// In a partition without a log, the write is durable after a flush.
     ///
     /// # Cost
-    /// One `write` to the log for the whole group of writers that commit together. The writer
-    /// waits while compactions are behind.
+    /// One append to the log for the whole group of writers that commit together. The writer waits if
+    /// compactions are behind.
     #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.put(key, value)
     }
 
-    /// Sets `key` to `value`, as durable as `durability` says.
+    /// Sets `key` to `value` with the given `durability`.
     ///
     /// # Errors
-    /// Those of [`Partition::put`]. With [`Durability::Sync`] also
+    /// The errors of [`Partition::put`]. With [`Durability::Sync`] also
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) in a partition without a
-    /// log, and the error of the sync: then the write is visible, and it is unknown whether it is
-    /// durable.
+    /// log, and the error of the sync. If the sync fails, the write is visible, and it is unknown
+    /// whether it is durable.
     ///
     /// # Durability
-    /// With [`Durability::Sync`] the write, and every logged one before it, is on the device once
+    /// With [`Durability::Sync`], this write and every earlier logged write are on the device once
     /// this returns.
     ///
     /// # Cost
-    /// That of [`Partition::put`], and with [`Durability::Sync`] one sync, shared by all who wait
-    /// for one.
+    /// That of [`Partition::put`]. [`Durability::Sync`] adds one sync, which all waiting writers
+    /// share.
     #[inline]
     pub fn put_with(
         &self,
@@ -71,12 +70,12 @@ impl Partition {
         self.0.put_with(key, value, durability)
     }
 
-    /// Sets `key` to `value` as [`Partition::put`] does, but returns an error where that would
-    /// wait for compactions.
+    /// Sets `key` to `value` as [`Partition::put`] does, but returns an error instead of waiting for
+    /// compactions.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason: nothing was
-    /// written. All others as [`Partition::put`].
+    /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason; nothing was written.
+    /// All other errors are those of [`Partition::put`].
     #[inline]
     pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.try_put(key, value)
@@ -89,15 +88,15 @@ impl Partition {
         self.0.delete(key)
     }
 
-    /// Deletes `key`, as durable as `durability` says. Errors, durability and cost are those of
+    /// Deletes `key` with the given `durability`. Errors, durability and cost are those of
     /// [`Partition::put_with`].
     #[inline]
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
         self.0.delete_with(key, durability)
     }
 
-    /// Deletes `key` as [`Partition::delete`] does, but returns an error where that would wait for
-    /// compactions. Errors as [`Partition::try_put`].
+    /// Deletes `key` as [`Partition::delete`] does, but returns an error instead of waiting for
+    /// compactions. The errors are those of [`Partition::try_put`].
     #[inline]
     pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.try_delete(key)
@@ -109,13 +108,13 @@ impl Partition {
     /// Returns the value of `key`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that names file and key if the way
-    /// to the value is damaged; an older value is never returned instead. A dropped partition, a
-    /// closed store.
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that names file and key if a block on
+    /// the path to the value is damaged; an older value is never returned instead. A dropped
+    /// partition; a closed store.
     ///
     /// # Cost
-    /// Reads at most one data block per level, if it is not in the cache; takes no lock; allocates
-    /// nothing if there is no value.
+    /// Reads at most one data block per level-0 table and per deeper level, if it is not in the cache.
+    /// Takes no lock. Allocates nothing if the key does not exist.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.0.get(key)
@@ -127,17 +126,18 @@ impl Partition {
         self.0.contains(key)
     }
 
-    /// Returns the keys and values in `range`, as they are now: later writes are not seen.
-    /// Double-ended. Every range type of the standard library is accepted, over anything that is
-    /// bytes; a range whose start is above its end is empty.
+    /// Returns a double-ended iterator over the keys and values in `range`, as they are at the call:
+    /// later writes are not visible. `range` may be any range type of the standard library over any
+    /// type that is bytes. A range whose start is greater than its end is empty.
     ///
     /// # Errors
-    /// They are items. The iterator ends after one; a new range may go on behind the damage.
+    /// Errors are items of the iterator. The iterator ends after an error; a new range can start
+    /// behind the damage.
     ///
     /// # Cost
     /// The first item searches every memtable, every level-0 table and one table of each deeper
-    /// level; the next ones cost a few comparisons each. Memtables and tables that are read stay
-    /// in memory and on disk until the iterator is dropped.
+    /// level. Each further item costs a few comparisons. The iterator keeps the memtables in memory
+    /// and the tables on disk until it is dropped.
     pub fn range(&self, range: impl KeyRange) -> Range {
         self.0.range(range)
     }
@@ -152,19 +152,19 @@ impl Partition {
         self.0.prefix(prefix)
     }
 
-    /// Returns all keys. Double-ended. Values are never touched.
+    /// Returns a double-ended iterator over all keys. It reads no large values.
     pub fn keys(&self) -> Keys {
         self.0.keys()
     }
 
-    /// Returns a cursor over the partition as it is now. It lends keys and values where
-    /// [`Partition::range`] copies them. An error is reported by the first seek.
+    /// Returns a cursor over the partition as it is at the call. A cursor lends keys and values;
+    /// [`Partition::range`] copies them. The first seek reports an error of this call.
     pub fn cursor(&self) -> Cursor {
         self.0.cursor()
     }
 
-    /// Returns a cursor over the keys in `range`: every seek and move stays within it, and never
-    /// reads what lies behind its ends. Otherwise as [`Partition::cursor`].
+    /// Returns a cursor over the keys in `range`. Every seek and move stays within the range and reads
+    /// nothing outside of it. Otherwise as [`Partition::cursor`].
     pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
         self.0.cursor_in(range)
     }
@@ -186,12 +186,12 @@ impl Partition {
         self.iter().next_back().transpose()
     }
 
-    /// Returns about how many keys there are. Overwritten and deleted entries count until a
-    /// compaction meets them: the figure is exact after [`Partition::compact`] over all keys, as
-    /// long as nothing is written and no snapshot is held.
+    /// Returns the approximate number of keys. Overwritten and deleted entries count until a
+    /// compaction drops them. The number is exact after [`Partition::compact`] over all keys, if
+    /// there are no writes and no snapshots.
     ///
     /// # Errors
-    /// A dropped partition, a closed store.
+    /// A dropped partition; a closed store.
     ///
     /// # Cost
     /// A few additions for each table; reads no file.
@@ -207,8 +207,8 @@ impl Partition {
         self.0.name()
     }
 
-    /// Returns the stored options. They name no hooks: given to
-    /// [`Db::partition_with`](crate::Db::partition_with) they leave the hooks as they are.
+    /// Returns the stored options. They name no hooks, so
+    /// [`Db::partition_with`](crate::Db::partition_with) with these options leaves the hooks unchanged.
     pub fn options(&self) -> PartitionOptions {
         self.0.options().into()
     }
@@ -216,10 +216,10 @@ impl Partition {
     /// Writes the memtables of this partition to tables and waits until the tables are installed.
     ///
     /// # Errors
-    /// The failure of the flush. Nothing is lost: the data stays in the memtables and in the log.
+    /// The failure of the flush. The data stays in the memtables and in the log.
     ///
     /// # Durability
-    /// Every write to this partition that returned before this call is durable, also if the
+    /// Every write to this partition that returned before this call is durable, even if the
     /// partition has no log.
     ///
     /// # Cost
@@ -228,50 +228,52 @@ impl Partition {
         self.0.flush()
     }
 
-    /// Flushes the partition and compacts `range` to the bottom level. Deleted and overwritten
-    /// data in it is gone afterwards, unless a snapshot needs it.
+    /// Flushes the partition and compacts `range` to the bottom level. This removes deleted and
+    /// overwritten data in the range, unless a snapshot needs it.
     ///
     /// # Errors
-    /// Those of the flush and of the compaction; the data stays as it was.
+    /// The errors of the flush and of the compaction. After an error no data is lost.
     ///
     /// # Cost
-    /// Reads and writes every table that has keys in `range`. Writing goes on meanwhile.
+    /// Reads and writes every table that has keys in `range`. Writers continue during the call.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         self.0.compact(range)
     }
 
-    /// Writes the keys and values in `range`, as they are now, to finished tables in the folder
-    /// `dir`, which must be empty or not exist. [`Partition::ingest`] of any database takes them
-    /// in. Writing goes on; later writes are not in the export.
+    /// Writes the keys and values in `range`, as they are at the call, to tables in the folder `dir`,
+    /// which must be empty or not exist. [`Partition::ingest`] reads these tables into a partition of
+    /// any database. Writers continue during the call; later writes are not in the export.
     ///
-    /// Hidden entries, as those of MetaHive, travel with the entries that they belong to. MetaHive
-    /// verifies every entry on its way and repairs it in the export as a compaction would.
+    /// The export contains the hidden entries of its entries, for example those of MetaHive. MetaHive
+    /// verifies every exported entry, and repairs it in the export as a compaction would.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there are files in
     /// `dir`; [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that names the key if an
-    /// entry is damaged beyond repair; the errors of files. What was made is then removed, except
-    /// the folder. The leftovers of a crash have no description and are refused as an export.
+    /// entry is damaged beyond repair; the errors of files. After an error, the files of the export
+    /// are removed, the folder stays. An export that a crash left incomplete has no description, and
+    /// an ingest refuses it.
     ///
     /// # Durability
     /// The export is durable once this returns.
     ///
     /// # Cost
-    /// Reads the range and writes it, compressed as deep levels of the partition are.
+    /// Reads the range and writes it, with the compression of the deep levels of the partition.
     pub fn export(&self, range: impl KeyRange, dir: impl AsRef<Path>) -> Result<ExportSummary> {
         self.0.export(range, dir)
     }
 
-    /// Takes in an export of this or another database from the folder `dir`: sets all of its keys
-    /// at once, as one operation. It overrides writes that were acknowledged before it began;
-    /// writes that begin after it override it. Snapshots and iterators that exist do not see it.
-    /// Keys that are not in the export stay as they are.
+    /// Adds an export of this or another database from the folder `dir`. It sets all keys of the export
+    /// in one atomic operation. The export overrides writes that returned before this call; writes
+    /// that begin after this call override the export. Existing snapshots and iterators do not see
+    /// it. Keys that are not in the export do not change.
     ///
-    /// Its files are linked where the file system can link. So `dir` must not be written to
-    /// afterwards; it may be removed.
+    /// The files of the export are linked if the file system supports hard links. So `dir` must not be
+    /// changed afterwards; it may be removed.
     ///
     /// If the exporting partition reserves an ending of keys for hidden entries, this partition
-    /// reserves it too from then on, and has the filter that adds them wherever its code is there.
+    /// reserves it too from then on. It also gets the filter that adds these entries, if the code of
+    /// the filter is available.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if `dir` holds no export,
@@ -279,38 +281,37 @@ impl Partition {
     /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey) if a key has a reserved ending, on
     /// either side; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if newer code wrote
     /// the export; [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that names file, offset
-    /// and, if it is known, the key; a limit that a key or value exceeds. Nothing is changed then.
-    /// If the manifest cannot be written, the export is not visible, and it is unknown whether it
-    /// is after the next open.
+    /// and, if it is known, the key; a limit that a key or value exceeds. These errors change nothing.
+    /// If the write of the manifest fails, the export is not visible, and it is unknown whether it
+    /// will be visible after the next open.
     ///
     /// # Durability
-    /// Durable once this returns, with every logged write before it.
+    /// The ingest and every earlier logged write are durable once this returns.
     ///
     /// # Cost
     /// Reads the export once to check it. Flushes the memtables if they hold keys in its range.
-    /// Writers wait for one edit of the manifest, and for a flush of what was written into the
-    /// range during this call.
+    /// Writers wait for one edit of the manifest, and for a flush of the keys that were written into
+    /// the range during this call.
     pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
         self.0.ingest(dir)
     }
 }
 
-/// Integrity: what MetaHive and the stored entries tell.
+/// Integrity: gaps, repair, and reads that verify entries against their metadata.
 impl Partition {
-    /// Returns the stretches of keys whose entries are damaged beyond repair. A read in one of them
-    /// is an error unless a newer write answers it, and so is a scan across it. Keys are as they
-    /// are stored: with a zero byte behind them if the partition takes any key.
+    /// Returns the gaps: ranges of keys whose entries are damaged beyond repair. A get in a gap
+    /// returns an error unless a newer write answers it. A scan across a gap returns an error. Keys
+    /// are in their stored form: some end in an additional zero byte if the partition accepts any key.
     pub fn gaps(&self) -> Vec<Gap> {
         self.0.gaps()
     }
 
-    /// Repairs again what could not be repaired: compacts `range`, so that every block in it is
-    /// judged with the sources that there are now, and asks the replica for what stood in gaps.
-    /// Returns the gaps that are left there. Whenever a replica is given to a partition with gaps, it
-    /// is asked as well.
+    /// Retries the repair of damage in `range`, and returns the remaining gaps. It compacts the range,
+    /// so that every block is repaired from the sources that are available now, and asks the replica
+    /// for the entries of the gaps. A partition with gaps also asks a replica as soon as it gets one.
     ///
     /// # Errors
-    /// Those of [`Partition::compact`]; of the replica.
+    /// The errors of [`Partition::compact`] and of the replica.
     ///
     /// # Durability
     /// Durable once this returns.
@@ -318,12 +319,12 @@ impl Partition {
         self.0.repair(range)
     }
 
-    /// Gives up what is lost in `range`, and returns it. Every older entry there is hidden for
-    /// good, so that no old value rises from a deeper level; reads and scans answer again.
-    /// Snapshots that were taken before stay refused there.
+    /// Accepts the loss of the entries in the gaps of `range`, and returns these gaps. Reads and scans
+    /// of the range succeed again. Every older entry in a gap is hidden permanently, so that no old
+    /// value from a deeper level reappears. Reads of a gap through an earlier snapshot still fail.
     ///
     /// # Errors
-    /// Those of the manifest; a closed database, a dropped partition.
+    /// The errors of the manifest; a closed database; a dropped partition.
     ///
     /// # Durability
     /// Durable once this returns.
@@ -331,32 +332,35 @@ impl Partition {
         self.0.accept_loss(range)
     }
 
-    /// Returns the value of `key` if it agrees with its metadata, with the reason for trusting it:
-    /// [`Verified::by`].
+    /// Returns the value of `key` if it agrees with its metadata. [`Verified::by`] names the check
+    /// that the value passed.
     ///
     /// # Errors
-    /// Those of [`Partition::get`]; [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that
-    /// names partition, file, block and key if the entry, or the tombstone by which the key is
-    /// absent, disagrees with its metadata, or has none in a sealed table, also after the device
-    /// was read again; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the
-    /// partition has no MetaHive; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if
-    /// another provider or a newer version sealed the table.
+    /// The errors of [`Partition::get`], and:
+    ///
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), which names partition, file, block and
+    /// key, if the entry or tombstone of the key disagrees with its metadata, or has no metadata in a
+    /// sealed table. The device is read again before this error is returned.
+    ///
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the partition has no
+    /// MetaHive; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if another provider or a
+    /// newer version sealed the table.
     ///
     /// # Cost
-    /// That of a get and a checksum of key and value.
+    /// That of a get, and a checksum of key and value.
     #[inline]
     pub fn verified_get(&self, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
         metahive::verified_get(&self.0, key)
     }
 
-    /// Returns the keys and values in `range`, as they are now; each block of a table is compared
-    /// with its metadata before anything of it is returned.
+    /// Returns the keys and values in `range`, as they are at the call. Each block of a table is
+    /// compared with its metadata before an entry of it is returned.
     ///
     /// # Errors
-    /// Those of [`Partition::verified_get`], as items. The iterator ends after one.
+    /// The errors of [`Partition::verified_get`], as items. The iterator ends after an error.
     ///
     /// # Cost
-    /// That of a range and a checksum for each entry of the blocks that are read.
+    /// That of a range, and a checksum for each entry of the blocks that are read.
     pub fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
         metahive::verified_range(&self.0, range)
     }
@@ -364,48 +368,49 @@ impl Partition {
     /// Compares every entry in the tables of the partition with its metadata, on the device.
     ///
     /// # Errors
-    /// Damage is in the report and no error. A closed store, a dropped partition, a mark of another
-    /// partition; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if a filter other than
-    /// MetaHive seals the partition.
+    /// A closed store; a dropped partition; a mark of another partition;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if a filter other than MetaHive seals
+    /// the partition. Damage is in the report; it is not an error of this call.
     ///
     /// # Cost
-    /// Reads all tables of the partition past every cache;
+    /// Reads all tables of the partition and bypasses every cache;
     /// [`ScrubOptions::bytes_per_second`] limits the rate.
     pub fn scrub(&self, options: ScrubOptions<'_>) -> Result<ScrubReport> {
         metahive::scrub(&self.0, options)
     }
 
-    /// Returns every stored version of `key`, where each lies, and what its metadata says of it.
+    /// Returns every stored version of `key`, with its place and the verdict of its metadata.
     ///
     /// # Errors
-    /// Damage is in the explanation and no error; all others as [`Partition::scrub`].
+    /// The errors of [`Partition::scrub`]. Damage is in the explanation; it is not an error of this
+    /// call.
     ///
     /// # Cost
-    /// Reads one block, or a few, of each table whose range covers the key.
+    /// Reads one or a few blocks of each table whose range covers the key.
     pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
         metahive::explain(&self.0, key.as_ref())
     }
 
-    /// Returns all memtables and tables of the partition at this moment, for reading entries as
-    /// they are stored; see [`raw`](crate::raw).
+    /// Returns all memtables and tables of the partition at this moment, to read entries in their
+    /// stored form; see [`raw`](crate::raw).
     ///
     /// # Errors
-    /// A closed store, a dropped partition.
+    /// A closed store; a dropped partition.
     ///
     /// # Cost
-    /// Memtables and tables stay in memory and on disk until the walk is dropped.
+    /// The walk keeps the memtables in memory and the tables on disk until it is dropped.
     pub fn walk(&self) -> Result<Walk> {
         Walk::open(&self.0)
     }
 
-    /// Returns every version of `key`, in the form in which keys are stored, newest first.
+    /// Returns every version of `key`, newest first. `key` is in its stored form.
     ///
     /// # Errors
-    /// A table that cannot be opened, or damage that may hide a version; a closed store, a dropped
+    /// A table that cannot be opened; damage that may hide a version; a closed store; a dropped
     /// partition.
     ///
     /// # Cost
-    /// Reads one block, or a few, of each table whose range covers the key.
+    /// Reads one or a few blocks of each table whose range covers the key.
     pub fn versions(&self, key: impl AsRef<[u8]>) -> Result<Vec<RawVersion>> {
         lsm_core::raw::versions(&self.0, key.as_ref())
     }

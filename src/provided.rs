@@ -1,10 +1,10 @@
-//! [`ProvidedHooks`]: where the code of hooks comes from, whoever opens the database: from the
-//! application first, then from the crates that belong to siltstone.
+//! [`ProvidedHooks`]: the source of the code of hooks. It asks the application first, then the crates
+//! that belong to siltstone.
 //!
-//! The builder has the rest of a partition's MetaHive that is not stored, as replicas.
+//! It also adds the parts of a partition's MetaHive that are not stored, for example replicas.
 //!
-//! [`Builder`](crate::Builder) registers one with every database. It must never answer for a hook
-//! whose parameters it does not understand.
+//! [`Builder`](crate::Builder) registers one with every database. It must not return a hook whose
+//! parameters it does not understand.
 
 use std::collections::HashMap;
 use std::sync::Arc;

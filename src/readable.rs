@@ -1,4 +1,4 @@
-//! [`Readable`]: one trait for everything that shows the keys of one partition.
+//! [`Readable`]: a trait for reading one partition, at present, in a snapshot or in a transaction.
 
 use lsm_core::error::Result;
 use lsm_core::read::{KeyRange, Range};
@@ -6,12 +6,12 @@ use lsm_core::types::Slice;
 
 use crate::partition::Partition;
 
-/// The keys of one partition at one moment or at the present: a [`Partition`], a partition as a
-/// [`Snapshot`](crate::Snapshot) sees it ([`Snapshot::of`](crate::Snapshot::of)), or as a transaction
-/// does ([`Transaction::of`](crate::Transaction::of)).
+/// A source of the keys of one partition: a [`Partition`], a partition in a snapshot
+/// ([`Snapshot::of`](crate::Snapshot::of)), or a partition in a transaction
+/// ([`Transaction::of`](crate::Transaction::of)).
 ///
-/// For code that reads and need not know from what. Whoever has a `Partition` calls its own methods,
-/// which have the same names and need no import.
+/// Generic code takes a `Readable`. Code that has a [`Partition`] can call its methods, which have the
+/// same names and need no import.
 ///
 /// # Examples
 /// ```

@@ -10,11 +10,11 @@ use metahive::{Verified, VerifiedRange};
 use crate::partition::Partition;
 use crate::readable::Readable;
 
-/// The database at one moment, over all partitions. Cheap to clone.
+/// The state of the whole database at one moment. Cheap to clone.
 ///
 /// A snapshot pins no memory and no file, but compactions keep every version that it sees until
-/// its last clone is dropped. It can read a partition that was dropped after it was taken, through
-/// a handle from before.
+/// its last clone is dropped. A snapshot can read a partition that was dropped later, through an
+/// older handle to the partition.
 #[derive(Clone)]
 pub struct Snapshot(pub(crate) lsm_core::Snapshot);
 
@@ -27,8 +27,8 @@ impl Snapshot {
     /// Returns the value that `key` had in `partition`.
     ///
     /// # Errors
-    /// Those of [`Partition::get`]; also
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the snapshot is of
+    /// The errors of [`Partition::get`];
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the partition belongs to
     /// another database.
     ///
     /// # Cost
@@ -45,13 +45,13 @@ impl Snapshot {
         self.0.contains(&partition.0, key)
     }
 
-    /// Returns `partition` as the snapshot sees it, for code that reads whatever is
+    /// Returns `partition` as the snapshot sees it, for code that takes a
     /// [`Readable`](crate::Readable).
     pub fn of(&self, partition: &Partition) -> PartitionSnapshot {
         PartitionSnapshot { snapshot: self.clone(), partition: partition.clone() }
     }
 
-    /// Returns the keys and values that were in `range` of `partition`. Double-ended; errors are
+    /// Returns a double-ended iterator over the keys and values in `range` of `partition`. Errors are
     /// items, as for [`Partition::range`].
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> Range {
         self.0.range(&partition.0, range)
@@ -67,7 +67,7 @@ impl Snapshot {
         self.0.prefix(&partition.0, prefix)
     }
 
-    /// Returns all keys that were in `partition`. Double-ended. Values are never touched.
+    /// Returns a double-ended iterator over all keys of `partition`. It reads no large values.
     pub fn keys(&self, partition: &Partition) -> Keys {
         self.0.keys(&partition.0)
     }
@@ -78,7 +78,7 @@ impl Snapshot {
         self.0.cursor_in(&partition.0, range)
     }
 
-    /// Returns a cursor over `partition` as it was. An error is reported by the first seek.
+    /// Returns a cursor over `partition`. The first seek reports an error of this call.
     pub fn cursor(&self, partition: &Partition) -> Cursor {
         self.0.cursor(&partition.0)
     }
@@ -96,8 +96,8 @@ impl Snapshot {
         metahive::verified_get_at(&self.0, &partition.0, key)
     }
 
-    /// Returns the keys and values that were in `range` of `partition`, each block after its
-    /// entries agreed with their metadata, as [`Partition::verified_range`] does.
+    /// Returns the keys and values in `range` of `partition` that agree with their metadata, as
+    /// [`Partition::verified_range`] does.
     pub fn verified_range(&self, partition: &Partition, range: impl KeyRange) -> VerifiedRange {
         metahive::verified_range_at(&self.0, &partition.0, range)
     }

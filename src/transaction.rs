@@ -1,4 +1,4 @@
-//! [`Transaction`]: reads and writes that are committed together, if nobody came in between.
+//! [`Transaction`]: reads and writes that are committed together, or refused after a conflict.
 
 use std::fmt;
 
@@ -12,27 +12,26 @@ use crate::partition::Partition;
 use crate::readable::Readable;
 use crate::snapshot::Snapshot;
 
-/// Reads and writes on any partitions of one database that are committed together, if nobody else
-/// wrote what they read: [`Db::transaction`](crate::Db::transaction).
+/// A serializable transaction: reads and writes on any partitions of one database.
+/// [`Db::transaction`](crate::Db::transaction) begins one.
 ///
-/// A transaction reads the database at the moment when it began, with its own writes on top. It holds
-/// no lock and makes nobody wait. [`Transaction::commit`] validates what was read: keys, also those
-/// that did not exist, and of a range the part that was iterated over, with the gaps between its
-/// keys. If anybody else has written there since the transaction began, the commit is refused with
-/// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict), and nothing is written. Then run all of it
-/// again, with a new transaction.
+/// A transaction reads the database as of its begin, and its own writes. It holds no lock and blocks
+/// no other thread. [`Transaction::commit`] validates the reads: the keys that were read, including
+/// keys that did not exist, and the parts of ranges that were iterated over, including the gaps between
+/// their keys. If another writer has changed any of these since the transaction began, the commit
+/// returns [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing. Then repeat the
+/// whole work in a new transaction.
 ///
-/// So committed transactions are serializable: the database is as if they had run one after
-/// another, together with all other batches, in the order of their sequence numbers. Keys that a
-/// transaction writes and does not read are not validated.
+/// Committed transactions are serializable in the order of their sequence numbers, together with all
+/// other batches. Keys that a transaction writes and does not read are not validated.
 ///
-/// A transaction keeps its reads and writes in memory until it ends. Dropping it forgets all of them.
+/// A transaction keeps its reads and writes in memory until it ends. Dropping it discards them.
 ///
 /// # Examples
 /// ```
 /// use siltstone::{Db, Durability, ErrorKind, Partition, Result};
 ///
-/// /// Adds one to the number of visits, whoever else does.
+/// /// Increments the number of visits.
 /// fn visit(db: &Db, page: &Partition) -> Result<u32> {
 ///     loop {
 ///         let mut transaction = db.transaction();
@@ -61,17 +60,17 @@ use crate::snapshot::Snapshot;
 pub struct Transaction(pub(crate) lsm_core::db::Transaction);
 
 impl Transaction {
-    /// Returns the snapshot that the transaction reads. What is read through it is not validated
-    /// and does not show own writes.
+    /// Returns the snapshot that the transaction reads. Reads through this snapshot are not validated
+    /// and do not see the writes of the transaction.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.0.snapshot().clone())
     }
 
-    /// Returns the value of `key` in `partition`: the transaction's own, or the one at its
-    /// snapshot.
+    /// Returns the value of `key` in `partition`: the value that this transaction wrote, or the value
+    /// in its snapshot.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.0.get(&partition.0, key)
     }
@@ -81,9 +80,9 @@ impl Transaction {
         Ok(self.get(partition, key)?.is_some())
     }
 
-    /// Returns the keys and values in `range` of `partition`, with the writes that the transaction
-    /// made before this call. Double-ended; errors are items, as for [`Partition::range`]. Only the
-    /// part that is iterated over is validated.
+    /// Returns a double-ended iterator over the keys and values in `range` of `partition`, with the
+    /// writes that the transaction made before this call. Errors are items, as for
+    /// [`Partition::range`]. Only the part that is iterated over is validated.
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> TransactionRange {
         self.0.range(&partition.0, range)
     }
@@ -99,13 +98,13 @@ impl Transaction {
         self.0.prefix(&partition.0, prefix)
     }
 
-    /// Returns `partition` as the transaction sees it, for code that reads whatever is
+    /// Returns `partition` as the transaction sees it, for code that takes a
     /// [`Readable`](crate::Readable).
     pub fn of<'a>(&'a self, partition: &'a Partition) -> PartitionTransaction<'a> {
         PartitionTransaction { transaction: self, partition }
     }
 
-    /// Sets `key` to `value` in `partition`. If that exceeds a limit, the commit reports it.
+    /// Sets `key` to `value` in `partition`. If they exceed a limit, the commit returns the error.
     pub fn put(&mut self, partition: &Partition, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.0.put(&partition.0, key, value);
     }
@@ -115,22 +114,23 @@ impl Transaction {
         self.0.delete(&partition.0, key);
     }
 
-    /// Commits the writes, if nobody else has written what was read. A transaction without writes
-    /// always succeeds: it is as if it had run when it began.
+    /// Commits the writes if no other writer has changed what the transaction read. A transaction
+    /// without writes always succeeds, because it read one snapshot.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict), after which the transaction is to be
-    /// run again from its reads on; a partition that was dropped meanwhile, read or written; all
-    /// others as [`Batch::commit`](crate::Batch::commit). Nothing is written then.
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict): repeat the transaction, including its
+    /// reads. A partition that the transaction read or wrote and that was dropped since. All other
+    /// errors are those of [`Batch::commit`](crate::Batch::commit). After an error, nothing is written,
+    /// with the exception that [`Batch::commit`](crate::Batch::commit) describes.
     ///
     /// # Durability
-    /// As `durability` says, as a batch.
+    /// That of `durability`, as for a batch.
     ///
     /// # Cost
-    /// That of a batch. Each key read is looked up in the memtables while other writers wait, and each
-    /// range is searched there, beyond some thousand keys only after it was done without making
-    /// anybody wait. Tables are read, without making anybody wait, if some were written since the
-    /// transaction began.
+    /// That of a batch. The commit looks up each key and each range that was read in the memtables,
+    /// while other writers wait. With more than some thousand keys it first does so while other
+    /// writers proceed. If tables were written since the transaction began, it reads them while other
+    /// writers proceed.
     pub fn commit(self, durability: Durability) -> Result<Commit> {
         self.0.commit(durability)
     }

@@ -6,15 +6,15 @@ use lsm_core::options::Durability;
 
 use super::Partition;
 
-/// Reading and writing in one.
+/// Read-modify-write.
 impl Partition {
-    /// Sets `key` to what `change` makes of its value, or deletes it for `None`, so that no update
-    /// by anybody else is lost. `change` gets `None` for a key that does not exist. It is called
-    /// again, with the newer value, whenever somebody else has written the key meanwhile, so it should
-    /// do nothing but compute.
+    /// Calls `change` with the value of `key` and sets `key` to the result; a result of `None` deletes
+    /// the key. `change` gets `None` for a key that does not exist. No concurrent update is lost: if
+    /// another writer changes the key during the call, `change` is called again with the newer value.
+    /// So `change` must have no side effects.
     ///
     /// # Errors
-    /// Those of [`Partition::get`] and [`Partition::put`]; never
+    /// The errors of [`Partition::get`] and [`Partition::put`]; never
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict).
     ///
     /// # Durability
@@ -44,9 +44,8 @@ impl Partition {
         self.0.update(key, change)
     }
 
-    /// Sets `key` to what `change` makes of its value as [`Partition::update`] does, as durable as
-    /// `durability` says. Errors, durability and cost of each write are those of
-    /// [`Partition::put_with`].
+    /// Updates `key` as [`Partition::update`] does, with the given `durability`. Errors, durability
+    /// and cost of each write are those of [`Partition::put_with`].
     pub fn update_with<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -56,18 +55,18 @@ impl Partition {
         self.0.update_with(key, durability, change)
     }
 
-    /// Sets `key` to `new` if its value is `expected`, and says which value it has if it is not.
-    /// `None` is no value: as `expected` for a key that does not exist, as `new` to delete it.
+    /// Sets `key` to `new` if its value equals `expected`; otherwise returns the value that it has. An
+    /// `expected` of `None` stands for a key that does not exist; a `new` of `None` deletes the key.
     ///
     /// # Errors
-    /// Those of [`Partition::get`] and [`Partition::put`]. Another value is no error.
+    /// The errors of [`Partition::get`] and [`Partition::put`]. A different value is not an error.
     ///
     /// # Durability
     /// As [`Partition::put`].
     ///
     /// # Cost
-    /// A get, and a put if the value is the expected one; again if somebody else has written the same
-    /// value meanwhile.
+    /// A get, and a put if the value equals `expected`. Both are repeated if another writer wrote an
+    /// equal value during the call.
     ///
     /// # Examples
     /// ```
@@ -94,7 +93,7 @@ impl Partition {
         self.0.compare_and_set(key, expected, new)
     }
 
-    /// Sets `key` as [`Partition::compare_and_set`] does, as durable as `durability` says. Errors,
+    /// Sets `key` as [`Partition::compare_and_set`] does, with the given `durability`. Errors,
     /// durability and cost of the write are those of [`Partition::put_with`].
     pub fn compare_and_set_with(
         &self,

@@ -236,11 +236,12 @@ impl Db {
         self.inner().background.step(&**self.inner())
     }
 
-    /// Closes the database: background work ends, the log is synced and ended cleanly. Memtables
-    /// are not flushed; the next open replays them. Every other handle refuses from then on.
+    /// Closes the database: flushes the partitions without a log, ends background work, syncs the log
+    /// and marks its end. Other memtables are not flushed; the next open replays the log. Calls on
+    /// all other handles then fail.
     ///
     /// # Errors
-    /// Those that dropping the handles could not tell.
+    /// The errors of this work. Dropping the last handle hides them.
     pub fn close(self) -> Result<()> {
         let closed = self.inner().close();
         self.inner().deliver();
