@@ -1,10 +1,10 @@
-//! Large values of a siltstone partition: written once, to chunk files beside the tables, streamed
-//! in and out, verified piece by piece, and reclaimed exactly.
+//! Large values of a siltstone partition, in chunk files beside the tables. Each value is written once,
+//! can be streamed, and is verified in parts.
 //!
-//! A value store on the engine's hooks. The tree keeps a handle in the value's place; the value lies
-//! in a chunk file, where nothing is ever overwritten. Edits of the manifest say how much of each
-//! chunk lives. A chunk in which nothing lives is removed; from one with much garbage compactions
-//! move the rest, in the order of the keys.
+//! This crate is a value store on the hooks of the engine. The LSM tree stores a handle instead of the
+//! value; the value is in a chunk file, which is never overwritten. Edits of the manifest record the
+//! number of live bytes of each chunk. A chunk without live values is removed. Compactions move the
+//! live values out of a chunk with much garbage, in key order.
 //!
 //! Applications use it through siltstone, `PartitionOptions::large_values`.
 //!

@@ -3,36 +3,38 @@
 //! A metadata entry K+ follows each entry K of a partition, in the same block of the same table. K+ is
 //! an ordinary tombstone. Its key is K with the byte `0x01` appended. Its payload V+ holds a checksum of
 //! the entry and a checksum of that checksum ([`payload`]). Readers do not see K+. A node without
-//! MetaHive takes it for a tombstone of a key that nobody can have. The flush creates K+, so a write
-//! does no extra work. Each compaction of the entry verifies it, and creates it for entries that come
-//! from nodes without MetaHive.
+//! MetaHive reads it as a tombstone of a key that no application can write. The flush creates K+, so a
+//! write does no extra work. Each compaction verifies K+, and creates it for entries that come from
+//! nodes without MetaHive.
 //!
 //! The design follows Heidari, Ahmadi, Zhi and Zhang, "MetaHive: A Cache-Optimized Metadata Management
 //! for Heterogeneous Key-Value Stores" (VLDB 2024 workshops). The authors mention a US patent
-//! application on the mechanism, serial number 18/769665. Users of this crate should judge for
-//! themselves what that means for them.
+//! application on the mechanism, serial number 18/769665. Users of this crate should decide for
+//! themselves whether that affects them.
 //!
-//! # What is caught
+//! # Detected damage
 //!
-//! | damage | caught | by what |
+//! | damage | detected | by |
 //! | --- | --- | --- |
 //! | any bits of key, value, sequence number or kind | yes, but for 1 in 2^64 | the checksum |
-//! | any bits of the metadata | yes, and told from damage of the entry | its two copies |
-//! | key equal to value, both replaced | yes | each field has a seed of its own |
-//! | key and value have changed places | yes | the same |
+//! | any bits of the metadata | yes, and distinguished from damage of the entry | its two copies |
+//! | key equal to value, both replaced | yes | each field has its own seed |
+//! | key and value exchanged | yes | the same |
 //! | a key that is the encoding of its sequence number | yes | the same |
-//! | entry or metadata missing, in a table made here | yes | the table is marked as sealed |
-//! | entry and metadata both missing, in a table made here | yes, and the compaction fails | the table's seal has the number of entries |
-//! | a block of a damaged table, entry by entry | yes | what agrees with its metadata is kept |
-//! | entry and metadata replaced by an older or a foreign pair | no | the engine's block and file checksums, which know place and file |
-//! | an entry of another partition or database | no | an entry must verify wherever it moves to |
-//! | what was damaged before the flush | no | the log's and the batch's checksums |
-//! | a single flipped bit anywhere in a block | yes, and turned back | the block's own checksum |
-//! | entries of a damaged block that do not decode | yes | the compaction fails, a scrub names the block and its keys |
-//! | tables that are never compacted | by a scrub | [`scrub()`] reads them past every cache, whenever it is called |
-//! | forgery | no | XXH3 is no signature |
+//! | entry or metadata missing, in a sealed table | yes | the seal of the table |
+//! | entry and metadata both missing, in a sealed table | yes | the digest of the block; in older seals the number of entries |
+//! | entry and metadata replaced by an older or a foreign pair | yes, in seals with digests | the digest of the block |
+//! | entries of a damaged block | yes | each entry that agrees with its metadata is kept |
+//! | entries of a damaged block that do not decode | yes | the compaction records a gap; a scrub names the block and its keys |
+//! | a single flipped bit anywhere in a block | yes, and corrected | the checksum of the block |
+//! | damage before the flush | by the engine | the checksum of each operation, which the flush compares |
+//! | tables that are never compacted | by a scrub | [`scrub()`] reads them and bypasses every cache |
+//! | forgery | no | XXH3 is not a signature |
 //!
-//! # What it costs
+//! A sealed table is a table that a job with MetaHive wrote: its properties say that each entry has
+//! metadata. `docs/metahive.md` states what a read returns after each kind of damage.
+//!
+//! # Costs
 //!
 //! A write costs nothing more. For each entry of 20 + 100 bytes, a flush needs about 40 ns more (8 of
 //! them for the checksum), and a compaction, which also verifies, about 70 ns. A verified get takes
@@ -41,13 +43,13 @@
 //! nearly always one key.
 //!
 //! A scrub reads as fast as the device allows: 450 MiB/s in the measurement, 310 ns per entry of 20 +
-//! 100 bytes. The engine's verify takes as long for the same bytes.
+//! 100 bytes. The verify of the engine takes as long for the same bytes.
 //!
 //! # Parts
 //!
-//! An application gives [`MetaHiveOptions`] to a partition. They make a [`MetaHive`], the factory whose
-//! name the partition stores. [`verified_get`] and [`verified_range`] compare each entry with its
-//! metadata before they return it:
+//! An application gives [`MetaHiveOptions`] to a partition. A [`MetaHive`] is made from them: the factory
+//! of compaction filters, whose name the partition stores. [`verified_get`] and [`verified_range`]
+//! compare each entry with its metadata before they return it:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -71,8 +73,8 @@
 //! ```
 //!
 //! [`scrub()`] verifies a whole partition on the device. [`explain()`] reports everything that is stored
-//! of one key. [`group`] verifies entries that are in memory already. With a [`MetadataProvider`] an
-//! application stores metadata of its own instead of checksums. [`RepairOptions`], [`Replica`] and
+//! for one key. [`group`] verifies entries that are in memory already. With a [`MetadataProvider`], an
+//! application stores its own metadata instead of checksums. [`RepairOptions`], [`Replica`] and
 //! [`ErrorHandler`] control the repair of damaged entries.
 
 mod bits;
