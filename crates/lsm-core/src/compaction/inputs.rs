@@ -14,7 +14,7 @@ use super::survivors::is_plausible;
 use super::{JobIter, Stages};
 use crate::error::{Error, Result};
 use crate::hooks::{Fault, InputTable, JobFindings, Origin, PartitionHooks, Vouched};
-use crate::iter::InternalIter;
+use crate::iter::{InternalIter, forward_to_variants};
 use crate::memtable::MemtableIter;
 use crate::sstable::{JudgedIter, RawIter, RawMode, ReadMode};
 use crate::types::{EntryKind, Gap, InternalKey, KeyRef, SeqNo};
@@ -54,60 +54,24 @@ impl MergeInput {
     }
 }
 
-macro_rules! each {
-    ($self:ident, $iter:ident => $call:expr) => {
-        match $self {
-            MergeInput::Memtable($iter) => $call,
-            MergeInput::Level($iter) => $call,
-            MergeInput::Raw($iter, _) => $call,
-            MergeInput::Judged($iter, _) => $call,
-            MergeInput::Repaired($iter) => $call,
-        }
-    };
-}
-
 impl InternalIter for MergeInput {
-    fn valid(&self) -> bool {
-        each!(self, iter => iter.valid())
-    }
+    forward_to_variants!(MergeInput: Memtable, Level, Raw, Judged, Repaired);
 
     fn key(&self) -> KeyRef<'_> {
-        let key = each!(self, iter => iter.key());
         match self {
-            MergeInput::Raw(iter, _) => match iter.current_table().meta.global_seq {
-                Some(seq) => KeyRef::new(key.user, key.trailer.with_seq(seq)),
-                None => key,
-            },
-            _ => key,
+            MergeInput::Memtable(cursor) => cursor.key(),
+            MergeInput::Level(cursor) => cursor.key(),
+            MergeInput::Raw(cursor, _) => {
+                let key = cursor.key();
+                // A raw cursor shows the stored number; in an ingested table another one counts.
+                match cursor.current_table().meta.global_seq {
+                    Some(seq) => KeyRef::new(key.user, key.trailer.with_seq(seq)),
+                    None => key,
+                }
+            }
+            MergeInput::Judged(cursor, _) => cursor.key(),
+            MergeInput::Repaired(cursor) => cursor.key(),
         }
-    }
-
-    fn value(&self) -> &[u8] {
-        each!(self, iter => iter.value())
-    }
-
-    fn seek_to_first(&mut self) -> Result<()> {
-        each!(self, iter => iter.seek_to_first())
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        each!(self, iter => iter.seek_to_last())
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        each!(self, iter => iter.seek(target))
-    }
-
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        each!(self, iter => iter.seek_before(target))
-    }
-
-    fn next(&mut self) -> Result<()> {
-        each!(self, iter => iter.next())
-    }
-
-    fn prev(&mut self) -> Result<()> {
-        each!(self, iter => iter.prev())
     }
 }
 

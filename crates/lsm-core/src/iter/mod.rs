@@ -25,12 +25,72 @@
 //!   They are newer than any sequence number that the reader sees, and the visible iteration passes
 //!   over them.
 
+/// Implements the moves of [`InternalIter`], and `valid` and `value`, for an enum of cursors: each
+/// goes to the cursor of the present variant. A `dyn InternalIter` would be shorter, and would make
+/// each step of every merge a virtual call.
+macro_rules! forward_to_variants {
+    ($cursors:ident: $($variant:ident),+) => {
+        #[inline]
+        fn valid(&self) -> bool {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.valid(),)+
+            }
+        }
+
+        #[inline]
+        fn value(&self) -> &[u8] {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.value(),)+
+            }
+        }
+
+        fn seek_to_first(&mut self) -> Result<()> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.seek_to_first(),)+
+            }
+        }
+
+        fn seek_to_last(&mut self) -> Result<()> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.seek_to_last(),)+
+            }
+        }
+
+        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.seek(target),)+
+            }
+        }
+
+        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.seek_before(target),)+
+            }
+        }
+
+        #[inline]
+        fn next(&mut self) -> Result<()> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.next(),)+
+            }
+        }
+
+        #[inline]
+        fn prev(&mut self) -> Result<()> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.prev(),)+
+            }
+        }
+    };
+}
+
 mod merge;
 mod visible;
 
 use crate::error::Result;
 use crate::types::{KeyRef, Trailer};
 
+pub(crate) use forward_to_variants;
 pub use merge::MergeIter;
 pub use visible::VisibleIter;
 

@@ -1,13 +1,14 @@
 //! The cursors that a scan merges, as one type, so that the merge calls no virtual function.
 
+use std::sync::Arc;
+
 use crate::error::Result;
-use crate::iter::InternalIter;
+use crate::iter::{InternalIter, forward_to_variants};
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice};
 use crate::version::{LevelIter, TableContext};
-use std::sync::Arc;
 
 /// One sorted input of a scan.
 pub enum Source {
@@ -17,16 +18,6 @@ pub enum Source {
     Table(SstIter),
     /// A whole deeper level.
     Level(LevelIter),
-}
-
-macro_rules! each {
-    ($self:ident, $iter:ident => $call:expr) => {
-        match $self {
-            Source::Memtable($iter) => $call,
-            Source::Table($iter) => $call,
-            Source::Level($iter) => $call,
-        }
-    };
 }
 
 impl Source {
@@ -69,54 +60,32 @@ impl Source {
 
     /// The value, shared where that is worth it.
     pub fn value_slice(&self) -> Slice {
-        each!(self, iter => iter.value_slice())
+        match self {
+            Source::Memtable(cursor) => cursor.value_slice(),
+            Source::Table(cursor) => cursor.value_slice(),
+            Source::Level(cursor) => cursor.value_slice(),
+        }
     }
 }
 
 impl InternalIter for Source {
-    #[inline]
-    fn valid(&self) -> bool {
-        each!(self, iter => iter.valid())
-    }
+    forward_to_variants!(Source: Memtable, Table, Level);
 
     #[inline]
     fn key(&self) -> KeyRef<'_> {
-        each!(self, iter => iter.key())
-    }
-
-    #[inline]
-    fn value(&self) -> &[u8] {
-        each!(self, iter => iter.value())
-    }
-
-    fn seek_to_first(&mut self) -> Result<()> {
-        each!(self, iter => iter.seek_to_first())
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        each!(self, iter => iter.seek_to_last())
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        each!(self, iter => iter.seek(target))
-    }
-
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        each!(self, iter => iter.seek_before(target))
-    }
-
-    #[inline]
-    fn next(&mut self) -> Result<()> {
-        each!(self, iter => iter.next())
-    }
-
-    #[inline]
-    fn prev(&mut self) -> Result<()> {
-        each!(self, iter => iter.prev())
+        match self {
+            Source::Memtable(cursor) => cursor.key(),
+            Source::Table(cursor) => cursor.key(),
+            Source::Level(cursor) => cursor.key(),
+        }
     }
 
     #[inline]
     fn pass(&mut self, user: &[u8]) -> Result<()> {
-        each!(self, iter => iter.pass(user))
+        match self {
+            Source::Memtable(cursor) => cursor.pass(user),
+            Source::Table(cursor) => cursor.pass(user),
+            Source::Level(cursor) => cursor.pass(user),
+        }
     }
 }
