@@ -22,8 +22,9 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
-use crate::types::PartitionId;
+use crate::types::{MemtableId, PartitionId};
 use crate::version::{Change, DbVersion, VersionSet};
+use crate::wal::Lsn;
 
 /// The partitions that exist, by id and by name.
 #[derive(Default)]
@@ -147,6 +148,27 @@ impl Catalog {
         let mut names: Vec<_> = self.partitions.read().by_name.keys().cloned().collect();
         names.sort_unstable();
         names
+    }
+
+    /// Everything in the log below the result is in tables, apart from memtables of `flushing`
+    /// through the given id, whose flush is about to be installed. Every frame below `applied` is in
+    /// the memtables; loaded before the call, so that whatever is applied later lies above it.
+    pub(super) fn log_low_water(
+        &self,
+        applied: Lsn,
+        flushing: Option<(PartitionId, MemtableId)>,
+    ) -> Lsn {
+        let mut low = applied;
+        for partition in self.partitions() {
+            for memtable in partition.view().memtables() {
+                let is_covered = flushing
+                    .is_some_and(|(id, through)| partition.id == id && memtable.id <= through);
+                if !is_covered && let Some(first) = memtable.first_lsn() {
+                    low = low.min(Lsn(first));
+                }
+            }
+        }
+        low
     }
 
     /// Adds a partition whose creation is durable.

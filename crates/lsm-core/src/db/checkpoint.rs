@@ -65,9 +65,9 @@ impl Db {
 impl DbInner {
     fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.check_open()?;
-        make_empty_folder(&*self.fs, dir)?;
+        make_empty_folder(&*self.world.fs, dir)?;
         let (version, last_seq, pinned) = self.version_at_one_commit()?;
-        let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), version.epoch);
+        let name = FileName::new(FileKind::Manifest, self.world.numbers.allocate(), version.epoch);
         let mut made = Vec::new();
         let written = self
             .link_tables(dir, &version, &mut made)
@@ -88,9 +88,9 @@ impl DbInner {
         // Compactions go on: they change no content.
         let no_other_flush = self.jobs.flush_turn();
         let mut between = self.between_groups();
-        let partitions = self.live_partitions();
+        let partitions = self.catalog.partitions();
         partitions.iter().for_each(|partition| self.seal(&mut between, partition));
-        let last_seq = self.visible_seq();
+        let last_seq = self.commit.visible_seq();
         let sealed: Vec<_> = partitions.iter().map(|p| p.view().sealed.first().cloned()).collect();
         drop(between);
         for (partition, newest) in partitions.iter().zip(sealed) {
@@ -108,11 +108,11 @@ impl DbInner {
     }
 
     fn link_tables(&self, dir: &Path, version: &DbVersion, made: &mut Vec<PathBuf>) -> Result<()> {
-        let fs = &*self.fs;
+        let fs = &*self.world.fs;
         for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
             let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
             made.push(file.path(dir));
-            link_or_copy(fs, &file.path(&self.dir), &file.path(dir))?;
+            link_or_copy(fs, &file.path(&self.world.dir), &file.path(dir))?;
         }
         fs.sync_dir(dir)
     }
@@ -130,7 +130,7 @@ impl DbInner {
         copy.log_segments.clear();
         copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
         copy.log_closed = None;
-        Manifest::create(&*self.fs, dir, name, &copy)?;
+        Manifest::create(&*self.world.fs, dir, name, &copy)?;
         Ok(())
     }
 
@@ -138,8 +138,8 @@ impl DbInner {
     /// what is left if this fails.
     fn remove_checkpoint(&self, dir: &Path, name: FileName, made: &[PathBuf]) {
         let manifest = name.path(dir);
-        if self.fs.delete(&manifest).and_then(|()| self.fs.sync_dir(dir)).is_ok() {
-            made.iter().for_each(|path| drop(self.fs.delete(path)));
+        if self.world.fs.delete(&manifest).and_then(|()| self.world.fs.sync_dir(dir)).is_ok() {
+            made.iter().for_each(|path| drop(self.world.fs.delete(path)));
         }
     }
 }

@@ -15,7 +15,7 @@ impl DbInner {
         if lock.is_none() {
             return Ok(());
         }
-        if self.is_read_only {
+        if self.world.is_read_only {
             self.closed.store(true, Ordering::Release);
             self.background.stop();
             // An export may run.
@@ -23,7 +23,7 @@ impl DbInner {
             *lock = None;
             return Ok(());
         }
-        if self.is_log_failed() {
+        if self.log.has_failed() {
             // The last chance; what becomes of it is told below.
             let _ = self.flush_one();
         }
@@ -46,7 +46,7 @@ impl DbInner {
         self.catalog.shut();
         drop(flushing);
         let removed = self.remove_obsolete();
-        let told = self.cursor.close(&*self.fs, &self.dir, self.epoch);
+        let told = self.cursor.close(&*self.world.fs, &self.world.dir, self.world.epoch);
         *lock = None;
         flushed.and(ended).and(removed).and(told)
     }
@@ -61,7 +61,7 @@ impl DbInner {
     }
 
     fn seal_unlogged(&self, between: &mut LogWriter<'_>) -> Vec<Arc<PartitionState>> {
-        let mut unlogged = self.live_partitions();
+        let mut unlogged = self.catalog.partitions();
         unlogged.retain(|partition| !partition.logged);
         unlogged.iter().for_each(|partition| self.seal(between, partition));
         unlogged

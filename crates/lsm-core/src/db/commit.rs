@@ -36,6 +36,7 @@ use super::require::{GroupWrites, MemoryCheck};
 use crate::batch::SectionReader;
 use crate::error::{Error, Result};
 use crate::options::Durability;
+use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
 use crate::types::{Epoch, SeqNo};
 use crate::wal::Lsn;
@@ -234,8 +235,31 @@ impl CommitPath {
         self.active_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Seals a partition's active memtable; `false` if it is empty, or the partition was dropped:
+    /// what a dropped one held is released already. Between two groups.
+    pub(super) fn seal(&self, writer: &mut LogWriter<'_>, partition: &PartitionState) -> bool {
+        if partition.is_dropped() {
+            return false;
+        }
+        let bytes = partition.view().active.bytes();
+        let Some(memtable) = partition.seal() else { return false };
+        self.note_released(bytes);
+        if partition.logged {
+            writer.note_switch(partition.id, memtable);
+        }
+        true
+    }
+
+    /// Lets readers see everything up to the last sequence number, which was taken for what is no
+    /// batch. Between two groups.
+    pub(super) fn publish_unlogged(&self, writer: &LogWriter<'_>) {
+        // No frame of the log has that number, so a secondary would wait for it in vain.
+        self.cursor.note_floor(writer.last_seq());
+        self.publish(writer);
+    }
+
     /// Lets readers see everything up to the last sequence number that was taken.
-    pub(super) fn publish(&self, writer: &LogWriter<'_>) {
+    fn publish(&self, writer: &LogWriter<'_>) {
         let visible = writer.last_seq();
         self.visible_seq.store(visible.get(), Ordering::Release);
         // Behind the store for readers here, so that no secondary is ahead of them.

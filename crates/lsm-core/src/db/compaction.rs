@@ -16,7 +16,7 @@ use super::DbInner;
 use super::job::{Installation, JobTables, gaps_added};
 use super::jobs::{Claimed, FlushTurn, JobsHost, RangeGoal};
 use crate::compaction::{Compaction, Merge, Method};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
@@ -25,15 +25,15 @@ use crate::version::{Change, SstMeta, Table, UserRange};
 
 impl JobsHost for DbInner {
     fn partitions(&self) -> Vec<Arc<PartitionState>> {
-        self.live_partitions()
+        self.catalog.partitions()
     }
 
     fn oldest_snapshot(&self) -> SeqNo {
-        self.snapshots.oldest(|| self.visible_seq())
+        self.snapshots.oldest(|| self.commit.visible_seq())
     }
 
     fn held_snapshots(&self) -> Vec<SeqNo> {
-        self.snapshots.for_job(|| self.visible_seq()).registered
+        self.snapshots.for_job(|| self.commit.visible_seq()).registered
     }
 
     fn now(&self) -> Duration {
@@ -90,7 +90,7 @@ impl DbInner {
         if let Err(error) = &result
             && let Some(damage) = error.damage()
         {
-            self.tell(&Event::Corruption(damage.clone()));
+            self.events.tell(&Event::Corruption(damage.clone()));
         }
         self.jobs.finish(claimed, result.as_ref().map(Vec::as_slice));
         let gaps_before = claimed.version.gaps.open().count();
@@ -123,18 +123,11 @@ impl DbInner {
             }
             return Ok(moved);
         }
-        let hooks = partition.hooks();
-        // Lives until the result is installed: what snapshots kept until then they must keep on.
-        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
+        let job = self.runner.start(self, partition);
         let merge = Merge::compaction(compaction, version);
-        let JobTables { tables, values, gaps } = self.run_until_tables(
-            &merge,
-            &partition.pin(),
-            &hooks,
-            &snapshots,
-            &self.factory(),
-            &|| self.background.is_stopping() || partition.is_dropped(),
-        )?;
+        let JobTables { tables, values, gaps } = self
+            .runner
+            .run(self, &job, &merge, &|| self.background.is_stopping() || partition.is_dropped())?;
         let inputs: Vec<Arc<Table>> = compaction.tables().map(|(_, table)| table.clone()).collect();
         let mut changes = changes(partition.id, compaction, &tables);
         changes.extend(gaps_added(partition.id, &gaps));
@@ -155,7 +148,7 @@ impl DbInner {
     fn count_compaction(&self, claimed: &Claimed, written_bytes: u64, started: Duration) {
         let compaction = &claimed.compaction;
         self.counters.compactions.add(1);
-        self.tell(&Event::Compacted {
+        self.events.tell(&Event::Compacted {
             partition: claimed.partition.name.to_string(),
             level_from: compaction.level_from,
             level_to: compaction.level_to,
@@ -181,15 +174,15 @@ impl DbInner {
         drop(view);
         let goal = RangeGoal {
             range,
-            through: self.visible_seq(),
-            rewrite_before: rewrites_all.then(|| self.numbers.allocate()),
+            through: self.commit.visible_seq(),
+            rewrite_before: rewrites_all.then(|| self.world.numbers.allocate()),
         };
         self.reach(partition, goal)
     }
 
     /// Returns `true` if there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
-        self.is_log_failed() || self.jobs.has_work(self) || self.values.has_goal()
+        self.log.has_failed() || self.jobs.has_work(self) || self.values.has_goal()
     }
 
     /// Waits until no compaction runs; no flush runs either while the result lives.
@@ -198,11 +191,6 @@ impl DbInner {
             self.background.wait_for_news();
         }
         self.jobs.flush_turn()
-    }
-
-    /// The first damage that a compaction met since the open.
-    pub(super) fn compaction_damage(&self) -> Option<Error> {
-        self.jobs.damage()
     }
 }
 

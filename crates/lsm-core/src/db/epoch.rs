@@ -1,62 +1,21 @@
-//! The beginnings of an epoch: [`World`], and [`Tables`], made of what the log held.
+//! [`Tables`]: what an epoch begins with, made of what the log held.
 //!
 //! Used by `recovery.rs`, which knows the order of the steps. Nothing of this file names a manifest.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::recovery::HooksOf;
-use crate::clock::Clock;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::{AddedValue, StoreContext, StoreEdit, catch};
+use crate::hooks::{AddedValue, StoreEdit, catch};
 use crate::replay::Replay;
-use crate::types::{DbId, Epoch, FileNumbers, PartitionId, SeqNo};
+use crate::types::{PartitionId, SeqNo};
 use crate::version::{Change, DbVersion, VersionEdit, apply};
 
 /// The values that the log names, by partition.
 pub(super) type AddedValues = BTreeMap<PartitionId, Vec<AddedValue>>;
-
-/// The parts that an epoch begins with.
-pub(super) struct World {
-    pub(super) fs: Arc<dyn Fs>,
-    pub(super) dir: PathBuf,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) db_id: DbId,
-    pub(super) epoch: Epoch,
-    pub(super) numbers: Arc<FileNumbers>,
-    pub(super) is_read_only: bool,
-}
-
-impl World {
-    pub(super) fn factory(&self) -> TableFactory {
-        TableFactory {
-            fs: self.fs.clone(),
-            dir: self.dir.clone(),
-            db_id: self.db_id,
-            epoch: self.epoch,
-            numbers: self.numbers.clone(),
-        }
-    }
-
-    /// The context in which the value store of a partition is opened.
-    pub(super) fn store_context(&self, partition: PartitionId, name: &Arc<str>) -> StoreContext {
-        StoreContext {
-            partition,
-            partition_name: name.clone(),
-            db_id: self.db_id,
-            epoch: self.epoch,
-            dir: self.dir.clone(),
-            fs: self.fs.clone(),
-            clock: self.clock.clone(),
-            numbers: self.numbers.clone(),
-            is_read_only: self.is_read_only,
-        }
-    }
-}
 
 /// The sections of the edit with this number, which adds values to tables.
 pub(super) fn store_sections(

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
-use super::job::{Installation, JobTables, gaps_added};
+use super::job::{Installation, JobTables, StartedJob, gaps_added};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
@@ -41,10 +41,10 @@ pub(super) struct FlushedTables {
     /// The memtables through this one,
     pub(super) through: MemtableId,
     /// and the operations through this one.
-    last_seq: SeqNo,
-    took: Duration,
+    pub(super) last_seq: SeqNo,
+    pub(super) took: Duration,
     /// Until it is installed new snapshots keep the partition's view.
-    _deciding: Option<DecidingJob>,
+    pub(super) _deciding: Option<DecidingJob>,
 }
 
 impl FlushedTables {
@@ -87,7 +87,7 @@ pub(super) fn newest_sealed(partition: &PartitionState) -> Option<MemtableId> {
 impl DbInner {
     /// Flushes the partition with the most sealed memory; `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
-        self.flush_largest(self.live_partitions())
+        self.flush_largest(self.catalog.partitions())
     }
 
     /// Flushes that one of the candidates which has the most sealed memory; `false` if none has
@@ -95,7 +95,7 @@ impl DbInner {
     fn flush_largest(&self, mut candidates: Vec<Arc<PartitionState>>) -> Result<bool> {
         let mut turn = self.jobs.flush_turn();
         candidates.retain(|partition| newest_sealed(partition).is_some());
-        if self.is_log_failed() {
+        if self.log.has_failed() {
             let resumed = self.resume(&turn);
             // No log keeps the others from being flushed.
             candidates.retain(|partition| !partition.logged);
@@ -132,7 +132,7 @@ impl DbInner {
         let last_seq = sealed[0].last_seq();
         // Durability: the log first, see invariant 2.
         if partition.logged {
-            self.sync_through_seq(last_seq)?;
+            self.log.sync_through_seq(self, last_seq)?;
         }
         let mut written = match self.write_sealed(turn, partition, through) {
             Err(_) if partition.is_dropped() => return Ok(()),
@@ -141,12 +141,15 @@ impl DbInner {
         let mut changes = written.changes(partition.id);
         let segments = match old_log {
             OldLog::Release => {
-                self.obsolete_segments(self.log_low_water(Some((partition.id, through))))?
+                let low = self
+                    .catalog
+                    .log_low_water(self.commit.applied_lsn(), Some((partition.id, through)));
+                self.log.obsolete_segments(self, low)?
             }
             OldLog::Keep => Vec::new(),
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
-        changes.push(Change::LastSeq(self.visible_seq()));
+        changes.push(Change::LastSeq(self.commit.visible_seq()));
         let values = std::mem::take(&mut written.made.values);
         let installed = self.install_job(
             partition,
@@ -162,7 +165,7 @@ impl DbInner {
             return Ok(());
         }
         self.count_flush(partition, &written);
-        self.segments_removed(&segments)
+        self.log.segments_removed(self, &segments)
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to
@@ -175,19 +178,12 @@ impl DbInner {
     ) -> Result<FlushedTables> {
         let started = self.background.now();
         let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
-        let view = partition.pin();
-        let sealed = sealed_through(partition, &view, through)?;
-        let hooks = partition.hooks();
-        let (snapshots, deciding) = self.snapshots_for(partition, &hooks);
-        let run = |memtables: &[Arc<Memtable>]| {
-            let merge = Merge::flush(memtables, &view.version);
-            // Nobody stops a flush: closing waits for it, so that it need not be done again.
-            self.run_until_tables(&merge, &view, &hooks, &snapshots, &self.factory(), &|| false)
-        };
-        let made = match run(sealed) {
+        let job = self.runner.start(self, partition);
+        let sealed = sealed_through(partition, &job.view, through)?;
+        let made = match self.run_flush(&job, sealed) {
             Err(error) if error.kind() == ErrorKind::Corruption => {
-                match self.mended(&view, sealed)? {
-                    Some(mended) => run(&mended)?,
+                match self.runner.mended(self, &job.view, sealed)? {
+                    Some(mended) => self.run_flush(&job, &mended)?,
                     None => return Err(error),
                 }
             }
@@ -198,8 +194,14 @@ impl DbInner {
             through,
             last_seq: sealed[0].last_seq(),
             took: self.background.now().saturating_sub(started),
-            _deciding: deciding,
+            _deciding: job.deciding,
         })
+    }
+
+    fn run_flush(&self, job: &StartedJob, memtables: &[Arc<Memtable>]) -> Result<JobTables> {
+        let merge = Merge::flush(memtables, &job.view.version);
+        // Nobody stops a flush: closing waits for it, so that it need not be done again.
+        self.runner.run(self, job, &merge, &|| false)
     }
 
     /// Counts and tells a flush that is installed.
@@ -207,7 +209,7 @@ impl DbInner {
         let bytes = written.made.bytes();
         self.counters.flush_bytes.add(bytes);
         self.counters.flushes.add(1);
-        self.tell(&Event::Flushed {
+        self.events.tell(&Event::Flushed {
             partition: partition.name.to_string(),
             bytes,
             took: written.took,
@@ -218,7 +220,7 @@ impl DbInner {
     pub(super) fn flush_all(&self) -> Result<()> {
         self.check_writable()?;
         let mut between = self.between_groups();
-        let partitions = self.live_partitions();
+        let partitions = self.catalog.partitions();
         partitions.iter().for_each(|partition| self.seal(&mut between, partition));
         drop(between);
         self.finish_flushes(&partitions)

@@ -36,7 +36,7 @@ impl Drop for OpenHandle {
     fn drop(&mut self) {
         // Nobody is left to tell; `Db::close` is there for those who want to know.
         let _ = self.0.close();
-        self.0.deliver();
+        self.0.events.deliver();
     }
 }
 
@@ -98,7 +98,7 @@ impl Db {
         let state = self.inner().open_partition(name, Some(&options), hooks.as_ref())?;
         if hooks.is_some() {
             self.inner().retry_gaps(&state);
-            self.inner().deliver();
+            self.inner().events.deliver();
         }
         Ok(Partition { db: self.clone(), state })
     }
@@ -114,7 +114,7 @@ impl Db {
 
     /// Returns whether there is a partition `name`.
     pub fn has_partition(&self, name: &str) -> bool {
-        self.inner().has_partition(name)
+        self.inner().catalog.named(name).is_some()
     }
 
     /// Returns the options that the database was opened with.
@@ -124,7 +124,7 @@ impl Db {
 
     /// Returns the names of all partitions, in order.
     pub fn partition_names(&self) -> Vec<String> {
-        self.inner().partition_names()
+        self.inner().catalog.names()
     }
 
     /// Drops the partition `name` durably. Iterators and snapshots that exist go on reading it.
@@ -146,14 +146,15 @@ impl Db {
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.inner();
         let registered =
-            inner.snapshots.register(|| inner.visible_seq(), || inner.background.now());
+            inner.snapshots.register(|| inner.commit.visible_seq(), || inner.background.now());
         Snapshot { db: self.clone(), registered: Arc::new(registered) }
     }
 
     /// Waits until every logged operation up to `seq` is on the device, syncing if needed.
     pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
         self.check_written(seq)?;
-        self.inner().sync_through_seq(seq)
+        let inner = self.inner();
+        inner.log.sync_through_seq(&**inner, seq)
     }
 
     /// Calls `notice` once every logged operation up to `seq` is on the device, or cannot be made
@@ -191,13 +192,13 @@ impl Db {
 
     /// Returns the newest operation that readers see.
     pub fn visible_seq(&self) -> SeqNo {
-        self.inner().visible_seq()
+        self.inner().commit.visible_seq()
     }
 
     /// Writes all memtables to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
         let flushed = self.inner().flush_all();
-        self.inner().deliver();
+        self.inner().events.deliver();
         flushed
     }
 
@@ -206,7 +207,7 @@ impl Db {
     /// # Errors
     /// The failure of background work, if that is what keeps it from being done.
     pub fn wait_idle(&self) -> Result<()> {
-        if self.inner().is_read_only {
+        if self.inner().world.is_read_only {
             return self.inner().check_not_closed();
         }
         self.inner().background.wait_idle(&**self.inner())
@@ -230,7 +231,7 @@ impl Db {
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
     /// work; `false` if there was none.
     pub fn step(&self) -> Result<bool> {
-        if self.inner().is_read_only {
+        if self.inner().world.is_read_only {
             return self.inner().check_not_closed().map(|()| false);
         }
         self.inner().background.step(&**self.inner())
@@ -244,14 +245,14 @@ impl Db {
     /// The errors of this work. Dropping the last handle hides them.
     pub fn close(self) -> Result<()> {
         let closed = self.inner().close();
-        self.inner().deliver();
+        self.inner().events.deliver();
         closed
     }
 }
 
 impl fmt::Debug for Db {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Db").field("path", &self.inner().dir).finish_non_exhaustive()
+        f.debug_struct("Db").field("path", &self.inner().world.dir).finish_non_exhaustive()
     }
 }
 
@@ -377,21 +378,21 @@ impl Partition {
     /// Brings the space of large values back that nobody reads, as far as it goes now.
     pub fn reclaim_values(&self) -> Result<()> {
         let reclaimed = self.db().reclaim_values(&self.state);
-        self.db().deliver();
+        self.db().events.deliver();
         reclaimed
     }
 
     /// Writes the memtables of the partition to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
         let flushed = self.db().flush_now(&self.state);
-        self.db().deliver();
+        self.db().events.deliver();
         flushed
     }
 
     /// Flushes, and compacts `range` to the bottom level.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         let compacted = self.db().compact(&self.state, &range.bounds());
-        self.db().deliver();
+        self.db().events.deliver();
         compacted
     }
 }

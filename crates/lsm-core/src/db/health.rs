@@ -163,7 +163,7 @@ impl DbInner {
         let held_since = self.stall.held_since();
         let mut stalls = Vec::new();
         let mut partitions = Vec::new();
-        let mut live = self.live_partitions();
+        let mut live = self.catalog.partitions();
         live.sort_by(|a, b| a.name.cmp(&b.name));
         for partition in live {
             let name = partition.name.to_string();
@@ -191,13 +191,13 @@ impl DbInner {
             });
         }
         let half_buffer = self.options.write_buffer_bytes / 2;
-        let applied = self.commit.applied_lsn().0;
-        let pinned = applied.saturating_sub(self.log_low_water(None).0);
+        let applied = self.commit.applied_lsn();
+        let pinned = applied.0.saturating_sub(self.catalog.log_low_water(applied, None).0);
         Health {
             read_only: self.why_read_only().map(|error| error.to_string()),
             stalls,
             background_errors: self.background.failures(),
-            damage: self.compaction_damage().map(|error| error.to_string()),
+            damage: self.jobs.damage().map(|error| error.to_string()),
             listener_panic: self.events.panic().map(|error| error.to_string()),
             partitions,
             sealed_memtable_bytes: gauge(

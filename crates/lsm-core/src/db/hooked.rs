@@ -13,8 +13,8 @@ use super::DbInner;
 use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    HookProvider, Hooks, InputTable, PartitionHooks, Rules, StoreContext, ValueStore,
-    ValueStoreFactory, WhenAbsent, guarded_filter, open_store,
+    HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore, ValueStoreFactory,
+    WhenAbsent, guarded_filter, open_store,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
@@ -157,21 +157,6 @@ pub(super) fn check_complete(partition: &PartitionState) -> Result<()> {
 }
 
 impl DbInner {
-    /// The partition and the world of a value store.
-    fn store_context(&self, id: PartitionId, name: &Arc<str>) -> StoreContext {
-        StoreContext {
-            partition: id,
-            partition_name: name.clone(),
-            db_id: self.db_id,
-            epoch: self.epoch,
-            dir: self.dir.clone(),
-            fs: self.fs.clone(),
-            clock: self.background.clock().clone(),
-            numbers: self.numbers.clone(),
-            is_read_only: false,
-        }
-    }
-
     /// Hooks with their code at hand. A store that the partition has already stays, with the
     /// parameters that the hooks name.
     pub(super) fn attached(
@@ -185,7 +170,9 @@ impl DbInner {
         let store = match (&hooks.store, present) {
             (None, _) => None,
             (Some(_), Some(present)) => Some(present.clone()),
-            (Some(factory), None) => Some(open_store(&**factory, self.store_context(id, name))?),
+            (Some(factory), None) => {
+                Some(open_store(&**factory, self.world.store_context(id, name))?)
+            }
         };
         Ok(PartitionHooks {
             filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),

@@ -4,12 +4,14 @@
 //! Each part knows the rest only through a small trait that stands beside it; here is what these
 //! traits come to in an open database. Nothing else may implement them outside of tests.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit::CommitHost;
 use super::errors::Reason;
 use super::events::in_listener;
+use super::job::JobHost;
 use super::log::{LogHost, LogWriter, Notice};
 use super::prepared::Prepared;
 use super::stall::{StallCause, StallHost};
@@ -18,9 +20,8 @@ use crate::error::{Error, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
-use crate::types::{Epoch, FileNo, MemtableId, PartitionId, SeqNo};
+use crate::types::{Epoch, FileNo, SeqNo};
 use crate::version::Change;
-use crate::wal::Lsn;
 
 impl LogHost for DbInner {
     fn install_edit(&self, changes: Vec<Change>) -> Result<()> {
@@ -36,7 +37,7 @@ impl LogHost for DbInner {
     }
 
     fn sync_values(&self) -> Result<()> {
-        let partitions = self.live_partitions();
+        let partitions = self.catalog.partitions();
         let mut stores = partitions.iter().filter_map(|partition| partition.store());
         stores.try_for_each(|store| store.sync())
     }
@@ -46,7 +47,7 @@ impl LogHost for DbInner {
     }
 
     fn log_failed(&self, error: &Error) {
-        self.tell(&Event::BackgroundError(error.clone()));
+        self.events.tell(&Event::BackgroundError(error.clone()));
         // `resume.rs` is due.
         self.background.wake_all();
     }
@@ -70,7 +71,7 @@ impl LogHost for DbInner {
 
 impl CommitHost for DbInner {
     fn epoch(&self) -> Epoch {
-        self.epoch
+        self.world.epoch
     }
 
     fn check_batch(&self, batch: &Prepared) -> Result<()> {
@@ -87,7 +88,7 @@ impl CommitHost for DbInner {
 
     fn after_group(&self, writer: &mut LogWriter<'_>) {
         if self.commit.active_bytes() >= self.options.write_buffer_bytes {
-            let partitions = self.live_partitions();
+            let partitions = self.catalog.partitions();
             if let Some(largest) = partitions.iter().max_by_key(|p| p.view().active.bytes()) {
                 self.seal(writer, largest);
             }
@@ -98,9 +99,19 @@ impl CommitHost for DbInner {
     }
 }
 
+impl JobHost for DbInner {
+    fn visible_seq(&self) -> SeqNo {
+        self.commit.visible_seq()
+    }
+
+    fn log_segments(&self) -> BTreeMap<FileNo, Epoch> {
+        self.catalog.current().log_segments.clone()
+    }
+}
+
 impl StallHost for DbInner {
     fn partitions(&self) -> Vec<Arc<PartitionState>> {
-        self.live_partitions()
+        self.catalog.partitions()
     }
 
     fn now(&self) -> Duration {
@@ -132,11 +143,11 @@ impl StallHost for DbInner {
     }
 
     fn tell(&self, event: &Event) {
-        self.tell(event);
+        self.events.tell(event);
     }
 
     fn deliver(&self) {
-        self.deliver();
+        self.events.deliver();
     }
 
     fn counters(&self) -> &Counters {
@@ -153,11 +164,11 @@ impl DbInner {
     /// Seals every partition whose active memtable pins more of the log than it may grow to.
     fn seal_for_log_size(&self, writer: &mut LogWriter<'_>) {
         let end = writer.lsn().0;
-        let mut sealed = self.live_partitions();
+        let mut sealed = self.catalog.partitions();
         sealed.retain(|partition| {
             let first = partition.view().active.first_lsn();
             first.is_some_and(|lsn| end.saturating_sub(lsn) > self.options.wal_bytes_max)
-                && self.seal_memtable(writer, partition)
+                && self.commit.seal(writer, partition)
         });
         // Once for all of them: there may be thousands, and writers wait.
         self.sealed(sealed.iter().map(|partition| &**partition));
@@ -166,23 +177,9 @@ impl DbInner {
     /// Seals a partition's active memtable, unless it is empty, and has it flushed. The caller
     /// stands between two groups.
     pub(super) fn seal(&self, writer: &mut LogWriter<'_>, partition: &PartitionState) {
-        if self.seal_memtable(writer, partition) {
+        if self.commit.seal(writer, partition) {
             self.sealed(std::iter::once(partition));
         }
-    }
-
-    fn seal_memtable(&self, writer: &mut LogWriter<'_>, partition: &PartitionState) -> bool {
-        // What a dropped one held is released already.
-        if partition.is_dropped() {
-            return false;
-        }
-        let bytes = partition.view().active.bytes();
-        let Some(memtable) = partition.seal() else { return false };
-        self.commit.note_released(bytes);
-        if partition.logged {
-            writer.note_switch(partition.id, memtable);
-        }
-        true
     }
 
     fn sealed<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) {
@@ -193,59 +190,5 @@ impl DbInner {
     /// Looks anew at what holds writers back, after a partition took tables in or was dropped.
     pub(super) fn update_pressure(&self, changed: &PartitionState) {
         self.stall.update(self, std::iter::once(changed));
-    }
-
-    /// Takes the next sequence number, for what is no batch. Readers see it from the next
-    /// [`DbInner::publish`] on; it is used up even if nothing comes of it.
-    pub(super) fn take_seq(&self, writer: &mut LogWriter<'_>) -> SeqNo {
-        writer.take_seqs(1)
-    }
-
-    /// Lets readers see everything up to the last sequence number that was taken.
-    pub(super) fn publish(&self, writer: &LogWriter<'_>) {
-        self.cursor.note_floor(writer.next_seq().previous());
-        self.commit.publish(writer);
-    }
-
-    /// Returns `true` if a sync of the log failed, and the log was not begun anew since.
-    pub(super) fn is_log_failed(&self) -> bool {
-        self.log.failure().is_some()
-    }
-
-    /// Makes everything durable that was appended to the log.
-    pub(super) fn sync_log(&self) -> Result<()> {
-        self.log.sync_all(self)
-    }
-
-    /// Waits until every logged operation through `seq` is durable.
-    pub(super) fn sync_through_seq(&self, seq: SeqNo) -> Result<()> {
-        self.log.sync_through_seq(self, seq)
-    }
-
-    /// [`super::log::Log::obsolete_segments`].
-    pub(super) fn obsolete_segments(&self, low: Lsn) -> Result<Vec<FileNo>> {
-        self.log.obsolete_segments(self, low)
-    }
-
-    /// [`super::log::Log::segments_removed`].
-    pub(super) fn segments_removed(&self, numbers: &[FileNo]) -> Result<()> {
-        self.log.segments_removed(self, numbers)
-    }
-
-    /// Everything in the log below the result is in tables, apart from memtables of `flushing`
-    /// through the given id, whose flush is about to be installed.
-    pub(super) fn log_low_water(&self, flushing: Option<(PartitionId, MemtableId)>) -> Lsn {
-        // Loaded first: whatever is applied later lies above it.
-        let mut low = self.commit.applied_lsn();
-        for partition in self.live_partitions() {
-            for memtable in partition.view().memtables() {
-                let is_covered = flushing
-                    .is_some_and(|(id, through)| partition.id == id && memtable.id <= through);
-                if !is_covered && let Some(first) = memtable.first_lsn() {
-                    low = low.min(Lsn(first));
-                }
-            }
-        }
-        low
     }
 }

@@ -1,4 +1,5 @@
-//! One job: a flush, a compaction or an export runs until it has tables, which are then installed.
+//! [`JobRunner`]: a flush, a compaction or an export runs until it has tables, which are then
+//! installed.
 //!
 //! ```text
 //! run the merge -> tables ---------------------------------> install (not for an export)
@@ -17,16 +18,19 @@
 //! 3. Everything that an edit names is durable before the edit: table bytes and names, and the
 //!    values that tables point to. Only behind the edit are inputs let go.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::DbInner;
+use super::events::Events;
+use super::log_search::LogSearch;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
-use crate::hooks::{Event, JobValues, PartitionHooks, catch};
+use crate::hooks::{Event, Inject, JobValues, PartitionHooks, catch};
 use crate::partition::{PartitionState, ReadView};
-use crate::snapshot::{DecidingJob, JobSnapshots};
-use crate::types::{Gap, MemtableId, PartitionId};
-use crate::version::{Change, SstMeta, Table};
+use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
+use crate::types::{Epoch, FileNo, Gap, MemtableId, PartitionId, SeqNo};
+use crate::version::{Change, SstMeta, Table, TableContext};
 
 /// Runs of a job over its repaired entries; one that still finds new faults then is given up.
 const REPAIR_ROUNDS: usize = 8;
@@ -73,46 +77,74 @@ pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
     gaps.iter().map(|gap: &Gap| Change::GapAdded { partition, gap: gap.clone() }).collect()
 }
 
-impl DbInner {
-    /// The maker of the tables of flushes and compactions.
-    pub(super) fn factory(&self) -> TableFactory {
-        TableFactory {
-            fs: self.fs.clone(),
-            dir: self.dir.clone(),
-            db_id: self.db_id,
-            epoch: self.epoch,
-            numbers: self.numbers.clone(),
-        }
-    }
+/// The questions of jobs to the database around them.
+pub(super) trait JobHost {
+    /// The newest sequence number that readers see.
+    fn visible_seq(&self) -> SeqNo;
 
-    /// The snapshots that a job over `partition` respects if it starts now. While the second part
-    /// lives, snapshots keep the partition's view, if its filters decide.
-    pub(super) fn snapshots_for(
-        &self,
-        partition: &Arc<PartitionState>,
-        hooks: &PartitionHooks,
-    ) -> (JobSnapshots, Option<DecidingJob>) {
+    /// The live segments of the log.
+    fn log_segments(&self) -> BTreeMap<FileNo, Epoch>;
+}
+
+/// The demands on every run of a job over a partition, from the start of the job on.
+pub(super) struct StartedJob {
+    pub(super) view: Arc<ReadView>,
+    pub(super) hooks: Arc<PartitionHooks>,
+    pub(super) snapshots: JobSnapshots,
+    /// Until it is dropped new snapshots keep the partition's view. To be held until the job's
+    /// result is installed: what snapshots kept until then they must keep on.
+    pub(super) deciding: Option<DecidingJob>,
+}
+
+/// See the module. Nothing in it changes; it has no lock.
+pub(super) struct JobRunner {
+    pub(super) factory: TableFactory,
+    pub(super) tables: Arc<TableContext>,
+    pub(super) snapshots: Arc<Snapshots>,
+    pub(super) events: Arc<Events>,
+    /// Changes entries between reading and writing: for tests alone.
+    pub(super) inject: Option<Arc<Inject>>,
+}
+
+impl JobRunner {
+    /// Begins a flush or a compaction of a partition.
+    pub(super) fn start(&self, host: &dyn JobHost, partition: &Arc<PartitionState>) -> StartedJob {
+        let view = partition.pin();
+        let hooks = partition.hooks();
         if !hooks.decides() {
-            return (self.snapshots.for_job(|| self.visible_seq()), None);
+            let snapshots = self.snapshots.for_job(|| host.visible_seq());
+            return StartedJob { view, hooks, snapshots, deciding: None };
         }
-        let (snapshots, job) = self.snapshots.for_deciding_job(partition, || self.visible_seq());
-        (snapshots, Some(job))
+        let (snapshots, deciding) =
+            self.snapshots.for_deciding_job(partition, || host.visible_seq());
+        StartedJob { view, hooks, snapshots, deciding: Some(deciding) }
     }
 
-    /// Runs a merge of inputs that `view` has until it has tables, in the folder of `factory`:
-    /// faults are repaired between the runs.
+    /// Runs a merge of inputs that the job's view has until it has tables: faults are repaired
+    /// between the runs.
     ///
     /// # Errors
     /// Those of [`Merge::run`]; corruption if every run finds new faults.
-    pub(super) fn run_until_tables(
+    pub(super) fn run(
         &self,
+        host: &dyn JobHost,
+        job: &StartedJob,
         merge: &Merge<'_>,
-        view: &Arc<ReadView>,
-        hooks: &PartitionHooks,
-        snapshots: &JobSnapshots,
-        factory: &TableFactory,
         should_stop: &dyn Fn() -> bool,
     ) -> Result<JobTables> {
+        self.run_into(&self.factory, host, job, merge, should_stop)
+    }
+
+    /// As [`JobRunner::run`], into tables of another maker.
+    pub(super) fn run_into(
+        &self,
+        factory: &TableFactory,
+        host: &dyn JobHost,
+        job: &StartedJob,
+        merge: &Merge<'_>,
+        should_stop: &dyn Fn() -> bool,
+    ) -> Result<JobTables> {
+        let StartedJob { view, hooks, snapshots, .. } = job;
         let mut patches = Patches::default();
         for _ in 0..=REPAIR_ROUNDS {
             let stages = Stages::new(
@@ -120,17 +152,16 @@ impl DbInner {
                 &snapshots.respected,
                 &snapshots.registered,
                 &patches,
-                self.inject.entries.as_ref(),
+                self.inject.as_ref(),
             );
-            let sources = self.judge_sources(view);
+            let sources = Some(self.judge_sources(host, view));
             let tables = &self.tables;
-            let sources = Some(sources);
             let context = RunContext { factory, tables, stages, should_stop, sources };
             match (merge.run(context)?, hooks.sealing()) {
                 (JobOutcome::Done { tables, values, mended, lost, gaps }, _) => {
                     for (fault, source) in mended {
-                        self.tell(&Event::Corruption(self.damage_of(view, &fault)));
-                        self.tell(&Event::Repaired {
+                        self.events.tell(&Event::Corruption(self.damage_of(view, &fault)));
+                        self.events.tell(&Event::Repaired {
                             partition: view.version.name.to_string(),
                             key: fault.key,
                             source,
@@ -141,16 +172,29 @@ impl DbInner {
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
                     // Outside of the run: what unwinds here has nothing under way.
-                    catch("a repair", || self.repair(view, filter, faults, &mut patches))?;
+                    catch("a repair", || self.repair(host, view, filter, faults, &mut patches))?;
                 }
                 // Without a filter there is nobody who could repair it.
                 (JobOutcome::Faulty(_), None) => break,
             }
         }
         let what = "a compaction finds new faults in every run";
-        Err(Error::corruption(&self.dir, None, what).in_partition(&view.version.name))
+        let error = Error::corruption(&self.factory.dir, None, what);
+        Err(error.in_partition(&view.version.name))
     }
 
+    /// A search of the log, foreseeing these numbers.
+    pub(super) fn log_search(
+        &self,
+        host: &dyn JobHost,
+        view: &ReadView,
+        foreseen: impl IntoIterator<Item = SeqNo>,
+    ) -> LogSearch {
+        LogSearch::new(&self.factory, host.log_segments(), view.version.id, foreseen)
+    }
+}
+
+impl DbInner {
     /// Makes changes of a partition durable and lets its view take them in. `Ok(false)` if the
     /// partition was dropped meanwhile: nothing is installed then.
     ///
@@ -213,3 +257,6 @@ impl DbInner {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::DbInner;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
+use crate::compaction::TableFactory;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
@@ -84,16 +84,17 @@ impl LogFindings {
 impl LogSearch {
     /// Begins a search that will be asked for the operations of `foreseen`, and maybe for others.
     pub(super) fn new(
-        db: &DbInner,
+        place: &TableFactory,
+        segments: BTreeMap<FileNo, Epoch>,
         partition: PartitionId,
         foreseen: impl IntoIterator<Item = SeqNo>,
     ) -> LogSearch {
         LogSearch {
-            fs: db.fs.clone(),
-            dir: db.dir.clone(),
-            db_id: db.db_id,
+            fs: place.fs.clone(),
+            dir: place.dir.clone(),
+            db_id: place.db_id,
             partition,
-            segments: db.catalog.current().log_segments.clone(),
+            segments,
             foreseen: foreseen.into_iter().collect(),
             read: Mutex::default(),
         }

@@ -41,7 +41,7 @@ impl Partition {
         let Some(version) = editing.current().partitions.get(id).cloned() else {
             return self.state().check_live().map(|()| Vec::new());
         };
-        let now = self.db().visible_seq();
+        let now = self.db().commit.visible_seq();
         let mut changes = Vec::new();
         let mut given_up = Vec::new();
         for gap in version.gaps.open() {

@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::DbInner;
+use super::job::{JobHost, JobRunner};
 use super::log_search::LogSearch;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::hooks::Event;
@@ -36,7 +36,7 @@ impl Mend {
     }
 }
 
-impl DbInner {
+impl JobRunner {
     /// Copies of `memtables`, which `view` has, without damaged entries; `None` if there are none.
     ///
     /// # Errors
@@ -44,6 +44,7 @@ impl DbInner {
     /// reading the log: what it may know is not given up for them.
     pub(super) fn mended(
         &self,
+        host: &dyn JobHost,
         view: &ReadView,
         memtables: &[Arc<Memtable>],
     ) -> Result<Option<Vec<Arc<Memtable>>>> {
@@ -52,10 +53,10 @@ impl DbInner {
             return Ok(None);
         }
         for entry in damaged.iter().flatten() {
-            self.tell(&Event::Corruption(damage_of(view, entry)));
+            self.events.tell(&Event::Corruption(damage_of(view, entry)));
         }
         let seqs = damaged.iter().flatten().map(|found| found.trailer.seq());
-        let log = LogSearch::new(self, view.version.id, seqs);
+        let log = self.log_search(host, view, seqs);
         let mut copies = Vec::with_capacity(memtables.len());
         let mut events = Vec::new();
         for (memtable, damaged) in memtables.iter().zip(&damaged) {
@@ -68,7 +69,7 @@ impl DbInner {
             let copy = memtable.mended(&repaired);
             copies.push(copy.ok_or_else(|| lost(view, &damaged[0]))?);
         }
-        events.iter().for_each(|event| self.tell(event));
+        events.iter().for_each(|event| self.events.tell(event));
         Ok(Some(copies))
     }
 }

@@ -52,9 +52,9 @@ mod testing;
 mod transaction;
 mod values;
 mod verify;
+mod world;
 mod write;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -64,16 +64,14 @@ use inject::Injections;
 
 use crate::cache::Blocks;
 use crate::error::{Error, Result};
-use crate::fs::{Fs, LockGuard};
-use crate::hooks::{Event, HookProvider};
+use crate::fs::LockGuard;
+use crate::hooks::HookProvider;
 use crate::memtable::SlabPool;
 use crate::options::Options;
-use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
-use crate::types::{DbId, Epoch, FileNumbers, SeqNo};
-use crate::version::{Change, TableContext};
+use crate::version::TableContext;
 
 pub use background::BackgroundMode;
 pub use commit::Commit;
@@ -93,30 +91,28 @@ use background::Background;
 use catalog::Catalog;
 use commit::CommitPath;
 use events::Events;
+use job::JobRunner;
 use jobs::Jobs;
 use log::Log;
 use obsolete::ObsoleteFiles;
+use resume::InDoubt;
 use stall::Stall;
 use values::ValueTending;
+use world::World;
 
 /// Everything that the handles of one open database share.
 pub(crate) struct DbInner {
     // Fixed after the open.
-    fs: Arc<dyn Fs>,
-    dir: PathBuf,
+    world: World,
     options: Options,
-    db_id: DbId,
-    epoch: Epoch,
-    /// Nothing is written: no thread runs, and memtables hold what the log held.
-    is_read_only: bool,
     tables: Arc<TableContext>,
     cache: Arc<Blocks>,
     /// Memory of the memtables.
     slabs: Arc<SlabPool>,
-    numbers: Arc<FileNumbers>,
     snapshots: Arc<Snapshots>,
     counters: Counters,
     hook_provider: Option<Arc<dyn HookProvider>>,
+    runner: JobRunner,
     /// Changes entries between reading and writing: for tests alone.
     inject: Injections,
 
@@ -131,7 +127,7 @@ pub(crate) struct DbInner {
     stall: Stall,
     obsolete: ObsoleteFiles,
     events: Arc<Events>,
-    in_doubt: Mutex<resume::InDoubt>,
+    in_doubt: InDoubt,
 
     closed: AtomicBool,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
@@ -147,12 +143,12 @@ impl DbInner {
     /// An error if the database is closed or was opened read-only.
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_not_closed()?;
-        if self.is_read_only { Err(Error::read_only()) } else { Ok(()) }
+        if self.world.is_read_only { Err(Error::read_only()) } else { Ok(()) }
     }
 
     /// The error of writes, if the database takes none.
     pub(super) fn why_read_only(&self) -> Option<Error> {
-        if self.is_read_only { Some(Error::read_only()) } else { self.log.failure() }
+        if self.world.is_read_only { Some(Error::read_only()) } else { self.log.failure() }
     }
 
     pub(super) fn check_not_closed(&self) -> Result<()> {
@@ -160,30 +156,5 @@ impl DbInner {
             return Err(Error::closed());
         }
         Ok(())
-    }
-
-    /// Makes changes durable that concern no partition's view.
-    pub(super) fn install(&self, changes: Vec<Change>) -> Result<()> {
-        self.catalog.install(changes)
-    }
-
-    /// All partitions that exist.
-    pub(super) fn live_partitions(&self) -> Vec<Arc<PartitionState>> {
-        self.catalog.partitions()
-    }
-
-    /// [`Events::tell`].
-    pub(super) fn tell(&self, event: &Event) {
-        self.events.tell(event);
-    }
-
-    /// [`Events::deliver`].
-    pub(super) fn deliver(&self) {
-        self.events.deliver();
-    }
-
-    /// The newest sequence number that readers see.
-    pub(super) fn visible_seq(&self) -> SeqNo {
-        self.commit.visible_seq()
     }
 }

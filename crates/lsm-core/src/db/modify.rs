@@ -45,7 +45,7 @@ impl Partition {
         let key = key.as_ref();
         loop {
             // The number first: the read behind it sees every operation through it.
-            let seq = self.db().visible_seq();
+            let seq = self.db().commit.visible_seq();
             let old = self.get(key)?;
             let new = change(old.as_deref());
             let new = new.as_ref().map(AsRef::as_ref);
@@ -77,7 +77,7 @@ impl Partition {
     ) -> Result<Swap> {
         let key = key.as_ref();
         loop {
-            let seq = self.db().visible_seq();
+            let seq = self.db().commit.visible_seq();
             let present = self.get(key)?;
             if present.as_deref() != expected {
                 return Ok(Swap::Differs(present));

@@ -38,7 +38,7 @@ impl Partition {
             let view = self.state().view();
             // Behind the view, which a drop takes away after it has marked the partition.
             self.state().check_live()?;
-            let seq = self.db().visible_seq();
+            let seq = self.db().commit.visible_seq();
             return Ok(Observation { view, seq });
         };
         self.check_snapshot(snapshot)?;

@@ -341,7 +341,7 @@ impl DbInner {
         let store = self.catalog.with_id(id)?.store().cloned()?;
         let state = self.obsolete.store_state(id, &*store)?;
         // The sections that the state would have replaced are as good.
-        state.inspect_err(|error| self.tell(&Event::BackgroundError(error.clone()))).ok()
+        state.inspect_err(|error| self.events.tell(&Event::BackgroundError(error.clone()))).ok()
     }
 }
 

@@ -16,6 +16,7 @@ use super::commit::CommitPath;
 use super::events::Events;
 use super::handle::Db;
 use super::inject::{InMemory, Injections};
+use super::job::JobRunner;
 use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::read_only::lock_for_reading;
@@ -187,7 +188,6 @@ impl Builder {
         } else {
             opening.begin_epoch(&world, &options, &hooks)?
         };
-        let numbers = world.numbers.clone();
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
@@ -202,26 +202,30 @@ impl Builder {
         let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
         obsolete.add_leftovers(version.edit_number, leased);
-        let settings = LogSettings::new(&fs, &dir, &version, &numbers, &options);
-        let log = Log::new(settings, last_seq);
+        let log = Log::new(LogSettings::new(&world, &options), last_seq);
         for (number, bytes) in segments {
             log.note_segment(number, bytes);
         }
+        let snapshots = Arc::new(Snapshots::default());
+        let tables = table_context(&fs, &dir, &version, &options, block_cache);
+        let runner = JobRunner {
+            factory: world.factory(),
+            tables: tables.clone(),
+            snapshots: snapshots.clone(),
+            events: events.clone(),
+            inject: inject.entries.clone(),
+        };
         start(Arc::new(DbInner {
-            tables: table_context(&fs, &dir, &version, &options, block_cache),
+            world,
             stall: Stall::new(options.write_buffer_bytes),
-            fs,
-            dir,
             options,
-            db_id: version.db_id,
-            epoch: version.epoch,
-            is_read_only,
+            tables,
             cache,
             slabs,
-            numbers,
-            snapshots: Arc::new(Snapshots::default()),
+            snapshots,
             counters: Counters::default(),
             hook_provider,
+            runner,
             inject,
             catalog,
             log,
@@ -232,7 +236,7 @@ impl Builder {
             values: super::ValueTending::default(),
             obsolete,
             events,
-            in_doubt: Mutex::default(),
+            in_doubt: super::InDoubt::default(),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         }))
@@ -306,13 +310,13 @@ fn add_partitions(
 
 /// Lets the parts of an open database begin their work.
 fn start(inner: Arc<DbInner>) -> Result<Db> {
-    let partitions = inner.live_partitions();
+    let partitions = inner.catalog.partitions();
     inner.stall.update(&*inner, partitions.iter().map(|partition| &**partition));
     let weak = Arc::downgrade(&inner);
     inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
     let db = Db::new(inner);
     let inner = db.inner();
-    if !inner.is_read_only {
+    if !inner.world.is_read_only {
         inner.background.start(inner, inner.options.compaction_threads)?;
         for partition in &partitions {
             inner.retry_gaps(partition);

@@ -61,10 +61,6 @@ impl DbInner {
         Ok(partition)
     }
 
-    pub(super) fn has_partition(&self, name: &str) -> bool {
-        self.catalog.named(name).is_some()
-    }
-
     fn create_partition(
         &self,
         name: &str,
@@ -174,14 +170,9 @@ impl DbInner {
     /// manifest generation that does not know the drop. Under the commit path's lock.
     #[cold]
     pub(super) fn settle(&self, partition: &PartitionState) -> Result<()> {
-        self.install(vec![Change::LastSeq(self.visible_seq())])?;
+        self.catalog.install(vec![Change::LastSeq(self.commit.visible_seq())])?;
         partition.set_doubtful(false);
         Ok(())
-    }
-
-    /// The names of all partitions, in order.
-    pub(super) fn partition_names(&self) -> Vec<String> {
-        self.catalog.names()
     }
 }
 

@@ -11,8 +11,8 @@
 use std::io;
 use std::path::Path;
 
-use super::epoch::World;
 use super::recovery::{Begun, HooksOf, LogFiles, Opening};
+use super::world::World;
 use crate::error::{Error, Result};
 use crate::fs::{Fs, LockGuard, names};
 use crate::options::Options;

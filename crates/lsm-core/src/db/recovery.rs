@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::epoch::{Tables, World, store_sections};
+use super::epoch::{Tables, store_sections};
 use super::hooked::resolve;
 use super::partitions::DEFAULT;
+use super::world::World;
 use crate::batch::SectionReader;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::DbInner;
+use super::job::{JobHost, JobRunner};
 use super::log_search::LogSearch;
 use crate::compaction::{Patches, place_of};
 use crate::error::{Damage, Result};
@@ -23,7 +23,7 @@ use crate::version::TableContext;
 
 /// The sources of a filter's repair.
 struct Sources<'a> {
-    db: &'a DbInner,
+    tables: &'a Arc<TableContext>,
     log: LogSearch,
     view: Arc<ReadView>,
 }
@@ -35,7 +35,7 @@ impl RepairSources for Sources<'_> {
         let Some((_, table)) = tables.find(|(_, table)| table.meta.file == file) else {
             return Ok(None);
         };
-        table.reader(&self.db.tables)?.entry_at(at.block_offset, at.entry, true)
+        table.reader(self.tables)?.entry_at(at.block_offset, at.entry, true)
     }
 
     fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
@@ -86,18 +86,19 @@ fn found(fault: &Fault, sources: &mut dyn RepairSources) -> Vec<u8> {
     entry.map_or_else(Vec::new, |entry| entry.value)
 }
 
-impl DbInner {
+impl JobRunner {
     /// Finds a patch for each fault of a job over inputs that `view` has.
     pub(super) fn repair(
         &self,
+        host: &dyn JobHost,
         view: &Arc<ReadView>,
         filter: &Arc<dyn CompactionFilterFactory>,
         faults: Vec<Fault>,
         patches: &mut Patches,
     ) {
         let seqs = faults.iter().map(|fault| fault.seq);
-        let log = LogSearch::new(self, view.version.id, seqs);
-        let mut sources = Sources { db: self, log, view: view.clone() };
+        let log = self.log_search(host, view, seqs);
+        let mut sources = Sources { tables: &self.tables, log, view: view.clone() };
         // What a repair gave once was not good enough.
         let (tried, new): (Vec<_>, Vec<_>) =
             faults.into_iter().partition(|fault| patches.contains_key(&place_of(fault.at)));
@@ -106,20 +107,20 @@ impl DbInner {
         let poison = tried.into_iter().map(|fault| (fault, Patch::Poison));
         for (fault, patch) in new.into_iter().zip(given).chain(poison) {
             let mut damage = self.damage_of(view, &fault);
-            self.tell(&Event::Corruption(damage.clone()));
+            self.events.tell(&Event::Corruption(damage.clone()));
             match &patch {
                 Patch::Replace { kind: EntryKind::Poison, key, .. } => {
                     damage.key = Some(key.clone());
-                    self.tell(&Event::Quarantined { damage, value: fault.value });
+                    self.events.tell(&Event::Quarantined { damage, value: fault.value });
                 }
-                Patch::Replace { key, source, .. } => self.tell(&Event::Repaired {
+                Patch::Replace { key, source, .. } => self.events.tell(&Event::Repaired {
                     partition: view.version.name.to_string(),
                     key: key.clone(),
                     source: source.clone(),
                 }),
                 Patch::Poison => {
                     let value = found(&fault, &mut sources);
-                    self.tell(&Event::Quarantined { damage, value });
+                    self.events.tell(&Event::Quarantined { damage, value });
                 }
                 Patch::Leave => {}
             }
@@ -128,8 +129,12 @@ impl DbInner {
     }
 
     /// The sources of the judges of a job over `view`.
-    pub(super) fn judge_sources(&self, view: &Arc<ReadView>) -> Arc<dyn JudgeSources> {
-        let log = LogSearch::new(self, view.version.id, []);
+    pub(super) fn judge_sources(
+        &self,
+        host: &dyn JobHost,
+        view: &Arc<ReadView>,
+    ) -> Arc<dyn JudgeSources> {
+        let log = self.log_search(host, view, []);
         Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
     }
 
@@ -137,13 +142,13 @@ impl DbInner {
     pub(super) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
         for fault in lost {
             let damage = self.damage_of(view, &fault);
-            self.tell(&Event::Corruption(damage.clone()));
-            self.tell(&Event::Quarantined { damage, value: fault.value });
+            self.events.tell(&Event::Corruption(damage.clone()));
+            self.events.tell(&Event::Quarantined { damage, value: fault.value });
         }
         for gap in gaps {
             let error = lost_in(gap, &self.tables).in_partition(&view.version.name);
             if let Some(damage) = error.damage() {
-                self.tell(&Event::Corruption(damage.clone()));
+                self.events.tell(&Event::Corruption(damage.clone()));
             }
         }
     }
@@ -157,8 +162,8 @@ impl DbInner {
                     .version
                     .tables()
                     .find(|(_, table)| table.meta.file == file)
-                    .map_or(self.epoch, |(_, table)| table.meta.epoch);
-                FileName::new(FileKind::Sst, file, epoch).path(&self.dir)
+                    .map_or(self.factory.epoch, |(_, table)| table.meta.epoch);
+                FileName::new(FileKind::Sst, file, epoch).path(&self.factory.dir)
             }
         };
         Damage {

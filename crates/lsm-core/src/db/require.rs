@@ -254,7 +254,7 @@ impl DbInner {
     /// # Errors
     /// A conflict; a dropped partition; those of reading.
     pub(super) fn prove(&self, requirements: &mut Requirements) -> Result<()> {
-        let through = self.visible_seq();
+        let through = self.commit.visible_seq();
         for requirement in &*requirements.list {
             requirement.prove(&self.tables, requirements.after(requirement))?;
         }

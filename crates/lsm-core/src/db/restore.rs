@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use super::job::Installation;
+use super::job::{Installation, StartedJob};
 use super::loss::closing;
 use super::{DbInner, Partition};
 use crate::error::Result;
@@ -62,7 +62,7 @@ impl Partition {
         let bounds = stored_bounds(self.state().key_form, range.bounds());
         self.db().compact(self.state(), &bounds)?;
         let restored = self.db().restore_gaps(self.state(), &bounds);
-        self.db().deliver();
+        self.db().events.deliver();
         restored?;
         let view = self.state().view();
         let left = view.version.gaps.open().filter_map(|gap| gap.split(bounds_of(&bounds)));
@@ -89,7 +89,7 @@ impl DbInner {
     fn restore_gaps(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
         let hooks = partition.hooks();
         let gaps = partition.view().version.gaps.clone();
-        let is_wanted = gaps.open().next().is_some() && !self.is_read_only;
+        let is_wanted = gaps.open().next().is_some() && !self.world.is_read_only;
         if !is_wanted || !hooks.filters.iter().any(|filter| filter.restores()) {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl DbInner {
         if installed {
             for Restored { key, .. } in restored {
                 let partition = partition.name.to_string();
-                self.tell(&Event::Repaired { partition, key, source: "replica".to_owned() });
+                self.events.tell(&Event::Repaired { partition, key, source: "replica".to_owned() });
             }
         }
         Ok(installed)
@@ -176,7 +176,7 @@ impl DbInner {
         restored: &[Restored],
     ) -> Result<Vec<SstMeta>> {
         // Of no account, but that nothing flushed is newer: all get another one.
-        let seq = self.visible_seq();
+        let seq = self.commit.visible_seq();
         let entries: Vec<TrueEntry> = restored
             .iter()
             .map(|it| TrueEntry {
@@ -192,11 +192,8 @@ impl DbInner {
         let memtable = empty.mended(&entries).expect("each key came once");
         let memtables = [memtable];
         let merge = crate::compaction::Merge::flush(&memtables, &view.version);
-        let hooks = partition.hooks();
-        let (snapshots, _deciding) = self.snapshots_for(partition, &hooks);
-        let made =
-            self.run_until_tables(&merge, view, &hooks, &snapshots, &self.factory(), &|| false)?;
-        Ok(made.tables)
+        let job = StartedJob { view: view.clone(), ..self.runner.start(self, partition) };
+        Ok(self.runner.run(self, &job, &merge, &|| false)?.tables)
     }
 
     /// Installs tables and closing as one write; `false` if a key has a newer entry by now, or the
@@ -208,10 +205,11 @@ impl DbInner {
         mut tables: Vec<SstMeta>,
         restored: &[Restored],
     ) -> Result<bool> {
-        self.sync_log()?;
+        self.log.sync_all(self)?;
         let mut between = self.between_groups();
         // Durability: what came before the number that is taken, as for an ingest.
-        let ready = self.sync_log().and_then(|()| self.is_unchanged(partition, part.gap, restored));
+        let ready =
+            self.log.sync_all(self).and_then(|()| self.is_unchanged(partition, part.gap, restored));
         match ready {
             Ok(true) => {}
             unready => {
@@ -219,7 +217,7 @@ impl DbInner {
                 return unready;
             }
         }
-        let seq = self.take_seq(&mut between);
+        let seq = between.take_seqs(1);
         tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &tables);
         let id = partition.id;
@@ -233,7 +231,7 @@ impl DbInner {
         let installed = self
             .install_job(partition, Installation { made: &tables, ..Installation::of(changes) });
         if let Ok(true) = installed {
-            self.publish(&between);
+            self.commit.publish_unlogged(&between);
         }
         drop(between);
         self.jobs.release_levels(partition, &tables);

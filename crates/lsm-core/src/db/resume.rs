@@ -17,6 +17,8 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::DbInner;
 use super::flush::FlushedTables;
 use super::jobs::FlushTurn;
@@ -25,8 +27,8 @@ use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, ValueStore, catch};
 use crate::partition::PartitionState;
-use crate::types::{Epoch, FileNo};
-use crate::version::{Change, SstMeta};
+use crate::types::{Epoch, FileNo, SeqNo};
+use crate::version::{Change, DbVersion, SstMeta};
 
 /// A partition whose memtables are in tables that are not installed yet.
 type Rewritten = (Arc<PartitionState>, FlushedTables);
@@ -35,11 +37,28 @@ type Rewritten = (Arc<PartitionState>, FlushedTables);
 type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
 
 /// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a
-/// new generation, which does not know it.
+/// new generation, which does not know it. The lock is a leaf.
 #[derive(Default)]
-pub(super) struct InDoubt {
+pub(super) struct InDoubt(Mutex<DoubtfulFiles>);
+
+#[derive(Default)]
+struct DoubtfulFiles {
     tables: Vec<SstMeta>,
     segments: Vec<FileNo>,
+}
+
+impl InDoubt {
+    /// Keeps the files of an edit whose installation failed.
+    fn note(&self, tables: impl Iterator<Item = SstMeta>, segment: FileNo) {
+        let mut files = self.0.lock();
+        files.tables.extend(tables);
+        files.segments.push(segment);
+    }
+
+    /// Takes them out. The caller has seen that the manifest takes edits again.
+    fn take(&self) -> DoubtfulFiles {
+        std::mem::take(&mut *self.0.lock())
+    }
 }
 
 impl DbInner {
@@ -57,7 +76,7 @@ impl DbInner {
         self.log.wait_for_failed_sync();
         self.catalog.edit()?.ensure_writable()?;
         self.let_go_of_doubtful();
-        let mut partitions = self.live_partitions();
+        let mut partitions = self.catalog.partitions();
         partitions.retain(|partition| partition.logged);
         let mut between = self.between_groups();
         partitions.iter().for_each(|partition| self.seal(&mut between, partition));
@@ -86,9 +105,12 @@ impl DbInner {
         }
         for (number, epoch) in condemned {
             // No later step relies on it, and the next open removes what stays.
-            let _ = self.fs.delete(&FileName::new(FileKind::Wal, number, epoch).path(&self.dir));
+            let _ = self
+                .world
+                .fs
+                .delete(&FileName::new(FileKind::Wal, number, epoch).path(&self.world.dir));
         }
-        self.tell(&Event::Resumed);
+        self.events.tell(&Event::Resumed);
         self.background.flush_worked();
         self.background.wake_all();
         self.stall.ease();
@@ -103,36 +125,23 @@ impl DbInner {
         let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
         let number = segment.header().number;
         let mut versions = self.catalog.edit()?;
-        let current = versions.current();
-        let condemned: Vec<_> = current.log_segments.iter().map(|(n, e)| (*n, *e)).collect();
-        let mut changes: Vec<Change> =
-            condemned.iter().map(|(file, _)| Change::SegmentRemoved { file: *file }).collect();
-        changes.push(Change::SegmentAdded { file: number, epoch: self.epoch });
-        // One that was dropped meanwhile needs its tables no more.
-        let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) = rewritten
-            .iter()
-            .partition(|(partition, _)| current.partitions.contains_key(partition.id));
-        for (partition, written) in &kept {
-            changes.extend(written.changes(partition.id));
-        }
-        let edit = versions.next_number();
-        let sections = store_sections(edit, &kept).inspect_err(|_| {
+        let edit = NewLog::plan(
+            versions.current(),
+            versions.next_number(),
+            rewritten,
+            (number, self.world.epoch),
+            self.commit.visible_seq(),
+        )
+        .inspect_err(|_| {
             // Nothing names them yet.
             let _ = self.log.delete_segment(number);
             self.let_go(rewritten);
         })?;
-        changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
-            partition: partition.id,
-            number: edit,
-            bytes: bytes.clone(),
-        }));
-        changes.push(Change::LastSeq(self.visible_seq()));
+        let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
         let version = versions.install(changes).inspect_err(|_| {
             let tables =
                 rewritten.iter().flat_map(|(_, written)| written.made.tables.iter().cloned());
-            let mut in_doubt = self.in_doubt.lock();
-            in_doubt.tables.extend(tables);
-            in_doubt.segments.push(number);
+            self.in_doubt.note(tables, number);
         })?;
         for (partition, written) in &kept {
             let through = Some(written.through);
@@ -151,7 +160,7 @@ impl DbInner {
 
     /// Lets go of what earlier attempts left, once the manifest takes edits again.
     fn let_go_of_doubtful(&self) {
-        let InDoubt { tables, segments } = std::mem::take(&mut *self.in_doubt.lock());
+        let DoubtfulFiles { tables, segments } = self.in_doubt.take();
         self.forget(&tables);
         for number in segments {
             let _ = self.log.delete_segment(number);
@@ -163,6 +172,54 @@ impl DbInner {
     }
 }
 
+/// The edit that puts tables and a new segment in the place of the old log, and the parts of it that
+/// are of use behind it.
+struct NewLog<'a> {
+    number: u64,
+    changes: Vec<Change>,
+    /// The tables of partitions that exist.
+    kept: Vec<&'a Rewritten>,
+    /// Those of partitions that were dropped meanwhile, which need them no more.
+    dropped: Vec<&'a Rewritten>,
+    sections: Vec<StoreSection<'a>>,
+    /// The segments that count no more.
+    condemned: Vec<(FileNo, Epoch)>,
+}
+
+impl<'a> NewLog<'a> {
+    /// The edit number `number`, behind `current`.
+    ///
+    /// # Errors
+    /// Those of value stores, which are asked for their sections.
+    fn plan(
+        current: &DbVersion,
+        number: u64,
+        rewritten: &'a [Rewritten],
+        (segment, epoch): (FileNo, Epoch),
+        last_seq: SeqNo,
+    ) -> Result<NewLog<'a>> {
+        let condemned: Vec<_> = current.log_segments.iter().map(|(n, e)| (*n, *e)).collect();
+        // All of the old log in this edit, even segments whose sync worked: see invariant 1.
+        let mut changes: Vec<Change> =
+            condemned.iter().map(|(file, _)| Change::SegmentRemoved { file: *file }).collect();
+        changes.push(Change::SegmentAdded { file: segment, epoch });
+        let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) = rewritten
+            .iter()
+            .partition(|(partition, _)| current.partitions.contains_key(partition.id));
+        for (partition, written) in &kept {
+            changes.extend(written.changes(partition.id));
+        }
+        let sections = store_sections(number, &kept)?;
+        changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
+            partition: partition.id,
+            number,
+            bytes: bytes.clone(),
+        }));
+        changes.push(Change::LastSeq(last_seq));
+        Ok(NewLog { number, changes, kept, dropped, sections, condemned })
+    }
+}
+
 fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {
     let with_store = kept.iter().filter_map(|(partition, written)| {
         let store = partition.store().filter(|_| !written.made.values.is_empty())?;
@@ -171,3 +228,6 @@ fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSect
     });
     with_store.collect()
 }
+
+#[cfg(test)]
+mod tests;

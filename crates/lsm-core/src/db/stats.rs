@@ -36,7 +36,7 @@ impl DbInner {
 
     /// See the module.
     pub(super) fn stats(&self) -> Stats {
-        let partitions = self.live_partitions();
+        let partitions = self.catalog.partitions();
         let tables = || partitions.iter().map(|partition| partition.pin());
         let cache = self.cache.stats();
         let counters = &self.counters;
@@ -77,7 +77,7 @@ impl DbInner {
             background_error: self
                 .background
                 .error()
-                .or_else(|| self.compaction_damage())
+                .or_else(|| self.jobs.damage())
                 .map(|error| error.to_string()),
         };
         stats.disk_bytes = stats.table_bytes

@@ -120,7 +120,7 @@ impl Transaction {
         if self.writes.is_empty() {
             inner.check_not_closed()?;
             // It is as if it had run when its snapshot was taken.
-            return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.epoch });
+            return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.world.epoch });
         }
         let mut batch = self.db.batch();
         for (partition, own) in self.writes.values() {

@@ -114,7 +114,7 @@ fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Opti
 impl DbInner {
     /// Returns `true` if a partition has values in its store: then somebody looks from time to time.
     pub(super) fn holds_values(&self) -> bool {
-        let partitions = self.live_partitions();
+        let partitions = self.catalog.partitions();
         partitions
             .iter()
             .any(|partition| partition.store().is_some_and(|store| store.holds_values()))
@@ -122,7 +122,7 @@ impl DbInner {
 
     /// Does one piece of what is due for large values; `false` if nothing is.
     pub(super) fn tend_values(&self) -> Result<bool> {
-        for partition in self.live_partitions() {
+        for partition in self.catalog.partitions() {
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
                 continue;
             };
@@ -188,7 +188,7 @@ impl DbInner {
     fn next_goal(&self, partition: &PartitionState, store: &dyn ValueStore) -> Option<Goal> {
         let now = self.background.now();
         let version = partition.view().version.clone();
-        let through = self.visible_seq();
+        let through = self.commit.visible_seq();
         let flushed = version.flushed_through;
         let mut all = self.values.0.lock();
         let tending = all.entry(partition.id).or_default();
@@ -212,9 +212,9 @@ impl DbInner {
     fn moving_goal(&self, store: &dyn ValueStore) -> Option<Goal> {
         let span = store.moving()?;
         // Behind it: a job that began before may have passed values that are to be moved.
-        let rewrite_before = Some(self.numbers.allocate());
+        let rewrite_before = Some(self.world.numbers.allocate());
         let span = (span.smallest, span.largest);
-        Some(Goal { span, through: self.visible_seq(), rewrite_before })
+        Some(Goal { span, through: self.commit.visible_seq(), rewrite_before })
     }
 
     /// Brings the space of values back that nobody reads, as far as it goes now: what it does by
@@ -224,7 +224,7 @@ impl DbInner {
         let Some(store) = partition.store() else { return Ok(()) };
         let version = partition.view().version.clone();
         if let Some(span) = unsettled(&version, &self.held_snapshots(), true) {
-            let goal = Goal { span, through: self.visible_seq(), rewrite_before: None };
+            let goal = Goal { span, through: self.commit.visible_seq(), rewrite_before: None };
             self.reach(partition, goal.as_range())?;
         }
         while let Some(goal) = self.moving_goal(&**store) {

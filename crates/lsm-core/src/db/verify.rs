@@ -155,7 +155,7 @@ impl DbInner {
     /// The damage beyond repair, which no file shows any more.
     fn lost(&self) -> Vec<Damage> {
         let mut damage = Vec::new();
-        for partition in self.live_partitions() {
+        for partition in self.catalog.partitions() {
             for gap in partition.view().version.gaps.open() {
                 let error = lost(gap, &self.tables).in_partition(&partition.name);
                 damage.extend(error.damage().cloned());
@@ -167,10 +167,10 @@ impl DbInner {
     /// See the module.
     pub(super) fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.check_not_closed()?;
-        let start = SweepMark::start(self.db_id, None);
+        let start = SweepMark::start(self.world.db_id, None);
         let mut run = VerifyRun {
             db: self,
-            fs: Uncached(self.fs.clone()),
+            fs: Uncached(self.world.fs.clone()),
             sweep: Sweep::new(options, start, self.background.clock().clone())?,
             is_stopped: false,
             damage: self.lost(),

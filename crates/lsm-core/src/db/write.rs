@@ -481,9 +481,9 @@ impl Batch {
             (None, _) => {
                 db.check_open()?;
                 // What it requires holds at the moment of the number at least.
-                let seq = db.visible_seq();
+                let seq = db.commit.visible_seq();
                 requirements.map_or(Ok(()), |mut required| db.prove(&mut required))?;
-                return Ok(Commit { seq, epoch: db.epoch });
+                return Ok(Commit { seq, epoch: db.world.epoch });
             }
             (Some((state, rules, section)), 0) => {
                 Sections::One(prepare(db, state, *rules, section)?)

@@ -115,7 +115,7 @@ impl<'a> Arrival<'a> {
     fn context(&self, dir: &Path, description: &ExportDescription) -> TableContext {
         TableContext {
             missing: Missing::Damage,
-            fs: self.db.fs.clone(),
+            fs: self.db.world.fs.clone(),
             dir: dir.to_owned(),
             db_id: description.db_id,
             cache: None,
@@ -251,24 +251,24 @@ impl<'a> Arrival<'a> {
     /// Gives the tables names of ours, durably.
     pub(super) fn place(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         for meta in &description.tables {
-            let file = self.db.numbers.allocate();
-            let epoch = self.db.epoch;
+            let file = self.db.world.numbers.allocate();
+            let epoch = self.db.world.epoch;
             let from = FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir);
-            let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.dir);
+            let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.world.dir);
             let foreign = Some(description.identity(meta));
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
             self.made.push(to.clone());
             if self.place_file(&from, &to)? == Placed::Copied {
-                let context = self.context(&self.db.dir, description);
+                let context = self.context(&self.db.world.dir, description);
                 self.check_table(&Table::new(meta.clone()), &context)?;
             }
             self.tables.push(meta);
         }
-        self.db.fs.sync_dir(&self.db.dir)
+        self.db.world.fs.sync_dir(&self.db.world.dir)
     }
 
     fn place_file(&self, from: &Path, to: &Path) -> Result<Placed> {
-        let fs = &*self.db.fs;
+        let fs = &*self.db.world.fs;
         if link_or_copy(fs, from, to)? == Placed::Copied {
             return Ok(Placed::Copied);
         }
@@ -293,7 +293,7 @@ impl Drop for Arrival<'_> {
     fn drop(&mut self) {
         for path in &self.made {
             // A file that cannot be removed is an orphan until the next open.
-            let _ = self.db.fs.delete(path);
+            let _ = self.db.world.fs.delete(path);
         }
         drop(self.entered.take());
         // Who closes the database may wait for this.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use super::description::ExportDescription;
 use crate::compaction::{Clip, Merge, TableFactory};
 use crate::db::checkpoint::make_empty_folder;
+use crate::db::job::StartedJob;
 use crate::db::{DbInner, Partition};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{EXPORT, FileKind, FileName};
@@ -69,7 +70,7 @@ impl Partition {
         self.state().check_live()?;
         let point = self.reader(Some(&snapshot))?;
         let version = point.view.version.clone();
-        make_empty_folder(&*db.fs, dir)?;
+        make_empty_folder(&*db.world.fs, dir)?;
         let hooks = self.state().hooks();
         let suffix = &hooks.rules.reserved_suffix;
         let bounds = stored_bounds(point.key_form, range.bounds());
@@ -82,10 +83,10 @@ impl Partition {
         }
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
         let tables = db.write_extract(&point, &hooks, &clip, dir);
-        db.deliver();
+        db.events.deliver();
         let tables = tables.map_err(|error| error.in_partition(self.name()))?;
         let description = ExportDescription {
-            db_id: db.db_id,
+            db_id: db.world.db_id,
             partition: self.name().to_owned(),
             seq: snapshot.seq(),
             options: (*version.options).clone(),
@@ -120,15 +121,16 @@ impl DbInner {
             missing: None,
         };
         // The numbers are ours, so that no other table anywhere has these identities.
-        let factory = TableFactory { dir: dir.to_owned(), ..self.factory() };
+        let factory = TableFactory { dir: dir.to_owned(), ..self.world.factory() };
         // Of each key the newest version inside the clip goes on.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
         let merge = Merge::export(&memtables, &point.view.version, clip);
-        let made =
-            self.run_until_tables(&merge, &point.view, &hooks, &snapshots, &factory, &|| {
-                self.background.is_stopping()
-            })?;
+        let view = point.view.clone();
+        let job = StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None };
+        let made = self
+            .runner
+            .run_into(&factory, self, &job, &merge, &|| self.background.is_stopping())?;
         // What was found lost just now would be missing in the export.
         let range = clip.range();
         let bounds = (
@@ -146,14 +148,14 @@ impl DbInner {
 fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
     for meta in tables {
         // What cannot be removed has no description and is no export.
-        let _ = db.fs.delete(&FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir));
+        let _ = db.world.fs.delete(&FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir));
     }
 }
 
 /// Publishes the description of the export in `dir`, or removes its tables.
 fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<()> {
     let path = dir.join(EXPORT);
-    match db.fs.put_if_absent(&path, &description.encode()) {
+    match db.world.fs.put_if_absent(&path, &description.encode()) {
         Ok(true) => Ok(()),
         Ok(false) => {
             remove_tables(db, dir, &description.tables);
@@ -162,7 +164,7 @@ fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<
         }
         Err(error) => {
             // The name may be there, and must not lose its tables: it goes first.
-            if db.fs.delete(&path).and_then(|()| db.fs.sync_dir(dir)).is_ok() {
+            if db.world.fs.delete(&path).and_then(|()| db.world.fs.sync_dir(dir)).is_ok() {
                 remove_tables(db, dir, &description.tables);
             }
             Err(error)

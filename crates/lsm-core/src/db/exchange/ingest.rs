@@ -78,10 +78,15 @@ impl Partition {
         let state = self.state();
         let dir = dir.as_ref();
         let mut arrival = Arrival::begin(db, state)?;
-        let description = ExportDescription::read(&*db.fs, dir)?;
+        let description = ExportDescription::read(&*db.world.fs, dir)?;
         arrival.check(dir, &description)?;
         if description.tables.is_empty() {
-            return Ok(IngestSummary { tables: 0, entries: 0, bytes: 0, seq: db.visible_seq() });
+            return Ok(IngestSummary {
+                tables: 0,
+                entries: 0,
+                bytes: 0,
+                seq: db.commit.visible_seq(),
+            });
         }
         arrival.place(dir, &description)?;
         let seq = db.install_arrival(state, &mut arrival, dir, &description)?;
@@ -122,7 +127,7 @@ impl DbInner {
             self.seal(&mut self.between_groups(), partition);
             self.finish_flushes(std::slice::from_ref(partition))?;
         }
-        self.sync_log()?;
+        self.log.sync_all(self)?;
         // From here on nothing is flushed but below, so what is written meanwhile, which is newer
         // than the ingest, stays above it.
         let no_other_flush = self.jobs.flush_turn();
@@ -135,14 +140,14 @@ impl DbInner {
                 self.flush_partition(&no_other_flush, partition, newest, OldLog::Keep)?;
             }
         }
-        self.sync_log()?;
+        self.log.sync_all(self)?;
         if arrival.rules_epoch != partition.rules_epoch() {
             arrival.check(dir, description)?;
         }
         let taken = arrival.hooks.take();
         let (attached, records) = taken.unzip();
         let before = attached.map(|attached| self.enforce(partition, attached)).transpose()?;
-        let seq = self.take_seq(&mut between);
+        let seq = between.take_seqs(1);
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &arrival.tables);
         let id = partition.id;
@@ -166,7 +171,7 @@ impl DbInner {
             partition.set_hooks(before);
         }
         if let Ok(true) = installed {
-            self.publish(&between);
+            self.commit.publish_unlogged(&between);
         }
         drop(between);
         drop(no_other_flush);

@@ -36,18 +36,19 @@ mod tending;
 mod tests;
 mod writer;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::world::World;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
 use crate::options::Options;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
-use crate::version::{Change, DbVersion};
+use crate::version::Change;
 
 pub(super) use notices::Notice;
 pub(super) use writer::LogWriter;
@@ -102,20 +103,14 @@ pub(super) struct LogSettings {
 }
 
 impl LogSettings {
-    /// For the database that `version` describes.
-    pub(super) fn new(
-        fs: &Arc<dyn Fs>,
-        dir: &Path,
-        version: &DbVersion,
-        numbers: &Arc<FileNumbers>,
-        options: &Options,
-    ) -> LogSettings {
+    /// For an epoch of the database in `world`.
+    pub(super) fn new(world: &World, options: &Options) -> LogSettings {
         LogSettings {
-            fs: fs.clone(),
-            dir: dir.to_owned(),
-            db_id: version.db_id,
-            epoch: version.epoch,
-            numbers: numbers.clone(),
+            fs: world.fs.clone(),
+            dir: world.dir.clone(),
+            db_id: world.db_id,
+            epoch: world.epoch,
+            numbers: world.numbers.clone(),
             // A segment is let go as a whole, when all memtables with frames in it are in tables.
             // One that is longer than the memtables together would keep what is long flushed.
             segment_bytes_max: options

@@ -78,6 +78,11 @@ impl Log {
         self.sync.lock().failed.clone()
     }
 
+    /// Returns `true` if a sync failed, and the log was not begun anew since.
+    pub(in crate::db) fn has_failed(&self) -> bool {
+        self.sync.lock().failed.is_some()
+    }
+
     /// An error if the log takes no more.
     pub(in crate::db) fn check(&self) -> Result<()> {
         match &self.sync.lock().failed {

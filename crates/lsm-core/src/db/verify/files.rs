@@ -69,7 +69,7 @@ impl DbInner {
     /// The live files in the order of their numbers. Tables stay until their unit is dropped.
     pub(super) fn plan_verify(&self) -> Result<Vec<Unit>> {
         let mut units = Vec::new();
-        for partition in self.live_partitions() {
+        for partition in self.catalog.partitions() {
             let view = partition.pin();
             units.extend(view.version.tables().map(|(level, table)| Unit {
                 number: table.meta.file,
@@ -205,7 +205,7 @@ impl VerifyRun<'_> {
         epoch: Epoch,
         begun: Option<BegunSegment>,
     ) -> Result<bool> {
-        let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.dir);
+        let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.world.dir);
         let file = match self.fs.open_read(&path) {
             Ok(file) => file,
             Err(error) => {
@@ -260,14 +260,14 @@ impl VerifyRun<'_> {
     }
 
     fn partition_name(&self, id: PartitionId) -> Option<Arc<str>> {
-        let partitions = self.db.live_partitions();
+        let partitions = self.db.catalog.partitions();
         partitions.iter().find(|partition| partition.id == id).map(|found| found.name.clone())
     }
 
     /// Reads the present generation, and what recovery would make of all that are there.
     fn check_manifest(&mut self, bytes: u64) -> Result<bool> {
         let fs = &self.fs;
-        let dir = &self.db.dir;
+        let dir = &self.db.world.dir;
         // I/O under this lock as in every append: only flushes and compactions that want to
         // install something wait for it, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;

@@ -1,0 +1,319 @@
+//! Jobs over a file system in memory: which tables they make, and what becomes of faults.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::compaction::drawing::{draw, seq};
+use crate::compaction::{Compaction, Method, Trigger};
+use crate::fs::{CrashOutcome, Fs, MemFs};
+use crate::hooks::{
+    CompactionFilter, CompactionFilterFactory, Entry, EventListener, Fault, Faults, Input, Job,
+    Origin, Patch, RepairSources, Rules,
+};
+use crate::iter::InternalIter;
+use crate::memtable::{Memtable, SlabPool, TrueEntry};
+use crate::sstable::ReadMode;
+use crate::types::{DbId, EntryKind, FileNumbers, Trailer};
+use crate::version::{Level, PartitionVersion};
+
+const DIR: &str = "/db";
+
+/// The faults that a filter finds.
+#[derive(Clone, Copy, PartialEq)]
+enum Finds {
+    /// Every entry whose value is `bad`.
+    Bad,
+    /// Every entry with the key `b` that is not marked as damaged.
+    AlwaysB,
+    /// In each run the entry behind that of the run before.
+    NextEntry,
+}
+
+/// A filter that seals nothing and finds faults. It repairs an entry with the bytes of the file,
+/// behind `good, not `.
+struct Suspecting {
+    finds: Finds,
+    runs: AtomicUsize,
+}
+
+/// One run.
+struct Looking {
+    finds: Finds,
+    run: usize,
+    seen: usize,
+}
+
+impl CompactionFilterFactory for Suspecting {
+    fn name(&self) -> &str {
+        "suspecting"
+    }
+
+    fn rules(&self) -> Rules {
+        Rules { reserved_suffix: vec![0], ..Rules::default() }
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn start(&self, _: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Looking { finds: self.finds, run, seen: 0 }))
+    }
+
+    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
+        let mut patches = Vec::new();
+        for fault in faults {
+            let stored = sources.reread(&fault.at).unwrap().expect("the table has the entry");
+            patches.push(Patch::Replace {
+                key: stored.key,
+                seq: stored.seq,
+                kind: EntryKind::Value,
+                value: [b"good, not ", &stored.value[..]].concat(),
+                source: "the test".to_owned(),
+            });
+        }
+        patches
+    }
+}
+
+impl CompactionFilter for Looking {
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        let is_faulty = match self.finds {
+            Finds::Bad => entry.value == b"bad",
+            Finds::AlwaysB => entry.key == b"b" && entry.kind != EntryKind::Poison,
+            Finds::NextEntry => self.seen == self.run,
+        };
+        self.seen += 1;
+        if is_faulty {
+            faults.push(Fault {
+                key: entry.key.to_vec(),
+                seq: entry.seq,
+                kind: entry.kind,
+                value: entry.value.to_vec(),
+                at,
+                what: "suspected".to_owned(),
+                detail: Vec::new(),
+            });
+        }
+        Ok(Input::Pass)
+    }
+}
+
+/// Keeps the names of events, and of which key.
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl EventListener for Heard {
+    fn on_event(&self, event: &Event) {
+        self.0.lock().push(match event {
+            Event::Corruption(damage) => format!("damage at {}", shown(damage.key.as_deref())),
+            Event::Repaired { key, source, .. } => format!("{} by {source}", shown(Some(key))),
+            Event::Quarantined { damage, .. } => format!("lost {}", shown(damage.key.as_deref())),
+            other => panic!("no job tells {other:?}"),
+        });
+    }
+}
+
+fn shown(key: Option<&[u8]>) -> String {
+    key.unwrap_or(b"no key").escape_ascii().to_string()
+}
+
+/// A database whose log is empty.
+struct NoLog;
+
+impl JobHost for NoLog {
+    fn visible_seq(&self) -> SeqNo {
+        seq(100)
+    }
+
+    fn log_segments(&self) -> BTreeMap<FileNo, Epoch> {
+        BTreeMap::new()
+    }
+}
+
+/// A runner over a folder in memory, and who hears of its events.
+struct Bench {
+    fs: Arc<MemFs>,
+    runner: JobRunner,
+    heard: Arc<Heard>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let fs = Arc::new(MemFs::new());
+        fs.create_dir(Path::new(DIR)).unwrap();
+        let factory = TableFactory {
+            fs: fs.clone(),
+            dir: DIR.into(),
+            db_id: DbId(7),
+            epoch: Epoch(1),
+            numbers: Arc::new(FileNumbers::new(FileNo(1))),
+        };
+        let heard = Arc::new(Heard::default());
+        let runner = JobRunner {
+            tables: Arc::new(factory.context()),
+            factory,
+            snapshots: Arc::default(),
+            events: Arc::new(Events::new(vec![heard.clone()])),
+            inject: None,
+        };
+        Bench { fs, runner, heard }
+    }
+
+    /// A job over `version`, with this filter if there is one.
+    fn job(&self, version: PartitionVersion, filter: Option<Finds>) -> StartedJob {
+        let mut hooks = PartitionHooks::default();
+        if let Some(finds) = filter {
+            let filter = Suspecting { finds, runs: AtomicUsize::new(0) };
+            hooks.rules = filter.rules();
+            hooks.filters.push(Arc::new(filter));
+        }
+        let slabs = Arc::new(SlabPool::new(0));
+        let partition = Arc::new(PartitionState::new(Arc::new(version), hooks, &slabs));
+        self.runner.start(&NoLog, &partition)
+    }
+
+    /// A version with these keys and values in one table of level 0.
+    fn version(&self, entries: &[(&str, &str)]) -> PartitionVersion {
+        let version = PartitionVersion { options: Arc::default(), ..draw("") };
+        let job = self.job(version.clone(), None);
+        let memtables = [memtable(entries)];
+        let merge = Merge::flush(&memtables, &version);
+        let made = self.runner.run(&NoLog, &job, &merge, &|| false).unwrap();
+        let mut levels = version.levels.clone();
+        let tables = made.tables.into_iter().map(|meta| Arc::new(Table::new(meta)));
+        levels[0] = Level::newest_first(tables.collect());
+        PartitionVersion { levels, ..version }
+    }
+
+    /// Rewrites the tables of level 0 under a filter; keys and values that result.
+    fn rewrite(&self, version: PartitionVersion, finds: Finds) -> Result<Vec<String>> {
+        let compaction = Compaction {
+            level_from: 0,
+            level_to: 6,
+            inputs: vec![(0, version.levels[0].tables().to_vec())],
+            method: Method::Merge,
+            bottom: true,
+            grandparents: Vec::new(),
+            trigger: Trigger::Level0,
+            score: 1.0,
+        };
+        let job = self.job(version.clone(), Some(finds));
+        let merge = Merge::compaction(&compaction, &version);
+        let made = self.runner.run(&NoLog, &job, &merge, &|| false);
+        self.runner.events.deliver();
+        Ok(self.entries_of(&made?.tables))
+    }
+
+    fn entries_of(&self, tables: &[SstMeta]) -> Vec<String> {
+        let mut found = Vec::new();
+        for meta in tables {
+            let table = Table::new(meta.clone());
+            let reader = table.reader(&self.runner.tables).unwrap();
+            let mut entries = reader.iter(ReadMode::Cached);
+            entries.seek_to_first().unwrap();
+            while entries.valid() {
+                let key = entries.key();
+                let value = String::from_utf8_lossy(entries.value()).into_owned();
+                let is_poison = key.trailer.kind() == Some(EntryKind::Poison);
+                let value = if is_poison { "damaged".to_owned() } else { value };
+                found.push(format!("{}={value}", key.user.escape_ascii()));
+                entries.next().unwrap();
+            }
+        }
+        found
+    }
+
+    fn heard(&self) -> Vec<String> {
+        self.heard.0.lock().clone()
+    }
+}
+
+fn memtable(entries: &[(&str, &str)]) -> Arc<Memtable> {
+    let mut all = Vec::new();
+    for (number, (key, value)) in entries.iter().enumerate() {
+        all.push(TrueEntry {
+            key: key.as_bytes().to_vec(),
+            trailer: Trailer::new(seq(1 + number as u64), EntryKind::Value),
+            value: value.as_bytes().to_vec(),
+        });
+    }
+    let empty = Memtable::new(MemtableId(1), &Arc::new(SlabPool::new(0)));
+    empty.mended(&all).expect("each key came once")
+}
+
+#[test]
+fn a_flush_makes_a_table_that_is_durable_and_tells_nobody() {
+    let bench = Bench::new();
+    let version = bench.version(&[("a", "1"), ("b", "2")]);
+    let table = version.levels[0].tables()[0].clone();
+    assert_eq!(bench.entries_of(std::slice::from_ref(&table.meta)), ["a=1", "b=2"]);
+    let crashed = bench.fs.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert!(crashed.open_read(&table.path(&bench.runner.tables)).is_ok());
+    bench.runner.events.deliver();
+    assert_eq!(bench.heard(), [""; 0]);
+}
+
+#[test]
+fn a_fault_is_repaired_between_two_runs_and_told_once() {
+    let bench = Bench::new();
+    let version = bench.version(&[("a", "1"), ("b", "bad"), ("c", "3")]);
+    let entries = bench.rewrite(version, Finds::Bad).unwrap();
+    assert_eq!(entries, ["a=1", "b=good, not bad", "c=3"]);
+    assert_eq!(bench.heard(), ["damage at b", "b by the test"]);
+}
+
+#[test]
+fn what_a_repair_did_not_mend_is_marked_as_damaged() {
+    let bench = Bench::new();
+    let version = bench.version(&[("a", "1"), ("b", "2")]);
+    let entries = bench.rewrite(version, Finds::AlwaysB).unwrap();
+    assert_eq!(entries, ["a=1", "b=damaged"]);
+    let told = ["damage at b", "b by the test", "damage at b", "lost b"];
+    assert_eq!(bench.heard(), told);
+}
+
+#[test]
+fn a_job_that_finds_new_faults_in_every_run_is_given_up_and_leaves_no_table() {
+    let bench = Bench::new();
+    let keys: Vec<String> = (10..30).map(|number| number.to_string()).collect();
+    let entries: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "value")).collect();
+    let version = bench.version(&entries);
+    let files = bench.fs.list(Path::new(DIR), "").unwrap().len();
+    let error = bench.rewrite(version, Finds::NextEntry).unwrap_err();
+    assert!(error.is_corruption(), "{error}");
+    assert_eq!(error.damage().unwrap().partition.as_deref(), Some("default"));
+    assert_eq!(bench.heard().len(), 2 * (REPAIR_ROUNDS + 1));
+    assert_eq!(bench.fs.list(Path::new(DIR), "").unwrap().len(), files);
+}
+
+#[test]
+fn new_snapshots_keep_the_view_while_a_job_decides() {
+    /// Keeps every entry, but might not.
+    struct Deciding;
+
+    impl CompactionFilterFactory for Deciding {
+        fn name(&self) -> &str {
+            "deciding"
+        }
+
+        fn start(&self, _: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+            unreachable!("nothing is run")
+        }
+    }
+
+    let bench = Bench::new();
+    let mut hooks = PartitionHooks::default();
+    let slabs = Arc::new(SlabPool::new(0));
+    let partition = PartitionState::new(Arc::new(draw("")), hooks.clone(), &slabs);
+    assert!(bench.runner.start(&NoLog, &Arc::new(partition)).deciding.is_none());
+    hooks.filters.push(Arc::new(Deciding));
+    let partition = Arc::new(PartitionState::new(Arc::new(draw("")), hooks, &slabs));
+    let job = bench.runner.start(&NoLog, &partition);
+    assert!(job.deciding.is_some());
+    assert_eq!(job.snapshots.respected, [seq(100)]);
+}

@@ -1,0 +1,55 @@
+//! [`World`]: the folder of a database, the term of whoever writes there, and its clock.
+//!
+//! Made by `recovery.rs` from what lies in the folder; recovery, the log, jobs and value stores begin
+//! from it. Nothing in it changes while the database is open.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::compaction::TableFactory;
+use crate::fs::Fs;
+use crate::hooks::StoreContext;
+use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct World {
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) dir: PathBuf,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) db_id: DbId,
+    pub(super) epoch: Epoch,
+    /// The source of the numbers of new files.
+    pub(super) numbers: Arc<FileNumbers>,
+    /// Nothing is written: no thread runs, and memtables hold what the log held.
+    pub(super) is_read_only: bool,
+}
+
+impl World {
+    /// The maker of the tables of flushes, compactions and recovery.
+    pub(super) fn factory(&self) -> TableFactory {
+        TableFactory {
+            fs: self.fs.clone(),
+            dir: self.dir.clone(),
+            db_id: self.db_id,
+            epoch: self.epoch,
+            numbers: self.numbers.clone(),
+        }
+    }
+
+    /// The context in which the value store of a partition is opened.
+    pub(super) fn store_context(&self, partition: PartitionId, name: &Arc<str>) -> StoreContext {
+        StoreContext {
+            partition,
+            partition_name: name.clone(),
+            db_id: self.db_id,
+            epoch: self.epoch,
+            dir: self.dir.clone(),
+            fs: self.fs.clone(),
+            clock: self.clock.clone(),
+            numbers: self.numbers.clone(),
+            is_read_only: self.is_read_only,
+        }
+    }
+}
