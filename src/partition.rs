@@ -5,8 +5,8 @@ mod modify;
 use std::fmt;
 use std::path::Path;
 
-use lsm_core::db::{Commit, ExportSummary, IngestSummary};
-use lsm_core::error::Result;
+use lsm_core::db::{BulkLoad, Commit, ExportSummary, IngestSummary};
+use lsm_core::error::{Error, Result};
 use lsm_core::options::Durability;
 use lsm_core::raw::{RawVersion, Walk};
 use lsm_core::read::{Cursor, KeyRange, Keys, Range};
@@ -294,6 +294,59 @@ impl Partition {
     /// the range during this call.
     pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
         self.0.ingest(dir)
+    }
+
+    /// Loads entries that come sorted by key, each key once, as one operation: either all of them
+    /// become visible, or none. They go to tables of the deep levels at once, past the log and the
+    /// memtables, so that each byte is written one time.
+    ///
+    /// As an ingest does, it overrides writes that were acknowledged before its tables are installed,
+    /// at its end; snapshots and iterators that exist do not see it, and a transaction that read one of
+    /// its keys before conflicts. Large values are stored apart at once, where the partition does
+    /// that. Compaction filters see the entries at the next compaction.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) that names the key if it
+    /// does not sort behind the one before; the errors of a put and of an ingest. Nothing is changed
+    /// then, and no file is left behind. If the manifest cannot be written, the entries are not
+    /// visible, and it is unknown whether they are after the next open.
+    ///
+    /// # Durability
+    /// Durable once this returns, with every logged write before it.
+    ///
+    /// # Cost
+    /// Writes each entry once, and needs the memory of a block and a table's filter, and some 200
+    /// bytes for each value that is stored apart. Flushes the memtables if they hold keys in its
+    /// range. Writers wait as for an ingest.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let db = siltstone::Db::builder("/db").fs(fs).open()?;
+    /// let squares = db.partition("squares")?;
+    /// squares.bulk_load((0..1000u32).map(|n| (n.to_be_bytes(), (n * n).to_string())))?;
+    /// assert_eq!(squares.get(12u32.to_be_bytes())?.as_deref(), Some(&b"144"[..]));
+    /// # db.close()
+    /// # }
+    /// ```
+    pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<IngestSummary> {
+        self.0.bulk_load(entries)
+    }
+
+    /// Loads the entries that `fill` puts, as [`Partition::bulk_load`] does: for a source that can
+    /// fail. An error of `fill` ends the load with nothing changed.
+    ///
+    /// # Errors
+    /// Those of `fill`, and of [`Partition::bulk_load`].
+    pub fn bulk_load_by<E: From<Error>>(
+        &self,
+        fill: impl FnOnce(&mut BulkLoad<'_>) -> Result<(), E>,
+    ) -> Result<IngestSummary, E> {
+        self.0.bulk_load_by(fill)
     }
 }
 

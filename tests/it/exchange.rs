@@ -1,5 +1,6 @@
 //! Checkpoints, exports and ingests: round trips against a model, refusals, crashes and faults.
 
+mod bulk;
 mod crash;
 mod refusal;
 

@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! 1. Entries beyond a limit of the engine are skipped and listed, never cut.
-//! 2. Loading ends with a flush: what was reported as loaded survives a power cut.
+//! 2. Loading ends with a flush, or as one bulk load: what was reported as loaded survives a power
+//!    cut.
 //! 3. `--check` writes nothing and makes nothing.
 
 mod rows;
@@ -64,6 +65,9 @@ pub(crate) struct Args {
     /// Compare the source with what was loaded, and change nothing
     #[arg(long)]
     check: bool,
+    /// The source is sorted by key, each key once: write tables at once, all of it or nothing
+    #[arg(long, conflicts_with = "check")]
+    sorted: bool,
 }
 
 /// Loads, or compares.
@@ -120,20 +124,12 @@ impl NamedCount {
 fn load(args: &Args) -> Result<(), Failure> {
     let db = Db::open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;
-    let mut loader = Loader::new(&db, &partition);
     let mut skipped = NamedCount::new("skipped");
     let mut refused = NamedCount::new("skipped");
-    let bar = progress::counting("loading");
-    each_entry(args, &mut skipped, &mut |key, value| {
-        bar.inc((key.len() + value.len()) as u64);
-        loader.add(key, value, &mut refused)
-    })?;
-    loader.write(&mut refused)?;
-    db.flush()?;
-    bar.finish_and_clear();
-
-    let entries = loader.entries;
-    let bytes = loader.bytes;
+    let Loaded { entries, bytes } = match args.sorted {
+        true => load_sorted(args, &partition, &mut skipped, &mut refused)?,
+        false => load_any(args, &db, &partition, &mut skipped, &mut refused)?,
+    };
     let skipped = skipped.count + refused.count;
     let mut out = Output::new(args.target.json);
     out.line(
@@ -144,19 +140,74 @@ fn load(args: &Args) -> Result<(), Failure> {
     Ok(db.close()?)
 }
 
+/// Counts of the entries that were loaded.
+#[derive(Default)]
+struct Loaded {
+    entries: u64,
+    bytes: u64,
+}
+
+impl Loaded {
+    fn count(&mut self, key: &[u8], value: &[u8]) {
+        self.entries += 1;
+        self.bytes += (key.len() + value.len()) as u64;
+    }
+}
+
+fn load_any(
+    args: &Args,
+    db: &Db,
+    partition: &Partition,
+    skipped: &mut NamedCount,
+    refused: &mut NamedCount,
+) -> Result<Loaded, Failure> {
+    let mut loader = Loader::new(db, partition);
+    let bar = progress::counting("loading");
+    each_entry(args, skipped, &mut |key, value| {
+        bar.inc((key.len() + value.len()) as u64);
+        loader.add(key, value, refused)
+    })?;
+    loader.write(refused)?;
+    db.flush()?;
+    bar.finish_and_clear();
+    Ok(loader.loaded)
+}
+
+fn load_sorted(
+    args: &Args,
+    partition: &Partition,
+    skipped: &mut NamedCount,
+    refused: &mut NamedCount,
+) -> Result<Loaded, Failure> {
+    let mut loaded = Loaded::default();
+    let bar = progress::counting("loading");
+    partition.bulk_load_by(|load| {
+        each_entry(args, skipped, &mut |key, value| {
+            bar.inc((key.len() + value.len()) as u64);
+            match load.put(&key, &value) {
+                Ok(()) => loaded.count(&key, &value),
+                Err(e) if is_limit(&e) => refused.add(&key, &e.to_string()),
+                Err(e) => return Err(Failure::from(e)),
+            }
+            Ok(())
+        })
+    })?;
+    bar.finish_and_clear();
+    Ok(loaded)
+}
+
 /// Collects entries into batches.
 struct Loader<'a> {
     db: &'a Db,
     partition: &'a Partition,
     batch: Vec<(Vec<u8>, Vec<u8>)>,
     batch_bytes: usize,
-    entries: u64,
-    bytes: u64,
+    loaded: Loaded,
 }
 
 impl<'a> Loader<'a> {
     fn new(db: &'a Db, partition: &'a Partition) -> Loader<'a> {
-        Loader { db, partition, batch: Vec::new(), batch_bytes: 0, entries: 0, bytes: 0 }
+        Loader { db, partition, batch: Vec::new(), batch_bytes: 0, loaded: Loaded::default() }
     }
 
     fn add(
@@ -184,11 +235,11 @@ impl<'a> Loader<'a> {
         }
         let entries = batch.iter().map(|(key, value)| (key, value));
         match engine::put_all(self.db, self.partition, entries, Durability::Os) {
-            Ok(()) => batch.iter().for_each(|(key, value)| self.count(key, value)),
+            Ok(()) => batch.iter().for_each(|(key, value)| self.loaded.count(key, value)),
             Err(e) if is_limit(&e) => {
                 for (key, value) in &batch {
                     match self.partition.put(key, value) {
-                        Ok(_) => self.count(key, value),
+                        Ok(_) => self.loaded.count(key, value),
                         Err(e) if is_limit(&e) => refused.add(key, &e.to_string()),
                         Err(e) => return Err(e.into()),
                     }
@@ -197,11 +248,6 @@ impl<'a> Loader<'a> {
             Err(e) => return Err(e.into()),
         }
         Ok(())
-    }
-
-    fn count(&mut self, key: &[u8], value: &[u8]) {
-        self.entries += 1;
-        self.bytes += (key.len() + value.len()) as u64;
     }
 }
 

@@ -323,6 +323,26 @@ fn every_workload_runs_and_reads_find_what_was_filled() {
 }
 
 #[test]
+fn sorted_lines_are_loaded_at_once_and_others_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let load = ["load", "db", "lines", "--format", "lines", "--sorted", "--json"];
+    std::fs::write(at.join("lines"), "a\t1\nc\t22\nd\t3\n").unwrap();
+    check(at, &["put", "db", "b", "own"], 0, "");
+    check(at, &load, 0, "{\"bytes\":7,\"loaded\":3,\"skipped\":0}\n");
+    check(at, &["scan", "db"], 0, "a\t1\nb\town\nc\t22\nd\t3\n");
+    for (lines, named) in [("a\t1\nz\t2\ny\t3\n", "\"y\""), ("w\t1\nx\t2\nx\t3\n", "\"x\"")] {
+        std::fs::write(at.join("lines"), lines).unwrap();
+        let refused = siltstone(at, &load);
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(2) && errors.contains(named), "{errors}");
+    }
+    std::fs::write(at.join("lines"), "w\t1\nno tab\n").unwrap();
+    check(at, &load, 2, "");
+    check(at, &["count", "db"], 0, "4\n");
+}
+
+#[test]
 fn entries_go_from_one_database_to_another() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

@@ -1,12 +1,13 @@
 //! Checkpoint, export and ingest with the power cut before every operation, and with every
 //! operation failing: all of it or nothing, and nothing left over.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{
-    AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind,
+    AppendMode, Caps, CrashOutcome, DirEntry, FaultAction, FaultAt, FaultFs, FaultRule, File, Fs,
+    LockGuard, MemFs, OpKind,
 };
 use siltstone::{Db, Partition, Result};
 use testkit::Rng;
@@ -21,9 +22,11 @@ enum Deed {
     Checkpoint,
     Export,
     Ingest,
+    /// A bulk load of what the ingest brings.
+    Load,
 }
 
-const DEEDS: [Deed; 3] = [Deed::Checkpoint, Deed::Export, Deed::Ingest];
+const DEEDS: [Deed; 4] = [Deed::Checkpoint, Deed::Export, Deed::Ingest, Deed::Load];
 
 impl Deed {
     fn run(self, db: &Db, p: &Partition) -> Result<()> {
@@ -31,7 +34,16 @@ impl Deed {
             Deed::Checkpoint => db.checkpoint("/copy"),
             Deed::Export => p.export(.., "/copy").map(drop),
             Deed::Ingest => p.ingest("/export").map(drop),
+            Deed::Load => {
+                let value = "ingested".repeat(8);
+                p.bulk_load((20..KEYS + 20).map(|n| (n.to_be_bytes(), &value))).map(drop)
+            }
         }
+    }
+
+    /// Returns `true` if it changes the store.
+    fn brings(self) -> bool {
+        matches!(self, Deed::Ingest | Deed::Load)
     }
 }
 
@@ -75,10 +87,10 @@ fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
     let p = db.partition("p").unwrap();
     let found = content(&p);
     let is_after = found == expected.after;
-    match deed {
-        Deed::Ingest if done => assert!(is_after, "an ingest that was acknowledged is lost"),
-        Deed::Ingest => assert!(is_after || found == expected.before, "half an ingest"),
-        _ => assert_eq!(found, expected.before),
+    match (deed.brings(), done) {
+        (true, true) => assert!(is_after, "{deed:?} was acknowledged and is lost"),
+        (true, false) => assert!(is_after || found == expected.before, "half of {deed:?}"),
+        (false, _) => assert_eq!(found, expected.before),
     }
     p.put("still", "writable").unwrap();
     p.ingest("/synced").unwrap();
@@ -141,7 +153,7 @@ fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
         assert!(count > 7 * 5, "{deed:?} has {count} images");
         for (image, what) in images.lock().unwrap().drain(..) {
             let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                if deed != Deed::Ingest {
+                if !deed.brings() {
                     check_copy(&image, deed, &expected, false);
                 }
                 check_store(&image, deed, &expected, false);
@@ -151,7 +163,7 @@ fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
         for outcome in CrashOutcome::ALL {
             let mut rng = Rng::new(3);
             let image = mem.crash_clone(outcome, &mut || rng.next_u64());
-            if deed != Deed::Ingest {
+            if !deed.brings() {
                 check_copy(&image, deed, &expected, true);
             }
             check_store(&image, deed, &expected, true);
@@ -174,9 +186,9 @@ fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
     fs.heal();
     let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let found = content(&p);
-        let done = deed == Deed::Ingest && result.is_ok();
+        let done = deed.brings() && result.is_ok();
         assert!(if done { found == expected.after } else { found == expected.before });
-        if deed != Deed::Ingest {
+        if !deed.brings() {
             check_copy(&mem, deed, &expected, result.is_ok());
             if result.is_err() {
                 assert_eq!(mem.list(Path::new("/copy"), "").unwrap_or_default(), []);
@@ -255,5 +267,118 @@ fn no_power_cut_keeps_an_ingest_and_loses_a_write_before_it() {
         let p = open(&image, "/db", 5).partition("p").unwrap();
         assert!(p.contains(50_u32.to_be_bytes()).unwrap(), "{outcome:?}");
         assert!(p.contains(9000_u32.to_be_bytes()).unwrap(), "{outcome:?}");
+    }
+}
+
+/// A file system that calls a function behind each sync of a file.
+struct AfterSync {
+    mem: MemFs,
+    then: Arc<dyn Fn(&Path) + Send + Sync>,
+}
+
+struct AfterSyncFile {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    then: Arc<dyn Fn(&Path) + Send + Sync>,
+}
+
+impl Fs for AfterSync {
+    fn caps(&self) -> Caps {
+        self.mem.caps()
+    }
+    fn create_dir(&self, dir: &Path) -> Result<()> {
+        self.mem.create_dir(dir)
+    }
+    fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        let file = self.mem.open_append(path, mode)?;
+        let then = self.then.clone();
+        Ok(Arc::new(AfterSyncFile { file, path: path.to_owned(), then }))
+    }
+    fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+        self.mem.open_read(path)
+    }
+    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        self.mem.put_if_absent(path, content)
+    }
+    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
+        self.mem.list(dir, prefix)
+    }
+    fn delete(&self, path: &Path) -> Result<()> {
+        self.mem.delete(path)
+    }
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.mem.link(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.mem.sync_dir(dir)
+    }
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.mem.try_lock(path)
+    }
+    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.mem.try_lock_shared(path)
+    }
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        self.mem.free_bytes(dir)
+    }
+}
+
+impl File for AfterSyncFile {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.file.append(bytes)
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.file.read_at(offset, buf)
+    }
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.file.read_at_uncached(offset, buf)
+    }
+    fn sync(&self) -> Result<()> {
+        self.file.sync()?;
+        (self.then)(&self.path);
+        Ok(())
+    }
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+    fn preallocate(&self, len: u64) -> Result<()> {
+        self.file.preallocate(len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.file.punch(offset, len)
+    }
+}
+
+/// A write comes between the sync of the log that an ingest makes before it takes the commit path's
+/// lock, and that lock. It has a smaller sequence number than the ingest, so a cut must not take it
+/// away and leave the ingest.
+#[test]
+fn a_write_behind_the_first_sync_of_an_ingest_is_as_durable_as_the_ingest() {
+    for deed in [Deed::Ingest, Deed::Load] {
+        let mem = MemFs::new();
+        drop(prepare(&FaultFs::over_mem(mem.clone()), &mem));
+        let writer: Arc<Mutex<Option<Partition>>> = Arc::default();
+        let taken = writer.clone();
+        let then = Arc::new(move |path: &Path| {
+            let is_log = path.extension().is_some_and(|kind| kind == "wal");
+            let writer = if is_log { taken.lock().unwrap().take() } else { None };
+            if let Some(writer) = writer {
+                writer.put(9001_u32.to_be_bytes(), "slipped in").unwrap();
+            }
+        });
+        let fs = AfterSync { mem: mem.clone(), then };
+        let db = try_open(Arc::new(fs), "/db", 2).unwrap();
+        let p = db.partition("p").unwrap();
+        p.put(9000_u32.to_be_bytes(), "before").unwrap();
+        *writer.lock().unwrap() = Some(p.clone());
+        deed.run(&db, &p).unwrap();
+        assert!(writer.lock().unwrap().is_none(), "nothing slipped in");
+        for outcome in CrashOutcome::ALL {
+            let mut rng = Rng::new(8);
+            let image = mem.crash_clone(outcome, &mut || rng.next_u64());
+            let p = open(&image, "/db", 5).partition("p").unwrap();
+            assert!(p.contains(50_u32.to_be_bytes()).unwrap(), "{deed:?}, {outcome:?}");
+            assert!(p.contains(9001_u32.to_be_bytes()).unwrap(), "{deed:?}, {outcome:?}");
+        }
     }
 }

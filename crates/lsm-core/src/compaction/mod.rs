@@ -2,7 +2,8 @@
 //!
 //! `picker.rs` chooses a [`Compaction`]; `run.rs` runs it, as it runs flushes and exports, each a
 //! [`Merge`]: it opens `inputs.rs`, has `survivors.rs` write what `rules.rs` lets live and the
-//! filters of `stages.rs` let through, and `outputs.rs` makes the tables. The database picks under
+//! filters of `stages.rs` let through, and `outputs.rs` makes the tables; `fill.rs` makes tables of
+//! entries that no input has. The database picks under
 //! its lock, and installs the result. All but inputs and outputs is pure: no files, no cache, no
 //! clock.
 //!
@@ -16,6 +17,7 @@
 mod clip;
 #[cfg(test)]
 pub(crate) mod drawing;
+mod fill;
 mod inputs;
 mod job_iter;
 mod leveled;
@@ -35,6 +37,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub use clip::Clip;
+pub use fill::Fill;
 pub use job_iter::JobIter;
 pub use leveled::{Shape, compaction_debt};
 pub use outputs::{Outputs, TableFactory};

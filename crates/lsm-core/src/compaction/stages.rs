@@ -26,6 +26,8 @@ pub struct Stages<'a> {
     pub(super) hooks: &'a PartitionHooks,
     /// The job's, once they are started.
     pub(super) kind: JobKind,
+    /// No frame of the log names the job's values: the store may give them other places.
+    pub(super) may_carry: bool,
     /// The snapshots that the survival rules respect.
     pub(super) snapshots: &'a [SeqNo],
     /// The snapshots that deciding filters respect: the registered ones alone.
@@ -49,6 +51,7 @@ impl<'a> Stages<'a> {
         Stages {
             hooks,
             kind: JobKind::Flush,
+            may_carry: false,
             snapshots,
             registered,
             patches,
@@ -78,6 +81,7 @@ impl<'a> Stages<'a> {
     /// Starts the filters.
     pub fn start(&mut self, job: &Job<'_>) -> Result<()> {
         self.kind = job.kind;
+        self.may_carry = job.kind == JobKind::Compaction;
         for factory in &self.hooks.filters {
             let filter = factory.start(job)?;
             if factory.seals() {

@@ -59,7 +59,7 @@ impl JobOutcome {
 }
 
 /// The loop's state beside its stages.
-struct Writing<'a, 'o> {
+pub(super) struct Writing<'a, 'o> {
     stages: Stages<'a>,
     survival: Survival<'a>,
     below: KeyBelow,
@@ -93,22 +93,7 @@ pub(super) fn write_survivors<I: JobIter>(
     outputs: Outputs<'_>,
     should_stop: &dyn Fn() -> bool,
 ) -> Result<JobOutcome> {
-    let closed_gaps = below.gaps().closed();
-    let mut writing = Writing {
-        survival: Survival::new(stages.snapshots),
-        stages,
-        below,
-        split,
-        outputs,
-        faults: Faults::default(),
-        misfit: None,
-        values: JobValues::default(),
-        suspects: HashSet::new(),
-        last: None,
-        last_value: Vec::new(),
-        written: None,
-        closed_gaps,
-    };
+    let mut writing = Writing::new(stages, below, split, outputs);
     let mut until_look = ENTRIES_BETWEEN_LOOKS;
     match clip.and_then(|clip| clip.range().start) {
         None => entries.seek_to_first()?,
@@ -133,7 +118,37 @@ pub(super) fn write_survivors<I: JobIter>(
     writing.finish()
 }
 
-impl Writing<'_, '_> {
+impl<'a, 'o> Writing<'a, 'o> {
+    /// Nothing yet. The stages are started.
+    pub(super) fn new(
+        stages: Stages<'a>,
+        below: KeyBelow,
+        split: Option<Split>,
+        outputs: Outputs<'o>,
+    ) -> Writing<'a, 'o> {
+        let closed_gaps = below.gaps().closed();
+        Writing {
+            survival: Survival::new(stages.snapshots),
+            stages,
+            below,
+            split,
+            outputs,
+            faults: Faults::default(),
+            misfit: None,
+            values: JobValues::default(),
+            suspects: HashSet::new(),
+            last: None,
+            last_value: Vec::new(),
+            written: None,
+            closed_gaps,
+        }
+    }
+
+    /// For entries that no loss is older than.
+    pub(super) fn without_gaps(self) -> Self {
+        Writing { closed_gaps: Gaps::default(), ..self }
+    }
+
     /// Takes in the entry under the cursor, unless a patch takes it away.
     fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
         let key = entries.key();
@@ -203,7 +218,13 @@ impl Writing<'_, '_> {
         if wanted { entries.origin() } else { Origin::MEMTABLE }
     }
 
-    fn take(&mut self, entry: Entry<'_>, at: Origin, vouched: Option<Vouched<'_>>) -> Result<()> {
+    /// Takes in an entry that no patch takes away.
+    pub(super) fn take(
+        &mut self,
+        entry: Entry<'_>,
+        at: Origin,
+        vouched: Option<Vouched<'_>>,
+    ) -> Result<()> {
         if let Some(sealing) = &mut self.stages.sealing {
             let taken = match vouched {
                 Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
@@ -349,7 +370,7 @@ impl Writing<'_, '_> {
             EntryKind::Value => !entry.hidden && store.wants(entry.value.len() as u64),
             _ => false,
         };
-        (movable && self.stages.kind == JobKind::Compaction).then_some(store)
+        (movable && self.stages.may_carry).then_some(store)
     }
 
     /// Notes a handle that no table has named yet, whether it survives or not.
@@ -437,7 +458,7 @@ impl Writing<'_, '_> {
         self.last_value.extend_from_slice(value);
     }
 
-    fn finish(mut self) -> Result<JobOutcome> {
+    pub(super) fn finish(mut self) -> Result<JobOutcome> {
         self.boundary(None)?;
         let (faults, mended) = self.faults.into_parts();
         if !faults.is_empty() {

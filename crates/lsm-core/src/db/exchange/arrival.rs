@@ -20,14 +20,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{
-    CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job, JobKind, Origin,
+    CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job, JobKind, JobValues, Origin,
     PartitionHooks, Properties, Rules,
 };
 use crate::iter::InternalIter;
 use crate::limits::check_key;
 use crate::partition::{PartitionState, check_reserved};
 use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
-use crate::types::{EntryKind, FileNo, KeyForm, KeyRef};
+use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef};
 use crate::version::{Bounds, HookRecord, Missing, SstMeta, Table, TableContext};
 
 /// Checks a key that an ingest brings in the form `theirs`: what a put of it would refuse is
@@ -65,6 +65,8 @@ pub(super) struct Arrival<'a> {
     pub(super) tables: Vec<SstMeta>,
     /// The hooks that the partition is to have from then on, if it takes over rules.
     pub(super) hooks: Option<(PartitionHooks, Vec<HookRecord>)>,
+    /// The values that tables built for this database name in the partition's store.
+    pub(super) values: JobValues,
     /// The form of the keys that arrive.
     key_form: KeyForm,
     /// The rules that the check was made under.
@@ -85,6 +87,7 @@ impl<'a> Arrival<'a> {
             entered: Some(db.jobs.enter(partition)),
             tables: Vec::new(),
             hooks: None,
+            values: JobValues::default(),
             key_form: KeyForm::AsGiven,
             rules_epoch: 0,
             made: Vec::new(),
@@ -99,7 +102,7 @@ impl<'a> Arrival<'a> {
         self.rules_epoch = self.partition.rules_epoch();
         self.hooks = self.db.with_rules_of(self.partition, &description.hooks)?;
         self.key_form = rules_of(&description.hooks).key_form;
-        let context = self.context(dir, description);
+        let context = self.context(dir, description.db_id);
         for pair in description.tables.windows(2) {
             if pair[0].largest.user >= pair[1].smallest.user {
                 let path = FileName::new(FileKind::Sst, pair[1].file, pair[1].epoch).path(dir);
@@ -112,12 +115,40 @@ impl<'a> Arrival<'a> {
         Ok(())
     }
 
-    fn context(&self, dir: &Path, description: &ExportDescription) -> TableContext {
+    /// Takes tables over that were built for this database, in its folder, and the values that they
+    /// name.
+    pub(super) fn take_built(&mut self, tables: Vec<SstMeta>, values: JobValues) {
+        let paths = tables.iter().map(|meta| {
+            FileName::new(FileKind::Sst, meta.file, meta.epoch).path(&self.db.world.dir)
+        });
+        self.made.extend(paths);
+        self.tables = tables;
+        self.values = values;
+    }
+
+    /// Checks the keys of the tables that were built for this database against the present rules:
+    /// an ending may be reserved since they were written.
+    pub(super) fn check_built(&mut self) -> Result<()> {
+        self.rules_epoch = self.partition.rules_epoch();
+        let context = self.context(&self.db.world.dir, self.db.world.db_id);
+        for meta in &self.tables {
+            let table = Table::new(meta.clone());
+            let mut entries = table.reader(&context)?.iter(ReadMode::Streaming);
+            entries.seek_to_first()?;
+            while entries.valid() {
+                self.partition.check_key(entries.key().user)?;
+                entries.next()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn context(&self, dir: &Path, db_id: DbId) -> TableContext {
         TableContext {
             missing: Missing::Damage,
             fs: self.db.world.fs.clone(),
             dir: dir.to_owned(),
-            db_id: description.db_id,
+            db_id,
             cache: None,
             files: None,
         }
@@ -259,7 +290,7 @@ impl<'a> Arrival<'a> {
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
             self.made.push(to.clone());
             if self.place_file(&from, &to)? == Placed::Copied {
-                let context = self.context(&self.db.world.dir, description);
+                let context = self.context(&self.db.world.dir, description.db_id);
                 self.check_table(&Table::new(meta.clone()), &context)?;
             }
             self.tables.push(meta);

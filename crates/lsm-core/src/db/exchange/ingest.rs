@@ -40,6 +40,18 @@ pub struct IngestSummary {
     pub seq: SeqNo,
 }
 
+impl IngestSummary {
+    /// The summary of these tables.
+    pub(super) fn of(tables: &[SstMeta], seq: SeqNo) -> IngestSummary {
+        IngestSummary {
+            tables: tables.len(),
+            entries: tables.iter().map(|meta| meta.entries).sum(),
+            bytes: tables.iter().map(|meta| meta.bytes).sum(),
+            seq,
+        }
+    }
+}
+
 impl Partition {
     /// Takes in what [`Partition::export`] wrote to the folder `dir`, of this or another database:
     /// sets all of its keys at once, as one operation. Writes that were acknowledged before are
@@ -89,13 +101,9 @@ impl Partition {
             });
         }
         arrival.place(dir, &description)?;
-        let seq = db.install_arrival(state, &mut arrival, dir, &description)?;
-        Ok(IngestSummary {
-            tables: arrival.tables.len(),
-            entries: arrival.tables.iter().map(|meta| meta.entries).sum(),
-            bytes: arrival.tables.iter().map(|meta| meta.bytes).sum(),
-            seq,
-        })
+        let check = |arrival: &mut Arrival<'_>| arrival.check(dir, &description);
+        let seq = db.install_arrival(state, &mut arrival, check)?;
+        Ok(IngestSummary::of(&arrival.tables, seq))
     }
 }
 
@@ -115,13 +123,13 @@ fn memtables_overlap(partition: &PartitionState, tables: &[SstMeta]) -> Result<b
 }
 
 impl DbInner {
-    /// Makes the tables of an arrival part of the partition; their sequence number.
-    fn install_arrival(
+    /// Makes the tables of an arrival part of the partition; their sequence number. `check` is called
+    /// if the rules for keys changed since the arrival was checked.
+    pub(super) fn install_arrival<'a>(
         &self,
         partition: &Arc<PartitionState>,
-        arrival: &mut Arrival<'_>,
-        dir: &Path,
-        description: &ExportDescription,
+        arrival: &mut Arrival<'a>,
+        check: impl FnOnce(&mut Arrival<'a>) -> Result<()>,
     ) -> Result<SeqNo> {
         if memtables_overlap(partition, &arrival.tables)? {
             self.seal(&mut self.between_groups(), partition);
@@ -142,7 +150,7 @@ impl DbInner {
         }
         self.log.sync_all(self)?;
         if arrival.rules_epoch != partition.rules_epoch() {
-            arrival.check(dir, description)?;
+            check(arrival)?;
         }
         let taken = arrival.hooks.take();
         let (attached, records) = taken.unzip();
@@ -163,9 +171,10 @@ impl DbInner {
         });
         let changes = added.chain([Change::LastSeq(seq)]).chain(rules).collect();
         arrival.keep_files();
+        let values = std::mem::take(&mut arrival.values);
         let installed = self.install_job(
             partition,
-            Installation { made: &arrival.tables, ..Installation::of(changes) },
+            Installation { made: &arrival.tables, values, ..Installation::of(changes) },
         );
         if let (Err(_), Some(before)) = (&installed, before) {
             partition.set_hooks(before);

@@ -1,5 +1,6 @@
 //! Exchange of a partition's content between databases: `export.rs` writes finished tables and a
-//! description of them into a folder, `ingest.rs` takes such a folder in.
+//! description of them into a folder, `ingest.rs` takes such a folder in. `bulk.rs` builds tables of
+//! sorted entries and has them installed as an ingest.
 //!
 //! Invariants:
 //! 1. An export is a range of one partition as of one snapshot: one version of each user key, no
@@ -7,9 +8,11 @@
 //! 2. An ingest is one edit: all of the export becomes visible at one sequence number, or nothing.
 
 mod arrival;
+mod bulk;
 mod description;
 mod export;
 mod ingest;
 
+pub use bulk::BulkLoad;
 pub use export::ExportSummary;
 pub use ingest::IngestSummary;

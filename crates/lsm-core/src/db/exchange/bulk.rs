@@ -1,0 +1,151 @@
+//! `Partition::bulk_load`: tables of sorted entries, written past the log and installed as one
+//! write.
+//!
+//! The tables are built in the database's folder while everything goes on. They are then installed as
+//! those of an ingest are, see `ingest.rs`: one sequence number for all entries, one edit.
+//!
+//! Invariants:
+//! 1. Keys ascend, and each is one that a put would take.
+//! 2. Nothing is visible before the edit, and nothing of a load that fails stays: no edit names its
+//!    tables, so that they are removed at once, or by the next open after a crash.
+
+use super::arrival::Arrival;
+use super::ingest::IngestSummary;
+use crate::compaction::{Fill, Patches, Stages};
+use crate::db::apart::check_value;
+use crate::db::hooked::check_complete;
+use crate::db::{DbInner, Partition};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::PartitionHooks;
+use crate::limits::check_key;
+use crate::partition::{PartitionState, check_reserved};
+use crate::types::SeqNo;
+
+/// Entries are stored with this sequence number, and count under that of the load.
+const STORED_SEQ: u64 = 1;
+/// Between two looks at whether the database is closed.
+const ENTRIES_BETWEEN_LOOKS: u32 = 1 << 12;
+
+/// The entries of a bulk load, put one by one in the order of their keys.
+pub struct BulkLoad<'a> {
+    db: &'a DbInner,
+    partition: &'a PartitionState,
+    hooks: &'a PartitionHooks,
+    fill: Fill<'a>,
+    /// The stored form of the last key; empty before the first.
+    last: Vec<u8>,
+    /// The stored form of the present key.
+    stored: Vec<u8>,
+    until_look: u32,
+}
+
+impl BulkLoad<'_> {
+    /// Appends an entry. Its key must sort behind all before it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it does not; the limits of a put; those of the files. The
+    /// load has failed then.
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let key = key.as_ref();
+        let value = value.as_ref();
+        check_key(key)?;
+        self.check_rules(key)?;
+        check_value(&self.db.options, self.partition, value)?;
+        let stored = &mut self.stored;
+        stored.clear();
+        self.partition.key_form.with_stored(key, |key| stored.extend_from_slice(key));
+        if self.stored <= self.last {
+            return Err(out_of_order(key, self.stored == self.last));
+        }
+        self.until_look -= 1;
+        if self.until_look == 0 {
+            self.until_look = ENTRIES_BETWEEN_LOOKS;
+            self.db.check_open()?;
+            self.partition.check_live()?;
+        }
+        self.fill.add(&self.stored, value)?;
+        std::mem::swap(&mut self.last, &mut self.stored);
+        Ok(())
+    }
+
+    /// Checks the key against the rules at the start of the load, which it is written under. They are
+    /// compared with those at its end.
+    fn check_rules(&self, key: &[u8]) -> Result<()> {
+        if self.partition.key_form.takes_any_key() {
+            return Ok(());
+        }
+        check_reserved(&self.partition.name, &self.hooks.rules, key)
+    }
+}
+
+#[cold]
+fn out_of_order(key: &[u8], is_twin: bool) -> Error {
+    let what = if is_twin { "comes twice" } else { "sorts before the key in front of it" };
+    let message = format!("a bulk load is sorted: key \"{}\" {what}", key.escape_ascii());
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+impl Partition {
+    /// Loads entries that come sorted by key, each key once, as [`Partition::bulk_load_by`] does.
+    pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<IngestSummary> {
+        self.bulk_load_by(|load| {
+            entries.into_iter().try_for_each(|(key, value)| load.put(key, value))
+        })
+    }
+
+    /// Loads the entries that `fill` puts, sorted by key, each key once: writes them to tables
+    /// without the log and sets all of them at once, as one operation. Writes that were
+    /// acknowledged before it installs its tables are shadowed, as by an ingest.
+    ///
+    /// # Errors
+    /// Those of `fill`; otherwise as [`Partition::ingest`]. Nothing is changed then, and nothing
+    /// left behind.
+    pub fn bulk_load_by<E: From<Error>>(
+        &self,
+        fill: impl FnOnce(&mut BulkLoad<'_>) -> Result<(), E>,
+    ) -> Result<IngestSummary, E> {
+        let db = self.db();
+        let state = self.state();
+        let mut arrival = Arrival::begin(db, state)?;
+        check_complete(state)?;
+        arrival.rules_epoch = state.rules_epoch();
+        let hooks = state.hooks();
+        // Its tables do not matter here, and a long load must not pin them.
+        let version = state.view().version.without_tables();
+        let factory = db.world.factory();
+        let sealing = PartitionHooks {
+            filters: hooks.sealing().into_iter().cloned().collect(),
+            ..(*hooks).clone()
+        };
+        let patches = Patches::default();
+        let stages =
+            Stages::new(&sealing, &[SeqNo::MAX], &[], &patches, db.inject.entries.as_ref());
+        let seq = SeqNo::new(STORED_SEQ).expect("it is in range");
+        let mut load = BulkLoad {
+            db,
+            partition: state,
+            hooks: &sealing,
+            fill: Fill::begin(stages, &version, &factory, seq)?,
+            last: Vec::new(),
+            stored: Vec::new(),
+            until_look: ENTRIES_BETWEEN_LOOKS,
+        };
+        fill(&mut load)?;
+        let (tables, values) = load.fill.finish()?;
+        arrival.take_built(tables, values);
+        if arrival.tables.is_empty() {
+            return Ok(IngestSummary {
+                tables: 0,
+                entries: 0,
+                bytes: 0,
+                seq: db.commit.visible_seq(),
+            });
+        }
+        let seq = db.install_arrival(state, &mut arrival, Arrival::check_built)?;
+        db.events.deliver();
+        Ok(IngestSummary::of(&arrival.tables, seq))
+    }
+}

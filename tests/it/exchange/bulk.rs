@@ -1,0 +1,217 @@
+//! Bulk loads: what they take, what they refuse, and what readers see of them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
+use siltstone::metahive::{By, ScrubOptions};
+use siltstone::{
+    Durability, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+};
+
+use super::{Content, check, content, open, small};
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:05}").into_bytes()
+}
+
+fn entries(numbers: impl Iterator<Item = u32>, value: &str) -> Content {
+    numbers.map(|number| (key(number), format!("{value} {number}").into_bytes())).collect()
+}
+
+fn put_all(p: &Partition, entries: &Content) {
+    for (key, value) in entries {
+        p.put(key, value).unwrap();
+    }
+}
+
+#[test]
+fn a_load_lies_over_what_was_written_before_and_under_what_comes_after() {
+    let fs = MemFs::new();
+    let db = open(&fs, "/db", 1);
+    let p = db.partition_with("p", small()).unwrap();
+    let mut expected = entries(0..300, "in a table");
+    put_all(&p, &expected);
+    db.flush().unwrap();
+    let in_memory = entries(250..500, "in memory");
+    put_all(&p, &in_memory);
+    expected.extend(in_memory);
+    p.delete(key(7)).unwrap();
+    expected.remove(&key(7));
+    let before = db.snapshot();
+    let seen_before = expected.clone();
+
+    let loaded = entries((0..1000).filter(|n| n % 3 == 1), "loaded");
+    let summary = p.bulk_load(&loaded).unwrap();
+    assert_eq!(summary.entries, loaded.len() as u64);
+    assert!(summary.tables > 3 && summary.seq == db.visible_seq(), "{summary:?}");
+    expected.extend(loaded);
+    check(&p, &expected, &[key(7), key(2000)]);
+    assert_eq!(super::collect(before.range(&p, ..)), seen_before);
+    let after = p.put(key(10), "after").unwrap();
+    assert!(after.seq > summary.seq);
+    expected.insert(key(10), b"after".to_vec());
+    drop(before);
+    p.compact(..).unwrap();
+    check(&p, &expected, &[key(2)]);
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+    drop((p, db));
+    check(&open(&fs, "/db", 2).partition("p").unwrap(), &expected, &[]);
+}
+
+/// An error, the key that it names, and nothing left of the load.
+#[track_caller]
+fn refused(fs: &MemFs, names: &str, kind: ErrorKind, load: &[(&str, &[u8])]) {
+    let db = open(fs, "/db", 3);
+    let p = db.partition("p").unwrap();
+    let before = content(&p);
+    let listed = fs.list(Path::new("/db"), "").unwrap();
+    let seq = db.visible_seq();
+    let error = p.bulk_load(load.iter().copied()).unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(names), "{error}");
+    assert_eq!((content(&p), db.visible_seq()), (before, seq));
+    assert_eq!(fs.list(Path::new("/db"), "").unwrap(), listed);
+    p.put("a", "still writable").unwrap();
+}
+
+#[test]
+fn what_is_not_sorted_is_refused_and_leaves_nothing() {
+    let fs = MemFs::new();
+    drop(open(&fs, "/db", 1).partition_with("p", small()).unwrap());
+    let large = [7; 3000];
+    let unsorted = [("a", &large[..]), ("c", &large), ("e", &large), ("b\0", &large)];
+    refused(&fs, "\"b\\x00\"", ErrorKind::InvalidArgument, &unsorted);
+    let twice = [("a", &large[..]), ("c", &large), ("c", &large)];
+    refused(&fs, "\"c\" comes twice", ErrorKind::InvalidArgument, &twice);
+    refused(&fs, "key", ErrorKind::LimitExceeded, &[("", b"")]);
+    let db = open(&fs, "/db", 4);
+    let p = db.partition("p").unwrap();
+    assert_eq!(p.bulk_load([("", ""); 0]).unwrap().tables, 0);
+    let listed = fs.list(Path::new("/db"), "").unwrap();
+    let stopped: Result<_, Error> = p.bulk_load_by(|load| {
+        load.put("k", [1; 5000])?;
+        Err(Error::new(ErrorKind::WouldStall, "the source ended"))
+    });
+    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::WouldStall);
+    assert!(!p.contains("k").unwrap());
+    assert_eq!(fs.list(Path::new("/db"), "").unwrap(), listed);
+    db.drop_partition("p").unwrap();
+    assert_eq!(p.bulk_load([("a", "b")]).unwrap_err().kind(), ErrorKind::PartitionNotFound);
+}
+
+/// The tables are whole and durable when the log cannot be synced; no edit names them.
+#[test]
+fn a_load_that_fails_behind_its_tables_removes_them() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = super::try_open(Arc::new(fs.clone()), "/db", 1).unwrap();
+    let p = db.partition_with("p", small()).unwrap();
+    p.put("z", "in the log, not synced").unwrap();
+    let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".to_owned(), nth: 0 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+    let failed = p.bulk_load(entries(0..100, "loaded")).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::ReadOnly, "{failed}");
+    let left = mem.list(Path::new("/db"), "").unwrap();
+    assert_eq!(left.iter().filter(|entry| entry.name.ends_with(".sst")).count(), 0);
+}
+
+/// Loaded entries get their metadata as flushed ones do, and keep it when they are merged.
+#[test]
+fn a_load_into_a_partition_with_metahive_is_sealed() {
+    let fs = MemFs::new();
+    let db = open(&fs, "/db", 1);
+    let sealed = PartitionOptions::new().table_bytes(4 << 10).block_bytes(256);
+    let p = db.partition_with("p", sealed.metahive(MetaHiveOptions::default())).unwrap();
+    p.put(key(5), "first").unwrap();
+    let mut expected = entries(0..400, "loaded");
+    // Any key is taken, those too that are stored longer than they are.
+    for tail in [&b"\0"[..], b"\0\0", b"\x01", b"\x02"] {
+        expected.insert([&key(33)[..], tail].concat(), tail.to_vec());
+    }
+    p.bulk_load(&expected).unwrap();
+    for _ in 0..2 {
+        check(&p, &expected, &[key(999)]);
+        let report = p.scrub(ScrubOptions::new()).unwrap();
+        assert!(
+            report.is_sound() && report.is_sealed() && report.counts.entries >= 400,
+            "{report}"
+        );
+        for (key, value) in &expected {
+            let found = p.verified_get(key).unwrap().unwrap();
+            assert!(found.by == By::Metadata && *found.value == value[..]);
+        }
+        p.put(key(9), "later").unwrap();
+        expected.insert(key(9), b"later".to_vec());
+        p.compact(..).unwrap();
+    }
+}
+
+#[test]
+fn a_load_needs_no_log() {
+    let fs = MemFs::new();
+    let db = open(&fs, "/db", 1);
+    let p = db.partition_with("p", small().logged(false)).unwrap();
+    let before = db.stats().wal_bytes;
+    let expected = entries(0..200, "loaded");
+    p.bulk_load(&expected).unwrap();
+    assert_eq!(db.stats().wal_bytes, before);
+    let image = fs.crash_clone(lsm_core::fs::CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(content(&open(&image, "/db", 2).partition("p").unwrap()), expected);
+}
+
+fn chunk_bytes(fs: &MemFs) -> u64 {
+    let all = fs.list(Path::new("/db"), "").unwrap();
+    all.iter().filter(|entry| entry.name.ends_with(".chunk")).map(|entry| entry.len).sum()
+}
+
+/// Values that go to chunk files do so at once; those of a load that fails are let go.
+#[test]
+fn large_values_of_a_load_are_stored_apart() {
+    let fs = MemFs::new();
+    let sizes = LargeValueOptions::new().threshold_bytes(256).chunk_bytes(4 << 10);
+    let options = small().large_values(sizes.sub_block_bytes(256));
+    let db = open(&fs, "/db", 1);
+    let p = db.partition_with("p", options).unwrap();
+    let small_values = entries(0..100, "small");
+    let mut expected: Content =
+        (0..100).map(|n| (key(n), vec![n as u8; if n % 5 == 0 { 2000 } else { 9 }])).collect();
+    p.bulk_load(&expected).unwrap();
+    assert!(chunk_bytes(&fs) >= 20 * 2000 && db.stats().table_bytes < 8000, "{:?}", db.stats());
+    check(&p, &expected, &[]);
+    let failed: Result<_, Error> = p.bulk_load_by(|load| {
+        (0..40).try_for_each(|n| load.put(key(n), [7; 3000]))?;
+        Err(Error::new(ErrorKind::WouldStall, "the source ended"))
+    });
+    failed.unwrap_err();
+    check(&p, &expected, &[]);
+    let image = fs.crash_clone(lsm_core::fs::CrashOutcome::Nothing, &mut || 0);
+    let after = open(&image, "/db", 2);
+    let p_after = after.partition("p").unwrap();
+    check(&p_after, &expected, &[]);
+    assert!(after.verify(Default::default()).unwrap().is_sound());
+    // What shadows them makes their chunks garbage.
+    p.bulk_load(&small_values).unwrap();
+    expected.extend(small_values);
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    check(&p, &expected, &[]);
+    assert_eq!(chunk_bytes(&fs), 0);
+}
+
+#[test]
+fn a_load_conflicts_with_a_transaction_that_read_its_keys() {
+    let fs = MemFs::new();
+    let db = open(&fs, "/db", 1);
+    let p = db.partition_with("p", small()).unwrap();
+    p.put(key(5), "first").unwrap();
+    let mut transaction = db.transaction();
+    transaction.get(&p, key(5)).unwrap();
+    transaction.put(&p, key(6), "seen");
+    let at_most = db.visible_seq();
+    let summary = p.bulk_load(entries(0..10, "loaded")).unwrap();
+    assert_eq!(transaction.commit(Durability::Os).unwrap_err().kind(), ErrorKind::Conflict);
+    let late = db.batch().put(&p, "x", "y").require(&p, key(5), at_most).commit(Durability::Os);
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Conflict);
+    db.batch().put(&p, "x", "y").require(&p, key(5), summary.seq).commit(Durability::Os).unwrap();
+}
