@@ -1,5 +1,5 @@
-//! Moving money: batches over two partitions that are all or nothing, and a snapshot that goes on
-//! seeing what was there before.
+//! A transfer of money: atomic batches over two partitions, and a snapshot that still returns the
+//! earlier state.
 //!
 //! `cargo run --example batch_and_snapshot`
 
@@ -7,7 +7,7 @@
 
 use siltstone::{Db, Durability, Partition, Result, Snapshot};
 
-/// All money in the accounts, as `snapshot` sees them.
+/// Returns the sum of all accounts in `snapshot`.
 fn total(snapshot: &Snapshot, accounts: &Partition) -> Result<u64> {
     snapshot.iter(accounts).map(|entry| Ok(number(&entry?.1))).sum()
 }
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
         Ok(number(&accounts.get(name)?.expect("the account was opened")))
     };
     for n in 1..=3u64 {
-        // Two accounts and the journal change together, on the device when commit returns.
+        // Two accounts and the journal change together. The device has them when commit returns.
         let commit = db
             .batch()
             .put(&accounts, "alice", (balance("alice")? - 10).to_be_bytes())

@@ -1,4 +1,4 @@
-//! A copy of a running database, and a part of it carried into another one.
+//! A checkpoint of an open database, and an export of one partition into another database.
 //!
 //! `cargo run --example checkpoint`
 
@@ -14,15 +14,15 @@ fn main() -> Result<()> {
         orders.put(format!("2026-02-{day:02}"), format!("{} crates", day * 3))?;
     }
 
-    // A checkpoint has all that was written before the call. Tables are linked, not copied, and
-    // the two databases go their own ways.
+    // A checkpoint contains every write that returned before the call. Tables are linked, not
+    // copied. Later writes to one database do not affect the other.
     let backup = folder.join("backup");
     db.checkpoint(&backup)?;
     orders.delete("2026-02-01")?;
     let copy = Db::open(&backup)?;
     assert!(copy.partition("orders")?.contains("2026-02-01")?);
 
-    // An export holds a range of one partition; any database takes it in, as one operation.
+    // An export contains a range of one partition. Any database can ingest it, as one operation.
     let week = folder.join("first week");
     let exported = orders.export("2026-02-01".."2026-02-08", &week)?;
     let archive = Db::open(folder.join("archive"))?;

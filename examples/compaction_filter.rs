@@ -1,4 +1,4 @@
-//! Compaction filters: entries that expire, and a prefix that goes, both exact under snapshots.
+//! Compaction filters: entries that expire, and a dropped prefix. Both respect snapshots.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use siltstone::{Db, PartitionOptions, PrefixDropFilter, Result, TtlFilter};
 
-/// A value here begins with the second at which it expires.
+/// Each value begins with its time of expiry, in seconds.
 fn expires_at(_key: &[u8], value: &[u8]) -> Option<u64> {
     value.first_chunk::<8>().map(|second| u64::from_be_bytes(*second))
 }
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     let before = db.snapshot();
     now.store(200, Ordering::Relaxed);
     sessions.compact(..)?;
-    // A snapshot sees what it saw; nothing that it sees is decided on.
+    // The snapshot still sees its entries: no filter decides about them.
     assert_eq!(before.iter(&sessions).count(), 3);
     drop(before);
     sessions.compact(..)?;

@@ -1,5 +1,5 @@
-//! A counter that many threads add to, and a lease that one of them gets: read, modify, write
-//! without a lock.
+//! Read-modify-write without locks: a counter that several threads increment, and a lease that one
+//! thread gets.
 //!
 //! `cargo run --example counter`
 
@@ -14,7 +14,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("this program writes 8 bytes"))
 }
 
-/// Adds one, so often; returns how often the sum was computed again because others came first.
+/// Increments the counter `EACH` times. Returns the number of computations that were repeated.
 fn add(page: &Partition) -> Result<u64> {
     let mut calls = 0;
     for _ in 0..EACH {
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     println!("{visits} visits; {again} sums were computed again");
     assert_eq!(visits, THREADS * EACH);
 
-    // Of all who find the lease free, one gets it.
+    // Several threads find the lease free; one of them gets it.
     let mut owner = None;
     for name in ["alice", "bob", "carol"] {
         match page.compare_and_set("lease", None, Some(name.as_bytes()))? {

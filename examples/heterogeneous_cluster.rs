@@ -1,15 +1,14 @@
 //! A cluster of three nodes of which one has MetaHive: section 5.3 of the MetaHive paper.
 //!
-//! A balancer shards by key prefix and moves prefixes between the nodes, as tables, while writes
-//! and reads go on. Two nodes are old: the bare engine, which knows nothing of metadata. In the
-//! memory of the node with MetaHive one entry in a hundred has a bit flipped between being read
-//! from a table and being written to another: in the checksum of its metadata, as in the paper,
-//! and also in the metadata's second checksum, in key, value, sequence number or kind of the entry
-//! itself. Spared are entries that came from an old node and have no metadata yet: nothing can tell
-//! whether those are what was written.
+//! A balancer shards by key prefix and moves prefixes between the nodes, as tables, while writes and
+//! reads continue. Two nodes are old: they run the engine without MetaHive. The node with MetaHive has
+//! faulty memory: one entry in a hundred gets a flipped bit between the read from a table and the write
+//! to another table. The bit is in the checksum of the metadata, as in the paper, or in the second
+//! checksum of the metadata, or in key, value, sequence number or kind of the entry. Entries that came
+//! from an old node and have no metadata yet get no flipped bits, because nothing can detect these.
 //!
-//! That each fault is detected is shown fault by fault: the engine's events name file, block and
-//! key of what was found damaged, and for every bit that was flipped there must be such an event.
+//! The example shows for each fault that it is detected: the events of the engine name file, block and
+//! key of each damaged entry, and for every flipped bit there must be such an event.
 //!
 //! `cargo run --release --example heterogeneous_cluster [SEED]`
 

@@ -1,6 +1,6 @@
-//! Metadata of an application's own for every entry: figures that a cleaning step wants without
-//! reading a value, hidden from readers, made when a memtable is flushed and carried through
-//! compactions, exports and ingests.
+//! Metadata of the application for every entry: statistics that a cleaning step needs without reading
+//! the values. The metadata is hidden from readers. A flush creates it; compactions, exports and
+//! ingests keep it.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -14,7 +14,7 @@ fn options() -> MetaHiveOptions {
     MetaHiveOptions::new().provider(Arc::new(Statistics::default()))
 }
 
-/// Finds the provider again when the database is opened: it is the application's own code.
+/// Supplies the provider at each open, because it is code of the application.
 struct Hooks;
 
 impl HookProvider for Hooks {
@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     drop(pages);
     db.close()?;
 
-    // Another process, another day: the figures are beside the entries, and outlive compactions.
+    // After a reopen the statistics are still beside the entries, also after compactions.
     let db = Db::builder(&dir).hooks(Arc::new(Hooks)).open()?;
     let pages = db.partition("pages")?;
     pages.compact(..)?;
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
         }
     }
     assert_eq!(far, [b"page 042"]);
-    // Readers do not see them, and an entry that disagrees with them is damage.
+    // Readers do not see the metadata. An entry that disagrees with its metadata is damaged.
     assert_eq!(pages.keys().count(), 100);
     assert!(pages.scrub(ScrubOptions::default())?.is_sound());
     db.close()?;

@@ -1,4 +1,4 @@
-//! Partitions: key spaces with options of their own, made and dropped while the database runs.
+//! Partitions (column families): key spaces with their own options, created and dropped at run time.
 //!
 //! `cargo run --example partitions`
 
@@ -14,7 +14,7 @@ fn main() -> Result<()> {
     let events = db.partition("events")?;
     let options = PartitionOptions::new().compression(Compression::None).bloom_bits_per_key(0);
     let media = db.partition_with("media", options)?;
-    // Written again by anyone who lost it, so it need not pass the log.
+    // The program can rebuild this data, so it does not need the log.
     let derived = db.partition_with("derived", PartitionOptions::new().logged(false))?;
 
     for n in 0..1000u32 {

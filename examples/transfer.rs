@@ -1,5 +1,5 @@
-//! Transfers between accounts by transactions: threads that move money at the same time, an auditor
-//! who never sees money in between, and one who comes too late.
+//! Transactions: threads transfer money between accounts at the same time, an audit always sees the
+//! same sum, and a transaction with outdated reads is refused.
 //!
 //! `cargo run --example transfer`
 
@@ -16,7 +16,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().expect("this program writes 8 bytes"))
 }
 
-/// All money, as whatever reads the accounts sees it.
+/// Returns the sum of all accounts.
 fn total(accounts: &impl Readable) -> Result<u64> {
     accounts.iter().map(|account| Ok(number(&account?.1))).sum()
 }
@@ -26,7 +26,7 @@ fn balance(transaction: &Transaction, bank: &Bank, account: u64) -> Result<u64> 
     Ok(found.map_or(0, |balance| number(&balance)))
 }
 
-/// Moves money, and writes it down; returns whether there was enough of it.
+/// Transfers an amount and adds a line to the journal. Returns whether the balance was sufficient.
 fn transfer(db: &Db, bank: &Bank, from: u64, to: u64, amount: u64) -> Result<bool> {
     loop {
         let mut transaction = db.transaction();
@@ -42,7 +42,7 @@ fn transfer(db: &Db, bank: &Bank, from: u64, to: u64, amount: u64) -> Result<boo
         let line = last.map_or(0, |(line, _)| number(&line)) + 1;
         transaction.put(&bank.journal, line.to_be_bytes(), format!("{from} {to} {amount}"));
         match transaction.commit(Durability::Os) {
-            // Somebody else wrote what this one read: read it again.
+            // Another transaction changed what this one read: repeat it.
             Err(error) if error.kind() == ErrorKind::Conflict => {}
             committed => return committed.map(|_| true),
         }
@@ -88,7 +88,7 @@ fn main() -> Result<()> {
     assert_eq!(number(&last), lines, "every transfer has a line of its own");
     println!("{lines} transfers, and {} in the accounts as before", total(&bank.accounts)?);
 
-    // Whoever relies on something else having stayed as it was has a conflict.
+    // A transaction conflicts if data that it read has changed.
     let mut audit = db.transaction();
     let sum = total(&audit.of(&bank.accounts))?;
     audit.put(&bank.journal, "audit", sum.to_be_bytes());

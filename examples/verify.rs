@@ -1,4 +1,4 @@
-//! A disk that lies: one bit of a table flips, and `verify` says where while the rest still reads.
+//! A flipped bit in a table: `verify` reports its place, and all other keys are still readable.
 //!
 //! `cargo run --example verify`
 
@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     println!("{}", db.verify(VerifyOptions::default())?);
     db.close()?;
 
-    // In the middle of the table; behind it lie bloom, index and footer.
+    // The middle of the table is a data block; bloom, index and footer are at the end.
     let files = std::fs::read_dir(&folder).expect("the folder is there");
     let mut paths = files.map(|file| file.expect("it can be listed").path());
     let table = paths.find(|path| path.extension().is_some_and(|ending| ending == "sst"));
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let (first, last) = damage.keys.clone().expect("the keys of a block are known");
     assert_eq!((report.damage().len(), &damage.file), (1, &table));
 
-    // The damage is no value and no gap: its keys say so, all others read.
+    // Reads of the damaged keys return an error; all other keys are readable.
     let words = db.partition("words")?;
     let mut sound = 0;
     let mut lost = 0;

@@ -13,7 +13,7 @@ usage() {
 usage: benches/peers/run.sh [options]
 
   --records N           records of the data set                      [1000000]
-  --ops N               operations of each workload that is no fill  [the records]
+  --ops N               operations of each workload that is not a fill  [the records]
   --rounds N            runs of each engine and sequence             [3]
   --engines A,B         engines                                      [all]
   --workloads "A,B C"   sequences of workloads, separated by blanks; each begins on an empty

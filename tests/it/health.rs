@@ -330,7 +330,7 @@ fn who_must_not_wait_is_told_the_reason() {
     let stall = health.stalls.iter().find(|stall| stall.partition == "p").unwrap();
     assert_eq!((stall.pressure_permille, health.sealed_memtable_bytes.left()), (1000, 0));
     assert!(stall.since >= Duration::from_secs(1) && !health.is_healthy());
-    assert!(health.to_string().contains("held back by memtables"), "{health}");
+    assert!(health.to_string().contains("delayed by memtables"), "{health}");
     store.fs.heal();
     while store.db.step().unwrap() {}
     store.p.try_put("k", "v").unwrap();

@@ -27,7 +27,7 @@ pub struct Args {
     /// Records of the data set
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// Operations of each workload that is no fill [default: the records]
+    /// Operations of each workload that is not a fill [default: the records]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
     /// Bytes of a key

@@ -14,7 +14,7 @@ use crate::progress;
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     target: Target,
-    /// Every partition
+    /// Compact every partition
     #[arg(long, conflicts_with = "partition")]
     all: bool,
 }

@@ -26,7 +26,7 @@ impl Source {
     pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
         match Existing::open_to_read(path) {
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
-                note(format_args!("siltstone: reading beside the process that writes"));
+                note(format_args!("siltstone: another process writes; reading as a secondary"));
                 let secondary = Db::secondary(path)?;
                 Ok(Source::Beside { secondary, path: path.to_owned() })
             }

@@ -12,10 +12,10 @@ use crate::output::Failure;
 /// Flags that say in which form keys and values are given and printed.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Encoding {
-    /// Keys and values are given and printed in hex
+    /// Read and print keys and values in hex
     #[arg(long)]
     hex: bool,
-    /// Keys and values are given and printed in base64
+    /// Read and print keys and values in base64
     #[arg(long, conflicts_with = "hex")]
     base64: bool,
 }
@@ -58,7 +58,7 @@ impl Bytes {
         match self {
             Bytes::Text => Ok(given.to_vec()),
             Bytes::Hex => from_hex(given).ok_or_else(|| {
-                Failure::Usage(format!("{text:?} is not a row of pairs of hex digits"))
+                Failure::Usage(format!("{text:?} is not an even number of hex digits"))
             }),
             Bytes::Base64 => from_base64(given)
                 .ok_or_else(|| Failure::Usage(format!("{text:?} is not base64 with its padding"))),

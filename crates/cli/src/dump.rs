@@ -14,9 +14,9 @@ use crate::output::{Failure, Output};
 /// Arguments of `dump`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Table, log segment or manifest
+    /// Path of a table, log segment or manifest
     file: PathBuf,
-    /// Down to single entries, operations and changes
+    /// Also print each entry, operation and change
     #[arg(long)]
     entries: bool,
     /// Print JSON, one object a range

@@ -55,7 +55,7 @@ impl Existing {
         Existing::check(path)?;
         let db = match Db::open(path) {
             Err(error) if is_unwritable(&error) => {
-                note(format_args!("siltstone: reading without writing, because {error}"));
+                note(format_args!("siltstone: opened read-only, because {error}"));
                 // What the log holds has to be in memory, however large its writer's buffer was.
                 let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
                 Db::builder(path).options(options).read_only(true).open()?

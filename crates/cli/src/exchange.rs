@@ -17,7 +17,7 @@ use crate::progress;
 pub(crate) struct CheckpointArgs {
     /// Folder of the database
     database: PathBuf,
-    /// Folder of the copy, empty or not there
+    /// Folder of the copy; it must be empty or not exist
     folder: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -44,12 +44,12 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     target: Target,
-    /// Folder of the export, empty or not there
+    /// Folder of the export; it must be empty or not exist
     folder: PathBuf,
-    /// First key
+    /// First key of the range
     #[arg(long)]
     from: Option<OsString>,
-    /// Key behind the last
+    /// End of the range; this key is not included
     #[arg(long)]
     to: Option<OsString>,
     #[command(flatten)]

@@ -40,9 +40,9 @@ const NAMED_MAX: u64 = 20;
 enum Format {
     /// Each file below a folder is an entry
     Files,
-    /// Each line is an entry: key TAB value, which may hold further TABs
+    /// Each line is an entry: key TAB value; the value may contain TABs
     Lines,
-    /// Each line is a row of fields with TABs between them
+    /// Each line is a row of fields that are separated by TABs
     Tsv,
     /// Each row is an entry: RFC 4180, with quotes
     Csv,
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     format: Format,
     #[command(flatten)]
     columns: rows::Columns,
-    /// Compare the source with what was loaded, and change nothing
+    /// Compare the source with the partition, and change nothing
     #[arg(long)]
     check: bool,
     /// The source is sorted by key, each key once: write tables at once, all of it or nothing
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         _ => (args.source.is_file(), "file"),
     };
     if !is_right {
-        return Err(Failure::Usage(format!("{} is no {needed}", args.source.display())));
+        return Err(Failure::Usage(format!("{} is not a {needed}", args.source.display())));
     }
     if args.check { check(args) } else { load(args) }
 }
@@ -116,7 +116,7 @@ impl NamedCount {
         if self.count <= NAMED_MAX {
             note(format_args!("{} {}: {why}", self.what, Bytes::Text.text(key)));
         } else if self.count == NAMED_MAX + 1 {
-            note(format_args!("{} more; not named", self.what));
+            note(format_args!("{}: further entries are only counted", self.what));
         }
     }
 }
@@ -316,7 +316,7 @@ fn check(args: &Args) -> Result<(), Failure> {
     out.finish()?;
     existing.db.close()?;
     if missing + different > 0 {
-        return Err(Failure::NotFound("the database is not what the source says".to_owned()));
+        return Err(Failure::NotFound("the database differs from the source".to_owned()));
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! The `siltstone` command: benchmarks, loading, reading and looking into databases.
+//! The `siltstone` command: measures, loads, reads and inspects databases.
 //!
-//! This file knows the arguments and the exit codes; the work is in one file per group of
-//! subcommands. Results go to standard output, everything else to standard error.
+//! This file defines the subcommands and the exit status; each group of subcommands has its own file.
+//! Results go to standard output, everything else to standard error.
 //!
 //! Invariants:
-//! 1. Exit codes: 0 fine; 1 damage, not found, or a failed operation; 2 wrong usage.
-//! 2. A command that only reads never makes a database or a partition.
+//! 1. Exit status: 0 success; 1 damage, not found, or a failed operation; 2 wrong usage.
+//! 2. A subcommand that only reads never creates a database or a partition.
 
 mod admin;
 mod bench;
@@ -33,7 +33,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::output::{Failure, Output};
 
-/// Benchmarks, loads, reads and looks into siltstone databases.
+/// Measures, loads, reads and inspects siltstone databases
 #[derive(Debug, Parser)]
 #[command(name = "siltstone", version, arg_required_else_help = true)]
 struct Cli {
@@ -43,9 +43,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measures workloads on a fresh database
+    /// Runs workloads on a new database and prints their speed
     Bench(bench::Args),
-    /// Loads files or lines, or compares them with what was loaded
+    /// Loads files or rows into a partition, or compares them with it
     Load(load::Args),
     /// Prints the value of a key
     Get(read::GetArgs),
@@ -55,33 +55,33 @@ enum Command {
     Delete(write::DeleteArgs),
     /// Prints entries in key order
     Scan(read::ScanArgs),
-    /// Counts the entries
+    /// Prints the number of entries
     Count(read::CountArgs),
-    /// Merges everything down to the lowest level
+    /// Compacts partitions to the bottom level
     Compact(admin::CompactArgs),
-    /// Prints what the engine says of itself
+    /// Prints statistics, health and limits
     Stats(stats::Args),
     /// Lists the partitions
     Partitions(admin::PartitionsArgs),
-    /// Reads every file of the database and names all damage
+    /// Reads every file of the database and reports all damage
     Verify(verify::Args),
-    /// Holds every entry against its metadata and names all that disagree
+    /// Compares every entry with its metadata and reports all differences
     Scrub(scrub::Args),
-    /// Prints every stored version of a key, where it lies, and whether it is what was written
+    /// Prints every stored version of a key, with its place and its verdict
     Explain(explain::Args),
-    /// Shows the tables on each level
+    /// Prints the tables of each level
     Levels(levels::Args),
-    /// Prints what each byte of a file of a database means
+    /// Prints the meaning of each byte of a database file
     Dump(dump::Args),
-    /// Copies a database; what can be linked is
+    /// Copies a database, with hard links if possible
     Checkpoint(exchange::CheckpointArgs),
-    /// Writes entries to tables that any database takes in
+    /// Writes a range of entries to tables that any database can ingest
     Export(exchange::ExportArgs),
-    /// Takes an export in
+    /// Adds the entries of an export to a partition
     Ingest(exchange::IngestArgs),
-    /// Follows a database that another process writes, and prints how far behind it is
+    /// Follows a database that another process writes, and prints the lag
     Secondary(secondary::Args),
-    /// Prints a script that completes the arguments of this command in a shell
+    /// Prints a completion script for a shell
     Completions(Completions),
 }
 

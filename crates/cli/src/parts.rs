@@ -25,13 +25,13 @@ use crate::progress;
 /// Arguments of a run that may be one part of several.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Part {
-    /// Read no more than so many bytes a second, such as 50MiB
+    /// Maximum read rate per second, such as 50MiB; 0 is no limit
     #[arg(long, value_parser = parse_bytes, default_value = "0")]
     pub(crate) rate: u64,
-    /// Keep in this file how far a run came that was stopped, also by Ctrl-C, and go on from there
+    /// Store the position of a stopped run in this file (also after Ctrl-C), and continue from it
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
-    /// Stop at the first file beyond so many bytes, such as 10GiB
+    /// Stop at the first file beyond this many bytes, such as 10GiB
     #[arg(long, value_parser = parse_bytes, requires = "resume", value_name = "BYTES")]
     at_most: Option<u64>,
 }
@@ -54,7 +54,7 @@ impl Part {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
                 let mark = text.trim_end().parse().map_err(|_| {
-                    Failure::Usage(format!("{} holds no mark of such a run", path.display()))
+                    Failure::Usage(format!("{} holds no position of a stopped run", path.display()))
                 });
                 mark.map(Some)
             }

@@ -19,7 +19,7 @@ pub(crate) struct GetArgs {
     key: OsString,
     #[command(flatten)]
     encoding: Encoding,
-    /// Write the value's bytes and nothing else
+    /// Write only the bytes of the value
     #[arg(long, conflicts_with_all = ["hex", "base64", "json"])]
     raw: bool,
 }
@@ -47,19 +47,19 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
 pub(crate) struct ScanArgs {
     #[command(flatten)]
     target: Target,
-    /// Only keys that begin with this
+    /// Print only keys with this prefix
     #[arg(long, conflicts_with_all = ["from", "to"])]
     prefix: Option<OsString>,
-    /// First key
+    /// First key of the range
     #[arg(long)]
     from: Option<OsString>,
-    /// Key before which to stop
+    /// End of the range; this key is not included
     #[arg(long)]
     to: Option<OsString>,
-    /// Largest keys first
+    /// Print in descending order of keys
     #[arg(long)]
     reverse: bool,
-    /// At most so many entries
+    /// Maximum number of entries
     #[arg(long)]
     limit: Option<usize>,
     /// Print keys only

@@ -21,7 +21,7 @@ use crate::parts::{self, Part, damage_json, printable};
 pub(crate) struct Args {
     /// Folder of the database
     database: PathBuf,
-    /// Only this partition
+    /// Scrub only this partition
     #[arg(long)]
     partition: Option<String>,
     #[command(flatten)]

@@ -14,17 +14,17 @@ use crate::output::{Failure, Output};
 pub(crate) struct Args {
     /// Folder of the database
     database: PathBuf,
-    /// Follow this partition alone
+    /// Follow only this partition
     #[arg(long)]
     partition: Option<String>,
     /// Print JSON, one object a line
     #[arg(long)]
     json: bool,
-    /// Look and print again every so many seconds, until interrupted
+    /// Catch up and print again every so many seconds, until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,
-    /// End after printing so many times
+    /// Stop after this many prints
     #[arg(long, requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,
-    /// End after printing so many times
+    /// Stop after this many prints
     #[arg(long, requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
@@ -165,11 +165,8 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
         let _ = writeln!(text, "  {} to compact", bytes(partition.compaction_debt_bytes));
     }
     if let Some(reason) = partition.pressure_reason {
-        let _ = writeln!(
-            text,
-            "  writes held back by {} of 1000: {reason}",
-            partition.pressure_permille
-        );
+        let _ =
+            writeln!(text, "  writes delayed by {} of 1000: {reason}", partition.pressure_permille);
     }
 }
 

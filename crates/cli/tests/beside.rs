@@ -16,7 +16,7 @@ fn read(args: &[&str], expected: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {errors}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}");
-    assert!(errors.contains("beside the process that writes"), "{args:?}: {errors}");
+    assert!(errors.contains("reading as a secondary"), "{args:?}: {errors}");
 }
 
 /// The arguments with the folder behind the verb, of the partition `users`.

@@ -56,7 +56,7 @@ fn check_reading_verbs(db: &str, run: impl Fn(&[&str]) -> Output) {
         assert!(output.status.success(), "{args:?}: {errors}");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(expected.is_empty() || text == expected, "{args:?}: {text}");
-        assert!(errors.contains("reading without writing"), "{args:?}: {errors}");
+        assert!(errors.contains("opened read-only"), "{args:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{args:?}: {errors}");
     }
     let refused = run(&["put", db, "a", "b"]);

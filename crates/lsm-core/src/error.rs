@@ -20,55 +20,56 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The operating system refused or failed a file operation. The store is still usable unless
-    /// it says [`ErrorKind::ReadOnly`] from then on.
+    /// A file operation failed. The store is still usable, unless later calls return
+    /// [`ErrorKind::ReadOnly`].
     Io,
-    /// The device is full. Reads go on; writes resume by themselves when space is back.
+    /// The device is full. Reads continue; writes succeed again when there is space.
     NoSpace,
-    /// Stored bytes are not what was written. [`Error::damage`] says where.
+    /// Stored bytes differ from the written bytes. [`Error::damage`] returns the place.
     Corruption,
     /// Another process (or another handle) has the database open for writing.
     Locked,
-    /// A key, value, batch or count is beyond a limit; nothing was written.
+    /// A key, value, batch or count exceeds a limit; nothing was written.
     LimitExceeded,
-    /// An argument or a combination of options makes no sense; nothing was done.
+    /// An argument or a combination of options is invalid; nothing was done.
     InvalidArgument,
     /// The key has an ending that the partition reserves; nothing was written.
     ReservedKey,
-    /// Writers would have to wait; nothing was written. From the `try_` calls alone.
+    /// The call would have to wait for compactions; nothing was written. Only `try_` calls return
+    /// this kind.
     WouldStall,
-    /// Somebody else wrote what the batch or transaction relies on; nothing was written. It
-    /// succeeds if it is done again from its reads on.
+    /// Another writer changed data that the batch or transaction depends on; nothing was written.
+    /// Repeat the work, including its reads.
     Conflict,
     /// The partition does not exist, or was dropped.
     PartitionNotFound,
-    /// The store takes no writes: it was opened read-only, or a sync of its log failed, which the
-    /// source names. In the second case it takes writes again when it has written what it holds in
-    /// memory to new files, which it does by itself.
+    /// The store refuses writes: it was opened read-only, or a sync of its log failed. The source
+    /// names the failed sync. After a failed sync the store writes its memtables to new files and
+    /// then accepts writes again.
     ReadOnly,
     /// The database was closed.
     Closed,
     /// A compaction filter or a value store panicked; the message names partition, hook and call.
-    /// The work that it took part in failed as a whole. Calls of the same kind go on being made.
+    /// The job or call failed as a whole. Later jobs and calls use the hook again.
     HookPanicked,
-    /// The files need a newer version of the code, or a feature that it does not know.
+    /// The files need a newer version of the code, or a feature that this version does not know.
     Unsupported,
-    /// A file that a secondary reads is gone: the primary deleted it because no lease held it. The
-    /// secondary looks again from a newer state; from an iterator or a snapshot it is the end.
+    /// The primary deleted a file that a secondary reads, because no lease held the file. The
+    /// secondary continues from a newer state; existing iterators and snapshots end.
     FileGone,
-    /// The manifest that a secondary finds is older than the log says it must be, or older than
-    /// itself. It is read again; this comes out only where that does not help.
+    /// The manifest that a secondary reads is older than the state that the log requires, or older
+    /// than a state that the secondary has read. The secondary reads it again first; this error
+    /// means that this did not help.
     NeedsManifest,
-    /// A token of a commit that this database does not have and never will: it was lost in a crash,
-    /// or is of another history.
+    /// The token names a commit that this database will never have: the commit was lost in a crash,
+    /// or belongs to another history.
     SessionLost,
-    /// A secondary's lease was taken away, and with it files that it read. It takes another one
-    /// by itself; views and iterators that exist are at their end.
+    /// A secondary lost its lease, and with it files that it read. The secondary takes a new lease;
+    /// existing views and iterators end.
     LeaseLost,
-    /// A partition without a log: a secondary sees it as of its last flush, and cannot be
-    /// brought further.
+    /// The partition has no log: a secondary sees it only as of its last flush.
     NotLogged,
-    /// A secondary could not be brought as far as a read asked within its time.
+    /// A secondary could not catch up to the requested position within its time limit.
     Behind,
 }
 
@@ -82,19 +83,19 @@ pub struct Damage {
     pub file: PathBuf,
     /// Byte offset of the damaged region in the file.
     pub offset: Option<u64>,
-    /// The user key that is affected, where it is known.
+    /// The affected user key, if it is known.
     pub key: Option<Vec<u8>>,
-    /// First and last user key of those that may be affected, where more is not known.
+    /// First and last user key of the range that may be affected, if the key is not known.
     pub keys: Option<(Vec<u8>, Vec<u8>)>,
-    /// Level of the damaged table, where it is known.
+    /// Level of the damaged table, if it is known.
     pub level: Option<usize>,
     /// The defect, in one phrase.
     pub what: String,
 }
 
 impl Damage {
-    /// Returns what `error` says of `file`: its own account if it is corruption, or why the file
-    /// cannot be read.
+    /// Returns the damage of `file` that `error` describes: the damage of the error if it is
+    /// corruption, otherwise the reason why the file cannot be read.
     pub fn of(error: &Error, file: &Path) -> Damage {
         match error.damage() {
             Some(damage) => damage.clone(),
@@ -160,11 +161,11 @@ enum ErrorCause {
     Own(Error),
 }
 
-/// An error of the engine. See [`ErrorKind`] for what to do about it.
+/// An error of the engine. [`ErrorKind`] describes the possible reactions.
 ///
-/// Its text contains its cause. So [`source`](std::error::Error::source) returns nothing: who
-/// prints a chain of causes, as `anyhow` does for `{:#}`, would print the cause twice. The
-/// operating system's error is [`Error::io_source`].
+/// The text of an error contains its cause. So [`source`](std::error::Error::source) returns nothing:
+/// otherwise a program that prints a chain of causes, as `anyhow` does for `{:#}`, would print the
+/// cause twice. [`Error::io_source`] returns the error of the operating system.
 #[derive(Clone)]
 pub struct Error(Arc<Facts>);
 
@@ -268,7 +269,7 @@ impl Error {
         self.0.kind == ErrorKind::Corruption
     }
 
-    /// Returns `true` if the same call may succeed later without anything else being done.
+    /// Returns `true` if the same call may succeed later without any other action.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.0.kind,
@@ -281,7 +282,7 @@ impl Error {
         self.0.damage.as_ref()
     }
 
-    /// The operating system's error, where one is at the root.
+    /// Returns the error of the operating system that caused this error, if there is one.
     pub fn io_source(&self) -> Option<&io::Error> {
         match self.0.source.as_ref()? {
             ErrorCause::Io { error, .. } => Some(error),
@@ -289,7 +290,7 @@ impl Error {
         }
     }
 
-    /// The file or folder whose operation failed, where one is at the root.
+    /// Returns the file or folder whose operation failed, if there is one.
     pub fn path(&self) -> Option<&Path> {
         match self.0.source.as_ref()? {
             ErrorCause::Io { path, .. } => path.as_deref(),
@@ -297,7 +298,7 @@ impl Error {
         }
     }
 
-    /// Returns `true` if a sync of a file or folder is at the root.
+    /// Returns `true` if a failed sync of a file or folder caused this error.
     pub fn is_failed_sync(&self) -> bool {
         match &self.0.source {
             Some(ErrorCause::Io { is_sync, .. }) => *is_sync,

@@ -8,9 +8,9 @@
 //! Every module stands on a floor and imports only from its own floor and from lower ones:
 //!
 //! ```text
-//! 7  db  follow                             the only folders that know everything
-//! 6  read  replay  raw                      functions of a view, of decoded records
-//! 5  partition  snapshot  compaction        what a partition holds; which merge is due, what survives
+//! 7  db  follow                             may import every other module
+//! 6  read  replay  raw                      functions of a view, and of decoded records
+//! 5  partition  snapshot  compaction        the state of a partition; the choice and the rules of merges
 //! 4  version                                the set of live files: levels, edits, the manifest
 //! 3  cache                                  blocks in memory
 //! 2  wal  sstable  memtable  batch  filters  shared  formats, buffers, ready-made filters; none imports another

@@ -1,7 +1,7 @@
 //! Options as plain data: every field with its unit, default and range.
 //!
-//! Living things (file system, clock, background work) are passed beside them, so options print,
-//! compare and persist. A bad value is an error of `open`, never a panic.
+//! File system, clock and background work are separate arguments, so options can be printed,
+//! compared and stored. A bad value is an error of `open`, never a panic.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX};
@@ -9,11 +9,11 @@ use crate::limits::{FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX};
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// In the kernel: survives a killed process, not a power cut. Synced at most
-    /// [`Options::sync_interval_ms`] later. The default.
+    /// The kernel has the write when the call returns. It survives a killed process. It survives a
+    /// power cut after the next sync, at most [`Options::sync_interval_ms`] later. The default.
     #[default]
     Os,
-    /// On the device when the call returns.
+    /// The device has the write when the call returns. It survives a power cut.
     Sync,
 }
 
@@ -21,9 +21,9 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None = 0,
-    /// LZ4, where it saves at least an eighth.
+    /// LZ4, if it saves at least an eighth of the block.
     #[default]
     Lz4 = 1,
 }
@@ -39,45 +39,47 @@ impl Compression {
     }
 }
 
-/// Options of a database. Not stored: each open may choose others.
+/// Options of a database. They are not stored: each open may choose other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Block cache in bytes. Default: a quarter of the machine's memory, at most 1 GiB; 0 turns
-    /// it off.
+    /// Size of the block cache in bytes. Default: a quarter of the memory of the machine, at most
+    /// 1 GiB; 0 turns the cache off.
     pub cache_bytes: u64,
-    /// Memory that the active memtables of all partitions may take together before the largest
-    /// is sealed and flushed, in bytes. Up to three times as much may wait for its flush before
+    /// Memory for the active memtables of all partitions together, in bytes. Beyond it, the largest
+    /// memtable is sealed and flushed. Up to three times as much may wait for its flush before
     /// writes stop. Default 64 MiB, at least 4 KiB.
     pub write_buffer_bytes: u64,
-    /// The greatest length of log segments, in bytes. A segment is made as long as what was written
-    /// of late asks for, from 256 KiB up to this or to the write buffer, whichever is less; shorter
-    /// where the disk has no room. Default 64 MiB, at least 4 KiB. A larger frame gets a segment of
-    /// its own.
+    /// Maximum length of a log segment in bytes. The recent write rate determines the length of a
+    /// new segment: from 256 KiB to this maximum or to the size of the write buffer, whichever is
+    /// less; shorter if the disk lacks space. Default 64 MiB, at least 4 KiB. A larger frame gets its
+    /// own segment.
     pub wal_segment_bytes: u64,
-    /// `true` if small writes to the log may be stored through a shared memory mapping, where the
-    /// system and the file system are known to bear it (Linux 5.14 and later; ext4, XFS, tmpfs).
-    /// They cost less that way and are as safe. If the device or the file system fails, they can
-    /// end the process where a `write` reports an error: see `docs/MEDIA.md`. Default true; asked
-    /// when a segment is made.
+    /// `true` if small writes to the log may go through a shared memory mapping, on systems and file
+    /// systems that are known to support it (Linux 5.14 and later; ext4, XFS, tmpfs). They cost less
+    /// and are as safe. If the device or the file system fails, such a write can end the process with
+    /// a signal, where `write` would return an error: see `docs/MEDIA.md`. Default true; in effect
+    /// for new segments.
     pub wal_mapped: bool,
-    /// Log that a reopening may have to replay, in bytes: the memtables that pin the oldest
-    /// segments are flushed beyond it. Default 512 MiB, at least two segments.
+    /// Maximum length of the log that the next open may have to replay, in bytes. Beyond it, the
+    /// memtables that need the oldest segments are flushed. Default 512 MiB, at least two segments.
     pub wal_bytes_max: u64,
-    /// A write of [`Durability::Os`] reaches the device at most this many milliseconds later.
-    /// Default 1000; 0 leaves it to the operating system.
+    /// Time in milliseconds within which a write of [`Durability::Os`] reaches the device. Default
+    /// 1000; 0 leaves the sync to the operating system.
     pub sync_interval_ms: u64,
-    /// Largest inline value in bytes. Default 64 MiB, at most 1 GiB.
+    /// Maximum length of an inline value in bytes. Default 64 MiB, at most 1 GiB.
     pub value_bytes_max: u64,
-    /// Largest batch, all keys and values, in bytes. Default 256 MiB, at most just under 2 GiB.
+    /// Maximum size of a batch in bytes, with all keys and values. Default 256 MiB, at most just
+    /// under 2 GiB.
     pub batch_bytes_max: u64,
-    /// Compactions that run at once. Default 1 up to 3 cores, then half the cores up to 4.
+    /// Number of compactions that run at the same time. Default 1 with up to 3 cores, otherwise half
+    /// the number of cores, at most 4.
     pub compaction_threads: usize,
-    /// The manifest begins a new generation beyond this many bytes. Default 4 MiB.
+    /// Size in bytes beyond which the manifest begins a new generation. Default 4 MiB.
     pub manifest_bytes_max: u64,
-    /// Table files that are open at once, but for those that are being read: a table beyond is
-    /// closed, and opened again when it is read. Default: half of the files that the process may
-    /// open (`ulimit -n`) when the options are made, at least 16, at most 1,048,576. At least 1.
+    /// Number of table files that stay open, in addition to those that are being read. Other tables
+    /// are closed, and opened again for each read. Default: half of the limit of open files of the
+    /// process (`ulimit -n`) when the options are made, at least 16, at most 1,048,576. At least 1.
     pub open_files_max: usize,
 }
 
@@ -116,14 +118,16 @@ fn at_least(name: &str, got: u64, least: u64) -> Result<()> {
     if got >= least {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is {got}, at least {least}")))
+    let message = format!("{name} is {got}, but must be at least {least}");
+    Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
 fn at_most(name: &str, got: u64, most: u64) -> Result<()> {
     if got <= most {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is {got}, at most {most}")))
+    let message = format!("{name} is {got}, but must be at most {most}");
+    Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
 impl Options {
@@ -148,8 +152,8 @@ impl Options {
     }
 }
 
-/// Options of a partition. Stored with it; an open that names others changes them for the tables
-/// written from then on, except for what is fixed at creation.
+/// Options of a partition. They are stored with the partition. An open with other values changes them
+/// for the tables written from then on, except for options that are fixed at creation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionOptions {

@@ -1,7 +1,7 @@
-//! The counters of the engine, and a copy of them for whoever asks.
+//! The counters of the engine, and the copy of them that `Db::stats` returns.
 //!
-//! Counters are relaxed atomics that background work and the commit path add to; nothing decides
-//! by them. Readers of point gets touch none.
+//! Counters are relaxed atomics that background work and the commit path increment. No decision
+//! depends on them. Point reads increment none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -79,9 +79,9 @@ pub struct PartitionStats {
     pub levels: Vec<LevelStats>,
     /// Bytes that compactions have to move before every level is within its target.
     pub compaction_debt_bytes: u64,
-    /// The pressure on writes to it, in thousandths: 0 not held back, 1000 stopped.
+    /// The delay of writes to it, in thousandths: at 0 there is none, at 1000 writes are stopped.
     pub pressure_permille: u32,
-    /// The cause that holds them back most, if there is one.
+    /// The strongest cause of the delay, if there is one.
     pub pressure_reason: Option<&'static str>,
 }
 
@@ -110,9 +110,9 @@ pub struct Stats {
     pub compaction_written_bytes: u64,
     /// Compactions since the open.
     pub compaction_count: u64,
-    /// Those of them that only moved a table.
+    /// Compactions among them that only moved a table.
     pub trivial_move_count: u64,
-    /// Time for which writers were held back since the open.
+    /// Time by which writers were delayed since the open.
     pub stalled: Duration,
     /// Log segments on disk.
     pub wal_segment_count: u64,
@@ -122,8 +122,8 @@ pub struct Stats {
     pub wal_disk_bytes: u64,
     /// Bytes of the manifest.
     pub manifest_disk_bytes: u64,
-    /// Bytes of the database on the disk: live tables, obsolete ones that readers hold, log and
-    /// manifest. What value stores keep is not in it.
+    /// Bytes of the database on the disk: live tables, obsolete tables that readers hold, log and
+    /// manifest. The files of value stores are not included.
     pub disk_bytes: u64,
     /// Bytes of obsolete tables of this run that no view here holds: secondaries may read them still, or
     /// they are about to be deleted.
@@ -132,16 +132,16 @@ pub struct Stats {
     pub cache_bytes: u64,
     /// Block cache lookups that found their block.
     pub cache_hits: u64,
-    /// Block cache lookups that did not.
+    /// Block cache lookups that did not find their block.
     pub cache_misses: u64,
     /// Memory of open tables' indexes and filters, in bytes.
     pub open_table_bytes: u64,
     /// Table files that are open now.
     pub open_table_files: u64,
-    /// The most that are open at once, see
+    /// The maximum number of open table files, see
     /// [`Options::open_files_max`](crate::options::Options::open_files_max).
     pub open_table_files_max: u64,
-    /// Times since the open that a table file was opened again, because it was closed for others.
+    /// Number of times since the open that a closed table file was opened again.
     pub table_file_reopen_count: u64,
     /// Memory of all memtables, in bytes.
     pub memtable_bytes: u64,
@@ -152,10 +152,10 @@ pub struct Stats {
     pub memory_budget_bytes: u64,
     /// The bytes that they take now.
     pub memory_used_bytes: u64,
-    /// The reason why the store takes no writes, if it does not. It resumes by itself, unless it
+    /// The reason why the store refuses writes, if it does. The store resumes without help, unless it
     /// was opened read-only.
     pub read_only_because: Option<String>,
-    /// The newest failure of background work that was not followed by a success.
+    /// The newest failure of background work without a later success.
     pub background_error: Option<String>,
 }
 

@@ -75,7 +75,7 @@ impl FromStr for SweepMark {
     fn from_str(text: &str) -> Result<SweepMark> {
         // Only what it would be written as: a mark that was cut or edited is none.
         parse_mark(text).filter(|mark| mark.to_string() == text).ok_or_else(|| {
-            let message = format!("{text:?} is no mark of a verification or a scrub");
+            let message = format!("{text:?} is not the mark of a verification or a scrub");
             Error::new(ErrorKind::InvalidArgument, message)
         })
     }

@@ -1,10 +1,8 @@
-//! [`explain()`]: all that is stored of one key, where it lies, and what its metadata says of it.
-//!
-//! For people with one key that they doubt.
+//! [`explain()`]: every stored version of one key, with its place and the verdict of its metadata.
 //!
 //! Invariants:
 //! 1. A table's entries of the key go through the filter as in a scrub: both say the same.
-//! 2. Everything shown is of one moment. What is not shown is in [`Explanation::damage`].
+//! 2. Everything shown is of one moment. [`Explanation::damage`] names what cannot be shown.
 
 use std::fmt;
 
@@ -30,7 +28,7 @@ pub struct Explanation {
     /// Metadata of the key without its entry. In a sealed table that is a fault; elsewhere the
     /// next compaction drops it.
     pub orphans: Vec<ExplainedVersion>,
-    /// Why there may be versions that are not shown.
+    /// The damage that may hide further versions.
     pub damage: Vec<Damage>,
 }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use crate::provider::MetadataProvider;
 use crate::repair::{ErrorHandler, RepairOptions, Replica};
 
-/// Options of [`MetaHive`](crate::MetaHive). The defaults keep integrity metadata and repair with
-/// every source that needs nothing from the application.
+/// Options of [`MetaHive`](crate::MetaHive). The defaults store integrity metadata, and repair from
+/// every source that needs no code of the application.
 ///
-/// `any_key` and the provider are stored with the partition, and fixed: by them a database that is
-/// opened again finds it. Repair options, replica and error handler are not: unless the builder gives
-/// them to the partition, repairs do without until it is asked for with them again.
+/// The partition stores `any_key` and the name of the provider; both are fixed. It does not store
+/// repair options, replica and error handler: the builder or a later `partition_with` must supply them
+/// after each open.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct MetaHiveOptions {
@@ -28,53 +28,52 @@ pub struct MetaHiveOptions {
 }
 
 impl MetaHiveOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> MetaHiveOptions {
         MetaHiveOptions::default()
     }
 
-    /// Sets whether keys that end in `0x01` are welcome, which are the endings of metadata: keys that end
-    /// in `0x00` or `0x01` are then stored with a zero byte more, and all others as they are. Fixed
-    /// when the partition is made. Default: yes for a partition that is made with MetaHive; one that
-    /// exists stays as it is, and if it was made without MetaHive refuses such keys from then on.
+    /// Sets whether the partition accepts keys that end in `0x01`, the ending of metadata keys. If it
+    /// does, it stores keys that end in `0x00` or `0x01` with an additional zero byte, and all other
+    /// keys unchanged. Fixed when the partition is created. Default: `true` for a partition that is
+    /// created with MetaHive. An existing partition does not change; if it was created without MetaHive,
+    /// it refuses such keys from then on.
     ///
-    /// `true` is refused for a partition that was made otherwise. `false` is for tables that go to
-    /// nodes of older versions, and without effect on a partition that takes any key.
+    /// `true` is an error for a partition that was created without it. `false` is for tables that go to
+    /// nodes of older versions; it has no effect on a partition that accepts any key.
     pub fn any_key(mut self, any_key: bool) -> MetaHiveOptions {
         self.any_key = Some(any_key);
         self
     }
 
-    /// Another provider in the place of integrity. One provider does not go on with the tables of
-    /// another: a partition that has such tables is refused as `Unsupported` at once, until it was
-    /// compacted without MetaHive.
+    /// Sets a metadata provider instead of [`Integrity`](crate::Integrity). A provider does not accept
+    /// the tables of another provider: a partition with such tables returns `Unsupported` until it has
+    /// been compacted without MetaHive.
     ///
-    /// A database that is opened again does not know the provider's code. The builder gives it to
-    /// the partition, or an application's `HookProvider`: for the filter
-    /// [`MetaHive::NAME`](crate::MetaHive::NAME) with the parameters of a
-    /// [`MetaHive`](crate::MetaHive) of these options. Without it the partition
-    /// opens plainly, and everything reads as before; tables that are written then hold no
-    /// metadata, and compactions drop what they meet of it. A later open with it has
-    /// compactions make metadata anew; what the old one said of those entries is gone.
+    /// After an open, the builder or a `HookProvider` of the application must supply the code of the
+    /// provider. A `HookProvider` returns it as the filter [`MetaHive::NAME`](crate::MetaHive::NAME)
+    /// with the parameters of a [`MetaHive`](crate::MetaHive) of these options. Without the code, the
+    /// partition opens and all reads work; new tables have no metadata, and compactions drop existing
+    /// metadata. After a later open with the code, compactions make new metadata; the dropped metadata
+    /// is lost.
     pub fn provider(mut self, provider: Arc<dyn MetadataProvider>) -> MetaHiveOptions {
         self.provider = Some(provider);
         self
     }
 
-    /// Sets how repairs look for the good bytes. Takes the place of replica and error handler, too.
+    /// Sets the options of repairs. This also replaces replica and error handler.
     pub fn repair_options(mut self, options: RepairOptions) -> MetaHiveOptions {
         self.repair = options;
         self
     }
 
-    /// A copy of the data elsewhere, asked when no other source of repair has the entry. Default:
-    /// none.
+    /// Sets a replica, which is asked if no other source of repair has the entry. Default: none.
     pub fn replica(mut self, replica: Arc<dyn Replica>) -> MetaHiveOptions {
         self.repair.replica = Some(replica);
         self
     }
 
-    /// Sets the handler of damage that no source repairs. Default: nobody.
+    /// Sets the handler of damage that no source repairs. Default: none.
     pub fn error_handler(mut self, handler: Arc<dyn ErrorHandler>) -> MetaHiveOptions {
         self.repair.error_handler = Some(handler);
         self

@@ -17,7 +17,8 @@ use crate::verdict::{Verdict, judge};
 
 /// Makes and checks the metadata of entries. Bytes in, bytes out.
 pub trait MetadataProvider: Send + Sync + 'static {
-    /// Stored in each table, which no provider of another name will open.
+    /// The name of the provider. Each table stores it, and no provider with another name accepts the
+    /// table.
     fn name(&self) -> &str;
 
     /// Parameters to be stored with the partition.
@@ -31,8 +32,8 @@ pub trait MetadataProvider: Send + Sync + 'static {
     /// Returns whether the entry and its metadata belong together.
     fn check(&self, entry: &Entry<'_>, metadata: &[u8]) -> Verdict;
 
-    /// The metadata of an entry that goes on unchanged, from the one it had: for what must
-    /// outlive compactions, as lineage does. `None` makes it anew.
+    /// Returns the metadata of an unchanged entry from its previous metadata, so that metadata such as
+    /// lineage survives compactions. `None` makes new metadata.
     fn carry(&self, entry: &Entry<'_>, metadata: &[u8]) -> Option<Vec<u8>> {
         let _ = (entry, metadata);
         None
@@ -72,9 +73,8 @@ impl MetadataProvider for Integrity {
     }
 }
 
-/// A provider that keeps the length of each value, and how far it lay from the mean of the values
-/// before it when the entry was first sealed: the kind of figure that a cleaning step wants
-/// without reading a value.
+/// A provider that stores the length of each value, and its distance from the mean of the earlier values
+/// when the entry was first sealed. A data cleaning step can use these figures without reading values.
 ///
 /// ```text
 /// offset  size  name      meaning

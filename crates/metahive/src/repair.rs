@@ -1,21 +1,21 @@
-//! The repair of a faulty entry: where its good bytes may still be, source by source.
+//! The repair of a faulty entry, from each possible source of its correct bytes.
 //!
-//! Called by the engine between two runs of a job, outside every lock. What is found is put in
-//! the entry's place by a normal job, into a new table.
+//! The engine calls it between two runs of a job, without locks. A normal job writes the repaired
+//! entry to a new table.
 //!
 //! ```text
-//! re-read          storage, past every cache: the damage was in memory
-//! key of metadata  the entry's own bytes under the key that its metadata has
-//! one-bit search   the entry's own bytes with one bit turned
-//! two-bit search   the same with two
-//! log              the write-ahead log, if the entry is still in one
-//! replica          a copy elsewhere, through the application
+//! re-read          the device, bypassing every cache, because the damage may be in memory
+//! key of metadata  the bytes of the entry under the key of its metadata
+//! one-bit search   the bytes of the entry with one bit flipped
+//! two-bit search   the bytes of the entry with two bits flipped
+//! log              the write-ahead log, if it still has the entry
+//! replica          another copy, through the application
 //! ```
 //!
 //! Invariants:
-//! 1. What is put in the place of an entry agrees with its metadata. Where no metadata is sound,
-//!    it comes out of a frame or block whose own checksum agreed.
-//! 2. What no source repairs is poisoned: it reads as corruption, never as an older version.
+//! 1. A repaired entry agrees with its metadata. If no metadata is intact, the entry comes from a
+//!    frame or block whose checksum agrees.
+//! 2. An entry that no source repairs is poisoned: a read returns corruption, never an older version.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -32,17 +32,17 @@ use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key, is_metadata, metadata_key};
 use crate::verdict::judge;
 
-/// A copy of the data elsewhere.
+/// Another copy of the data, which the application provides.
 pub trait Replica: Send + Sync + 'static {
-    /// The entry of this stored key and sequence number, if the replica has it. `verified` says
-    /// whether the replica vouches for it; what it returns is checked all the same wherever there
-    /// is sound metadata.
+    /// Returns the entry with this stored key and sequence number, if the replica has it. `verified` of
+    /// the entry says whether the replica has verified it. If there is intact metadata, the repair also
+    /// compares the entry with it.
     fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>>;
 
-    /// Returns the entries of a gap: of every stored key from `from` to `to`, both included, the newest entry
-    /// that is not newer than `through`. A key that is not among them is taken for one without a
-    /// value, and an answer with an entry that is not `verified` is not taken at all. `None` if the
-    /// replica cannot say, or has not come so far. Default.
+    /// Returns the entries of a gap: for every stored key from `from` to `to` (both included), the newest
+    /// entry that is not newer than `through`. A key without an entry counts as absent. An answer with an
+    /// entry that is not `verified` is ignored. Returns `None` if the replica does not know, or is older
+    /// than the gap. Default: `None`.
     fn fetch_range(
         &self,
         from: &[u8],
@@ -54,28 +54,30 @@ pub trait Replica: Send + Sync + 'static {
     }
 }
 
-/// Is told of damage that no source repairs.
+/// A handler of damage that no source repairs.
 pub trait ErrorHandler: Send + Sync + 'static {
-    /// The entry of `fault` is poisoned from now on. `found` is what its place held at the last
-    /// reading.
+    /// Receives a fault whose entry is poisoned from now on. `found` is the content of its place at the
+    /// last read.
     fn on_unrepaired(&self, fault: &Fault, found: Option<&OwnedEntry>);
 }
 
-/// Options of the search for the good bytes.
+/// Options of repairs.
 #[derive(Clone)]
 pub struct RepairOptions {
-    /// Most readings of storage. Default 3: what three readings agree on is on the medium.
+    /// Maximum number of reads of the device. Default 3: if three reads agree, the bytes are on the
+    /// medium.
     pub retries_max: u32,
-    /// Longest entry, key and value, in which one bit is searched. Default 65,536 bytes, about
-    /// 2 s; 0 for none.
+    /// Maximum length of an entry (key and value) for the search of one bit. Default 65,536 bytes,
+    /// about 2 s; 0 turns the search off.
     pub one_bit_bytes_max: usize,
-    /// Longest entry in which two bits are searched. Default 512 bytes, about 0.2 s; 0 for none.
+    /// Maximum length of an entry for the search of two bits. Default 512 bytes, about 0.2 s; 0 turns
+    /// the search off.
     pub two_bit_bytes_max: usize,
-    /// The log is asked. Default: yes.
+    /// `true` if repairs read the log. Default: `true`.
     pub log: bool,
-    /// A copy elsewhere. Default: none.
+    /// The replica. Default: none.
     pub replica: Option<Arc<dyn Replica>>,
-    /// The handler that is told of what could not be repaired. Default: nobody.
+    /// The handler of damage that could not be repaired. Default: none.
     pub error_handler: Option<Arc<dyn ErrorHandler>>,
 }
 

@@ -1,19 +1,19 @@
-//! [`scrub()`]: holds every entry of a partition's tables against its metadata, on the device.
+//! [`scrub()`]: compares every entry in the tables of a partition with its metadata, on the device.
 //!
-//! For tables that no compaction comes by. It works beside writers, flushes and compactions. What
-//! is live is decided at the call: tables that are made later are not looked at, and tables that
-//! go meanwhile are held until they were read. It repairs nothing and changes nothing; the next
-//! compaction of the damaged table repairs.
+//! It is for tables that compactions rarely rewrite. Writers, flushes and compactions continue during a
+//! scrub. It covers the tables that are live at the call: it ignores later tables, and obsolete tables
+//! stay until it has read them. It repairs and changes nothing; the next compaction of a damaged table
+//! repairs it.
 //!
 //! ```text
 //! plan -> each table in the order of the file numbers -> inspect.rs -> report, progress, pace
 //! ```
 //!
 //! Invariants:
-//! 1. A sound partition is never complained about, whatever goes on.
-//! 2. A table is reported whole or not at all, so that a run that was stopped and its continuation
-//!    cover every table exactly once. What a compaction moves meanwhile comes to lie in files of
-//!    greater numbers, and is read there.
+//! 1. A scrub of an undamaged partition reports no damage, even beside other work.
+//! 2. A table is reported completely or not at all, so that a stopped run and its continuation cover
+//!    every table exactly once. A compaction writes entries to files with greater numbers, which the
+//!    continuation reads.
 //! 3. Every entry of a table is counted as sealed or unsealed, or there is a fault or damage.
 //! 4. No lock is held while a table is read.
 
@@ -34,25 +34,24 @@ pub type ScrubProgress = SweepProgress;
 /// A place in the order of a partition's tables to go on from.
 pub type ScrubMark = SweepMark;
 
-/// Reads every live table of the partition past every cache and verifies each entry by its
-/// metadata, as a compaction would. What the memtables hold has no metadata yet and is counted
-/// alone. Nothing is repaired.
+/// Reads every live table of the partition, bypassing every cache, and verifies each entry against its
+/// metadata, as a compaction would. Entries in memtables have no metadata yet; they are only counted.
+/// Nothing is repaired.
 ///
-/// The metadata is that of the partition's [`MetaHive`](crate::MetaHive), whichever provider it
-/// has; of integrity, if the partition has none: then what another node sealed is verified, and
-/// all else is unsealed. Of indexes, Bloom structures and footers it is seen that they are as they
-/// were written, and that no Bloom structure hides a key; `Db::verify` holds them against the entries
-/// in full.
+/// The provider of the partition's [`MetaHive`](crate::MetaHive) checks the metadata. In a partition
+/// without MetaHive, the integrity provider checks tables that another node sealed, and all other
+/// entries count as unsealed. A scrub also verifies the checksums of indexes, Bloom structures and
+/// footers, and that no Bloom structure hides a key; `Db::verify` compares them with all entries.
 ///
 /// # Errors
-/// Damage is no error but in the report, and so is a table that cannot be read. A closed database,
-/// a dropped partition, a mark of another one; `Unsupported` if a filter other than MetaHive seals
-/// the partition.
+/// A closed database; a dropped partition; a mark of another partition; `Unsupported` if a filter other
+/// than MetaHive seals the partition. Damage and unreadable tables are in the report; they are not
+/// errors of this call.
 ///
 /// # Cost
-/// Reads the data blocks of the whole partition; see [`ScrubOptions::bytes_per_second`]. Takes a
-/// read-ahead of 256 KiB and 16 bytes for each version of the key that it is at. Tables that
-/// become obsolete stay until they were read.
+/// Reads the data blocks of the whole partition; see [`ScrubOptions::bytes_per_second`]. Needs a
+/// read-ahead buffer of 256 KiB, and 16 bytes for each version of the current key. A table that becomes
+/// obsolete stays until this call has read it.
 ///
 /// # Examples
 /// ```

@@ -1,26 +1,26 @@
-//! Verified reads: a value is handed out after its own metadata agreed, or with the word that it
-//! has none yet.
+//! Verified reads: a value is returned after its metadata agreed, or with the remark that it has no
+//! metadata yet.
 //!
-//! [`verified_get`] reads as a get does and compares the entry that it came to with the metadata
-//! beside it. [`verified_range`] is a scan that compares each block of a table before it hands out
-//! anything of it. What disagrees is read again from the device before it is reported, because the
-//! damage may be in memory: then the good block takes the place of the one in the cache.
+//! [`verified_get`] reads like a get and compares the found entry with its metadata. [`verified_range`]
+//! is a scan that compares each block of a table before it returns an entry of the block. If a
+//! comparison fails, the block is read again from the device before the error is reported, because the
+//! damage may be in memory. A correct block then replaces the block in the cache.
 //!
-//! "Absent" is an answer too, and a bit that flips can make one: in a kind, which turns a value
-//! into a deletion, in a key, which leaves its place empty, in a sequence number, which puts an
-//! entry out of a snapshot's sight. So a tombstone is verified before its key is absent, and a
-//! block that should have the key and has not is verified whole. Older versions of a key are
-//! not shown before newer ones in the block were verified.
+//! A flipped bit can also make a key look absent: in a kind, which turns a value into a deletion; in a
+//! key, which leaves its place empty; in a sequence number, which hides an entry from a snapshot. So a
+//! tombstone is verified before its key counts as absent, and a block that should contain the key but
+//! does not is verified as a whole. Older versions of a key are returned only after the newer ones in
+//! the block were verified.
 //!
 //! Invariants:
-//! 1. In a table that is sealed nothing is handed out, or missing, on the word of an entry that
-//!    disagrees with its metadata or has none.
-//! 2. The answers of a sound partition are those of plain reads.
+//! 1. In a sealed table, an entry that disagrees with its metadata, or has none, never decides whether
+//!    a value is returned or absent.
+//! 2. The answers of an undamaged partition are those of plain reads.
 //!
-//! An entry that is missing with its metadata, or an older one in its place, shows in the digest that
-//! the table's seal has of each block; it is compared once for each time a block comes into memory. A
-//! bloom or an index that would hide a key is found when the table is opened: the properties have
-//! the checksums of both.
+//! If an entry is missing with its metadata, or replaced by an older pair, the digest of the block in
+//! the seal of the table disagrees; it is compared each time when a block enters memory. A bloom or an
+//! index that would hide a key is detected when the table is opened, by the checksums of both in the
+//! properties.
 
 mod check;
 
@@ -37,52 +37,51 @@ use crate::metahive::MetaHive;
 
 use check::{Doubt, EntryCheck};
 
-/// A value, and what vouches for it.
+/// A value, and the check that it passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// The value.
     pub value: Slice,
-    /// The witness for it.
+    /// The check that it passed.
     pub by: By,
 }
 
-/// The witness for a value.
+/// The check that a value passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
-    /// Its own metadata, which was compared with it just now.
+    /// The comparison with its metadata, in this call.
     Metadata,
-    /// The checksum of its block alone, when that came into memory: the table was written by a
-    /// node without MetaHive, and no compaction has sealed it yet.
+    /// Only the checksum of its block, when the block entered memory: a node without MetaHive wrote the
+    /// table, and no compaction has sealed the entry yet.
     Block,
-    /// Nothing but the memory that it lies in: it is not in a table yet.
+    /// No check: the value is in a memtable.
     Memory,
 }
 
-/// The value of `key` in `partition`, after its own metadata agreed; see [`Verified::by`].
+/// Returns the value of `key` in `partition` if it agrees with its metadata; see [`Verified::by`].
 ///
 /// # Errors
-/// As of [`Partition::get`], and:
-/// - `Corruption` naming partition, file, block and key if an entry disagrees with its metadata, or
-///   has none in a table that is sealed, also after
-///   [`RepairOptions::retries_max`](crate::RepairOptions::retries_max) readings of the device. Also
-///   where the key would be absent, if that rests on such an entry. Damage of the metadata alone is
-///   no error.
+/// The errors of [`Partition::get`], and:
+/// - `Corruption`, which names partition, file, block and key, if an entry disagrees with its metadata,
+///   or has none in a sealed table, after
+///   [`RepairOptions::retries_max`](crate::RepairOptions::retries_max) reads of the device. This also
+///   holds if such an entry would make the key absent. Damage of the metadata alone is not an error.
 /// - `InvalidArgument` if the partition has no MetaHive; `Unsupported` if another provider or a
 ///   newer version sealed the table.
 ///
 /// # Cost
-/// That of a get and a checksum of key and value; allocates no more than a get. A miss costs as
-/// much as in a get, but for one in a hundred, which verifies a block. A table without a bloom
-/// verifies one for each miss.
+/// That of a get, and a checksum of key and value; no additional allocation. A miss costs as much as in
+/// a get, except for about one in a hundred, which verifies a block. In a table without a bloom, each
+/// miss verifies a block.
 #[inline]
 pub fn verified_get(partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
     get(partition, key.as_ref())
 }
 
-/// As [`verified_get`], as the snapshot sees the partition.
+/// Returns the value of `key` as the snapshot sees it, like [`verified_get`].
 ///
 /// # Errors
-/// As there, and those of [`Snapshot::get`].
+/// The errors of [`verified_get`] and of [`Snapshot::get`].
 pub fn verified_get_at(
     snapshot: &Snapshot,
     partition: &Partition,
@@ -91,22 +90,22 @@ pub fn verified_get_at(
     get(&(snapshot, partition), key.as_ref())
 }
 
-/// Keys and values of `range` in `partition`, ascending, as they are now. A block of a sealed table
-/// is verified whole before anything of it is handed out, entries included that other tables
-/// overrule and those outside of the range.
+/// Returns the keys and values of `range` in `partition`, ascending, as they are at the call. A block of
+/// a sealed table is verified as a whole before an entry of it is returned, including entries that are
+/// overwritten in other tables and entries outside of the range.
 ///
 /// # Errors
-/// As items, after which it ends: those of [`Partition::range`], and of [`verified_get`] for the
-/// first entry of the block that fails. Unlike that, the good keys of the block are not handed out
-/// either.
+/// Errors are items, and the iterator ends after one: the errors of [`Partition::range`], and those of
+/// [`verified_get`] for the first failed entry of a block. The iterator returns no other key of such a
+/// block.
 ///
 /// # Cost
-/// That of a scan and a checksum of each entry of each block.
+/// That of a scan, and a checksum of each entry of each block.
 pub fn verified_range(partition: &Partition, range: impl KeyRange) -> VerifiedRange {
     VerifiedRange::new(partition, range)
 }
 
-/// As [`verified_range`], as the snapshot sees the partition.
+/// Returns the keys and values of `range` as the snapshot sees them, like [`verified_range`].
 pub fn verified_range_at(
     snapshot: &Snapshot,
     partition: &Partition,
@@ -244,8 +243,8 @@ impl BlockCheck for ScanCheck {
     }
 }
 
-/// Keys and verified values of a range: see [`verified_range`]. Ends after an error; a new one may
-/// go on behind the damage.
+/// An iterator over the keys and verified values of a range: see [`verified_range`]. It ends after an
+/// error; a new iterator can start behind the damage.
 pub struct VerifiedRange {
     cursor: Cursor,
     hooks: Arc<PartitionHooks>,

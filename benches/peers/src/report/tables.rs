@@ -70,7 +70,7 @@ fn row(out: &mut String, name: &str, values: &[(&str, Option<f64>)], good: Good)
 }
 
 fn head(out: &mut String, title: &str, engines: &[&str], more: &[&str]) -> fmt::Result {
-    let columns = [engines, &["ours / best rival"], more].concat();
+    let columns = [engines, &["siltstone / best rival"], more].concat();
     writeln!(out, "\n| {title} | {} |", columns.join(" | "))?;
     writeln!(out, "| --- |{}", " ---: |".repeat(columns.len()))
 }
@@ -106,13 +106,13 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     let value = shown("value_size");
     writeln!(out, "\n### {records} records of {key} + {value} bytes\n")?;
     let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
-    write!(out, "Operations of a workload that is no fill: {ops}. Rounds: {}. ", set.rounds())?;
+    write!(out, "Operations of a workload that is not a fill: {ops}. Rounds: {}. ", set.rounds())?;
     match figure("sync_interval_ms") {
-        Some(0) | None => write!(out, "Siltstone's own syncs: off")?,
-        Some(interval) => write!(out, "Siltstone's own syncs: every {interval} ms")?,
+        Some(0) | None => write!(out, "Syncs by siltstone: off")?,
+        Some(interval) => write!(out, "Syncs by siltstone: every {interval} ms")?,
     }
     if config.is_some_and(|config| config["settles"] == false) {
-        write!(out, ". Nothing was settled between the workloads")?;
+        write!(out, ". The databases were not compacted between the workloads")?;
     }
     writeln!(out, ".\n\n```console\n{}\n```", set.command)?;
     let others = set.cores_of_others();
@@ -120,7 +120,7 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
         writeln!(
             out,
             "\n**The machine was not quiet: others used up to {} of its cores during a run. These \
-             figures say nothing.**",
+             figures are not valid.**",
             number(others)
         )?;
     }
@@ -138,7 +138,7 @@ fn rates(
         rate(out, set, engines, place, &place.name, "/ops_per_second")?;
         if place.name.starts_with("readwhilewriting") {
             let beside = "/writes_beside/ops_per_second";
-            rate(out, set, engines, place, "... its writes beside", beside)?;
+            rate(out, set, engines, place, "... its concurrent writes", beside)?;
         }
     }
     Ok(())
@@ -173,8 +173,8 @@ fn totals(
     number: usize,
     sequence: &str,
 ) -> fmt::Result {
-    writeln!(out, "\nSequence {number}, all in all: `{sequence}`")?;
-    head(out, "settling included", engines, &[])?;
+    writeln!(out, "\nSequence {number}, totals: `{sequence}`")?;
+    head(out, "with all compactions", engines, &[])?;
     const MIB: f64 = 1048576.0;
     let rows = [
         ("seconds", "seconds", 1.0),

@@ -32,10 +32,10 @@ pub(crate) struct Args {
     /// readwhilewriting, ycsb-a to ycsb-f, ycsb-w
     #[arg(required = true, value_delimiter = ',')]
     workloads: Vec<Kind>,
-    /// Records of the data set
+    /// Number of records of the data set
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
-    /// Operations of each workload that is no fill, over all threads [default: the records]
+    /// Operations of each workload that is not a fill, over all threads [default: the records]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
     /// Bytes of a key, at least 8
@@ -44,10 +44,10 @@ pub(crate) struct Args {
     /// Bytes of a value
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=64 << 20))]
     value_size: u32,
-    /// Threads that work at once
+    /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// When a write counts as done
+    /// Durability of writes
     #[arg(long, value_enum, default_value_t = When::Os)]
     durability: When,
     /// Block cache, such as 256MiB [default: the engine's]
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Longest log segment, such as 1MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
     log_segment: Option<u64>,
-    /// Append to the log with system calls alone, never through a mapping
+    /// Append to the log only with system calls, not through a mapping
     #[arg(long)]
     log_written: bool,
     /// Compression of blocks [default: the engine's]
@@ -71,8 +71,8 @@ pub(crate) struct Args {
     /// Compare every entry with its metadata in point reads and in `scan`
     #[arg(long, requires = "metahive")]
     verified: bool,
-    /// Folder for the database [default: a fresh one in the system's temporary folder, removed
-    /// at the end]
+    /// Folder for the database [default: a new one in the temporary folder of the system, which is
+    /// removed at the end]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Seed of every random choice
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Compact fully before each workload that reads what others wrote
+    /// Compact fully before each workload that reads data of an earlier one
     #[arg(long)]
     compact: bool,
 }

@@ -36,7 +36,7 @@ pub(super) struct Columns {
     /// TSV and CSV: the first row names the columns
     #[arg(long)]
     header: bool,
-    /// TSV and CSV: column of the keys, a number from 1 or, with --header, a name
+    /// TSV and CSV: column of the keys, as a number from 1 or, with --header, as a name
     #[arg(long, value_name = "COLUMN", default_value = "1")]
     key: String,
     /// TSV and CSV: column of the values
@@ -52,7 +52,9 @@ impl Columns {
             let number = || column.parse::<usize>().ok()?.checked_sub(1);
             named.or_else(number).ok_or_else(|| match names {
                 Some(_) => format!("no column {column:?}"),
-                None => format!("column {column:?} is no number from 1; names need --header"),
+                None => {
+                    format!("column {column:?} is not a positive number; names need --header")
+                }
             })
         };
         Ok([find(&self.key)?, find(&self.value)?])

@@ -48,7 +48,7 @@ pub(super) fn text(health: &Health) -> String {
         line("background error", &failure_text(failure));
     }
     if let Some(damage) = &health.damage {
-        line("left alone", damage);
+        line("skipped table", damage);
     }
     if let Some(panic) = &health.listener_panic {
         line("listener", panic);
@@ -76,8 +76,8 @@ fn failure_text(failure: &BackgroundFailure) -> String {
     let attempts = failure.attempts;
     let since = seconds(failure.since);
     let again = match failure.retry_in {
-        Some(retry) => format!("again in {}", seconds(retry)),
-        None => "not tried again".to_owned(),
+        Some(retry) => format!("next attempt in {}", seconds(retry)),
+        None => "no further attempt".to_owned(),
     };
     format!(
         "{reason:?} fails for {since}, {attempts} times, {again} \
@@ -221,7 +221,7 @@ mod tests {
         let text = text(&health);
         for part in [
             "\nread-only            a sync of the log failed\n",
-            "\nleft alone           a table is damaged\n",
+            "\nskipped table        a table is damaged\n",
             "\nlistener             an event listener panicked\n",
             "\nhealthy              no\n",
         ] {

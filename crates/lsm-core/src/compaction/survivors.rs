@@ -104,7 +104,7 @@ pub(super) fn write_survivors<I: JobIter>(
         if until_look == 0 {
             until_look = ENTRIES_BETWEEN_LOOKS;
             if should_stop() {
-                return Err(Error::new(ErrorKind::Closed, "the work was given up"));
+                return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
             }
         }
         let place = clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));

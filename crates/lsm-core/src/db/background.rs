@@ -343,7 +343,7 @@ impl Background {
             return Ok(());
         }
         if in_listener() {
-            let message = "a listener cannot wait for the work that it is part of";
+            let message = "a listener cannot wait for the background work that calls it";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let failures_before = self.schedule.lock().failure_count;

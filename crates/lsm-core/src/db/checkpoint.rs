@@ -158,12 +158,12 @@ fn copy_values(
         let Some(hook) = hook.filter(|_| stored.tables().next().is_some()) else { continue };
         let Some(store) = partition.store() else {
             let name = &partition.name;
-            let message = format!("the value store of partition {name:?} is not there");
+            let message = format!("the code of the value store of partition {name:?} is missing");
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         store.checkpoint(dir, made).map_err(|error| match error.kind() {
             ErrorKind::Unsupported => {
-                let message = format!("the value store {:?} makes no checkpoints", hook.name);
+                let message = format!("the value store {:?} supports no checkpoints", hook.name);
                 Error::because(ErrorKind::Unsupported, message, error)
             }
             _ => error,
@@ -177,7 +177,7 @@ pub(super) fn make_empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
     match fs.list(dir, "") {
         Ok(entries) if entries.is_empty() => {}
         Ok(_) => {
-            let message = format!("there are files in {}", dir.display());
+            let message = format!("the folder {} is not empty", dir.display());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Err(error) if is_not_found(&error) => {}

@@ -18,8 +18,9 @@ struct DurableState {
     waker: Option<Waker>,
 }
 
-/// Ready once operations are on the device, or cannot be made durable. Dropping it keeps nothing
-/// from becoming durable. It does not keep the database open: when that is closed, it is ready.
+/// A future that is ready when the operations are on the device, or when they cannot be made durable.
+/// Dropping it does not cancel the sync. It does not keep the database open; it is ready when the
+/// database is closed.
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Durable(Arc<Mutex<DurableState>>);
 

@@ -112,7 +112,7 @@ impl<'a> Tables<'a> {
                     }));
                 }
                 JobOutcome::Faulty(_) => {
-                    let what = "a replayed entry does not hold together";
+                    let what = "a replayed entry changed in memory";
                     return Err(Error::corruption(&factory.dir, None, what));
                 }
             }

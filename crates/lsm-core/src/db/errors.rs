@@ -45,7 +45,7 @@ pub enum Reason {
     Compaction,
     /// An edit was appended to the manifest.
     Manifest,
-    /// Files and values that nobody needs any more were removed.
+    /// Obsolete files and values were removed.
     Obsolete,
     /// A reader asked for a block.
     Read,
@@ -58,43 +58,42 @@ pub enum Reason {
 pub enum Class {
     /// The device is full.
     NoSpace,
-    /// The operating system said no; another attempt may work.
+    /// The operating system returned an error; another attempt may succeed.
     Io,
-    /// A sync failed: what was written to that file before may be lost, and nothing tells.
+    /// A sync failed: earlier writes to the file may be lost without another error.
     FailedSync,
-    /// Bytes are not what was written.
+    /// Stored bytes differ from the written bytes.
     Corruption,
     /// A compaction filter or a value store panicked; the error names it.
     Hook,
 }
 
-/// The consequence for writers. Readers go on in every case.
+/// The consequence for writers. Readers continue in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Severity {
-    /// Nothing, or the error of their own call.
+    /// No consequence, or the error of their own call.
     Soft,
-    /// They go on until memory, level 0 or the segment of the log are full; then they get the
-    /// error until it is over.
+    /// Writers continue until memory, level 0 or the log segment is full. Then they get the error until
+    /// the failure ends.
     Hard,
-    /// They are refused until the store has resumed.
+    /// Writers are refused until the store has resumed.
     ReadOnly,
 }
 
-/// The way in which the store goes on.
+/// The reaction of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub enum Resume {
-    /// The call got the error; the next one tries anew, with a new file where one is needed.
+    /// The call returned the error. The next call tries again, with a new file if necessary.
     NextCall,
-    /// Background work tries again by itself, with new files.
+    /// Background work retries with new files.
     Retry,
-    /// All that is in memory is written to new files and the log begun anew, tried again until it
-    /// works.
+    /// The store writes its memtables to new files and begins a new log. It retries until it succeeds.
     Rewrite,
-    /// The damaged table is left alone until the next open; everything else goes on.
+    /// Compactions skip the damaged table until the next open. All other work continues.
     LeftAlone,
 }
 
@@ -103,7 +102,7 @@ pub enum Resume {
 pub struct Rule {
     /// The consequence for writers.
     pub severity: Severity,
-    /// The way in which the store goes on.
+    /// The reaction of the store.
     pub resume: Resume,
 }
 
@@ -169,15 +168,15 @@ pub struct BackgroundFailure {
     pub class: Class,
     /// The consequence for writers.
     pub severity: Severity,
-    /// The way in which the store goes on.
+    /// The reaction of the store.
     pub resume: Resume,
     /// The last error.
     pub error: Error,
     /// Failures in a row.
     pub attempts: u32,
-    /// For how long it has failed.
+    /// The duration of the failure so far.
     pub since: Duration,
-    /// When it is tried again at the latest; `None` if only the next open does.
+    /// The maximum time until the next attempt; `None` if only the next open tries again.
     pub retry_in: Option<Duration>,
 }
 
@@ -188,8 +187,8 @@ impl fmt::Display for BackgroundFailure {
         let since = self.since;
         write!(f, "{reason:?} fails ({severity:?}, for {since:?}, {} times", self.attempts)?;
         match self.retry_in {
-            Some(retry) => write!(f, ", again in {retry:?}): {}", self.error),
-            None => write!(f, ", left alone): {}", self.error),
+            Some(retry) => write!(f, ", next attempt in {retry:?}): {}", self.error),
+            None => write!(f, ", no further attempt): {}", self.error),
         }
     }
 }

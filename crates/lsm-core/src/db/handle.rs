@@ -179,7 +179,7 @@ impl Db {
     fn check_written(&self, seq: SeqNo) -> Result<()> {
         self.inner().check_not_closed()?;
         if seq > self.visible_seq() {
-            let message = format!("sequence {seq} was not written yet");
+            let message = format!("sequence number {seq} is not written yet");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! [`Health`]: whether the store takes writes, what holds it up, and how far it is from its limits.
+//! [`Health`]: whether the store accepts writes, what delays it, and how far it is from its limits.
 //!
-//! Made by `Db::health`; plain data, for a person (`Display`) or a program. It reads what other
-//! files keep, and changes nothing.
+//! `Db::health` returns it as plain data, for a person (`Display`) or a program. It reads the state of
+//! other files and changes nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::compaction::compaction_debt;
 use crate::fs::open_files_limit;
 use crate::types::Gap;
 
-/// A value that may not grow without end.
+/// A value with limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Gauge {
-    /// The present value.
+    /// The current value.
     pub value: u64,
-    /// Above this, writers are slowed down, or work is begun.
+    /// Soft limit: above it, writers are slowed down, or background work starts.
     pub soft: u64,
-    /// Here writers stop, or are held to it.
+    /// Hard limit: writers stop, or cannot exceed it.
     pub hard: u64,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Gauge {
     }
 }
 
-/// A partition whose writers are held back.
+/// A partition whose writers are delayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -47,9 +47,9 @@ pub struct StallHealth {
     pub partition: String,
     /// The strongest reason.
     pub reason: &'static str,
-    /// The strength, in thousandths: 1000 is stopped.
+    /// The strength of the delay in thousandths: at 1000, writers are stopped.
     pub pressure_permille: u32,
-    /// For how long.
+    /// The duration of the delay so far.
     pub since: Duration,
 }
 
@@ -64,7 +64,7 @@ pub struct PartitionHealth {
     pub compaction_debt_bytes: Gauge,
     /// Tables in level 0.
     pub level0_tables: Gauge,
-    /// Stretches of keys that are damaged beyond repair, whose loss is not accepted.
+    /// Gaps: ranges of keys that are damaged beyond repair, and whose loss is not accepted.
     pub gaps: Vec<Gap>,
 }
 
@@ -73,36 +73,35 @@ pub struct PartitionHealth {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Health {
-    /// Why the store takes no writes, if it does not. It resumes by itself, unless it was opened
-    /// read-only.
+    /// The reason why the store refuses writes, if it does. The store resumes without help, unless it
+    /// was opened read-only.
     pub read_only: Option<String>,
-    /// Partitions whose writers are held back, by name.
+    /// Partitions whose writers are delayed, by name.
     pub stalls: Vec<StallHealth>,
-    /// Background work that failed and did not succeed since.
+    /// Failures of background work without a later success.
     pub background_errors: Vec<BackgroundFailure>,
-    /// Damage that a compaction met: these tables are left alone until the next open.
+    /// Damage that a compaction found: compactions skip these tables until the next open.
     pub damage: Option<String>,
-    /// The last panic of an event listener since the open. It is told of later events all the
-    /// same, and no work failed by it.
+    /// The last panic of an event listener since the open. The listener still gets later events, and
+    /// the panic failed no work.
     pub listener_panic: Option<String>,
     /// The partitions, by name.
     pub partitions: Vec<PartitionHealth>,
     /// Memory of sealed memtables, over all partitions, in bytes.
     pub sealed_memtable_bytes: Gauge,
-    /// Bytes of the log that memtables pin; beyond the limit they are flushed.
+    /// Bytes of the log that memtables pin; beyond the limit the memtables are flushed.
     pub wal_bytes: Gauge,
     /// The age of the oldest snapshot.
     pub oldest_snapshot: Option<Duration>,
     /// Bytes of obsolete tables that readers hold.
     pub pinned_obsolete_bytes: u64,
-    /// Table files that are open. Beyond the soft limit one is closed for each that is opened; the
-    /// hard limit is that of the process, which its log, its jobs and the application share.
+    /// Open table files. Beyond the soft limit, each open closes another table file. The hard limit is
+    /// that of the process, which log, jobs and application share.
     pub open_table_files: Gauge,
 }
 
 impl Health {
-    /// Returns `true` if writes are taken at full speed, no background work fails and nothing is
-    /// lost.
+    /// Returns `true` if writes run at full speed, no background work fails and no data is lost.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.stalls.is_empty()
@@ -122,7 +121,7 @@ impl fmt::Display for Health {
             let StallHealth { partition, reason, pressure_permille, since } = stall;
             writeln!(
                 f,
-                "partition {partition:?}: writes held back by {reason}, \
+                "partition {partition:?}: writes are delayed by {reason}, \
                  {pressure_permille} of 1000, for {since:?}"
             )?;
         }
@@ -130,7 +129,7 @@ impl fmt::Display for Health {
             writeln!(f, "{failure}")?;
         }
         if let Some(damage) = &self.damage {
-            writeln!(f, "left alone: {damage}")?;
+            writeln!(f, "compactions skip a table: {damage}")?;
         }
         if let Some(panic) = &self.listener_panic {
             writeln!(f, "{panic}")?;

@@ -58,11 +58,11 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
     let rules = rules_of(&records);
     let forms = records.iter().map(|record| record.rules.key_form);
     if forms.filter(|form| form.takes_any_key()).any(|form| form != rules.key_form) {
-        return invalid("two hooks want keys in two forms");
+        return invalid("two hooks require different forms of keys");
     }
     let suffix = &rules.reserved_suffix;
     if rules.key_form.takes_any_key() && !suffix.is_empty() && !suffix.ends_with(&[1]) {
-        return invalid("a suffix beside keys of any form ends in 0x01");
+        return invalid("with `any_key`, a reserved suffix must end in 0x01");
     }
     if let Some(form) = form.filter(|_| !rules.key_form.takes_any_key())
         && form.takes_any_key()
@@ -150,7 +150,7 @@ pub(super) fn check_complete(partition: &PartitionState) -> Result<()> {
         None => Ok(()),
         Some(hook) => {
             let name = &partition.name;
-            let message = format!("partition {name:?} was made with {hook:?}, which is not there");
+            let message = format!("the code of hook {hook:?} of partition {name:?} is missing");
             Err(Error::new(ErrorKind::Unsupported, message))
         }
     }
@@ -201,7 +201,7 @@ impl DbInner {
                 Some(named) if named.name == own.name => {}
                 Some(_) => {
                     let name = &partition.name;
-                    return invalid(format!("partition {name:?} has a value store, which stays"));
+                    return invalid(format!("partition {name:?} has another value store"));
                 }
             }
         }
@@ -222,7 +222,7 @@ impl DbInner {
         }
         if attached.rules.key_form != partition.key_form {
             let name = &partition.name;
-            return invalid(format!("partition {name:?}: `any_key` is fixed when it is made"));
+            return invalid(format!("partition {name:?}: `any_key` is fixed at creation"));
         }
         self.check_tables(&attached, &view).map_err(|error| unfit(&partition.name, &error))?;
         let before = self.enforce(partition, attached)?;
@@ -294,16 +294,14 @@ impl DbInner {
         // Of these two, keys that are stored alike come over; the others are refused one by one.
         let forms = [theirs.key_form, partition.key_form];
         if forms[0] != forms[1] && forms.contains(&KeyForm::Terminated) {
-            return invalid(format!(
-                "partition {name:?} stores its keys in another form: `any_key`"
-            ));
+            return invalid(format!("partition {name:?} has another `any_key` than the export"));
         }
         let own = &partition.hooks().rules.reserved_suffix;
         if theirs.reserved_suffix.is_empty() || theirs.reserved_suffix == *own {
             return Ok(None);
         }
         if !own.is_empty() {
-            return invalid(format!("partition {name:?} reserves another ending of keys"));
+            return invalid(format!("partition {name:?} reserves a different ending of keys"));
         }
         let mut taken: Vec<_> = foreign
             .iter()
@@ -352,7 +350,7 @@ impl DbInner {
             return Ok(());
         }
         let message = format!(
-            "partition {:?} has keys that end in \"{}\", or had them and was not compacted since: {}",
+            "partition {:?} has keys that end in \"{}\" (delete them and compact it): {}",
             partition.name,
             suffix.escape_ascii(),
             named.join(", ")

@@ -178,7 +178,7 @@ impl JobRunner {
                 (JobOutcome::Faulty(_), None) => break,
             }
         }
-        let what = "a compaction finds new faults in every run";
+        let what = "every run of a compaction finds new damage";
         let error = Error::corruption(&self.factory.dir, None, what);
         Err(error.in_partition(&view.version.name))
     }

@@ -117,11 +117,11 @@ fn damage_of(view: &ReadView, found: &DamagedEntry) -> Damage {
         key: Some(found.key.clone()),
         keys: None,
         level: None,
-        what: "an entry in memory is not the one that was written".to_owned(),
+        what: "an entry changed in memory after it was written".to_owned(),
     }
 }
 
 fn lost(view: &ReadView, found: &DamagedEntry) -> Error {
-    let what = "a key was damaged in memory, and neither the log nor one bit makes it whole";
+    let what = "a key changed in memory, and neither the log nor a single-bit search restores it";
     Error::corruption("memtable", None, what).in_partition(&view.version.name).at_key(&found.key)
 }

@@ -264,7 +264,7 @@ impl DbFolder {
             false => fs.try_lock(&dir.join(names::LOCK))?,
         };
         let Some(lock) = lock else {
-            let message = format!("the database in {} is open elsewhere", dir.display());
+            let message = format!("the database in {} is already open", dir.display());
             return Err(Error::new(ErrorKind::Locked, message));
         };
         Ok(DbFolder { fs, dir, lock })

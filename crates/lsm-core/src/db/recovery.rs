@@ -99,7 +99,7 @@ impl Opening {
         let recovered = recover(fs, dir, &names)?;
         let version = match (&recovered, random) {
             (Some(recovered), Some(_)) if !recovered.writable => {
-                let message = format!("{} needs newer code for writing", dir.display());
+                let message = format!("{} needs newer code to be written", dir.display());
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             (Some(recovered), _) => recovered.version.clone(),

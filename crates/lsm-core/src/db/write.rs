@@ -60,7 +60,7 @@ fn prepare(
     let checksum = section_checksum(&bytes);
     let damaged = damaged_key(&bytes, section.sums());
     if let Some(key) = damaged.unwrap_or(Some(&[])) {
-        let what = "an operation changed in memory on its way to the log";
+        let what = "an operation changed in memory before it reached the log";
         let error = Error::corruption("memory", None, what).in_partition(&partition.name);
         return Err(error.at_key(key));
     }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::error::{Damage, Error};
 
-/// Something that happened in the background.
+/// An event of background work.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Memtables became a table.
+    /// A flush wrote memtables to a table.
     Flushed {
         /// Name of the partition.
         partition: String,
@@ -17,7 +17,7 @@ pub enum Event {
         /// Its duration.
         took: Duration,
     },
-    /// Tables became other tables.
+    /// A compaction replaced tables by new tables.
     Compacted {
         /// Name of the partition.
         partition: String,
@@ -32,13 +32,13 @@ pub enum Event {
         /// Its duration.
         took: Duration,
     },
-    /// Writers are held back, or no longer.
+    /// The delay of writers changed.
     StallChanged {
         /// Name of the partition.
         partition: String,
-        /// From 0, not at all, to 1000, stopped.
+        /// The strength of the delay: from 0 (none) to 1000 (writers are stopped).
         pressure_permille: u32,
-        /// The cause that holds them back most.
+        /// The strongest cause.
         reason: &'static str,
     },
     /// Damaged bytes were found.
@@ -49,10 +49,10 @@ pub enum Event {
         partition: String,
         /// The key.
         key: Vec<u8>,
-        /// The source of the good bytes.
+        /// The source of the correct bytes.
         source: String,
     },
-    /// A damaged entry could not be repaired: it reads as corruption from now on.
+    /// A damaged entry could not be repaired: reads of it return corruption from now on.
     Quarantined {
         /// The damage.
         damage: Damage,
@@ -61,15 +61,15 @@ pub enum Event {
     },
     /// Background work failed, or a listener panicked.
     BackgroundError(Error),
-    /// The store takes writes again after a failure.
+    /// The store accepts writes again after a failure.
     Resumed,
 }
 
-/// Is told what happens. Called outside every lock, on a thread that does background work or that
-/// asked for some: be quick. It may call the database, but what would have to wait for background
-/// work there is refused: `wait_idle`, and writes while they are stopped. A panic ends nothing
-/// but the call: later events are told all the same, and `Db::health` keeps it.
+/// A listener for events. It is called without locks, on a thread that does or requests background
+/// work, so it must return quickly. It may call the database. Calls that would have to wait for
+/// background work fail: `wait_idle`, and writes while writers are stopped. A panic ends only this
+/// call of the listener: later events are delivered, and `Db::health` reports the panic.
 pub trait EventListener: Send + Sync + 'static {
-    /// Something happened.
+    /// Receives an event.
     fn on_event(&self, event: &Event);
 }

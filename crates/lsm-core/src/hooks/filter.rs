@@ -81,9 +81,9 @@ pub struct Properties(pub BTreeMap<String, Vec<u8>>);
 
 /// Makes compaction filters, one for each job.
 ///
-/// A panic, here or in a filter, fails the job as an error does. Name, parameters, rules and
-/// whether it seals or decides are asked once, when it is attached. Who knows its type can have it
-/// back: see [`as_any`](super::as_any).
+/// A panic of a factory or of a filter fails the job like an error. The engine asks for name,
+/// parameters, rules, [`seals`](Self::seals) and [`decides`](Self::decides) once, when the factory is
+/// attached. Code that knows its type can get it back: see [`as_any`](super::as_any).
 pub trait CompactionFilterFactory: Any + Send + Sync {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
@@ -93,21 +93,21 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         Vec::new()
     }
 
-    /// Checks whether it can go on where a filter of its name and these stored parameters was: asked
-    /// when a provider answers with it at open.
+    /// Checks whether this factory can replace a filter with its name and these stored parameters.
+    /// Called at open, when a provider returns it.
     ///
     /// # Errors
-    /// Those that the open is refused with.
+    /// An error makes the open fail.
     fn check_stored(&self, params: &[u8]) -> Result<()> {
         let _ = params;
         Ok(())
     }
 
-    /// Checks whether it can go on with a table: asked of each one when a partition that had other
-    /// hooks gets it.
+    /// Checks whether this factory can process a table. Called for each table when a partition with
+    /// other hooks gets this one.
     ///
     /// # Errors
-    /// Those that the change of hooks is refused with.
+    /// An error makes the change of hooks fail.
     fn check_table(&self, table: &InputTable) -> Result<()> {
         let _ = table;
         Ok(())
@@ -125,13 +125,13 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         self.rules()
     }
 
-    /// Returns `true` if the filter adds hidden entries: it then sees every input entry, and at
-    /// most one filter of a partition may.
+    /// Returns `true` if the filter adds hidden entries. Then it sees every input entry. At most one
+    /// filter of a partition may do so.
     fn seals(&self) -> bool {
         false
     }
 
-    /// Returns `true` if the filter may answer anything but [`Decision::Keep`].
+    /// Returns `true` if the filter may return a decision other than [`Decision::Keep`].
     fn decides(&self) -> bool {
         !self.seals()
     }
@@ -149,11 +149,11 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         false
     }
 
-    /// A judge of the blocks of an input table, for a filter that [seals](Self::seals); without one
-    /// the filter sees every entry as it is. The table's own properties are in `input`.
+    /// Returns a judge of the blocks of an input table, for a filter that [seals](Self::seals). Without
+    /// a judge, the filter sees every entry unchanged. `input` has the properties of the table.
     ///
     /// # Errors
-    /// Those that fail the job.
+    /// An error fails the job.
     fn judge(
         &self,
         input: &InputTable,
@@ -164,18 +164,18 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         Ok(None)
     }
 
-    /// Returns `true` if it knows a copy of the data elsewhere, so that [`restore`](Self::restore) may have an
-    /// answer. Default: no.
+    /// Returns `true` if the filter knows another copy of the data, which [`restore`](Self::restore) can
+    /// read. Default: no.
     fn restores(&self) -> bool {
         false
     }
 
-    /// Returns the entries of a gap from a copy elsewhere: of every key between its ends, both included, the
-    /// newest entry that is not newer than the gap. A key that is not among them had no value.
-    /// `None` if there is no such copy, or it has not come so far. Default.
+    /// Returns the entries of a gap from another copy: for every key in the gap (both ends included), the
+    /// newest entry that is not newer than the gap. A key without an entry had no value. Returns `None`
+    /// if there is no such copy, or if the copy is older than the gap. Default: `None`.
     ///
     /// # Errors
-    /// Those of the copy.
+    /// The errors of the copy.
     fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
         let _ = gap;
         Ok(None)
@@ -184,32 +184,31 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
     /// A filter for a job.
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>>;
 
-    /// Returns the patches for the faulty entries of one run: one for each, in their
-    /// order; where one is lacking, the entry is poisoned. Called outside every job and lock; may
-    /// read and may take its time.
+    /// Returns the patches for the faulty entries of one run, in their order. An entry without a patch
+    /// is poisoned. Called outside of jobs and locks; it may read, and it may take long.
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
         let _ = (faults, sources);
         Vec::new()
     }
 }
 
-/// A filter's answer to an input entry.
+/// The answer of a filter to an input entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// It goes on.
+    /// The entry continues to the next step.
     Pass,
-    /// The filter has taken it over: it goes no further.
+    /// The filter takes the entry; it does not continue.
     Take,
 }
 
-/// The fate of an entry that nobody else can see.
+/// The decision about an entry that no snapshot sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It stays as it is.
+    /// The entry stays.
     Keep,
-    /// It is deleted: a tombstone takes its place unless nothing older can lie below.
+    /// The entry is deleted. A tombstone replaces it unless no older entry can exist.
     Remove,
-    /// It gets this value.
+    /// The entry gets this value.
     Replace(Vec<u8>),
 }
 
@@ -250,15 +249,15 @@ pub trait CompactionFilter: Send {
         Ok(Decision::Keep)
     }
 
-    /// A survivor in its final form. `untouched_from` is its stored sequence number if key, kind
-    /// and value are the input's own bytes.
+    /// Receives a surviving entry in its final form. `untouched_from` is its stored sequence number if
+    /// key, kind and value are unchanged bytes of the input.
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
         let _ = (entry, untouched_from);
         Ok(())
     }
 
-    /// Before each new user key of the output, and `None` at the end: emit the hidden entries that
-    /// sort before `next`, and say whether a block and a table may end here.
+    /// Emits the hidden entries that sort before `next`, and returns whether a block and a table may end
+    /// here. Called before each new user key of the output, and with `None` at the end.
     fn boundary(
         &mut self,
         next: Option<&[u8]>,
@@ -269,7 +268,7 @@ pub trait CompactionFilter: Send {
         Ok(Cut::Allowed)
     }
 
-    /// A table of the output ends: note what should be known of it.
+    /// Adds properties to a table of the output when the table ends.
     fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
         let _ = properties;
         Ok(())
@@ -325,10 +324,9 @@ pub struct Fault {
     pub key: Vec<u8>,
     /// Its stored sequence number.
     pub seq: SeqNo,
-    /// The kind that it claims to be.
+    /// Its kind according to its bytes.
     pub kind: EntryKind,
-    /// Its bytes; empty if the filter no longer had them when it found the fault. They can be read
-    /// again by [`Fault::at`].
+    /// Its bytes; empty if the filter did not have them any more. [`Fault::at`] is their place.
     pub value: Vec<u8>,
     /// Its place.
     pub at: Origin,
@@ -351,8 +349,8 @@ impl Faults {
         self.faults.push(fault);
     }
 
-    /// Notes damage that the job itself mends by what `source` says. Listeners are told when its
-    /// result is installed.
+    /// Notes damage that the job itself repairs from `source`. Listeners get the event when the result
+    /// of the job is installed.
     pub fn mended(&mut self, fault: Fault, source: &str) {
         self.mended.push((fault, source.to_owned()));
     }
@@ -384,19 +382,19 @@ pub enum Patch {
         /// The source of the bytes: "re-read", "one-bit search", ...
         source: String,
     },
-    /// A record that is known to be damaged: it reads as corruption until it is overwritten.
+    /// A poison: reads of the key return corruption until it is overwritten.
     Poison,
-    /// Nothing: the entry is left out. Only right for a hidden entry.
+    /// Nothing: the entry is dropped. Only valid for a hidden entry.
     Leave,
 }
 
-/// The places where a repair may look.
+/// The sources of a repair.
 pub trait RepairSources {
-    /// The entry at the same place, read again past every cache: key, sequence number, kind and
-    /// value, and whether its block verified.
+    /// Reads the entry at the same place again and bypasses every cache. Returns key, sequence number,
+    /// kind and value, and whether the block verified.
     fn reread(&mut self, at: &Origin) -> Result<Option<OwnedEntry>>;
 
-    /// The entry of this key and sequence number in the log, if it is still there.
+    /// Returns the entry with this key and sequence number from the log, if the log still has it.
     fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>>;
 }
 

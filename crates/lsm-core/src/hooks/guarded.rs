@@ -40,7 +40,7 @@ pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
 fn panicked(who: &str, payload: &(dyn Any + Send)) -> Error {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    let text = text.unwrap_or("a payload that is no text");
+    let text = text.unwrap_or("the payload is not text");
     Error::new(ErrorKind::HookPanicked, format!("{who} panicked: {text}"))
 }
 

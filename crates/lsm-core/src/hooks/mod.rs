@@ -1,9 +1,9 @@
-//! The places where sister crates and applications plug in: compaction filters, the value store,
-//! listeners.
+//! Hooks, the extension points for sister crates and applications: compaction filters, value stores
+//! and listeners.
 //!
-//! A partition names its hooks in the manifest, with parameters and rules. The rules are kept and
-//! enforced by the engine whether the hook's code is there or not; what happens to a partition
-//! whose hook is missing is a rule too. The engine knows none of the hooks.
+//! The manifest stores the names of the hooks of a partition, with their parameters and rules. The
+//! engine enforces the rules even if the code of a hook is missing. A rule also says whether a
+//! partition opens without the code of a hook. The engine depends on no specific hook.
 //!
 //! A job over a partition with filters runs in this order, for each entry of its inputs:
 //!
@@ -54,28 +54,27 @@ pub struct Rules {
     /// User keys with this ending are refused on every write and ingest, as
     /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey): keys of hidden entries end so.
     pub reserved_suffix: Vec<u8>,
-    /// The form in which keys are stored, which readers do not see: a form that takes any key leaves
-    /// none with the reserved suffix, whose last byte is `0x01` then. Fixed when the partition is
-    /// made.
+    /// The form in which keys are stored, which readers do not see. In a form that accepts any key, no
+    /// stored key ends in the reserved suffix, whose last byte must be `0x01`. Fixed when the partition
+    /// is created.
     pub key_form: KeyForm,
-    /// The effect of opening the partition without the hook.
+    /// The effect of an open without the code of the hook.
     pub when_absent: WhenAbsent,
 }
 
-/// The effect of opening a partition while one of its hooks is not supplied.
+/// The effect of opening a partition without the code of one of its hooks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenAbsent {
-    /// It opens for reading and writing; compactions treat hidden entries as what they are
-    /// without the hook: nothing.
+    /// The partition opens for reading and writing; compactions drop hidden entries.
     #[default]
     OpenPlainly,
-    /// It does not open: its data means nothing without the hook.
+    /// The partition does not open, because its data has no meaning without the hook.
     Refuse,
 }
 
-/// Finds the code of hooks that partitions name.
+/// A source of the code of hooks, by their stored names.
 pub trait HookProvider: Send + Sync + 'static {
-    /// The compaction filter `name` with these stored parameters, if this provider has it.
+    /// Returns the compaction filter `name` with these stored parameters, if this provider has it.
     fn compaction_filter(
         &self,
         name: &str,
@@ -93,7 +92,7 @@ pub trait HookProvider: Send + Sync + 'static {
         self.compaction_filter(name, params)
     }
 
-    /// The value store `name` with these stored parameters, if this provider has it.
+    /// Returns the value store `name` with these stored parameters, if this provider has it.
     fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
         let _ = (name, params);
         None
@@ -105,9 +104,9 @@ pub trait HookProvider: Send + Sync + 'static {
 pub struct Entry<'a> {
     /// The stored key: the user key in the form of [`Rules::key_form`].
     pub key: &'a [u8],
-    /// The sequence number that counts.
+    /// The effective sequence number.
     pub seq: SeqNo,
-    /// The sequence number in the file: another one in a file that was ingested.
+    /// The sequence number in the file, which differs in an ingested file.
     pub stored_seq: SeqNo,
     /// Its kind.
     pub kind: EntryKind,
@@ -117,7 +116,7 @@ pub struct Entry<'a> {
     pub hidden: bool,
 }
 
-/// The place that an entry came from. It names the entry for as long as the file lives.
+/// The place of an entry. It identifies the entry as long as the file exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
     /// The table; `None` for a memtable.
@@ -126,7 +125,7 @@ pub struct Origin {
     pub level: usize,
     /// Offset of the block in the file, in bytes.
     pub block_offset: u64,
-    /// Which entry of the block, hidden ones counted.
+    /// The index of the entry in the block, with hidden entries counted.
     pub entry: u32,
     /// `true` if the block's checksum agreed. If not, the entry is suspect.
     pub block_verified: bool,
@@ -144,9 +143,9 @@ impl Origin {
 pub struct Hooks {
     /// Filters in the order in which they run.
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
-    /// The store of large values. A partition that has one keeps it where none is named.
+    /// The store of large values. If it is `None`, a partition keeps the store that it has.
     pub store: Option<Arc<dyn ValueStoreFactory>>,
-    /// A partition that exists keeps the filters that it has, and `filters` is empty.
+    /// `true` if an existing partition keeps its filters; then `filters` is empty.
     pub keeps_filters: bool,
 }
 
@@ -156,13 +155,13 @@ impl Hooks {
         Hooks::default()
     }
 
-    /// Adds a compaction filter behind those that are there.
+    /// Adds a compaction filter after the existing ones.
     pub fn filter(mut self, filter: Arc<dyn CompactionFilterFactory>) -> Hooks {
         self.filters.push(filter);
         self
     }
 
-    /// Has large values live in `store`.
+    /// Sets the store of large values.
     pub fn value_store(mut self, store: Arc<dyn ValueStoreFactory>) -> Hooks {
         self.store = Some(store);
         self

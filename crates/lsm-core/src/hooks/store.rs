@@ -145,7 +145,7 @@ pub trait ValueStore: Any + Send + Sync {
     /// folder a database comes after it.
     fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         let _ = (dir, made);
-        Err(Error::new(ErrorKind::Unsupported, "the value store makes no checkpoints"))
+        Err(Error::new(ErrorKind::Unsupported, "the value store supports no checkpoints"))
     }
 }
 

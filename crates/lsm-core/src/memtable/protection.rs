@@ -57,7 +57,7 @@ pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
 /// The error of an entry of `key` that is not the one that came in.
 #[cold]
 pub(super) fn damaged_at(key: &[u8]) -> Error {
-    let what = "an entry in memory is not the one that was written";
+    let what = "an entry changed in memory after it was written";
     Error::corruption("memtable", None, what).at_key(key)
 }
 

@@ -53,7 +53,7 @@ pub fn describe(file: Arc<dyn File>, path: &Path, inside: bool) -> Result<Descri
         FileKind::Wal if inside => wal::describe(&*file, path, &operations)?,
         FileKind::Wal => wal::describe(&*file, path, &|_| Vec::new())?,
         FileKind::Chunk => {
-            let message = format!("{}: a chunk file is its value store's", path.display());
+            let message = format!("{} is a chunk file, which has no description", path.display());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
     };
@@ -73,7 +73,7 @@ fn kind_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileKind> {
         return Ok(FileKind::Sst);
     }
     let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
-    let what = "neither a table nor a log segment nor a manifest, by magic and name";
+    let what = "by magic and name, the file is not a table, a log segment or a manifest";
     name.map(|name| name.kind).ok_or_else(|| Error::corruption(path, None, what))
 }
 

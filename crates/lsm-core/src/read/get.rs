@@ -196,7 +196,7 @@ pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
     let len = usize::try_from(len).ok().filter(|len| *len as u64 <= FORMAT_VALUE_BYTES_MAX);
     let Some(len) = len else {
         let len = store.len(handle)?;
-        let what = "a value read at once (open_blob reads it in pieces)";
+        let what = "length of a value for get (use open_blob)";
         return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
     };
     let mut value = vec![0; len];
@@ -214,7 +214,7 @@ pub(super) fn unreadable(
     let path = table.map_or_else(|| context.dir.clone(), |table| table.path(context));
     let what = match kind {
         Some(EntryKind::Poison) => "the record is known to be damaged",
-        _ => "the value lies in a value store that is not there",
+        _ => "the value is in a value store whose code is missing",
     };
     Error::corruption(path, None, what).at_key(key)
 }

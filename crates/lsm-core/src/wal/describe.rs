@@ -72,7 +72,7 @@ fn describe_header(bytes: &[u8; HEADER_LEN], header: &SegmentHeader) -> Lines {
 fn describe_control(control: Control) -> String {
     match control {
         Control::MemtableSwitch { partition, memtable } => {
-            format!("memtable switch: partition {partition} goes on in memtable {memtable}")
+            format!("memtable switch: partition {partition} continues in memtable {memtable}")
         }
         Control::IdleMarker { manifest_edit } => {
             format!("idle marker: manifest edit {manifest_edit} is durable")

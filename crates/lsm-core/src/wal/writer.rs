@@ -101,7 +101,7 @@ impl SegmentWriter {
     pub fn append(&mut self, encoded: &[u8]) -> Result<()> {
         assert!(encoded.len().is_multiple_of(8), "frames are padded to 8 bytes");
         if self.failed {
-            let message = format!("{} took no more after a failed append", self.path.display());
+            let message = format!("an earlier append to {} failed", self.path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
         if let Err(e) = self.file.append(encoded) {

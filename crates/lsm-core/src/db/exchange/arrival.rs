@@ -48,7 +48,7 @@ fn check_ingested_key(
         return check_key(key);
     }
     let message = format!(
-        "partition {:?} stores key \"{}\" in another form than the export has it",
+        "partition {:?} stores key \"{}\" in a different form than the export",
         partition.name,
         stored.escape_ascii()
     );
@@ -161,12 +161,12 @@ impl<'a> Arrival<'a> {
         let reader = table.reader(context)?;
         let bad = |what: &str| Error::corruption(table.path(context), None, what);
         if meta.bounds != Bounds::INCLUSIVE || meta.tombstones != 0 {
-            return Err(bad("a table of an export holds more than values"));
+            return Err(bad("a table of an export has tombstones or other bounds"));
         }
         let hooks = self.hooks();
         let suffix = &hooks.rules.reserved_suffix;
         if meta.hidden != 0 && reader.properties().hidden_suffix != *suffix {
-            return Err(bad("hidden entries of an export have another ending"));
+            return Err(bad("hidden entries of an export have a different suffix"));
         }
         let mut entries = reader.iter(ReadMode::Streaming);
         entries.seek_to_first()?;
@@ -192,7 +192,7 @@ impl<'a> Arrival<'a> {
             }
         }
         if count != meta.entries {
-            return Err(bad("a table has not as many entries as it should"));
+            return Err(bad("a table has a different number of entries than described"));
         }
         match hooks.sealing() {
             Some(filter) => self.check_sealed(&**filter, table, context),

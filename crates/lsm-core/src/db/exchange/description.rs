@@ -149,7 +149,7 @@ fn open_envelope<'a>(bytes: &'a [u8], path: &Path) -> Result<(DbId, &'a [u8])> {
     let mut r = Reader::new(bytes);
     let head = r.clone().take(HEADER_BYTES - 8).map_err(short)?;
     if r.take(8).map_err(short)? != MAGIC {
-        return Err(bad(0, "the file is no description of an export"));
+        return Err(bad(0, "the file is not the description of an export"));
     }
     let version = r.u32().map_err(short)?;
     let checksum_id = r.u32().map_err(short)?;

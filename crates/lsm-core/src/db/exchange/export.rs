@@ -159,7 +159,7 @@ fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<
         Ok(true) => Ok(()),
         Ok(false) => {
             remove_tables(db, dir, &description.tables);
-            let message = format!("{} appeared meanwhile", path.display());
+            let message = format!("{} was created during the export", path.display());
             Err(Error::new(ErrorKind::InvalidArgument, message))
         }
         Err(error) => {

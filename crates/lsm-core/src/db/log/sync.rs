@@ -206,7 +206,7 @@ impl Log {
     /// Takes no more until the log is begun anew, because of `error`, which a sync returned; the
     /// error that everybody gets from now on.
     pub(super) fn fail(&self, host: &dyn LogHost, error: Error) -> Error {
-        let message = "a sync of the log failed; writes are refused until what is in memory was \
+        let message = "a sync of the log failed; writes are refused until the memtables are \
                        written to new files";
         let latched = Error::because(ErrorKind::ReadOnly, message, error);
         let mut sync = self.sync.lock();
