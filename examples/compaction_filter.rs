@@ -1,43 +1,78 @@
-//! Compaction filters: entries that expire, and a dropped prefix. Both respect snapshots.
+//! Entries that expire and leave, by a rule that is stored and by code, and a prefix that goes.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use siltstone::{Db, PartitionOptions, PrefixDropFilter, Result, TtlFilter};
+use siltstone::clock::Clock;
+use siltstone::{Db, Partition, PartitionOptions, PrefixDropFilter, Result, TtlFilter, TtlRule};
 
-/// Each value begins with its time of expiry, in seconds.
+/// A clock that is moved by hand, in seconds.
+#[derive(Clone, Default)]
+struct HandClock(Arc<AtomicU64>);
+
+impl Clock for HandClock {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.now()
+    }
+}
+
+/// A value here begins with the second at which it expires.
 fn expires_at(_key: &[u8], value: &[u8]) -> Option<u64> {
     value.first_chunk::<8>().map(|second| u64::from_be_bytes(*second))
 }
 
+fn put_all(partition: &Partition) -> Result<()> {
+    for (key, second) in [("a", 150u64), ("b", 250), ("tenant-7/x", 999)] {
+        partition.put(key, second.to_be_bytes())?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let dir = std::env::temp_dir().join(format!("siltstone-filter-{}", std::process::id()));
-    let db = Db::open(&dir)?;
-    let now = Arc::new(AtomicU64::new(100));
-    let clock = now.clone();
-    let expire = TtlFilter::new(expires_at, move || clock.load(Ordering::Relaxed));
+    let clock = HandClock::default();
+    let db = Db::builder(&dir).clock(Arc::new(clock.clone())).open()?;
+
+    // The rule is stored: a later open needs nothing for it, and what expires leaves by itself.
+    let rule = TtlFilter::stored(&TtlRule::in_value(0));
+    let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
+    put_all(&sessions)?;
+    db.flush()?;
+    clock.0.store(200, Ordering::Relaxed);
+    while sessions.contains("a")? {
+        std::thread::yield_now();
+    }
+    let left: Vec<_> = sessions.keys().collect::<Result<_>>()?;
+    println!("left without a call: {left:?}");
+    assert_eq!(left, ["b", "tenant-7/x"]);
+
+    // Code may look at anything. Each open supplies it again.
+    let now = clock.clone();
+    let expire = TtlFilter::new(expires_at, move || now.now().as_secs());
     let options = PartitionOptions::new()
         .filter(Arc::new(expire))
         .filter(Arc::new(PrefixDropFilter::new(["tenant-7/"])));
-    let sessions = db.partition_with("sessions", options)?;
-
-    for (key, second) in [("a", 150u64), ("b", 250), ("tenant-7/x", 999)] {
-        sessions.put(key, second.to_be_bytes())?;
-    }
+    let tenants = db.partition_with("tenants", options)?;
+    put_all(&tenants)?;
     let before = db.snapshot();
-    now.store(200, Ordering::Relaxed);
-    sessions.compact(..)?;
-    // The snapshot still sees its entries: no filter decides about them.
-    assert_eq!(before.iter(&sessions).count(), 3);
+    tenants.compact(..)?;
+    // A snapshot sees what it saw; nothing that it sees is decided on.
+    assert_eq!(before.iter(&tenants).count(), 3);
     drop(before);
-    sessions.compact(..)?;
-    let left: Vec<_> = sessions.keys().collect::<Result<_>>()?;
+    tenants.compact(..)?;
+    let left: Vec<_> = tenants.keys().collect::<Result<_>>()?;
     println!("left after the compaction: {left:?}");
     assert_eq!(left, ["b"]);
+
     db.close()?;
-    drop(sessions);
+    drop((sessions, tenants));
     std::fs::remove_dir_all(&dir).expect("the folder was made above");
     Ok(())
 }

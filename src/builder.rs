@@ -109,7 +109,7 @@ impl Builder {
     /// If the code of a hook is not found, the partition opens without it if the hook allows that
     /// ([`WhenAbsent`](crate::hooks::WhenAbsent)). MetaHive and all compaction filters of this crate
     /// allow it. Flushes and compactions then run without the hook until [`Db::partition_with`]
-    /// supplies it.
+    /// supplies it, and [`Db::health`] names the hook.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
         self.application = Some(provider);
         self

@@ -187,7 +187,7 @@ pub use lsm_core::db::{
     VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
-pub use lsm_core::filters::{PrefixDropFilter, TtlFilter};
+pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};
 pub use lsm_core::hooks::{Event, EventListener, Hooks};
 pub use lsm_core::options::{Compression, Durability, Options};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
@@ -228,10 +228,10 @@ pub mod fs {
 pub mod hooks {
     pub use lsm_core::hooks::{
         AddedValue, Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision,
-        Emitter, Entry, Event, EventListener, Fault, Faults, HiddenSink, HookProvider, Hooks,
-        Input, InputTable, Job, JobKind, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle,
-        Properties, RepairSources, Rules, StoreContext, StoreEdit, ValueStore, ValueStoreFactory,
-        WhenAbsent,
+        Emitter, Entry, Event, EventListener, Expiry, Fault, Faults, HiddenSink, HookProvider,
+        Hooks, Input, InputTable, Job, JobKind, Origin, OwnedEntry, PartitionHooks, Patch,
+        PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit, ValueStore,
+        ValueStoreFactory, WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId};
 }

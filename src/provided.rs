@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use largeval::LargeValues;
-use lsm_core::filters::PrefixDropFilter;
+use lsm_core::filters::{PrefixDropFilter, TtlFilter};
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
 use metahive::{MetaHive, MetaHiveOptions};
 
@@ -27,6 +27,7 @@ fn provided(name: &str, params: &[u8]) -> Option<Arc<dyn CompactionFilterFactory
     match name {
         MetaHive::NAME => Some(Arc::new(MetaHive::from_params(params)?)),
         PrefixDropFilter::NAME => Some(Arc::new(PrefixDropFilter::from_params(params)?)),
+        TtlFilter::NAME => Some(Arc::new(TtlFilter::from_params(params)?)),
         _ => None,
     }
 }

@@ -11,6 +11,7 @@
 #![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
 
 mod gaps;
+mod ttl;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

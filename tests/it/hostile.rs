@@ -13,7 +13,7 @@ use std::sync::Arc;
 use lsm_core::codec::{checksum64, checksum64_seeded};
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
-use siltstone::{BackgroundMode, Compression, Db, Options, PartitionOptions};
+use siltstone::{BackgroundMode, Compression, Db, Options, PartitionOptions, TtlFilter, TtlRule};
 use testkit::Rng;
 
 const DIR: &str = "/db";
@@ -47,7 +47,10 @@ fn build() -> MemFs {
     let packed =
         db.partition_with("packed", options.clone().compression(Compression::Lz4)).unwrap();
     let plain = db.partition_with("plain", options.clone().compression(Compression::None)).unwrap();
+    let expiring = options.clone().filter(Arc::new(TtlFilter::stored(&TtlRule::in_value(0))));
+    let expiring = db.partition_with("expiring", expiring).unwrap();
     for n in 0..160 {
+        expiring.put(n.to_string(), u64::MAX.to_be_bytes()).unwrap();
         let key = format!("key{:03}", n * 7 % 60);
         let batch = db.batch().put(&packed, &key, "ab".repeat(n % 30)).delete(&plain, "gone");
         batch.put(&plain, &key, n.to_string()).commit(siltstone::Durability::Os).unwrap();

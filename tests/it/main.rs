@@ -35,4 +35,5 @@ mod sim;
 mod space;
 mod store_edits;
 mod transactions;
+mod ttl;
 mod verify;

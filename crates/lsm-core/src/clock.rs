@@ -1,5 +1,5 @@
-//! Time as an argument. Only stalls, the age of unsynced writes, limits of reading and statistics
-//! use it; it never orders anything.
+//! Time as an argument. Only stalls, the age of unsynced writes, entries that expire, limits of
+//! reading and statistics use it; it never orders anything.
 
 mod pace;
 
@@ -13,7 +13,7 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Duration;
 
     /// Time since the beginning of 1970, by the machine's calendar; it may go backwards. Noted with
-    /// large values, and never compared.
+    /// large values, and compared with the moments at which entries expire.
     #[expect(clippy::disallowed_methods, reason = "the one place where the calendar enters")]
     fn unix_time(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

@@ -131,15 +131,10 @@ impl Inspector {
             Err(refused) => return Ok(Err(refused.to_string())),
         };
         let job = Job {
-            partition: &self.partition,
-            kind: JobKind::Compaction,
             level_from: table.level(),
             level_to: table.level(),
-            bottom: false,
-            snapshots: &[],
             inputs: std::slice::from_ref(&input),
-            repaired: &[],
-            partial: false,
+            ..Job::new(&self.partition, JobKind::Compaction)
         };
         let mut filter = HiveFilter::start(self.shared.clone(), &job)?;
         filter.block_sums = seal.as_ref().map(|_| Vec::new());

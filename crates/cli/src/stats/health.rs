@@ -55,6 +55,12 @@ pub(super) fn text(health: &Health) -> String {
     }
     line("sealed memtables", &gauge_text(&health.sealed_memtable_bytes, bytes));
     line("log to keep", &gauge_text(&health.wal_bytes, bytes));
+    for partition in &health.partitions {
+        for filter in &partition.absent_filters {
+            let name = escaped(&partition.name);
+            line("without", &format!("compaction filter {} of {name}", escaped(filter)));
+        }
+    }
     for PartitionHealth { name, compaction_debt_bytes, level0_tables, .. } in &health.partitions {
         let name = escaped(name);
         line("compaction debt", &format!("{name}: {}", gauge_text(compaction_debt_bytes, bytes)));
@@ -108,6 +114,7 @@ pub(super) fn json(health: &Health) -> Value {
             "partition": partition.name,
             "compaction_debt_bytes": gauge_json(&partition.compaction_debt_bytes),
             "level0_tables": gauge_json(&partition.level0_tables),
+            "absent_filters": partition.absent_filters,
         })
     });
     json!({

@@ -61,6 +61,7 @@ pub(crate) fn table(text: &str) -> SstMeta {
         foreign: None,
         compression: Some(options().compression),
         kept: [].into(),
+        expiries: None,
     }
 }
 

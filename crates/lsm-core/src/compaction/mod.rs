@@ -21,6 +21,7 @@ mod fill;
 mod inputs;
 mod job_iter;
 mod leveled;
+mod outcome;
 mod outputs;
 mod picker;
 mod place;
@@ -40,6 +41,7 @@ pub use clip::Clip;
 pub use fill::Fill;
 pub use job_iter::JobIter;
 pub use leveled::{Shape, compaction_debt};
+pub use outcome::JobOutcome;
 pub use outputs::{Outputs, TableFactory};
 pub use picker::{Picker, RangePick};
 pub use place::ingest_level;
@@ -47,7 +49,6 @@ pub use rules::{KeyBelow, Ruling, Survival};
 pub use run::{Merge, RunContext};
 pub use split::Split;
 pub use stages::{Patches, Stages, place_of};
-pub use survivors::JobOutcome;
 
 use crate::types::FileNo;
 use crate::version::{SstMeta, Table, UserRange};
@@ -72,8 +73,8 @@ pub enum Trigger {
     Tombstones,
     /// A table has many tombstones and nothing lies below: rewritten in place, they vanish.
     Elision,
-    /// A tenth of a table could go since snapshots were released.
-    Released,
+    /// A tenth of a table could go: snapshots were released, or entries have expired.
+    Outdated,
     /// The user asked for a range.
     Range,
 }

@@ -19,7 +19,7 @@ use crate::hooks::Properties;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyRef, SeqNo, Trailer};
-use crate::version::{Kept, Missing, SstMeta, TableContext};
+use crate::version::{ExpiryNotes, Kept, Missing, SstMeta, TableContext};
 
 /// A table says for so many snapshots how many entries it kept for them.
 const KEPT_MAX: usize = 16;
@@ -59,6 +59,9 @@ pub struct Outputs<'a> {
     compression: Compression,
     /// Entries of the table under way that were kept for a snapshot.
     kept: BTreeMap<SeqNo, u64>,
+    /// When entries of the table under way expire, and the mark of the rule that says so.
+    expiries: ExpiryNotes,
+    expiry_rule: Option<u64>,
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
     values_only: bool,
@@ -86,6 +89,8 @@ impl<'a> Outputs<'a> {
             options: SstOptions::of(options, compression),
             compression,
             kept: BTreeMap::new(),
+            expiries: ExpiryNotes::default(),
+            expiry_rule: None,
             base_seq,
             hidden_suffix: hidden_suffix.to_vec(),
             values_only: false,
@@ -125,6 +130,16 @@ impl<'a> Outputs<'a> {
     /// Notes that the entry appended last was kept for the readers at `snapshot` alone.
     pub(super) fn note_kept(&mut self, snapshot: SeqNo) {
         *self.kept.entry(snapshot).or_default() += 1;
+    }
+
+    /// Has each table remember when its entries expire, by the rule with this mark.
+    pub(super) fn remember_expiries(&mut self, rule: u64) {
+        self.expiry_rule = Some(rule);
+    }
+
+    /// The notes on when entries of the table under way expire.
+    pub(super) fn expiries(&mut self) -> &mut ExpiryNotes {
+        &mut self.expiries
     }
 
     /// Appends a hidden entry behind the one that it belongs to.
@@ -190,6 +205,7 @@ impl<'a> Outputs<'a> {
             self.finished.push(SstMeta {
                 compression: Some(self.compression),
                 kept: fold_kept(std::mem::take(&mut self.kept)),
+                expiries: self.expiry_rule.map(|rule| self.expiries.take(rule)),
                 ..SstMeta::of(writer.finish()?)
             });
         }

@@ -4,8 +4,9 @@
 //! function of its fields.
 //!
 //! Order of choice: the level with the highest score from 1 on; then a table that is half
-//! tombstones; then an elision; then a table that kept much for snapshots which are released. Within a level tombstone-heavy tables come first, then the one
-//! whose turn it is by key, so that all parts of a level are rewritten equally often.
+//! tombstones; then an elision; then a table of which much can go since snapshots were released or entries
+//! expired. Within a level tombstone-heavy tables come first, then the one whose turn it is by key,
+//! so that all parts of a level are rewritten equally often.
 //!
 //! Invariants:
 //! 1. Level 0: the job has every table that overlaps one of its tables, directly or through
@@ -47,8 +48,9 @@ pub struct Picker<'a> {
     pub rewrite_before: Option<FileNo>,
     /// The snapshots that somebody holds, ascending.
     pub held: &'a [SeqNo],
-    /// The tables that are rewritten because of what they kept for snapshots that were released.
-    pub released: &'a BTreeSet<FileNo>,
+    /// The tables that are rewritten because enough of them can go: kept for snapshots that were
+    /// released, or expired.
+    pub outdated: &'a BTreeSet<FileNo>,
 }
 
 /// The next step of a compaction that the user asked for.
@@ -93,7 +95,7 @@ impl Picker<'_> {
         }
         self.laden()
             .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
-            .or_else(|| self.released(shape.base))
+            .or_else(|| self.outdated(shape.base))
     }
 
     /// The next job that brings the range nearer to the last level, where its tombstones go.
@@ -209,21 +211,21 @@ impl Picker<'_> {
         None
     }
 
-    /// A table that kept much for snapshots which are released. All versions of a key lie in one
+    /// A table of which much can go. All versions of a key lie in one
     /// table, so it is rewritten where it is; on level 0 older tables lie beside it, and it goes the
     /// way of its level.
-    fn released(&self, base: usize) -> Option<Compaction> {
+    fn outdated(&self, base: usize) -> Option<Compaction> {
         self.version
             .tables()
             .filter(|(_, table): &(usize, &Arc<Table>)| {
-                self.released.contains(&table.meta.file) && !self.busy.has(table.meta.file)
+                self.outdated.contains(&table.meta.file) && !self.busy.has(table.meta.file)
             })
             .find_map(|(level, table)| {
                 if level == 0 {
-                    return self.level0(base, table.meta.range(), Trigger::Released);
+                    return self.level0(base, table.meta.range(), Trigger::Outdated);
                 }
                 let run = self.extend(level, std::slice::from_ref(table));
-                self.job((level, run), (level, &[]), Trigger::Released)
+                self.job((level, run), (level, &[]), Trigger::Outdated)
             })
     }
 
@@ -325,7 +327,7 @@ impl Picker<'_> {
         // order no merge would ever even that out. Tombstones are not moved to where they could
         // vanish, nor what snapshots have released.
         let moves = self.rewrite_before.is_none()
-            && trigger != Trigger::Released
+            && trigger != Trigger::Outdated
             && run.iter().all(|table| self.is_compressed_for(level_to, level_from, &table.meta))
             && below.is_empty()
             && level_from != level_to

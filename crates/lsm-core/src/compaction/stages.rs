@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::hooks::{
-    CompactionFilter, Decision, Entry, Inject, Job, JobKind, Origin, PartitionHooks, Patch,
-    Properties,
+    Ageing, CompactionFilter, Decision, Entry, Inject, Job, JobKind, Origin, PartitionHooks, Patch,
+    Properties, catch,
 };
-use crate::types::SeqNo;
+use crate::types::{EntryKind, KeyForm, SeqNo};
 
 /// The patches of faulty entries, by their places: see [`place_of`].
 pub type Patches = HashMap<Origin, Patch>;
@@ -36,6 +37,18 @@ pub struct Stages<'a> {
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
+    /// When entries expire, and the moment at which the job began.
+    ageing: Option<(Ageing, u64)>,
+    key_form: KeyForm,
+    unix_time: Duration,
+}
+
+/// When an entry that is written expires.
+pub(super) enum Expires {
+    /// At this moment.
+    At(u64),
+    /// It has, and stays at this moment for a snapshot that sees it.
+    Left(u64),
 }
 
 impl<'a> Stages<'a> {
@@ -58,7 +71,50 @@ impl<'a> Stages<'a> {
             inject,
             deciding: Vec::new(),
             sealing: None,
+            ageing: None,
+            key_form: KeyForm::AsGiven,
+            unix_time: Duration::ZERO,
         }
+    }
+
+    /// With what a job asks about the age of entries: the rule, also where its filter takes no part,
+    /// the time since 1970, and the form of the partition's keys.
+    ///
+    /// # Errors
+    /// A panic of the rule.
+    pub fn ageing(
+        self,
+        ageing: Option<Ageing>,
+        unix_time: Duration,
+        key_form: KeyForm,
+    ) -> Result<Stages<'a>> {
+        let ageing = match ageing {
+            None => None,
+            Some(ageing) => {
+                let now = catch("a compaction filter", || ageing.expiry.now(unix_time))?;
+                Some((ageing, now))
+            }
+        };
+        Ok(Stages { ageing, key_form, unix_time, ..self })
+    }
+
+    /// The mark of the rule by which entries expire.
+    pub(super) fn expiry_rule(&self) -> Option<u64> {
+        self.ageing.as_ref().map(|(ageing, _)| ageing.rule)
+    }
+
+    /// When an entry expires that is about to be written; `is_seen` by a snapshot, so that no filter
+    /// was asked.
+    pub(super) fn expires(&self, entry: Entry<'_>, is_seen: bool) -> Result<Option<Expires>> {
+        let Some((ageing, now)) = &self.ageing else { return Ok(None) };
+        let value = match entry.kind {
+            EntryKind::Value => Some(entry.value),
+            EntryKind::Handle => None,
+            EntryKind::Tombstone | EntryKind::Poison => return Ok(None),
+        };
+        let key = self.key_form.user(entry.key);
+        let at = catch("a compaction filter", || ageing.expiry.expires_at(key, value))?;
+        Ok(at.map(|at| if is_seen && at <= *now { Expires::Left(*now) } else { Expires::At(at) }))
     }
 
     /// The partition's hooks.
@@ -80,6 +136,7 @@ impl<'a> Stages<'a> {
 
     /// Starts the filters.
     pub fn start(&mut self, job: &Job<'_>) -> Result<()> {
+        let job = &Job { unix_time: self.unix_time, key_form: self.key_form, ..*job };
         self.kind = job.kind;
         self.may_carry = job.kind == JobKind::Compaction;
         for factory in &self.hooks.filters {
@@ -101,10 +158,15 @@ impl<'a> Stages<'a> {
         Ok(properties)
     }
 
-    /// Returns `true` if a registered snapshot sees the version of a key that lies in [seq, newer).
-    pub(super) fn is_seen(&self, seq: SeqNo, newer: SeqNo) -> bool {
-        let at = self.registered.partition_point(|snapshot| *snapshot < seq);
-        self.registered.get(at).is_some_and(|snapshot| *snapshot < newer)
+    /// The newest registered snapshot that sees the version of a key that lies in [seq, newer).
+    /// `None` also where no filter wants to know.
+    pub(super) fn seen_by(&self, seq: SeqNo, newer: SeqNo) -> Option<SeqNo> {
+        if self.deciding.is_empty() && self.ageing.is_none() {
+            return None;
+        }
+        let at = self.registered.partition_point(|snapshot| *snapshot < newer);
+        let newest = *self.registered[..at].last()?;
+        (newest >= seq).then_some(newest)
     }
 
     /// The decision of the filters on an entry; `None` if it stays.

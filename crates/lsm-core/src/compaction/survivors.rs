@@ -14,49 +14,19 @@
 use std::collections::HashSet;
 
 use super::clip::ClipSide;
+use super::outcome::JobOutcome;
+use super::stages::Expires;
 use super::{Clip, JobIter, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    AddedValue, Carry, Cut, Decision, Emitter, Entry, Fault, Faults, Findings, Input, JobKind,
-    JobValues, Origin, OwnedEntry, Patch, ValueStore, Vouched,
+    AddedValue, Carry, Cut, Decision, Emitter, Entry, Fault, Faults, Input, JobKind, JobValues,
+    Origin, OwnedEntry, Patch, ValueStore, Vouched,
 };
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
-use crate::types::{EntryKind, FileNo, Gap, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
-use crate::version::SstMeta;
+use crate::types::{EntryKind, FileNo, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
 
 /// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
-
-/// The outcome of a job.
-pub enum JobOutcome {
-    /// Finished tables.
-    Done {
-        /// The tables, durable and not installed.
-        tables: Vec<SstMeta>,
-        /// The effect on the values of the partition's store.
-        values: JobValues,
-        /// Damage that was mended on the way, and by what.
-        mended: Vec<(Fault, String)>,
-        /// The entries that are damaged beyond repair, and in no table.
-        lost: Vec<Fault>,
-        /// The gaps that they leave.
-        gaps: Vec<Gap>,
-    },
-    /// Damaged entries; nothing was written.
-    Faulty(Vec<Fault>),
-}
-
-impl JobOutcome {
-    /// With what the walks over the inputs found.
-    pub(super) fn and_found(mut self, found: Findings) -> JobOutcome {
-        if let JobOutcome::Done { mended, lost, gaps, .. } = &mut self {
-            mended.extend(found.repaired);
-            lost.extend(found.lost);
-            gaps.extend(found.gaps);
-        }
-        self
-    }
-}
 
 /// The loop's state beside its stages.
 pub(super) struct Writing<'a, 'o> {
@@ -80,6 +50,8 @@ pub(super) struct Writing<'a, 'o> {
     written: Option<InternalKey>,
     /// The losses of the partition that are accepted.
     closed_gaps: Gaps,
+    /// The newest registered snapshot that sees the entry under way.
+    seen_by: Option<SeqNo>,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
@@ -124,8 +96,11 @@ impl<'a, 'o> Writing<'a, 'o> {
         stages: Stages<'a>,
         below: KeyBelow,
         split: Option<Split>,
-        outputs: Outputs<'o>,
+        mut outputs: Outputs<'o>,
     ) -> Writing<'a, 'o> {
+        if let Some(rule) = stages.expiry_rule() {
+            outputs.remember_expiries(rule);
+        }
         let closed_gaps = below.gaps().closed();
         Writing {
             survival: Survival::new(stages.snapshots),
@@ -141,6 +116,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             last_value: Vec::new(),
             written: None,
             closed_gaps,
+            seen_by: None,
         }
     }
 
@@ -299,10 +275,8 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Has the filters decide on a survivor and writes what is left of it.
     fn keep(&mut self, entry: Entry<'_>, newer: SeqNo, at: Origin) -> Result<()> {
         let decidable = matches!(entry.kind, EntryKind::Value | EntryKind::Handle);
-        let decision = if self.stages.deciding.is_empty()
-            || !decidable
-            || self.stages.is_seen(entry.seq, newer)
-        {
+        self.seen_by = self.stages.seen_by(entry.seq, newer);
+        let decision = if self.stages.deciding.is_empty() || !decidable || self.seen_by.is_some() {
             None
         } else {
             match self.stages.decide(entry) {
@@ -410,9 +384,16 @@ impl<'a, 'o> Writing<'a, 'o> {
         // For registered snapshots alone. The rules respect the visible sequence as well, and an
         // entry whose damaged sequence lies above it is kept for it by every rewrite: noted, it
         // would make the table due again and again.
-        if let Some(snapshot) = self.survival.kept_for()
-            && self.stages.registered().binary_search(&snapshot).is_ok()
-        {
+        let kept_for = self.survival.kept_for();
+        let kept_for = kept_for.filter(|kept| self.stages.registered().binary_search(kept).is_ok());
+        let expires = self.stages.expires(entry, self.seen_by.is_some())?;
+        match expires {
+            None => {}
+            Some(Expires::At(at)) => self.outputs.expiries().note(at),
+            Some(Expires::Left(now)) => self.outputs.expiries().note_left(now),
+        }
+        let left_for = self.seen_by.filter(|_| matches!(expires, Some(Expires::Left(_))));
+        if let Some(snapshot) = kept_for.or(left_for) {
             self.outputs.note_kept(snapshot);
         }
         if self.stages.sealing.is_some() {

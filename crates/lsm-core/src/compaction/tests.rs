@@ -54,7 +54,7 @@ fn picker<'a>(version: &'a PartitionVersion, busy: &'a Busy, cursors: &'a Cursor
         joined: &|_, _| false,
         rewrite_before: None,
         held: &[],
-        released: &NONE,
+        outdated: &NONE,
     }
 }
 

@@ -27,7 +27,7 @@ use crate::hooks::Event;
 
 /// Files that an iterator holds are looked at again this often.
 const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
-/// Tables that kept entries for snapshots are looked at again this often.
+/// Tables that kept entries for snapshots, or have some that expire, are looked at again this often.
 const LOOK_FOR_RELEASES: Duration = Duration::from_secs(1);
 
 /// The threads that do background work.
@@ -71,8 +71,8 @@ pub(super) trait Worker: Send + Sync {
     /// Returns `true` if something obsolete waits for its last holder.
     fn holds_obsolete(&self) -> bool;
 
-    /// Returns `true` if tables may become due because snapshots are released, or because large
-    /// values rest, which tells nobody.
+    /// Returns `true` if tables may become due because snapshots are released, entries expire, or
+    /// large values rest, which tells nobody.
     fn waits_for_release(&self) -> bool;
 
     /// Returns `true` if there is something to flush or to compact.
@@ -413,7 +413,7 @@ impl Worker for DbInner {
     }
 
     fn waits_for_release(&self) -> bool {
-        self.jobs.keeps_for_snapshots() || self.holds_values()
+        self.jobs.waits_for_time() || self.holds_values()
     }
 
     fn has_work(&self) -> bool {

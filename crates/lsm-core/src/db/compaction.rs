@@ -39,6 +39,10 @@ impl JobsHost for DbInner {
     fn now(&self) -> Duration {
         self.background.now()
     }
+
+    fn unix_time(&self) -> Duration {
+        self.background.clock().unix_time()
+    }
 }
 
 /// The changes that install a compaction: its inputs leave, its outputs come.

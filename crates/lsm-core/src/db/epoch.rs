@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::recovery::HooksOf;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
@@ -45,6 +46,8 @@ pub(super) struct Tables<'a> {
     /// The values that their handles point to.
     pub(super) added: AddedValues,
     hooks: &'a HooksOf,
+    /// Time since 1970 at the open.
+    unix_time: Duration,
     made: Vec<FileName>,
 }
 
@@ -62,10 +65,11 @@ impl<'a> Tables<'a> {
         version: &DbVersion,
         factory: &'a TableFactory,
         hooks: &'a HooksOf,
+        unix_time: Duration,
     ) -> Tables<'a> {
         let version = version.clone();
         let (changes, made) = Default::default();
-        Tables { factory, version, changes, added: AddedValues::new(), hooks, made }
+        Tables { factory, version, changes, added: AddedValues::new(), hooks, unix_time, made }
     }
 
     /// A manifest may name the tables from now on: they stay.
@@ -82,6 +86,7 @@ impl<'a> Tables<'a> {
             let seq = memtable.last_seq();
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
+            let ageing = hooks.ageing();
             // What nobody has seen is decided on later, by a job that knows the snapshots.
             hooks.filters.retain(|filter| filter.seals());
             // With a value store every version is kept: values that nothing refers to are reported
@@ -90,6 +95,7 @@ impl<'a> Tables<'a> {
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
             let patches = Patches::default();
             let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
+            let stages = stages.ageing(ageing, self.unix_time, hooks.rules.key_form)?;
             let merge = Merge::flush(&[memtable], partition);
             let context = RunContext {
                 factory,

@@ -66,6 +66,17 @@ pub struct PartitionHealth {
     pub level0_tables: Gauge,
     /// Gaps: ranges of keys that are damaged beyond repair, and whose loss is not accepted.
     pub gaps: Vec<Gap>,
+    /// Compaction filters that the partition has and that this open found no code for: flushes and
+    /// compactions run without them. The hook provider of the open, or `partition_with`, supplies
+    /// them.
+    pub absent_filters: Vec<String>,
+}
+
+impl PartitionHealth {
+    /// Returns `true` if nothing of it is lost, and no filter of it is absent.
+    fn is_healthy(&self) -> bool {
+        self.gaps.is_empty() && self.absent_filters.is_empty()
+    }
 }
 
 /// The health of a database, from `Db::health`.
@@ -101,13 +112,14 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns `true` if writes run at full speed, no background work fails and no data is lost.
+    /// Returns `true` if writes run at full speed, no background work fails, no data is lost and no
+    /// filter is absent.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.stalls.is_empty()
             && self.background_errors.is_empty()
             && self.damage.is_none()
-            && self.partitions.iter().all(|partition| partition.gaps.is_empty())
+            && self.partitions.iter().all(PartitionHealth::is_healthy)
     }
 }
 
@@ -135,12 +147,21 @@ impl fmt::Display for Health {
             writeln!(f, "{panic}")?;
         }
         for partition in &self.partitions {
-            let PartitionHealth { name, compaction_debt_bytes, level0_tables, gaps } = partition;
+            let PartitionHealth {
+                name,
+                compaction_debt_bytes,
+                level0_tables,
+                gaps,
+                absent_filters,
+            } = partition;
             writeln!(
                 f,
                 "partition {name:?}: compaction debt {compaction_debt_bytes}, \
                  level-0 tables {level0_tables}"
             )?;
+            for filter in absent_filters {
+                writeln!(f, "partition {name:?}: without its compaction filter {filter:?}")?;
+            }
             for gap in gaps {
                 writeln!(f, "partition {name:?}: damaged beyond repair: {gap}")?;
             }
@@ -187,6 +208,7 @@ impl DbInner {
                 compaction_debt_bytes: gauge(debt, base, DEBT_SOFT, DEBT_HARD),
                 level0_tables: gauge(level0, trigger, LEVEL0_SOFT, LEVEL0_HARD),
                 gaps: view.version.gaps.open().cloned().collect(),
+                absent_filters: partition.load_hooks().absent.clone(),
             });
         }
         let half_buffer = self.options.write_buffer_bytes / 2;

@@ -13,8 +13,8 @@ use super::DbInner;
 use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore, ValueStoreFactory,
-    WhenAbsent, guarded_filter, open_store,
+    CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore,
+    ValueStoreFactory, WhenAbsent, guarded_filter, open_store,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
@@ -55,6 +55,11 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
     if records.iter().filter(|record| !record.rules.reserved_suffix.is_empty()).count() > 1 {
         return invalid("a partition has at most one filter that reserves a suffix");
     }
+    let mut ageing = hooks.filters.iter().filter_map(|filter| filter.expiry());
+    if ageing.next().is_some() && ageing.next().is_some() {
+        return invalid("a partition has at most one filter by the age of entries");
+    }
+    check_values_are_read(&hooks.filters, hooks.store.is_some())?;
     let rules = rules_of(&records);
     let forms = records.iter().map(|record| record.rules.key_form);
     if forms.filter(|form| form.takes_any_key()).any(|form| form != rules.key_form) {
@@ -75,6 +80,18 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
         });
     }
     Ok(records)
+}
+
+/// Refuses a value store beside a filter that reads the age of entries from their values.
+fn check_values_are_read(
+    filters: &[Arc<dyn CompactionFilterFactory>],
+    has_store: bool,
+) -> Result<()> {
+    let mut ageing = filters.iter().filter_map(|filter| filter.expiry());
+    if has_store && ageing.any(|expiry| expiry.reads_values()) {
+        return invalid("the time at which entries expire stands in values: none is stored apart");
+    }
+    Ok(())
 }
 
 /// Refuses the hooks of a partition.
@@ -132,8 +149,12 @@ pub(crate) fn resolve(
                 hooks.store.is_some()
             }
         };
-        if !found && rules.when_absent == WhenAbsent::Refuse {
-            hooks.missing.get_or_insert_with(|| name.clone());
+        if found || name == KEY_FORM {
+            continue;
+        }
+        match rules.when_absent {
+            WhenAbsent::Refuse => drop(hooks.missing.get_or_insert_with(|| name.clone())),
+            WhenAbsent::OpenPlainly => hooks.absent.push(name.clone()),
         }
     }
     Ok(hooks)
@@ -179,6 +200,7 @@ impl DbInner {
             store,
             rules: rules_of(records),
             missing: None,
+            absent: Vec::new(),
         })
     }
 
@@ -210,8 +232,11 @@ impl DbInner {
             self.attached(partition.id, &partition.name, hooks, &records, present)?;
         attached.store = attached.store.or_else(|| present.cloned());
         if hooks.keeps_filters {
-            attached.filters.clone_from(&partition.hooks().filters);
+            let own = partition.hooks();
+            attached.filters.clone_from(&own.filters);
+            attached.absent.clone_from(&own.absent);
         }
+        check_values_are_read(&attached.filters, attached.store.is_some())?;
         if attached.store.is_none() {
             attached.missing =
                 records.iter().find(|record| is_store(record)).map(|store| store.name.clone());
@@ -233,6 +258,8 @@ impl DbInner {
             partition.set_hooks(before);
         }
         installed?;
+        // What the tables hold may be due by the new hooks.
+        self.background.wake_all();
         // Behind the edit: what it says holds at the next open in any case.
         match (partition.store(), &hooks.store) {
             (Some(store), Some(factory)) => store.configure(&factory.params()),

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use super::DbInner;
 use super::events::Events;
 use super::log_search::LogSearch;
+use crate::clock::Clock;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
 use crate::hooks::{Event, Inject, JobValues, PartitionHooks, catch};
@@ -102,6 +103,8 @@ pub(super) struct JobRunner {
     pub(super) tables: Arc<TableContext>,
     pub(super) snapshots: Arc<Snapshots>,
     pub(super) events: Arc<Events>,
+    /// Says which entries have expired.
+    pub(super) clock: Arc<dyn Clock>,
     /// Changes entries between reading and writing: for tests alone.
     pub(super) inject: Option<Arc<Inject>>,
 }
@@ -154,6 +157,8 @@ impl JobRunner {
                 &patches,
                 self.inject.as_ref(),
             );
+            let unix_time = self.clock.unix_time();
+            let stages = stages.ageing(hooks.ageing(), unix_time, hooks.rules.key_form)?;
             let sources = Some(self.judge_sources(host, view));
             let tables = &self.tables;
             let context = RunContext { factory, tables, stages, should_stop, sources };

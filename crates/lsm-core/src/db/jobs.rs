@@ -22,7 +22,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::compaction::{Busy, Compaction, Cursors, Picker, RangePick, ingest_level};
 use crate::error::{Error, Result};
-use crate::hooks::catch;
+use crate::hooks::{Ageing, catch};
 use crate::partition::PartitionState;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, UserRange};
@@ -41,6 +41,9 @@ pub(super) trait JobsHost {
 
     /// The time by the database's clock.
     fn now(&self) -> Duration;
+
+    /// Time since the beginning of 1970, by the same clock.
+    fn unix_time(&self) -> Duration;
 }
 
 /// Tables of which much could go wait for so long after the snapshots that they kept it for were
@@ -58,9 +61,9 @@ pub(super) struct Jobs {
     /// path's lock. Partitions whose last flush failed.
     flushing: Mutex<BTreeSet<PartitionId>>,
     claims: Mutex<HashMap<PartitionId, Claims>>,
-    /// `true` if some table keeps entries for snapshots, as far as the last pick saw: somebody
-    /// looks again from time to time. Relaxed: it is a hint.
-    keeps_for_snapshots: AtomicBool,
+    /// `true` if some table keeps entries for snapshots, or has some that expire, as far as the last
+    /// pick saw: somebody looks again from time to time. Relaxed: it is a hint.
+    waits_for_time: AtomicBool,
 }
 
 /// The claims of the compactions of one partition.
@@ -74,8 +77,8 @@ struct Claims {
     failure: Option<Error>,
     /// Why some tables stay claimed.
     damage: Option<Error>,
-    /// `true` if a table keeps entries for snapshots, held or released.
-    keeps_for_snapshots: bool,
+    /// `true` if a table keeps entries for snapshots, held or released, or has some that expire.
+    waits_for_time: bool,
     /// Since when much of a table could go.
     released_since: HashMap<FileNo, Duration>,
 }
@@ -85,6 +88,7 @@ struct PickContext {
     oldest_snapshot: SeqNo,
     held: Vec<SeqNo>,
     now: Duration,
+    unix_time: Duration,
 }
 
 impl PickContext {
@@ -93,6 +97,7 @@ impl PickContext {
             oldest_snapshot: host.oldest_snapshot(),
             held: host.held_snapshots(),
             now: host.now(),
+            unix_time: host.unix_time(),
         }
     }
 }
@@ -155,11 +160,11 @@ impl Jobs {
         let mut best_rank = (false, f64::NEG_INFINITY);
         let mut refused = Ok(());
         let moment = PickContext::of(host);
-        let mut keeps = false;
+        let mut waits = false;
         for partition in host.partitions() {
             let claim = claims.entry(partition.id).or_default();
             let picked = claim.pick(&partition, &moment);
-            keeps |= claim.keeps_for_snapshots;
+            waits |= claim.waits_for_time;
             match picked {
                 Err(error) => {
                     claim.failure = Some(error.clone());
@@ -175,7 +180,7 @@ impl Jobs {
                 }
             }
         }
-        self.keeps_for_snapshots.store(keeps, Ordering::Relaxed);
+        self.waits_for_time.store(waits, Ordering::Relaxed);
         match best {
             None => refused.map(|()| None),
             Some(claimed) => {
@@ -282,9 +287,10 @@ impl Jobs {
         })
     }
 
-    /// Returns `true` if a table may become due without any call, because snapshots are released.
-    pub(super) fn keeps_for_snapshots(&self) -> bool {
-        self.keeps_for_snapshots.load(Ordering::Relaxed)
+    /// Returns `true` if a table may become due without any call, because snapshots are released or
+    /// entries expire.
+    pub(super) fn waits_for_time(&self) -> bool {
+        self.waits_for_time.load(Ordering::Relaxed)
     }
 
     /// Returns `true` if a compaction or an ingest is under way.
@@ -326,20 +332,23 @@ impl Claims {
             return Ok(None);
         }
         let version = partition.view().version.clone();
-        let released = self.released(&version, moment);
+        self.waits_for_time = false;
+        let mut outdated = self.released(&version, moment);
+        if let Some(ageing) = ageing_of(partition, moment)? {
+            outdated.extend(self.expired(&version, &ageing));
+        }
         let picked =
-            self.with_picker(partition, &version, moment, None, &released, |picker| picker.pick())?;
+            self.with_picker(partition, &version, moment, None, &outdated, |picker| picker.pick())?;
         Ok(picked.map(|compaction| (compaction, version)))
     }
 
-    /// The tables of which enough could go for long enough.
+    /// The tables of which enough could go for long enough, since snapshots are released.
     fn released(&mut self, version: &PartitionVersion, moment: &PickContext) -> BTreeSet<FileNo> {
         let mut since = HashMap::new();
         let mut due = BTreeSet::new();
-        self.keeps_for_snapshots = false;
         for (_, table) in version.tables().filter(|(_, table)| !table.meta.kept.is_empty()) {
             let SstMeta { file, entries, .. } = table.meta;
-            self.keeps_for_snapshots = true;
+            self.waits_for_time = true;
             if table.meta.droppable(&moment.held).saturating_mul(RELEASED_SHARE) <= entries {
                 continue;
             }
@@ -353,13 +362,34 @@ impl Claims {
         due
     }
 
+    /// The tables of which enough has expired, and those of which it is not known.
+    fn expired(
+        &mut self,
+        version: &PartitionVersion,
+        (ageing, now): &(Ageing, u64),
+    ) -> BTreeSet<FileNo> {
+        let mut due = BTreeSet::new();
+        for (_, table) in version.tables() {
+            let meta = &table.meta;
+            let Some(expiries) = meta.expiries_by(ageing) else {
+                due.insert(meta.file);
+                continue;
+            };
+            self.waits_for_time |= expiries.can_expire();
+            if expiries.is_due(meta.entries, ageing, *now) {
+                due.insert(meta.file);
+            }
+        }
+        due
+    }
+
     fn with_picker<T>(
         &self,
         partition: &PartitionState,
         version: &PartitionVersion,
         moment: &PickContext,
         rewrite_before: Option<FileNo>,
-        released: &BTreeSet<FileNo>,
+        outdated: &BTreeSet<FileNo>,
         use_it: impl FnOnce(&Picker<'_>) -> T,
     ) -> Result<T> {
         let hooks = partition.hooks();
@@ -371,7 +401,7 @@ impl Claims {
             joined: &|left, right| hooks.filters.iter().any(|filter| filter.joined(left, right)),
             rewrite_before,
             held: &moment.held,
-            released,
+            outdated,
         };
         // It changes nothing, so nothing is half done if a hook panics.
         catch("a hook", || use_it(&picker))
@@ -382,6 +412,13 @@ impl Claims {
         self.cursors.advance(compaction);
         self.running += 1;
     }
+}
+
+/// The rule by which entries of the partition expire, and the present moment by it.
+fn ageing_of(partition: &PartitionState, moment: &PickContext) -> Result<Option<(Ageing, u64)>> {
+    let Some(ageing) = partition.hooks().ageing() else { return Ok(None) };
+    let now = catch("a hook", || ageing.expiry.now(moment.unix_time))?;
+    Ok(Some((ageing, now)))
 }
 
 impl FlushTurn<'_> {

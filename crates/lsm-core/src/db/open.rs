@@ -203,9 +203,7 @@ impl Builder {
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
         obsolete.add_leftovers(version.edit_number, leased);
         let log = Log::new(LogSettings::new(&world, &options), last_seq);
-        for (number, bytes) in segments {
-            log.note_segment(number, bytes);
-        }
+        segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
         let tables = table_context(&fs, &dir, &version, &options, block_cache);
         let runner = JobRunner {
@@ -213,6 +211,7 @@ impl Builder {
             tables: tables.clone(),
             snapshots: snapshots.clone(),
             events: events.clone(),
+            clock: world.clock.clone(),
             inject: inject.entries.clone(),
         };
         start(Arc::new(DbInner {

@@ -179,11 +179,11 @@ impl Opening {
         options: &Options,
         hooks: &HooksOf,
     ) -> Result<Begun> {
-        let World { fs, dir, epoch, numbers, .. } = world;
+        let World { fs, dir, epoch, numbers, clock, .. } = world;
         let dir = dir.as_path();
         let epoch = *epoch;
         let factory = world.factory();
-        let mut tables = Tables::new(&self.version, &factory, hooks);
+        let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =
             self.replay(&LogFiles { fs: &**fs, dir }, bytes_max, hooks, |full| tables.write(full))?;

@@ -8,8 +8,9 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Entry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched};
+use super::{Entry, Expiry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched};
 use crate::error::Result;
 use crate::types::{EntryKind, FileNo, Gap, KeyForm, SeqNo};
 
@@ -45,6 +46,10 @@ pub struct Job<'a> {
     /// `true` if entries of the inputs are left out, because they are outside of the range that an
     /// export reads.
     pub partial: bool,
+    /// Time since the beginning of 1970 when the job began, by the database's clock.
+    pub unix_time: Duration,
+    /// The form in which the partition stores keys: that of [`Entry::key`].
+    pub key_form: KeyForm,
 }
 
 impl<'a> Job<'a> {
@@ -60,6 +65,8 @@ impl<'a> Job<'a> {
             inputs: &[],
             repaired: &[],
             partial: false,
+            unix_time: Duration::ZERO,
+            key_form: KeyForm::AsGiven,
         }
     }
 }
@@ -134,6 +141,13 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
     /// Returns `true` if the filter may return a decision other than [`Decision::Keep`].
     fn decides(&self) -> bool {
         !self.seals()
+    }
+
+    /// Returns the times at which entries are to go, for a filter that removes them by their age: it
+    /// is asked of every entry that is written, and the tables become due by the answers. At most
+    /// one filter of a partition has some. Default: none.
+    fn expiry(&self) -> Option<Arc<dyn Expiry>> {
+        None
     }
 
     /// Returns `true` if two neighbouring tables of a level belong in one job, by the largest user

@@ -19,12 +19,13 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{
     Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry,
-    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, KeySpan, Origin, OwnedEntry,
-    Patch, PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit, TableJudge,
-    ValueStore, ValueStoreFactory, Vouched,
+    Expiry, Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, KeySpan, Origin,
+    OwnedEntry, Patch, PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit,
+    TableJudge, ValueStore, ValueStoreFactory, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Gap, KeyForm, SeqNo};
@@ -146,6 +147,11 @@ impl CompactionFilterFactory for GuardedFilter {
         self.judges
     }
 
+    fn expiry(&self) -> Option<Arc<dyn Expiry>> {
+        let expiry = self.filter.expiry()?;
+        Some(Arc::new(GuardedExpiry { who: self.who.clone(), expiry }))
+    }
+
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
         self.who.unwind("joined", || self.filter.joined(left_largest, right_smallest))
     }
@@ -175,6 +181,29 @@ impl CompactionFilterFactory for GuardedFilter {
 
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
         self.who.unwind("repair", || self.filter.repair(faults, sources))
+    }
+}
+
+struct GuardedExpiry {
+    who: Who,
+    expiry: Arc<dyn Expiry>,
+}
+
+impl Expiry for GuardedExpiry {
+    fn expires_at(&self, key: &[u8], value: Option<&[u8]>) -> Option<u64> {
+        self.who.unwind("expires_at", || self.expiry.expires_at(key, value))
+    }
+
+    fn now(&self, unix_time: Duration) -> u64 {
+        self.who.unwind("now", || self.expiry.now(unix_time))
+    }
+
+    fn stays_for(&self) -> Option<u64> {
+        self.expiry.stays_for()
+    }
+
+    fn reads_values(&self) -> bool {
+        self.expiry.reads_values()
     }
 }
 

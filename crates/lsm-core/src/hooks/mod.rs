@@ -20,6 +20,7 @@
 //!    has none to return: see `guarded.rs`.
 
 mod event;
+mod expiry;
 mod filter;
 mod guarded;
 mod judge;
@@ -29,6 +30,7 @@ mod store_context;
 use std::sync::Arc;
 
 pub use event::{Event, EventListener};
+pub use expiry::{Ageing, Expiry};
 pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
     Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
@@ -179,6 +181,8 @@ pub struct PartitionHooks {
     pub rules: Rules,
     /// A hook that the partition cannot do without and whose code is missing.
     pub missing: Option<String>,
+    /// The names of filters whose code is missing and that the partition can do without.
+    pub absent: Vec<String>,
 }
 
 impl PartitionHooks {

@@ -7,6 +7,7 @@
 //! 1. What is read here may be trusted by type: sequences fit 56 bits, options are in range.
 //! 2. Fields ascend, so that equal records have equal bytes.
 
+use super::Expiries;
 use super::edit::EditFault;
 use super::table::{Bounds, Kept, SstMeta};
 use super::{HookKind, HookRecord, LogCut};
@@ -167,6 +168,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
         }
         put_hint(out, 7, &value);
     }
+    meta.expiries.iter().for_each(|expiries| put_hint(out, 8, &expiries.encode()));
 }
 
 /// Reads what [`put_meta`] wrote, to the end of `r`.
@@ -190,6 +192,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
     let mut foreign = [None; 4];
     let mut compression = None;
     let mut kept = Vec::new();
+    let mut expiries = None;
     read_fields(r, "table", |tag, value| {
         match tag {
             1 => global_seq = Some(SeqNo::new(number(value)?)?),
@@ -197,6 +200,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
             // One that is not known here says no more than none.
             6 => compression = u8::try_from(number(value)?).ok().and_then(Compression::from_u8),
             7 => kept = read_kept(value)?,
+            8 => expiries = Some(Expiries::decode(value).ok()?),
             _ => return Some(false),
         }
         Some(true)
@@ -227,6 +231,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         foreign,
         compression,
         kept: kept.into(),
+        expiries,
     })
 }
 

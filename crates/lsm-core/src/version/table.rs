@@ -16,10 +16,13 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile};
+use crate::hooks::Ageing;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
 use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
+
+use super::Expiries;
 
 /// The bounds that do not belong to the table they bound. One byte on disk: bit 0 smallest, bit 1
 /// largest.
@@ -92,6 +95,8 @@ pub struct SstMeta {
     pub compression: Option<Compression>,
     /// The entries that could go once snapshots are released, by snapshot, ascending.
     pub kept: Arc<[Kept]>,
+    /// When its entries expire; absent where no filter was asked.
+    pub expiries: Option<Expiries>,
 }
 
 impl SstMeta {
@@ -114,6 +119,7 @@ impl SstMeta {
             foreign: None,
             compression: None,
             kept: Arc::new([]),
+            expiries: None,
         }
     }
 
@@ -128,6 +134,11 @@ impl SstMeta {
     pub fn droppable(&self, held: &[SeqNo]) -> u64 {
         let released = self.kept.iter().filter(|kept| held.binary_search(&kept.snapshot).is_err());
         released.map(|kept| kept.entries).fold(0, u64::saturating_add)
+    }
+
+    /// When its entries expire by a rule; `None` if the table was written without it.
+    pub fn expiries_by(&self, ageing: &Ageing) -> Option<&Expiries> {
+        self.expiries.as_ref().filter(|expiries| expiries.rule == ageing.rule)
     }
 
     /// The newest sequence that a reader meets in the table.

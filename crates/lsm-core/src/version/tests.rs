@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::apply::{VersionBuilder, snapshot_edit};
+use super::expiries::Expiring;
 use super::manifest::put_frame;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
@@ -149,7 +150,14 @@ fn meta(file: u64, smallest: &str, largest: &str) -> SstMeta {
         foreign: None,
         compression: None,
         kept: Arc::new([]),
+        expiries: None,
     }
+}
+
+fn expiries() -> Expiries {
+    let groups = [Expiring { latest: 300, entries: 5 }, Expiring { latest: 70_000, entries: 2 }];
+    let earliest = Some(300);
+    Expiries { rule: 0x0102_0304_0506_0708, earliest, left_at: None, groups: groups.into() }
 }
 
 fn added(level: u8, meta: SstMeta) -> Change {
@@ -356,6 +364,7 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             if word >> 20 & 1 == 1 {
                 meta.kept = [Kept { snapshot: seq(pick), entries: word.into() }].into();
             }
+            meta.expiries = (word >> 21 & 1 == 1).then(expiries);
             vec![Change::TableAdded { partition: partition?.id, level, meta }]
         }
         4 => {
@@ -418,7 +427,7 @@ fn bytes_of_an_edit_are_these() {
             seq: seq(300),
             memtables_through: MemtableId(2),
         },
-        added(2, SstMeta { hash: 1, ..meta(5, "a", "b") }),
+        added(2, SstMeta { hash: 1, expiries: Some(expiries()), ..meta(5, "a", "b") }),
         Change::PartitionOptionsChanged {
             id: PartitionId(3),
             options: PartitionOptions::default(),
@@ -432,7 +441,9 @@ fn bytes_of_an_edit_are_these() {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let expected = [
         "0c04 01 ac02 02",
-        "0824 00 02 05 01 ed07 01000000000000000000000000000000 01613b01 01623201 00 32 3b 0a 01 02",
+        "0838 00 02 05 01 ed07 01000000000000000000000000000000 01613b01 01623201 00 32 3b 0a 01 02",
+        // When its entries expire: the rule, the earliest, two groups.
+        "1112 0807060504030201 01 ac02 ac0205 f0a20402",
         "0422 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
         "2012 03 0430613062 07 0530613062 7a 01 8b9404 00",
         "2212 03 0430613062 07 0530613062 7a 00 8b9408 08",

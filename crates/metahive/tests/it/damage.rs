@@ -190,15 +190,10 @@ fn a_pair_that_is_lost_as_a_whole_fails_the_job() {
     let file = lsm_core::types::FileNo(table.file);
     let inputs = [InputTable { file, path: "t.sst".into(), properties: table.properties.clone() }];
     let job = Job {
-        partition: "p",
-        kind: lsm_core::hooks::JobKind::Compaction,
         level_from: 0,
         level_to: 1,
-        bottom: false,
-        snapshots: &[],
         inputs: &inputs,
-        repaired: &[],
-        partial: false,
+        ..Job::new("p", lsm_core::hooks::JobKind::Compaction)
     };
     let ends = |entries: &[&Stored]| {
         let mut filter = MetaHive::default().start(&job).unwrap();
@@ -243,17 +238,8 @@ fn a_survivor_is_sealed_with_the_sum_that_was_compared() {
     // disagree with it, or the damage would be laundered.
     use lsm_core::hooks::{CompactionFilterFactory, Emitter, Entry, Faults, Job, JobKind, Origin};
     let hive = MetaHive::default();
-    let job = Job {
-        partition: "p",
-        kind: JobKind::Compaction,
-        level_from: 0,
-        level_to: 1,
-        bottom: true,
-        snapshots: &[],
-        inputs: &[],
-        repaired: &[],
-        partial: false,
-    };
+    let job =
+        Job { level_from: 0, level_to: 1, bottom: true, ..Job::new("p", JobKind::Compaction) };
     let mut filter = hive.start(&job).unwrap();
     let entry = Entry {
         key: b"k",

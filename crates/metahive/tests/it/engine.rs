@@ -226,15 +226,12 @@ impl Engine {
             })
             .collect();
         let job = Job {
-            partition: "p",
-            kind,
             level_from,
             level_to,
-            bottom: false,
             snapshots: &self.snapshots,
             inputs: &named,
             repaired: &repaired,
-            partial: false,
+            ..Job::new("p", kind)
         };
         let mut filter = hive.start(&job).unwrap();
         let mut faults = Faults::default();

@@ -119,15 +119,11 @@ fn a_provider_keeps_what_it_made_through_compactions() {
         properties: table.properties.clone(),
     }];
     let job = lsm_core::hooks::Job {
-        partition: "p",
-        kind: lsm_core::hooks::JobKind::Compaction,
         level_from: 0,
         level_to: 1,
         bottom: true,
-        snapshots: &[],
         inputs: &inputs,
-        repaired: &[],
-        partial: false,
+        ..lsm_core::hooks::Job::new("p", lsm_core::hooks::JobKind::Compaction)
     };
     let started = lsm_core::hooks::CompactionFilterFactory::start(&MetaHive::default(), &job);
     assert!(started.is_err());

@@ -119,6 +119,7 @@ impl DbInner {
             store: None,
             rules: hooks.rules.clone(),
             missing: None,
+            absent: Vec::new(),
         };
         // The numbers are ours, so that no other table anywhere has these identities.
         let factory = TableFactory { dir: dir.to_owned(), ..self.world.factory() };

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::compaction::drawing::{draw, seq};
 use crate::compaction::{Compaction, Method, Trigger};
 use crate::fs::{CrashOutcome, Fs, MemFs};
@@ -159,6 +160,7 @@ impl Bench {
             factory,
             snapshots: Arc::default(),
             events: Arc::new(Events::new(vec![heard.clone()])),
+            clock: Arc::new(SystemClock::new()),
             inject: None,
         };
         Bench { fs, runner, heard }

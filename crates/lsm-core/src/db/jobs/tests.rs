@@ -38,6 +38,10 @@ impl JobsHost for Host {
     fn now(&self) -> Duration {
         *self.now.lock()
     }
+
+    fn unix_time(&self) -> Duration {
+        *self.now.lock()
+    }
 }
 
 fn partition(id: u32, drawing: &str) -> Arc<PartitionState> {
@@ -133,7 +137,7 @@ fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released
     ))]);
     let jobs = Jobs::default();
     host.held.lock().push(SeqNo::new(5).unwrap());
-    assert!(pick(&jobs, &host).is_none() && jobs.keeps_for_snapshots());
+    assert!(pick(&jobs, &host).is_none() && jobs.waits_for_time());
     host.held.lock().clear();
     assert!(pick(&jobs, &host).is_none(), "others may be released soon");
     *host.now.lock() += RELEASE_DELAY;

@@ -28,6 +28,7 @@ fn example() -> ExportDescription {
         foreign: None,
         compression: None,
         kept: [].into(),
+        expiries: None,
     };
     ExportDescription {
         db_id: DbId(0xd0),

@@ -1,0 +1,36 @@
+//! [`JobOutcome`]: what a run of a job ends in.
+
+use crate::hooks::{Fault, Findings, JobValues};
+use crate::types::Gap;
+use crate::version::SstMeta;
+
+/// The outcome of a job.
+pub enum JobOutcome {
+    /// Finished tables.
+    Done {
+        /// The tables, durable and not installed.
+        tables: Vec<SstMeta>,
+        /// The effect on the values of the partition's store.
+        values: JobValues,
+        /// Damage that was mended on the way, and by what.
+        mended: Vec<(Fault, String)>,
+        /// The entries that are damaged beyond repair, and in no table.
+        lost: Vec<Fault>,
+        /// The gaps that they leave.
+        gaps: Vec<Gap>,
+    },
+    /// Damaged entries; nothing was written.
+    Faulty(Vec<Fault>),
+}
+
+impl JobOutcome {
+    /// With what the walks over the inputs found.
+    pub(super) fn and_found(mut self, found: Findings) -> JobOutcome {
+        if let JobOutcome::Done { mended, lost, gaps, .. } = &mut self {
+            mended.extend(found.repaired);
+            lost.extend(found.lost);
+            gaps.extend(found.gaps);
+        }
+        self
+    }
+}

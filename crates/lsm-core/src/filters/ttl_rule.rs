@@ -1,0 +1,344 @@
+//! [`TtlRule`]: when an entry expires, said without code, so that it can be stored.
+//!
+//! ```text
+//! byte 0   version, 1
+//! byte 1   bit 0: the number stands in the value, else in the key; bit 1: its place is counted
+//!          from the end; bit 2: little-endian; bit 3: there is a time to live
+//! byte 2   bytes of the number: 4 or 8
+//! byte 3   unit: 0 seconds, 1 milliseconds, 2 microseconds, 3 nanoseconds
+//! varint   bytes before the number, or behind it where it is counted from the end
+//! varint   time to live, in the unit; only where there is one
+//! varint   time for which an expired entry may stay, in the unit
+//! ```
+//!
+//! Stored as the parameters of a [`TtlFilter`](super::TtlFilter). Bytes that are not these are no
+//! rule: the filter is then missing, which `Db::health` tells.
+
+use std::time::Duration;
+
+use crate::codec::{Reader, put_varint};
+use crate::hooks::Expiry;
+
+const VERSION: u8 = 1;
+const IN_VALUE: u8 = 1;
+const FROM_END: u8 = 2;
+const LITTLE_ENDIAN: u8 = 4;
+const HAS_TIME_TO_LIVE: u8 = 8;
+
+/// The default of [`TtlRule::stays_at_most`].
+const STAYS_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The width of a moment in a key or value. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TimeWidth {
+    /// Four bytes.
+    U32 = 4,
+    /// Eight bytes.
+    U64 = 8,
+}
+
+/// The unit of a moment. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum TimeUnit {
+    /// Seconds.
+    Seconds = 0,
+    /// Milliseconds.
+    Millis = 1,
+    /// Microseconds.
+    Micros = 2,
+    /// Nanoseconds.
+    Nanos = 3,
+}
+
+impl TimeUnit {
+    fn from_u8(number: u8) -> Option<TimeUnit> {
+        let all = [TimeUnit::Seconds, TimeUnit::Millis, TimeUnit::Micros, TimeUnit::Nanos];
+        all.get(usize::from(number)).copied()
+    }
+
+    /// The number of whole units in `time`.
+    fn whole(self, time: Duration) -> u64 {
+        let units = match self {
+            TimeUnit::Seconds => u128::from(time.as_secs()),
+            TimeUnit::Millis => time.as_millis(),
+            TimeUnit::Micros => time.as_micros(),
+            TimeUnit::Nanos => time.as_nanos(),
+        };
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
+}
+
+/// A place in the key or in the value of each entry where a moment stands, and what it means.
+///
+/// The moment is an unsigned number of units since 1970, as the database's clock tells them
+/// ([`Clock::unix_time`](crate::clock::Clock::unix_time)). By default it has eight bytes, is
+/// big-endian, counts seconds, and is the one at which the entry expires. An entry that is too short
+/// to hold it never expires, nor does one where it is 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct TtlRule {
+    in_value: bool,
+    from_end: bool,
+    /// Bytes before it, or behind it.
+    offset: u64,
+    width: TimeWidth,
+    is_little_endian: bool,
+    unit: TimeUnit,
+    time_to_live: Option<Duration>,
+    stays_for: Duration,
+}
+
+impl TtlRule {
+    fn at(in_value: bool, from_end: bool, offset: usize) -> TtlRule {
+        TtlRule {
+            in_value,
+            from_end,
+            offset: offset as u64,
+            width: TimeWidth::U64,
+            is_little_endian: false,
+            unit: TimeUnit::Seconds,
+            time_to_live: None,
+            stays_for: STAYS_FOR,
+        }
+    }
+
+    /// Returns the rule for a moment in the key with `offset` bytes before it.
+    pub fn in_key(offset: usize) -> TtlRule {
+        TtlRule::at(false, false, offset)
+    }
+
+    /// Returns the rule for a moment in the key with `offset` bytes behind it.
+    pub fn in_key_from_end(offset: usize) -> TtlRule {
+        TtlRule::at(false, true, offset)
+    }
+
+    /// Returns the rule for a moment in the value with `offset` bytes before it.
+    ///
+    /// Values of such a partition cannot be stored apart as large values, because a compaction does
+    /// not read those.
+    pub fn in_value(offset: usize) -> TtlRule {
+        TtlRule::at(true, false, offset)
+    }
+
+    /// Returns the rule for a moment in the value with `offset` bytes behind it. As
+    /// [`in_value`](Self::in_value) otherwise.
+    pub fn in_value_from_end(offset: usize) -> TtlRule {
+        TtlRule::at(true, true, offset)
+    }
+
+    /// Sets the width of the moment. Default: [`TimeWidth::U64`].
+    pub fn width(mut self, width: TimeWidth) -> TtlRule {
+        self.width = width;
+        self
+    }
+
+    /// Makes the moment little-endian. Default: big-endian, as keys that sort by time have it.
+    pub fn little_endian(mut self) -> TtlRule {
+        self.is_little_endian = true;
+        self
+    }
+
+    /// Sets the unit of the moment. Default: [`TimeUnit::Seconds`]. A time to live and
+    /// [`stays_at_most`](Self::stays_at_most) count whole units of it.
+    pub fn unit(mut self, unit: TimeUnit) -> TtlRule {
+        self.unit = unit;
+        self
+    }
+
+    /// Makes the moment the one at which the entry was made; it expires so much later. Default: the
+    /// moment is the one at which it expires.
+    pub fn time_to_live(mut self, time: Duration) -> TtlRule {
+        self.time_to_live = Some(time);
+        self
+    }
+
+    /// Sets the time for which an expired entry may stay in a table of which no more than a tenth has
+    /// expired: then the table is written anew for it. Default: a day, so that a table is written
+    /// anew for little no more than once a day.
+    pub fn stays_at_most(mut self, time: Duration) -> TtlRule {
+        self.stays_for = time;
+        self
+    }
+
+    /// The parameters that are stored.
+    pub(super) fn params(&self) -> Vec<u8> {
+        let mut flags = 0;
+        if self.in_value {
+            flags |= IN_VALUE;
+        }
+        if self.from_end {
+            flags |= FROM_END;
+        }
+        if self.is_little_endian {
+            flags |= LITTLE_ENDIAN;
+        }
+        if self.time_to_live.is_some() {
+            flags |= HAS_TIME_TO_LIVE;
+        }
+        let mut params = vec![VERSION, flags, self.width as u8, self.unit as u8];
+        put_varint(&mut params, self.offset);
+        if let Some(time) = self.time_to_live {
+            put_varint(&mut params, self.unit.whole(time));
+        }
+        put_varint(&mut params, self.unit.whole(self.stays_for));
+        params
+    }
+
+    /// The rule of stored parameters; `None` if they are not of this version.
+    pub(super) fn from_params(params: &[u8]) -> Option<StoredRule> {
+        let mut reader = Reader::new(params);
+        if reader.u8().ok()? != VERSION {
+            return None;
+        }
+        let flags = reader.u8().ok()?;
+        let known = IN_VALUE | FROM_END | LITTLE_ENDIAN | HAS_TIME_TO_LIVE;
+        let width = reader.u8().ok()?;
+        if flags & !known != 0 || !matches!(width, 4 | 8) {
+            return None;
+        }
+        let unit = TimeUnit::from_u8(reader.u8().ok()?)?;
+        let offset = usize::try_from(reader.varint().ok()?).ok()?;
+        let has_time_to_live = flags & HAS_TIME_TO_LIVE != 0;
+        let time_to_live = if has_time_to_live { reader.varint().ok()? } else { 0 };
+        let stays_for = reader.varint().ok()?;
+        reader.finish().ok()?;
+        Some(StoredRule { flags, width: width.into(), unit, offset, time_to_live, stays_for })
+    }
+}
+
+/// A rule as its parameters say it: all times in its unit.
+#[derive(Clone, Debug)]
+pub(super) struct StoredRule {
+    flags: u8,
+    width: usize,
+    unit: TimeUnit,
+    offset: usize,
+    time_to_live: u64,
+    stays_for: u64,
+}
+
+impl StoredRule {
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The moment that stands in `bytes`, if they are long enough.
+    fn moment(&self, bytes: &[u8]) -> Option<u64> {
+        let start = match self.has(FROM_END) {
+            true => bytes.len().checked_sub(self.offset)?.checked_sub(self.width)?,
+            false => self.offset,
+        };
+        let number = bytes.get(start..start.checked_add(self.width)?)?;
+        let mut wide = [0; 8];
+        if self.has(LITTLE_ENDIAN) {
+            wide[..self.width].copy_from_slice(number);
+            return Some(u64::from_le_bytes(wide));
+        }
+        wide[8 - self.width..].copy_from_slice(number);
+        Some(u64::from_be_bytes(wide))
+    }
+}
+
+impl Expiry for StoredRule {
+    fn expires_at(&self, key: &[u8], value: Option<&[u8]>) -> Option<u64> {
+        let bytes = if self.has(IN_VALUE) { value? } else { key };
+        let moment = self.moment(bytes).filter(|moment| *moment > 0)?;
+        moment.checked_add(self.time_to_live)
+    }
+
+    fn now(&self, unix_time: Duration) -> u64 {
+        self.unit.whole(unix_time)
+    }
+
+    fn stays_for(&self) -> Option<u64> {
+        Some(self.stays_for)
+    }
+
+    fn reads_values(&self) -> bool {
+        self.has(IN_VALUE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(rule: &TtlRule) -> StoredRule {
+        TtlRule::from_params(&rule.params()).expect("a rule reads back")
+    }
+
+    /// Checks when an entry of this key and value expires.
+    fn check(rule: TtlRule, key: &[u8], value: &[u8], expected: Option<u64>) {
+        assert_eq!(stored(&rule).expires_at(key, Some(value)), expected, "{rule:?}");
+    }
+
+    #[test]
+    fn a_moment_is_found_at_its_place() {
+        let moment = 0x0102_0304_0506_0708u64;
+        let be = [&b"ab"[..], &moment.to_be_bytes(), b"xyz"].concat();
+        let le = [&b"ab"[..], &moment.to_le_bytes(), b"xyz"].concat();
+        check(TtlRule::in_key(2), &be, b"", Some(moment));
+        check(TtlRule::in_key_from_end(3), &be, b"", Some(moment));
+        check(TtlRule::in_value(2), b"", &be, Some(moment));
+        check(TtlRule::in_value_from_end(3).little_endian(), b"", &le, Some(moment));
+        let narrow = TtlRule::in_key(2).width(TimeWidth::U32);
+        check(narrow.clone(), &be, b"", Some(0x0102_0304));
+        check(narrow.little_endian(), &le, b"", Some(0x0506_0708));
+    }
+
+    #[test]
+    fn an_entry_without_a_moment_never_expires() {
+        check(TtlRule::in_key(0), b"1234567", b"", None);
+        check(TtlRule::in_key(1), b"12345678", b"", None);
+        check(TtlRule::in_key_from_end(1), b"12345678", b"", None);
+        check(TtlRule::in_key(usize::MAX), b"12345678", b"", None);
+        check(TtlRule::in_value(0), b"12345678", b"", None);
+        check(TtlRule::in_value(0), b"", &[0; 8], None);
+        let late = TtlRule::in_value(0).time_to_live(Duration::from_secs(1));
+        check(late, b"", &[0xff; 8], None);
+        assert_eq!(stored(&TtlRule::in_value(0)).expires_at(b"", None), None);
+    }
+
+    #[test]
+    fn a_time_to_live_and_the_clock_count_units() {
+        let made = TtlRule::in_value(0).time_to_live(Duration::from_millis(2500));
+        let value = 1000u64.to_be_bytes();
+        check(made.clone(), b"", &value, Some(1002));
+        check(made.clone().unit(TimeUnit::Millis), b"", &value, Some(3500));
+        check(made.clone().unit(TimeUnit::Micros), b"", &value, Some(2_501_000));
+        check(made.clone().unit(TimeUnit::Nanos), b"", &value, Some(2_500_001_000));
+        let time = Duration::from_millis(5999);
+        assert_eq!(stored(&made).now(time), 5);
+        assert_eq!(stored(&made.unit(TimeUnit::Millis)).now(time), 5999);
+        assert_eq!(stored(&TtlRule::in_key(0)).stays_for(), Some(86_400));
+    }
+
+    #[test]
+    fn bytes_of_a_rule_are_these() {
+        let rule = TtlRule::in_value_from_end(300)
+            .width(TimeWidth::U32)
+            .little_endian()
+            .unit(TimeUnit::Millis)
+            .time_to_live(Duration::from_secs(1))
+            .stays_at_most(Duration::from_millis(5));
+        assert_eq!(rule.params(), [1, 0b1111, 4, 1, 0xac, 2, 0xe8, 7, 5]);
+        assert_eq!(TtlRule::in_key(0).params(), [1, 0, 8, 0, 0, 0x80, 0xa3, 5]);
+    }
+
+    #[test]
+    fn what_is_no_rule_is_none() {
+        let good = TtlRule::in_key(3).params();
+        assert!(TtlRule::from_params(&good).is_some());
+        for at in 0..good.len() {
+            assert!(TtlRule::from_params(&good[..at]).is_none(), "{at}");
+        }
+        assert!(TtlRule::from_params(&[&good[..], &[0]].concat()).is_none());
+        for (at, byte) in [(0, 2), (1, 16), (2, 5), (3, 4)] {
+            let mut bad = good.clone();
+            bad[at] = byte;
+            assert!(TtlRule::from_params(&bad).is_none(), "{at}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! [`Expiry`]: by which time entries leave a partition.
+//!
+//! A filter that removes entries by their age says so here. The engine then asks it of every entry
+//! that a flush or a compaction writes, tables remember the answers, and a table of which enough has
+//! expired becomes due for a compaction by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::PartitionHooks;
+use crate::codec::{checksum64, put_bytes};
+
+/// The moments at which entries expire, in a unit of its own.
+pub trait Expiry: Send + Sync {
+    /// Returns the moment from which on the entry of a user key is to go; `None` for never. The value
+    /// is `None` where it is stored apart, as large values are.
+    fn expires_at(&self, key: &[u8], value: Option<&[u8]>) -> Option<u64>;
+
+    /// Returns the present moment in the unit of [`expires_at`](Self::expires_at). `unix_time` is
+    /// that of the database's clock ([`Clock::unix_time`](crate::clock::Clock::unix_time)).
+    ///
+    /// Called under locks of the engine: it looks at a clock and calls nothing of the database.
+    fn now(&self, unix_time: Duration) -> u64;
+
+    /// Returns the time for which an expired entry may stay in a table of which little has expired;
+    /// `None` until everything of the table that ever expires has. Default.
+    fn stays_for(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns `true` if the answer may stand in the value, so that no value may be stored apart.
+    /// Default: no.
+    fn reads_values(&self) -> bool {
+        false
+    }
+}
+
+/// The [`Expiry`] of a partition and the mark by which tables know it.
+#[derive(Clone)]
+pub struct Ageing {
+    /// The times of the filter.
+    pub expiry: Arc<dyn Expiry>,
+    /// A checksum of the filter's name and parameters: what a table remembers of another one is
+    /// not asked.
+    pub rule: u64,
+}
+
+impl PartitionHooks {
+    /// The filter that removes entries by their age.
+    pub fn ageing(&self) -> Option<Ageing> {
+        self.filters.iter().find_map(|filter| {
+            let expiry = filter.expiry()?;
+            let mut mark = Vec::new();
+            put_bytes(&mut mark, filter.name().as_bytes());
+            put_bytes(&mut mark, &filter.params());
+            Some(Ageing { expiry, rule: checksum64(&mark) })
+        })
+    }
+}

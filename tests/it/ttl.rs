@@ -1,0 +1,351 @@
+//! Entries that expire, and leave by themselves: on a clock that stands still until it is moved.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lsm_core::clock::Clock;
+use lsm_core::fs::{CrashOutcome, MemFs};
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider};
+use siltstone::{
+    BackgroundMode, Builder, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions,
+    Options, Partition, PartitionOptions, TimeUnit, TtlFilter, TtlRule,
+};
+use testkit::Rng;
+
+/// The calendar and the monotonic clock in one.
+#[derive(Clone, Default)]
+struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    fn pass(&self, seconds: u64) {
+        self.0.fetch_add(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.now()
+    }
+}
+
+fn builder(fs: &MemFs, clock: &ManualClock) -> Builder {
+    let mut random = Rng::new(1);
+    let options = Options::new().cache_bytes(0).write_buffer_bytes(64 << 10);
+    Db::builder("/db")
+        .options(options.wal_segment_bytes(8 << 10).wal_bytes_max(64 << 10))
+        .fs(Arc::new(fs.clone()))
+        .clock(Arc::new(clock.clone()))
+        .background(BackgroundMode::Stepped)
+        .random(move || random.next_u64())
+}
+
+fn small() -> PartitionOptions {
+    PartitionOptions::new().block_bytes(1024).table_bytes(64 << 10).level_base_bytes(256 << 10)
+}
+
+/// The first eight bytes of a value are the second at which it expires.
+fn rule() -> TtlRule {
+    TtlRule::in_value(0)
+}
+
+fn with(rule: &TtlRule) -> PartitionOptions {
+    small().filter(Arc::new(TtlFilter::stored(rule)))
+}
+
+fn settle(db: &Db) {
+    while db.step().unwrap() {}
+}
+
+/// Puts keys `from..to`, each of which expires at the second of its number.
+fn put_all(p: &Partition, keys: std::ops::Range<u64>) {
+    for key in keys {
+        p.put(format!("key {key:05}"), [&key.to_be_bytes()[..], &[7; 20]].concat()).unwrap();
+    }
+}
+
+/// Entries of all tables of a partition, tombstones too.
+fn entries(db: &Db, name: &str) -> u64 {
+    let stats = db.stats();
+    let partition = stats.partitions.iter().find(|partition| partition.name == name).unwrap();
+    partition.levels.iter().map(|level| level.entry_count).sum()
+}
+
+#[test]
+fn a_table_is_written_anew_by_itself_once_a_tenth_has_expired() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    put_all(&p, 1000..2000);
+    db.flush().unwrap();
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 1000);
+    clock.pass(1050);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 1000, "51 of 1000 are not much");
+    assert_eq!(p.iter().count(), 1000, "reads do not ask the filter");
+    clock.pass(150);
+    settle(&db);
+    let left = entries(&db, "p");
+    assert!((799..=850).contains(&left), "{left} entries are left of 1000, 201 expired");
+    assert_eq!(p.iter().count() as u64, left, "nothing lies below, so no tombstone is left");
+    clock.pass(5000);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 0, "all that ever expires has");
+    let written = db.stats();
+    settle(&db);
+    assert_eq!(db.stats().compaction_count, written.compaction_count, "and then nothing is due");
+}
+
+#[test]
+fn what_little_has_expired_stays_for_a_day_at_most() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    put_all(&p, 10..20);
+    put_all(&p, 1_000_000..1_000_990);
+    db.flush().unwrap();
+    clock.pass(20 + 86_000);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 1000);
+    clock.pass(400);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 990);
+}
+
+#[test]
+fn every_open_finds_a_stored_rule_before_it_writes_what_the_log_held() {
+    for outcome in [CrashOutcome::Nothing, CrashOutcome::Everything] {
+        let clock = ManualClock::default();
+        let fs = MemFs::new();
+        let db = builder(&fs, &clock).open().unwrap();
+        let millis = rule().unit(TimeUnit::Millis);
+        let p = db.partition_with("p", with(&millis)).unwrap();
+        let mut batch = db.batch();
+        for key in 0..200u64 {
+            batch = batch.put(&p, key.to_be_bytes(), (5000 + key).to_be_bytes());
+        }
+        batch.commit(Durability::Sync).unwrap();
+        let mut random = Rng::new(3);
+        let after = fs.crash_clone(outcome, &mut || random.next_u64());
+        let db = builder(&after, &clock).open().unwrap();
+        assert!(db.health().partitions.iter().all(|p| p.absent_filters.is_empty()));
+        assert_eq!(entries(&db, "p"), 200, "the log is in a table, which knows its times");
+        settle(&db);
+        assert_eq!(entries(&db, "p"), 200, "so it is not written again to find them out");
+        assert_eq!(db.stats().compaction_count, 0);
+        clock.pass(6);
+        settle(&db);
+        assert_eq!(entries(&db, "p"), 0);
+        db.close().unwrap();
+        let db = builder(&after, &clock).open().unwrap();
+        assert_eq!(db.open_partition("p").unwrap().iter().count(), 0);
+    }
+}
+
+#[test]
+fn a_snapshot_goes_on_seeing_what_it_saw_and_that_goes_after_it() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    put_all(&p, 100..200);
+    let snapshot = db.snapshot();
+    put_all(&p, 200..300);
+    db.flush().unwrap();
+    clock.pass(1000);
+    settle(&db);
+    assert_eq!(snapshot.iter(&p).count(), 100);
+    assert_eq!(p.iter().count(), 100, "the others are gone, and their tombstones wait for it");
+    let compactions = db.stats().compaction_count;
+    settle(&db);
+    assert_eq!(db.stats().compaction_count, compactions, "it is not tried again and again");
+    drop(snapshot);
+    settle(&db);
+    clock.pass(60);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 0);
+}
+
+/// The little of a table that a snapshot sees has to go too at last.
+#[test]
+fn the_little_that_a_snapshot_saw_goes_a_day_later() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    put_all(&p, 10..20);
+    let snapshot = db.snapshot();
+    put_all(&p, 1_000_000..1_000_990);
+    db.flush().unwrap();
+    clock.pass(100_000);
+    settle(&db);
+    drop(snapshot);
+    clock.pass(60);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 1000);
+    clock.pass(86_400);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 990);
+}
+
+#[test]
+fn an_older_version_never_comes_back_for_one_that_expired() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    for key in 0..100u32 {
+        p.put(key.to_be_bytes(), "it stays").unwrap();
+    }
+    p.compact(..).unwrap();
+    for key in 0..100u32 {
+        p.put(key.to_be_bytes(), 50u64.to_be_bytes()).unwrap();
+    }
+    db.flush().unwrap();
+    settle(&db);
+    clock.pass(60);
+    settle(&db);
+    assert_eq!(p.iter().count(), 0);
+    assert_eq!(entries(&db, "p"), 0, "tombstones of what expired sink to the bottom and vanish");
+}
+
+#[test]
+fn tables_of_before_the_rule_are_written_once_to_find_their_times() {
+    let clock = ManualClock::default();
+    let fs = MemFs::new();
+    let db = builder(&fs, &clock).open().unwrap();
+    let p = db.partition_with("p", small()).unwrap();
+    put_all(&p, 100..200);
+    p.compact(..).unwrap();
+    let before = db.stats().compaction_count;
+    db.partition_with("p", with(&rule())).unwrap();
+    settle(&db);
+    assert_eq!(db.stats().compaction_count, before + 1);
+    assert_eq!(entries(&db, "p"), 100);
+    // Another rule makes what the tables remember worthless.
+    let late = rule().time_to_live(Duration::from_secs(1000));
+    db.partition_with("p", with(&late)).unwrap();
+    settle(&db);
+    assert_eq!(db.stats().compaction_count, before + 2);
+    clock.pass(900);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 100);
+    clock.pass(300);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 0);
+}
+
+#[test]
+fn a_compaction_of_everything_removes_all_that_has_expired() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    put_all(&p, 1000..2000);
+    p.compact(..).unwrap();
+    clock.pass(1010);
+    p.compact(..).unwrap();
+    assert_eq!(entries(&db, "p"), 989, "1000 to 1010 are gone");
+}
+
+#[test]
+fn keys_are_read_as_they_were_given_in_partitions_that_store_them_otherwise() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let filter = Arc::new(TtlFilter::stored(&TtlRule::in_key_from_end(0)));
+    let options = small().filter(filter).metahive(MetaHiveOptions::default());
+    let p = db.partition_with("p", options).unwrap();
+    for moment in 250..270u64 {
+        p.put([&b"key"[..], &moment.to_be_bytes()].concat(), "v").unwrap();
+    }
+    db.flush().unwrap();
+    // The moments 256 and 257 end in 0 and 1: such keys are stored longer than they are.
+    clock.pass(257);
+    p.compact(..).unwrap();
+    let first = p.first().unwrap().unwrap().0;
+    assert_eq!(first[3..], 258u64.to_be_bytes());
+    clock.pass(100);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 0);
+}
+
+/// Answers for nothing.
+struct Ignorant;
+
+impl HookProvider for Ignorant {
+    fn compaction_filter(
+        &self,
+        _name: &str,
+        _params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        None
+    }
+}
+
+#[test]
+fn health_names_a_filter_of_code_that_an_open_lacks() {
+    let clock = ManualClock::default();
+    let fs = MemFs::new();
+    let now = clock.clone();
+    let code = Arc::new(TtlFilter::new(
+        |_, value| value.first_chunk().map(|at| u64::from_be_bytes(*at)),
+        move || now.now().as_secs(),
+    ));
+    let db = builder(&fs, &clock).open().unwrap();
+    let p = db.partition_with("p", small().filter(code.clone())).unwrap();
+    put_all(&p, 100..200);
+    assert!(db.health().is_healthy());
+    db.close().unwrap();
+    drop(p);
+    let db = builder(&fs, &clock).hooks(Arc::new(Ignorant)).open().unwrap();
+    let health = db.health();
+    let p = health.partitions.iter().find(|p| p.name == "p").unwrap();
+    assert_eq!(p.absent_filters, ["ttl"]);
+    assert!(!health.is_healthy());
+    assert!(health.to_string().contains("partition \"p\": without its compaction filter \"ttl\""));
+    clock.pass(1000);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 100, "nobody knows when they expire");
+    db.partition_with("p", small().filter(code)).unwrap();
+    assert!(db.health().is_healthy());
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 0, "code makes tables due as a stored rule does");
+}
+
+#[test]
+fn a_rule_over_values_and_values_stored_apart_refuse_each_other() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let large = LargeValueOptions::default();
+    let both = with(&rule()).large_values(large);
+    assert_eq!(db.partition_with("a", both).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    db.partition_with("b", with(&rule())).unwrap();
+    let later = small().large_values(large);
+    assert_eq!(db.partition_with("b", later).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    db.partition_with("c", small().large_values(large)).unwrap();
+    let later = db.partition_with("c", with(&rule())).unwrap_err();
+    assert_eq!(later.kind(), ErrorKind::InvalidArgument);
+    let keys = small().filter(Arc::new(TtlFilter::stored(&TtlRule::in_key(0))));
+    db.partition_with("c", keys).unwrap();
+    let two = with(&rule()).filter(Arc::new(TtlFilter::stored(&TtlRule::in_key(0))));
+    assert_eq!(db.partition_with("d", two).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+/// The compaction threads look by themselves: nobody writes, calls or steps.
+#[test]
+fn an_idle_store_with_threads_loses_what_expires() {
+    let clock = ManualClock::default();
+    let builder = builder(&MemFs::new(), &clock).background(BackgroundMode::Threads);
+    let db = builder.open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    put_all(&p, 100..200);
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(entries(&db, "p"), 100);
+    clock.pass(1000);
+    while entries(&db, "p") > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(p.iter().count(), 0);
+}
