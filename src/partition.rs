@@ -296,28 +296,27 @@ impl Partition {
         self.0.ingest(dir)
     }
 
-    /// Loads entries that come sorted by key, each key once, as one operation: either all of them
-    /// become visible, or none. They go to tables of the deep levels at once, past the log and the
-    /// memtables, so that each byte is written one time.
+    /// Loads sorted entries with distinct keys in one atomic operation. The entries go directly to tables
+    /// of the deep levels, without the log and the memtables, so each byte is written once.
     ///
-    /// As an ingest does, it overrides writes that were acknowledged before its tables are installed,
-    /// at its end; snapshots and iterators that exist do not see it, and a transaction that read one of
-    /// its keys before conflicts. Large values are stored apart at once, where the partition does
-    /// that. Compaction filters see the entries at the next compaction.
+    /// Like an ingest, the load overrides writes that returned before its tables are installed, at the
+    /// end of the load. Existing snapshots and iterators do not see it, and a transaction that has read
+    /// one of its keys conflicts. Large values go to chunk files, if the partition has them. Compaction
+    /// filters see the entries in the next compaction.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) that names the key if it
-    /// does not sort behind the one before; the errors of a put and of an ingest. Nothing is changed
-    /// then, and no file is left behind. If the manifest cannot be written, the entries are not
-    /// visible, and it is unknown whether they are after the next open.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), which names the key, if a key
+    /// does not sort after the previous key; the errors of a put and of an ingest. These errors change
+    /// nothing and leave no file. If the write of the manifest fails, the entries are not visible, and it
+    /// is unknown whether they will be visible after the next open.
     ///
     /// # Durability
-    /// Durable once this returns, with every logged write before it.
+    /// The entries and every earlier logged write are durable once this returns.
     ///
     /// # Cost
-    /// Writes each entry once, and needs the memory of a block and a table's filter, and some 200
-    /// bytes for each value that is stored apart. Flushes the memtables if they hold keys in its
-    /// range. Writers wait as for an ingest.
+    /// Writes each entry once. Needs memory for a block and for the Bloom filter of a table, and about
+    /// 200 bytes for each large value. Flushes the memtables if they hold keys in its range. Writers wait
+    /// as for an ingest.
     ///
     /// # Examples
     /// ```
@@ -337,11 +336,11 @@ impl Partition {
         self.0.bulk_load(entries)
     }
 
-    /// Loads the entries that `fill` puts, as [`Partition::bulk_load`] does: for a source that can
-    /// fail. An error of `fill` ends the load with nothing changed.
+    /// Loads the entries that `fill` puts, like [`Partition::bulk_load`], from a source that can fail. An
+    /// error of `fill` ends the load and changes nothing.
     ///
     /// # Errors
-    /// Those of `fill`, and of [`Partition::bulk_load`].
+    /// The errors of `fill` and of [`Partition::bulk_load`].
     pub fn bulk_load_by<E: From<Error>>(
         &self,
         fill: impl FnOnce(&mut BulkLoad<'_>) -> Result<(), E>,

@@ -32,8 +32,8 @@ pub struct SweepProgress {
     pub bytes: u64,
 }
 
-/// A place in the order of the files, to go on from: everything up to it was read. Its text form
-/// ([`fmt::Display`], [`FromStr`]) may be kept in a file.
+/// A position in the order of the files: all earlier files were read. A later run can continue from it.
+/// Its text form ([`fmt::Display`], [`FromStr`]) can be stored in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepMark {
     db: DbId,
@@ -99,7 +99,7 @@ fn parse_mark(text: &str) -> Option<SweepMark> {
 /// Called after each block; `false` stops.
 type OnProgress<'a> = Box<dyn FnMut(&SweepProgress) -> bool + 'a>;
 
-/// The limit of a run, the place that it begins at, and who is told of its progress.
+/// The options of a run: rate limit, start, and a callback for progress.
 #[derive(Default)]
 #[must_use = "options do nothing by themselves"]
 pub struct SweepOptions<'a> {
@@ -109,26 +109,26 @@ pub struct SweepOptions<'a> {
 }
 
 impl<'a> SweepOptions<'a> {
-    /// No limit, from the first file on, nobody told.
+    /// Returns the defaults: no limit, from the first file, no callback.
     pub fn new() -> SweepOptions<'a> {
         SweepOptions::default()
     }
 
-    /// Reads no more than this many bytes a second, by the database's clock; 0, the default, is no
-    /// limit. After each block the caller's thread is parked for as long as that takes.
+    /// Sets the maximum number of bytes per second, by the clock of the database. The default 0 is no
+    /// limit. The run parks the thread of the caller after each block to meet the limit.
     pub fn bytes_per_second(mut self, bytes: u64) -> SweepOptions<'a> {
         self.bytes_per_second = bytes;
         self
     }
 
-    /// Goes on behind the mark of a run that was stopped: the `mark` of its report.
+    /// Continues a stopped run after its mark, which is the `mark` of its report.
     pub fn resume_after(mut self, mark: Option<SweepMark>) -> SweepOptions<'a> {
         self.resume_after = mark;
         self
     }
 
-    /// Calls `told` on the caller's thread, without any lock, after each block, and while a limit
-    /// makes it wait. When it answers `false`, the run stops.
+    /// Calls `told` on the thread of the caller, without locks, after each block and during waits for
+    /// the limit. If it returns `false`, the run stops.
     pub fn on_progress(
         mut self,
         told: impl FnMut(&SweepProgress) -> bool + 'a,

@@ -42,14 +42,14 @@ pub type VerifyMark = SweepMark;
 #[non_exhaustive]
 pub struct VerifyReport {
     damage: Vec<Damage>,
-    /// Files that were read. One that is missing, or cannot be opened, is not among them.
+    /// Number of files that were read. Missing and unreadable files do not count.
     pub files: u64,
     /// Bytes of them that were read.
     pub bytes: u64,
-    /// Entries of the tables among them, and operations in the log. Hidden entries, and those of
-    /// blocks that do not verify, are not counted.
+    /// Entries of the tables among them, and operations in the log. Hidden entries, and entries of
+    /// blocks that do not verify, do not count.
     pub entries: u64,
-    /// Hidden entries of the tables among them, as those of metadata.
+    /// Hidden entries of the tables among them, for example metadata.
     pub hidden: u64,
     /// The place to go on from, if the run was stopped; `None` if it came to its end. A run that
     /// was stopped before its first file was done and began at the front has the mark before all.
@@ -62,8 +62,8 @@ impl VerifyReport {
         &self.damage
     }
 
-    /// Returns `true` if every live file was read and all of it is sound. A resumed run speaks for
-    /// its own files alone.
+    /// Returns `true` if every live file was read and none is damaged. For a resumed run this covers
+    /// only the files of that run.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty() && self.mark.is_none()
     }

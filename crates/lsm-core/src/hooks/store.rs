@@ -1,15 +1,15 @@
-//! The value store: where values live that are too large for tables.
+//! The value store: the storage of values that are too large for tables.
 //!
-//! A partition has a store of its own, which [`ValueStoreFactory::open`] makes for it. The engine
-//! keeps a handle in the value's place, tells the store which handles its tables took up and let
-//! go, edit by edit, and stores what the store says of that in the manifest.
+//! Each partition has its own store, which [`ValueStoreFactory::open`] opens. The engine stores a handle
+//! instead of the value. For each edit, it tells the store which handles the tables added and dropped,
+//! and the manifest stores the section that the store returns.
 //!
 //! Invariants:
-//! 1. A handle is in the log only after `put` returned it. Neither the log counts as durable through
-//!    a handle, nor is a table with it installed, before `sync` returned after `put` or `carry` gave
-//!    it.
-//! 2. Every handle in a table of a durable version was added by one edit and is dropped by one. What
-//!    no edit added, and no frame of the log names, is free at the next open.
+//! 1. A handle enters the log only after `put` has returned it. The log counts as durable through the
+//!    handle, and a table with the handle is installed, only after a `sync` that began after `put` or
+//!    `carry` returned the handle.
+//! 2. Every handle in a table of a durable version was added by one edit and is dropped by one edit. A
+//!    value that no edit added, and that no frame of the log names, is free at the next open.
 
 use std::any::Any;
 use std::fmt;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::{ChunkId, Entry, StoreContext};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Makes the value stores of partitions.
+/// A factory of the value stores of partitions.
 pub trait ValueStoreFactory: Send + Sync + 'static {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
@@ -36,8 +36,8 @@ pub trait ValueStoreFactory: Send + Sync + 'static {
 
 /// The value store of a partition.
 ///
-/// A call that panics fails as one that returns an error; the exception is [`ValueStore::wants`],
-/// whose panic unwinds to whoever writes, before anything was written.
+/// A panic of a call counts as an error. [`ValueStore::wants`] is the exception: its panic unwinds to the
+/// writer, before anything was written.
 pub trait ValueStore: Any + Send + Sync {
     /// Takes over parameters that were stored with the partition since it was opened.
     fn configure(&self, params: &[u8]) -> Result<()> {
@@ -53,13 +53,12 @@ pub trait ValueStore: Any + Send + Sync {
     /// [`PendingHandle::keep`].
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
 
-    /// Makes every value durable whose `put` or `carry` has returned. `Ok` after an error speaks
-    /// for the values before the error too. Until then the database takes no writes that are
-    /// logged.
+    /// Makes every value durable whose `put` or `carry` has returned. An `Ok` after an error also covers
+    /// the values before the error. Until then the database refuses logged writes.
     fn sync(&self) -> Result<()>;
 
-    /// Returns `true` if the value of a handle is on the device, all of it: asked in recovery for
-    /// handles whose frames are not known to have been synced.
+    /// Returns `true` if the complete value of a handle is on the device. Recovery calls it for handles
+    /// whose frames are not known to be synced.
     fn probe(&self, handle: &[u8]) -> Result<bool>;
 
     /// Length of the value of a handle, in bytes.
@@ -71,51 +70,50 @@ pub trait ValueStore: Any + Send + Sync {
     /// Corruption if they are damaged or not there; the content of `buf` is undefined then.
     fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()>;
 
-    /// In a compaction: the new place of a value. Asked for every handle that survives, and for
-    /// every value in a table that the store [`wants`](ValueStore::wants). Not called in flushes.
+    /// Returns the new place of a value in a compaction. Called for every surviving handle, and for every
+    /// value in a table that the store [`wants`](ValueStore::wants). Not called in flushes.
     fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
         let _ = entry;
         Ok(Carry::Stay)
     }
 
-    /// The section to be stored with an edit of the manifest. Called under the lock of the
-    /// versions: it calls nothing of the database.
+    /// Returns the section to be stored with an edit of the manifest. Called under the lock of the
+    /// versions, so it must not call the database.
     fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8>;
 
-    /// Takes in the section of a durable edit. Called live, in recovery and by followers, in the
-    /// order of the edits; the same section may come twice. One that fails comes again before any
-    /// later one, live or at the next open.
+    /// Applies the section of a durable edit. Called at run time, in recovery and by followers, in the
+    /// order of the edits. A section may be applied twice. A section that failed is applied again before
+    /// any later section, at run time or at the next open.
     fn apply(&self, number: u64, section: &[u8]) -> Result<()>;
 
-    /// The whole state as a section, for a new manifest generation. Called under the lock of the
-    /// versions, when every section of the partition was taken in: it calls nothing of the
-    /// database.
+    /// Returns the whole state as a section, for a new manifest generation. Called under the lock of the
+    /// versions, after every section of the partition was applied; it must not call the database.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// Nobody can read anything any more that was dropped at or before edit `number`. Called again
-    /// if it fails.
+    /// Frees the values that were dropped at or before edit `number`, which no reader can see any more.
+    /// Called again if it fails.
     fn reclaim(&self, number: u64) -> Result<()>;
 
-    /// The chunk files that the store needs after the edits that it has taken in: at an open, every
-    /// other chunk file of the folder is removed.
+    /// Returns the chunk files that the store needs after the applied edits. An open removes all other
+    /// chunk files of the folder.
     fn chunks(&self) -> Vec<ChunkId> {
         Vec::new()
     }
 
-    /// Returns `true` while there are values, or files of values: then the partition is looked after
-    /// so that the space of those that nobody reads comes back.
+    /// Returns `true` while there are values, or files of values. Then background work reclaims the space
+    /// of values that no reader needs.
     fn holds_values(&self) -> bool {
         false
     }
 
-    /// The keys whose tables should be rewritten now, for [`ValueStore::carry`] to move values on the
-    /// way; `None` if none. Asked again when that is done, or has failed.
+    /// Returns the keys whose tables should be rewritten now, so that [`ValueStore::carry`] moves values;
+    /// `None` if there are none. Called again after that has succeeded or failed.
     fn moving(&self) -> Option<KeySpan> {
         None
     }
 
     /// Reads a value from the device and compares it with its checksums and with its stored key.
-    /// `advance` is told of the bytes that were read, and its errors end it.
+    /// `advance` receives the number of bytes that were read; its errors end the call.
     ///
     /// # Errors
     /// Corruption that names file and offset.
@@ -129,20 +127,20 @@ pub trait ValueStore: Any + Send + Sync {
         Ok(())
     }
 
-    /// Makes a copy in the folder `dir` of every value that tables may point to, for a checkpoint:
-    /// of all that were put or carried and not reclaimed. None of them is reclaimed during the call.
-    /// Later changes here do not change the copy.
+    /// Copies every value that tables may refer to into the folder `dir`, for a checkpoint: all values that
+    /// were put or carried and not reclaimed. No value is reclaimed during the call. Later changes do not
+    /// change the copy.
     ///
-    /// The path of every file is put into `made` before it is made: the database removes them, with
-    /// the rest, if the checkpoint fails, here or later. In `dir` the names of the database begin
-    /// with a hexadecimal number, or are `LOCK` or `EXPORT`; chunk files keep their names.
+    /// The call adds the path of every file to `made` before it creates the file. If the checkpoint fails,
+    /// now or later, the database removes these files. The database uses names that begin with a
+    /// hexadecimal number, and `LOCK` and `EXPORT`; chunk files keep their names.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`], if it is not implemented: then there is no checkpoint.
+    /// [`ErrorKind::Unsupported`] if it is not implemented: then the checkpoint fails.
     ///
     /// # Durability
-    /// The copies are durable once this returns, names included. The manifest that makes the
-    /// folder a database comes after it.
+    /// The copies and their names are durable once this returns. The manifest of the checkpoint is written
+    /// later.
     fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         let _ = (dir, made);
         Err(Error::new(ErrorKind::Unsupported, "the value store supports no checkpoints"))

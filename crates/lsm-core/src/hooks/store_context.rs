@@ -1,8 +1,8 @@
-//! [`StoreContext`]: the partition and the world of a value store; [`ChunkId`], the name of a file
-//! of one.
+//! [`StoreContext`]: the partition, file system and clocks of a value store; [`ChunkId`]: the identity
+//! of one of its files.
 //!
-//! Chunk files lie in the folder of the database. Their names are the engine's, so that an open
-//! finds those that nobody needs, whatever became of their partition.
+//! Chunk files are in the folder of the database. The engine assigns their names, so that an open finds
+//! unused files even if their partition was dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl ChunkId {
     }
 }
 
-/// The partition that a value store is opened for, and the world around it.
+/// The partition that a value store is opened for, with its file system and clocks.
 #[derive(Clone)]
 pub struct StoreContext {
     /// The partition.
@@ -43,7 +43,7 @@ pub struct StoreContext {
     pub partition_name: Arc<str>,
     /// The database.
     pub db_id: DbId,
-    /// The term of this writer.
+    /// The epoch of this writer.
     pub epoch: Epoch,
     /// The folder of the database.
     pub dir: PathBuf,
@@ -51,19 +51,19 @@ pub struct StoreContext {
     pub fs: Arc<dyn Fs>,
     /// The clocks.
     pub clock: Arc<dyn Clock>,
-    /// Gives out file numbers.
+    /// The source of file numbers.
     pub numbers: Arc<FileNumbers>,
-    /// Nothing may be written: neither values nor a sync.
+    /// `true` if the database is open read-only: then the store must not write or sync.
     pub is_read_only: bool,
 }
 
 impl StoreContext {
-    /// The identity of a chunk file to be made.
+    /// Returns the identity of a new chunk file.
     pub fn new_chunk(&self) -> ChunkId {
         ChunkId { number: self.numbers.allocate(), epoch: self.epoch }
     }
 
-    /// The path of a chunk file.
+    /// Returns the path of a chunk file.
     pub fn chunk_path(&self, chunk: ChunkId) -> PathBuf {
         chunk.path(&self.dir)
     }

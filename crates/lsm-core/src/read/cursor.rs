@@ -64,9 +64,9 @@ impl ReadPoint {
 
 /// A cursor over the keys of one partition as they were at one moment, within bounds.
 ///
-/// Before the first seek it is invalid. It pins the memtables and tables that it reads until it
-/// is dropped. A move that fails leaves it invalid until the next seek, and a seek behind the
-/// damage may succeed.
+/// A cursor is invalid before the first seek. It pins the memtables and tables that it reads until it
+/// is dropped. After a failed move it is invalid until the next seek; a seek behind the damage may
+/// succeed.
 ///
 /// # Cost
 /// A seek searches every memtable, every level-0 table and one table of each deeper level; a move
@@ -114,7 +114,7 @@ impl Cursor {
         self.entries.valid() && !self.is_refused
     }
 
-    /// The key. Lives until the cursor moves.
+    /// Returns the key, until the cursor moves.
     ///
     /// # Panics
     /// If the cursor is not valid.
@@ -125,7 +125,7 @@ impl Cursor {
         self.key_form.user(stored)
     }
 
-    /// The sequence number of the operation that wrote the value.
+    /// Returns the sequence number of the operation that wrote the value.
     ///
     /// # Panics
     /// If the cursor is not valid.
@@ -145,10 +145,10 @@ impl Cursor {
         self.entries.key()
     }
 
-    /// The value. Lives until the cursor moves.
+    /// Returns the value, until the cursor moves.
     ///
     /// # Errors
-    /// Corruption if the record is known to be damaged.
+    /// Corruption if the entry is a poison; the errors of the value store.
     ///
     /// # Panics
     /// If the cursor is not valid.
@@ -176,7 +176,7 @@ impl Cursor {
         self.point.as_ref().expect("a valid cursor reads something")
     }
 
-    /// The value to keep: shares the block if the value is large.
+    /// Returns an owned value, which shares the block if the value is large.
     pub fn value_slice(&self) -> Result<Slice> {
         let value = self.value()?;
         Ok(match self.entries.on_current() {
@@ -185,7 +185,7 @@ impl Cursor {
         })
     }
 
-    /// The key to keep.
+    /// Returns an owned key.
     pub fn key_slice(&self) -> Slice {
         Slice::copy_from(self.key())
     }
@@ -213,7 +213,7 @@ impl Cursor {
         self.settle_forward(left, moved)
     }
 
-    /// Moves to the first key strictly behind `key`, within the bounds.
+    /// Moves to the first key after `key`, within the bounds.
     pub fn seek_after(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.seek(successor(key.as_ref()))
     }

@@ -13,8 +13,8 @@ mod sealed {
 /// Both ends of a range of keys.
 pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// A range of keys: any of the standard range types over anything that is bytes. A start above
-/// its end is an empty range.
+/// A range of keys: any range type of the standard library over any type that is bytes. A range whose
+/// start is greater than its end is empty.
 pub trait KeyRange: sealed::Sealed {
     /// Its ends.
     fn bounds(self) -> Bounds;
@@ -66,8 +66,8 @@ enum End {
     Finished,
 }
 
-/// Keys and values of a range, from either end. Ends after an error; a new iterator may go on
-/// behind the damage.
+/// A double-ended iterator over the keys and values of a range. It ends after an error; a new iterator
+/// can start behind the damage.
 pub struct Range {
     bounds: Bounds,
     point: Result<ReadPoint>,
@@ -90,7 +90,7 @@ impl Range {
         }
     }
 
-    /// Only the keys: values are never touched.
+    /// Returns an iterator over the keys alone, which reads no large values.
     pub fn keys(self) -> Keys {
         Keys(self)
     }
@@ -194,7 +194,7 @@ impl DoubleEndedIterator for Range {
 
 impl std::iter::FusedIterator for Range {}
 
-/// Keys of a range, from either end.
+/// A double-ended iterator over the keys of a range.
 pub struct Keys(Range);
 
 impl Iterator for Keys {
