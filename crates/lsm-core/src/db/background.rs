@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::DbInner;
 use super::errors::{BackgroundFailure, Reason};
 use super::events::{Events, in_listener};
 use super::schedule::{RETRY, Schedule};
@@ -177,7 +176,7 @@ impl Background {
     }
 
     /// Returns `true` on the thread that tends the log: it delivers what there is to tell right behind that.
-    pub(super) fn is_log_thread(&self) -> bool {
+    pub(super) fn is_log_thread() -> bool {
         IS_LOG_THREAD.get()
     }
 
@@ -371,57 +370,6 @@ impl Background {
     pub(super) fn wait_for_news(&self) {
         let mut schedule = self.schedule.lock();
         self.changed.wait_for(&mut schedule, RETRY);
-    }
-}
-
-impl Worker for DbInner {
-    fn background(&self) -> &Background {
-        &self.background
-    }
-
-    fn check_not_closed(&self) -> Result<()> {
-        self.check_not_closed()
-    }
-
-    fn flush_one(&self) -> Result<bool> {
-        self.flush_one()
-    }
-
-    fn compact_one(&self) -> Result<bool> {
-        self.compact_one()
-    }
-
-    fn tend_log(&self) -> Result<Option<Duration>> {
-        let sync_interval = Duration::from_millis(self.options.sync_interval_ms);
-        self.log.tend(self, self.background.now(), sync_interval)
-    }
-
-    fn tend_log_now(&self) -> Result<bool> {
-        self.log.tend_now(self)
-    }
-
-    fn remove_obsolete(&self) -> Result<()> {
-        self.remove_obsolete()
-    }
-
-    fn finish_removing(&self) -> Result<()> {
-        self.finish_removing()
-    }
-
-    fn holds_obsolete(&self) -> bool {
-        !self.obsolete.is_empty()
-    }
-
-    fn waits_for_release(&self) -> bool {
-        self.jobs.waits_for_time() || self.holds_values()
-    }
-
-    fn has_work(&self) -> bool {
-        self.has_work()
-    }
-
-    fn ease(&self) {
-        self.stall.ease();
     }
 }
 

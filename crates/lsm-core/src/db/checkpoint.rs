@@ -22,6 +22,7 @@ use std::sync::Arc;
 use super::DbInner;
 use super::flush::OldLog;
 use super::handle::Db;
+use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Fs};
@@ -69,12 +70,12 @@ impl DbInner {
         let (version, last_seq, pinned) = self.version_at_one_commit()?;
         let name = FileName::new(FileKind::Manifest, self.world.numbers.allocate(), version.epoch);
         let mut made = Vec::new();
-        let written = self
-            .link_tables(dir, &version, &mut made)
+        let World { fs, dir: from, .. } = &self.world;
+        let written = link_tables(&**fs, from, dir, &version, &mut made)
             .and_then(|()| copy_values(dir, &version, &pinned, &mut made))
-            .and_then(|()| self.write_manifest(dir, &version, last_seq, name));
+            .and_then(|()| write_manifest(&**fs, dir, &version, last_seq, name));
         if written.is_err() {
-            self.remove_checkpoint(dir, name, &made);
+            remove_checkpoint(&**fs, dir, name, &made);
         }
         drop((version, pinned));
         // Tables that became obsolete meanwhile.
@@ -106,41 +107,46 @@ impl DbInner {
         drop(no_other_flush);
         Ok((version, last_seq, pinned))
     }
+}
 
-    fn link_tables(&self, dir: &Path, version: &DbVersion, made: &mut Vec<PathBuf>) -> Result<()> {
-        let fs = &*self.world.fs;
-        for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
-            let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
-            made.push(file.path(dir));
-            link_or_copy(fs, &file.path(&self.world.dir), &file.path(dir))?;
-        }
-        fs.sync_dir(dir)
+fn link_tables(
+    fs: &dyn Fs,
+    from: &Path,
+    dir: &Path,
+    version: &DbVersion,
+    made: &mut Vec<PathBuf>,
+) -> Result<()> {
+    for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
+        let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
+        made.push(file.path(dir));
+        link_or_copy(fs, &file.path(from), &file.path(dir))?;
     }
+    fs.sync_dir(dir)
+}
 
-    fn write_manifest(
-        &self,
-        dir: &Path,
-        version: &DbVersion,
-        last_seq: SeqNo,
-        name: FileName,
-    ) -> Result<()> {
-        let mut copy = version.clone();
-        // It has no log: what the log held is flushed. The cut says how far that log reached.
-        copy.last_seq = copy.last_seq.max(last_seq);
-        copy.log_segments.clear();
-        copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
-        copy.log_closed = None;
-        Manifest::create(&*self.world.fs, dir, name, &copy)?;
-        Ok(())
-    }
+fn write_manifest(
+    fs: &dyn Fs,
+    dir: &Path,
+    version: &DbVersion,
+    last_seq: SeqNo,
+    name: FileName,
+) -> Result<()> {
+    let mut copy = version.clone();
+    // It has no log: what the log held is flushed. The cut says how far that log reached.
+    copy.last_seq = copy.last_seq.max(last_seq);
+    copy.log_segments.clear();
+    copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
+    copy.log_closed = None;
+    Manifest::create(fs, dir, name, &copy)?;
+    Ok(())
+}
 
-    /// Takes a checkpoint that failed away. A manifest whose tables are gone would be worse than
-    /// what is left if this fails.
-    fn remove_checkpoint(&self, dir: &Path, name: FileName, made: &[PathBuf]) {
-        let manifest = name.path(dir);
-        if self.world.fs.delete(&manifest).and_then(|()| self.world.fs.sync_dir(dir)).is_ok() {
-            made.iter().for_each(|path| drop(self.world.fs.delete(path)));
-        }
+/// Takes a checkpoint that failed away. A manifest whose tables are gone would be worse than
+/// what is left if this fails.
+fn remove_checkpoint(fs: &dyn Fs, dir: &Path, name: FileName, made: &[PathBuf]) {
+    let manifest = name.path(dir);
+    if fs.delete(&manifest).and_then(|()| fs.sync_dir(dir)).is_ok() {
+        made.iter().for_each(|path| drop(fs.delete(path)));
     }
 }
 

@@ -14,36 +14,14 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::job::{Installation, JobTables, gaps_added};
-use super::jobs::{Claimed, FlushTurn, JobsHost, RangeGoal};
+use super::jobs::{Claimed, FlushTurn, RangeGoal};
 use crate::compaction::{Compaction, Merge, Method};
 use crate::error::Result;
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
-use crate::types::{PartitionId, SeqNo};
+use crate::types::PartitionId;
 use crate::version::{Change, SstMeta, Table, UserRange};
-
-impl JobsHost for DbInner {
-    fn partitions(&self) -> Vec<Arc<PartitionState>> {
-        self.catalog.partitions()
-    }
-
-    fn oldest_snapshot(&self) -> SeqNo {
-        self.snapshots.oldest(|| self.commit.visible_seq())
-    }
-
-    fn held_snapshots(&self) -> Vec<SeqNo> {
-        self.snapshots.for_job(|| self.commit.visible_seq()).registered
-    }
-
-    fn now(&self) -> Duration {
-        self.background.now()
-    }
-
-    fn unix_time(&self) -> Duration {
-        self.background.clock().unix_time()
-    }
-}
 
 /// The changes that install a compaction: its inputs leave, its outputs come.
 fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta]) -> Vec<Change> {

@@ -11,6 +11,7 @@ use super::errors::BackgroundFailure;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::compaction::compaction_debt;
 use crate::fs::open_files_limit;
+use crate::partition::PartitionState;
 use crate::types::Gap;
 
 /// A value with limits.
@@ -76,6 +77,21 @@ impl PartitionHealth {
     /// Returns `true` if nothing of it is lost, and no filter of it is absent.
     fn is_healthy(&self) -> bool {
         self.gaps.is_empty() && self.absent_filters.is_empty()
+    }
+
+    pub(super) fn of(partition: &PartitionState) -> PartitionHealth {
+        let view = partition.view();
+        let options = &view.version.options;
+        let debt = compaction_debt(&view.version);
+        let level0 = view.version.levels[0].tables().len() as u64;
+        let trigger = u64::from(options.level0_tables);
+        PartitionHealth {
+            name: partition.name.to_string(),
+            compaction_debt_bytes: gauge(debt, options.level_base_bytes, DEBT_SOFT, DEBT_HARD),
+            level0_tables: gauge(level0, trigger, LEVEL0_SOFT, LEVEL0_HARD),
+            gaps: view.version.gaps.open().cloned().collect(),
+            absent_filters: partition.load_hooks().absent.clone(),
+        }
     }
 }
 
@@ -180,47 +196,18 @@ impl DbInner {
     /// See the module.
     pub(super) fn health(&self) -> Health {
         let now = self.background.now();
-        let held_since = self.stall.held_since();
-        let mut stalls = Vec::new();
-        let mut partitions = Vec::new();
         let mut live = self.catalog.partitions();
         live.sort_by(|a, b| a.name.cmp(&b.name));
-        for partition in live {
-            let name = partition.name.to_string();
-            let pressure = self.stall.pressure(&partition);
-            if pressure.permille > 0 {
-                let since = held_since.get(&partition.id).copied().unwrap_or(now);
-                stalls.push(StallHealth {
-                    partition: name.clone(),
-                    reason: pressure.cause.told(),
-                    pressure_permille: pressure.permille,
-                    since: now.saturating_sub(since),
-                });
-            }
-            let view = partition.view();
-            let options = &view.version.options;
-            let base = options.level_base_bytes;
-            let trigger = u64::from(options.level0_tables);
-            let debt = compaction_debt(&view.version);
-            let level0 = view.version.levels[0].tables().len() as u64;
-            partitions.push(PartitionHealth {
-                name,
-                compaction_debt_bytes: gauge(debt, base, DEBT_SOFT, DEBT_HARD),
-                level0_tables: gauge(level0, trigger, LEVEL0_SOFT, LEVEL0_HARD),
-                gaps: view.version.gaps.open().cloned().collect(),
-                absent_filters: partition.load_hooks().absent.clone(),
-            });
-        }
         let half_buffer = self.options.write_buffer_bytes / 2;
         let applied = self.commit.applied_lsn();
         let pinned = applied.0.saturating_sub(self.catalog.log_low_water(applied, None).0);
         Health {
             read_only: self.why_read_only().map(|error| error.to_string()),
-            stalls,
+            stalls: self.stall.health(&live, now),
             background_errors: self.background.failures(),
             damage: self.jobs.damage().map(|error| error.to_string()),
             listener_panic: self.events.panic().map(|error| error.to_string()),
-            partitions,
+            partitions: live.iter().map(|partition| PartitionHealth::of(partition)).collect(),
             sealed_memtable_bytes: gauge(
                 self.stall.sealed_bytes(),
                 half_buffer,
@@ -243,4 +230,38 @@ impl DbInner {
 
 fn gauge(value: u64, unit: u64, soft: u64, hard: u64) -> Gauge {
     Gauge { value, soft: unit.saturating_mul(soft), hard: unit.saturating_mul(hard) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::compaction::drawing::draw;
+    use crate::hooks::PartitionHooks;
+    use crate::memtable::SlabPool;
+
+    #[test]
+    fn a_partition_tells_how_far_it_is_from_its_limits() {
+        let slabs = Arc::new(SlabPool::new(0));
+        let version = Arc::new(draw("L0: 3:a-b 2:a-b 1:a-b\nL5: 5:p-q*2000"));
+        let partition = PartitionState::new(version, PartitionHooks::default(), &slabs);
+        let health = PartitionHealth::of(&partition);
+        assert_eq!(health.name, "default");
+        let Gauge { value, soft, hard } = health.level0_tables;
+        assert_eq!((value, soft, hard), (3, 2 * LEVEL0_SOFT, 2 * LEVEL0_HARD));
+        let debt = health.compaction_debt_bytes;
+        assert!(debt.value >= 300 && debt.hard == 1000 * DEBT_HARD, "{debt}");
+        assert_eq!(debt.left(), debt.hard - debt.value);
+    }
+
+    #[test]
+    fn a_store_is_healthy_unless_something_fails_or_is_lost() {
+        let healthy = Health::default();
+        assert!(healthy.is_healthy() && healthy.to_string().starts_with("healthy"));
+        let read_only = Health { read_only: Some("no".to_owned()), ..Health::default() };
+        assert!(!read_only.is_healthy() && read_only.to_string().contains("read-only: no"));
+        let damaged = Health { damage: Some("a table".to_owned()), ..Health::default() };
+        assert!(!damaged.is_healthy() && damaged.to_string().contains("a table"));
+    }
 }

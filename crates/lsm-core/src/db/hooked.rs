@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::job::Installation;
+use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore,
@@ -20,7 +21,7 @@ use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
 use crate::types::{KeyForm, PartitionId};
-use crate::version::{Change, HookKind, HookRecord};
+use crate::version::{Change, HookKind, HookRecord, TableContext};
 
 /// The name of a record that keeps the form of keys where no hook does.
 const KEY_FORM: &str = "any key";
@@ -177,33 +178,31 @@ pub(super) fn check_complete(partition: &PartitionState) -> Result<()> {
     }
 }
 
-impl DbInner {
-    /// Hooks with their code at hand. A store that the partition has already stays, with the
-    /// parameters that the hooks name.
-    pub(super) fn attached(
-        &self,
-        id: PartitionId,
-        name: &Arc<str>,
-        hooks: &Hooks,
-        records: &[HookRecord],
-        present: Option<&Arc<dyn ValueStore>>,
-    ) -> Result<PartitionHooks> {
-        let store = match (&hooks.store, present) {
-            (None, _) => None,
-            (Some(_), Some(present)) => Some(present.clone()),
-            (Some(factory), None) => {
-                Some(open_store(&**factory, self.world.store_context(id, name))?)
-            }
-        };
-        Ok(PartitionHooks {
-            filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
-            store,
-            rules: rules_of(records),
-            missing: None,
-            absent: Vec::new(),
-        })
-    }
+/// Hooks with their code at hand. A store that the partition has already stays, with the
+/// parameters that the hooks name.
+pub(super) fn attached(
+    world: &World,
+    id: PartitionId,
+    name: &Arc<str>,
+    hooks: &Hooks,
+    records: &[HookRecord],
+    present: Option<&Arc<dyn ValueStore>>,
+) -> Result<PartitionHooks> {
+    let store = match (&hooks.store, present) {
+        (None, _) => None,
+        (Some(_), Some(present)) => Some(present.clone()),
+        (Some(factory), None) => Some(open_store(&**factory, world.store_context(id, name))?),
+    };
+    Ok(PartitionHooks {
+        filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
+        store,
+        rules: rules_of(records),
+        missing: None,
+        absent: Vec::new(),
+    })
+}
 
+impl DbInner {
     /// Gives a partition that exists these hooks. The caller holds the commit path's lock.
     pub(super) fn change_hooks(
         &self,
@@ -229,7 +228,7 @@ impl DbInner {
         }
         let present = partition.store();
         let mut attached =
-            self.attached(partition.id, &partition.name, hooks, &records, present)?;
+            attached(&self.world, partition.id, &partition.name, hooks, &records, present)?;
         attached.store = attached.store.or_else(|| present.cloned());
         if hooks.keeps_filters {
             let own = partition.hooks();
@@ -249,8 +248,9 @@ impl DbInner {
             let name = &partition.name;
             return invalid(format!("partition {name:?}: `any_key` is fixed at creation"));
         }
-        self.check_tables(&attached, &view).map_err(|error| unfit(&partition.name, &error))?;
-        let before = self.enforce(partition, attached)?;
+        check_tables(&self.tables, &attached, &view)
+            .map_err(|error| unfit(&partition.name, &error))?;
+        let before = enforce(&self.tables, partition, attached)?;
         let options = (*view.version.options).clone();
         let changed = Change::PartitionOptionsChanged { id: partition.id, options, hooks: records };
         let installed = self.install_job(partition, Installation::of(vec![changed]));
@@ -266,122 +266,125 @@ impl DbInner {
             _ => Ok(()),
         }
     }
-
-    /// Asks the filters whether they can go on with the tables of `view`: one that cannot would fail
-    /// every later compaction.
-    fn check_tables(&self, hooks: &PartitionHooks, view: &ReadView) -> Result<()> {
-        for (_, table) in view.version.tables() {
-            // What cannot be opened is for the compaction that meets it.
-            let Ok(reader) = table.reader(&self.tables) else { continue };
-            let input = InputTable {
-                file: table.meta.file,
-                path: table.path(&self.tables),
-                properties: reader.properties().user.clone(),
-            };
-            hooks.filters.iter().try_for_each(|filter| filter.check_table(&input))?;
-        }
-        Ok(())
-    }
-
-    /// Gives the partition other hooks, which the caller then makes durable; returns those that it
-    /// had, to be given back if that fails. The caller holds the commit path's lock.
-    ///
-    /// # Errors
-    /// [`ErrorKind::ReservedKey`] if it has a key with the suffix that would be reserved. The hooks
-    /// stay as they were then.
-    pub(super) fn enforce(
-        &self,
-        partition: &PartitionState,
-        attached: PartitionHooks,
-    ) -> Result<PartitionHooks> {
-        let before = (*partition.hooks()).clone();
-        let suffix = attached.rules.reserved_suffix.clone();
-        // From here on writes of such keys are refused; those in flight are looked at again.
-        partition.set_hooks(attached);
-        if let Err(error) = self.check_no_reserved_key(partition, &partition.pin(), &suffix) {
-            partition.set_hooks(before);
-            return Err(error);
-        }
-        Ok(before)
-    }
-
-    /// The hooks that a partition has once it has taken over the rules that `foreign` hooks have
-    /// for its keys, with their records; `None` if it has those rules.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if its own rules contradict them.
-    pub(super) fn with_rules_of(
-        &self,
-        partition: &PartitionState,
-        foreign: &[HookRecord],
-    ) -> Result<Option<(PartitionHooks, Vec<HookRecord>)>> {
-        let theirs = rules_of(foreign);
-        let name = &partition.name;
-        // What decides about the form of keys is fixed when a partition is made.
-        // Of these two, keys that are stored alike come over; the others are refused one by one.
-        let forms = [theirs.key_form, partition.key_form];
-        if forms[0] != forms[1] && forms.contains(&KeyForm::Terminated) {
-            return invalid(format!("partition {name:?} has another `any_key` than the export"));
-        }
-        let own = &partition.hooks().rules.reserved_suffix;
-        if theirs.reserved_suffix.is_empty() || theirs.reserved_suffix == *own {
-            return Ok(None);
-        }
-        if !own.is_empty() {
-            return invalid(format!("partition {name:?} reserves a different ending of keys"));
-        }
-        let mut taken: Vec<_> = foreign
-            .iter()
-            .filter(|record: &&HookRecord| !record.rules.reserved_suffix.is_empty())
-            .cloned()
-            .collect();
-        for record in &mut taken {
-            record.rules.key_form = partition.key_form;
-        }
-        let mut hooks = (*partition.hooks()).clone();
-        let found = resolve(name, &taken, self.hook_provider.as_deref(), None)?;
-        if hooks.seals() && found.seals() {
-            return invalid(format!("partition {name:?} has another filter that seals"));
-        }
-        hooks.filters.extend(found.filters);
-        let mut records = partition.view().version.hooks.to_vec();
-        records.extend(taken);
-        hooks.rules = rules_of(&records);
-        Ok(Some((hooks, records)))
-    }
-
-    /// Refuses to reserve a suffix that keys of the partition have. Every version counts: a
-    /// tombstone, or a value that a snapshot sees, would go to tables in which the hook knows such
-    /// keys for its own alone.
-    fn check_no_reserved_key(
-        &self,
-        partition: &PartitionState,
-        view: &ReadView,
-        suffix: &[u8],
-    ) -> Result<()> {
-        if suffix.is_empty() || partition.key_form.takes_any_key() {
-            return Ok(());
-        }
-        let mut named = Vec::new();
-        let mut entries = MergeIter::new(Source::all(view, &self.tables)?);
-        entries.seek_to_first()?;
-        while entries.valid() && named.len() < KEYS_NAMED {
-            let key = entries.key().user;
-            if key.ends_with(suffix) {
-                named.push(format!("\"{}\"", key.escape_ascii()));
-                named.dedup();
-            }
-            entries.next()?;
-        }
-        if named.is_empty() {
-            return Ok(());
-        }
-        let message = format!(
-            "partition {:?} has keys that end in \"{}\" (delete them and compact it): {}",
-            partition.name,
-            suffix.escape_ascii(),
-            named.join(", ")
-        );
-        Err(Error::new(ErrorKind::ReservedKey, message))
-    }
 }
+
+/// Asks the filters whether they can go on with the tables of `view`: one that cannot would fail
+/// every later compaction.
+fn check_tables(context: &TableContext, hooks: &PartitionHooks, view: &ReadView) -> Result<()> {
+    for (_, table) in view.version.tables() {
+        // What cannot be opened is for the compaction that meets it.
+        let Ok(reader) = table.reader(context) else { continue };
+        let input = InputTable {
+            file: table.meta.file,
+            path: table.path(context),
+            properties: reader.properties().user.clone(),
+        };
+        hooks.filters.iter().try_for_each(|filter| filter.check_table(&input))?;
+    }
+    Ok(())
+}
+
+/// Gives the partition other hooks, which the caller then makes durable; returns those that it
+/// had, to be given back if that fails. The caller holds the commit path's lock.
+///
+/// # Errors
+/// [`ErrorKind::ReservedKey`] if it has a key with the suffix that would be reserved. The hooks
+/// stay as they were then.
+pub(super) fn enforce(
+    tables: &Arc<TableContext>,
+    partition: &PartitionState,
+    attached: PartitionHooks,
+) -> Result<PartitionHooks> {
+    let before = (*partition.hooks()).clone();
+    let suffix = attached.rules.reserved_suffix.clone();
+    // From here on writes of such keys are refused; those in flight are looked at again.
+    partition.set_hooks(attached);
+    if let Err(error) = check_no_reserved_key(tables, partition, &partition.pin(), &suffix) {
+        partition.set_hooks(before);
+        return Err(error);
+    }
+    Ok(before)
+}
+
+/// The hooks that a partition has once it has taken over the rules that `foreign` hooks have
+/// for its keys, with their records; `None` if it has those rules.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] if its own rules contradict them.
+pub(super) fn with_rules_of(
+    provider: Option<&dyn HookProvider>,
+    partition: &PartitionState,
+    foreign: &[HookRecord],
+) -> Result<Option<(PartitionHooks, Vec<HookRecord>)>> {
+    let theirs = rules_of(foreign);
+    let name = &partition.name;
+    // What decides about the form of keys is fixed when a partition is made.
+    // Of these two, keys that are stored alike come over; the others are refused one by one.
+    let forms = [theirs.key_form, partition.key_form];
+    if forms[0] != forms[1] && forms.contains(&KeyForm::Terminated) {
+        return invalid(format!("partition {name:?} has another `any_key` than the export"));
+    }
+    let own = &partition.hooks().rules.reserved_suffix;
+    if theirs.reserved_suffix.is_empty() || theirs.reserved_suffix == *own {
+        return Ok(None);
+    }
+    if !own.is_empty() {
+        return invalid(format!("partition {name:?} reserves a different ending of keys"));
+    }
+    let mut taken: Vec<_> = foreign
+        .iter()
+        .filter(|record: &&HookRecord| !record.rules.reserved_suffix.is_empty())
+        .cloned()
+        .collect();
+    for record in &mut taken {
+        record.rules.key_form = partition.key_form;
+    }
+    let mut hooks = (*partition.hooks()).clone();
+    let found = resolve(name, &taken, provider, None)?;
+    if hooks.seals() && found.seals() {
+        return invalid(format!("partition {name:?} has another filter that seals"));
+    }
+    hooks.filters.extend(found.filters);
+    let mut records = partition.view().version.hooks.to_vec();
+    records.extend(taken);
+    hooks.rules = rules_of(&records);
+    Ok(Some((hooks, records)))
+}
+
+/// Refuses to reserve a suffix that keys of the partition have. Every version counts: a
+/// tombstone, or a value that a snapshot sees, would go to tables in which the hook knows such
+/// keys for its own alone.
+fn check_no_reserved_key(
+    tables: &Arc<TableContext>,
+    partition: &PartitionState,
+    view: &ReadView,
+    suffix: &[u8],
+) -> Result<()> {
+    if suffix.is_empty() || partition.key_form.takes_any_key() {
+        return Ok(());
+    }
+    let mut named = Vec::new();
+    let mut entries = MergeIter::new(Source::all(view, tables)?);
+    entries.seek_to_first()?;
+    while entries.valid() && named.len() < KEYS_NAMED {
+        let key = entries.key().user;
+        if key.ends_with(suffix) {
+            named.push(format!("\"{}\"", key.escape_ascii()));
+            named.dedup();
+        }
+        entries.next()?;
+    }
+    if named.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "partition {:?} has keys that end in \"{}\" (delete them and compact it): {}",
+        partition.name,
+        suffix.escape_ascii(),
+        named.join(", ")
+    );
+    Err(Error::new(ErrorKind::ReservedKey, message))
+}
+
+#[cfg(test)]
+mod tests;

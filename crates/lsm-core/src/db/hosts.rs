@@ -1,5 +1,5 @@
-//! The meeting point of the parts of the database: what the log, the commit path and the stall ask
-//! of the others.
+//! The meeting point of the parts of the database: what the log, the commit path, the stall, jobs and
+//! background threads ask of the others.
 //!
 //! Each part knows the rest only through a small trait that stands beside it; here is what these
 //! traits come to in an open database. Nothing else may implement them outside of tests.
@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::background::{Background, Worker};
 use super::commit::CommitHost;
 use super::errors::Reason;
 use super::events::in_listener;
 use super::job::JobHost;
+use super::jobs::JobsHost;
 use super::log::{LogHost, LogWriter, Notice};
 use super::prepared::Prepared;
 use super::stall::{StallCause, StallHost};
@@ -55,7 +57,7 @@ impl LogHost for DbInner {
     fn answer(&self, notices: Vec<Notice>, outcome: Result<()>) {
         self.events.answer(notices, &outcome);
         // The log thread does that when it is done.
-        if !self.background.is_log_thread() {
+        if !Background::is_log_thread() {
             self.background.wake_all();
         }
     }
@@ -109,6 +111,28 @@ impl JobHost for DbInner {
     }
 }
 
+impl JobsHost for DbInner {
+    fn partitions(&self) -> Vec<Arc<PartitionState>> {
+        self.catalog.partitions()
+    }
+
+    fn oldest_snapshot(&self) -> SeqNo {
+        self.snapshots.oldest(|| self.commit.visible_seq())
+    }
+
+    fn held_snapshots(&self) -> Vec<SeqNo> {
+        self.snapshots.for_job(|| self.commit.visible_seq()).registered
+    }
+
+    fn now(&self) -> Duration {
+        self.background.now()
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.background.clock().unix_time()
+    }
+}
+
 impl StallHost for DbInner {
     fn partitions(&self) -> Vec<Arc<PartitionState>> {
         self.catalog.partitions()
@@ -152,6 +176,57 @@ impl StallHost for DbInner {
 
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+}
+
+impl Worker for DbInner {
+    fn background(&self) -> &Background {
+        &self.background
+    }
+
+    fn check_not_closed(&self) -> Result<()> {
+        self.check_not_closed()
+    }
+
+    fn flush_one(&self) -> Result<bool> {
+        self.flush_one()
+    }
+
+    fn compact_one(&self) -> Result<bool> {
+        self.compact_one()
+    }
+
+    fn tend_log(&self) -> Result<Option<Duration>> {
+        let sync_interval = Duration::from_millis(self.options.sync_interval_ms);
+        self.log.tend(self, self.background.now(), sync_interval)
+    }
+
+    fn tend_log_now(&self) -> Result<bool> {
+        self.log.tend_now(self)
+    }
+
+    fn remove_obsolete(&self) -> Result<()> {
+        self.remove_obsolete()
+    }
+
+    fn finish_removing(&self) -> Result<()> {
+        self.finish_removing()
+    }
+
+    fn holds_obsolete(&self) -> bool {
+        !self.obsolete.is_empty()
+    }
+
+    fn waits_for_release(&self) -> bool {
+        self.jobs.waits_for_time() || self.holds_values()
+    }
+
+    fn has_work(&self) -> bool {
+        self.has_work()
+    }
+
+    fn ease(&self) {
+        self.stall.ease();
     }
 }
 

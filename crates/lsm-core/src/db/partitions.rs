@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::DbInner;
-use super::hooked::{check_complete, records_of};
+use super::hooked::{attached, check_complete, records_of};
 use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Hooks, StoreEdit, catch};
@@ -76,7 +76,7 @@ impl DbInner {
         }
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
-        let attached = self.attached(id, &name.into(), &hooks, &records, None)?;
+        let attached = attached(&self.world, id, &name.into(), &hooks, &records, None)?;
         let created = Change::PartitionCreated {
             id,
             name: name.to_owned(),

@@ -463,3 +463,6 @@ pub(super) struct LogFiles<'a> {
     pub(super) fs: &'a dyn Fs,
     pub(super) dir: &'a Path,
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::health::StallHealth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
@@ -178,10 +179,29 @@ impl Stall {
         own_pressure(partition).or_worse(shared)
     }
 
-    /// Since when the writers of these partitions are held back, by id.
-    pub(super) fn held_since(&self) -> BTreeMap<PartitionId, Duration> {
-        let held = self.held.lock();
-        held.told.iter().map(|(id, told)| (*id, told.since)).collect()
+    /// Those of `partitions` whose writers are held back, and for how long at `now`.
+    pub(super) fn health(
+        &self,
+        partitions: &[Arc<PartitionState>],
+        now: Duration,
+    ) -> Vec<StallHealth> {
+        let mut held = Vec::new();
+        for partition in partitions {
+            let pressure = self.pressure(partition);
+            if pressure.permille == 0 {
+                continue;
+            }
+            let told = self.held.lock().told.get(&partition.id).copied();
+            // A pressure that was not told yet has begun just now.
+            let since = told.map_or(now, |told| told.since);
+            held.push(StallHealth {
+                partition: partition.name.to_string(),
+                reason: pressure.cause.told(),
+                pressure_permille: pressure.permille,
+                since: now.saturating_sub(since),
+            });
+        }
+        held
     }
 
     /// Computes the pressures anew after `changed` took new tables or memtables in, or were

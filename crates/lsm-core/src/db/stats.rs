@@ -1,9 +1,9 @@
 //! `Db::stats`: a copy of what the rooms count.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
+use super::stall::Pressure;
 use crate::compaction::compaction_debt;
 use crate::partition::PartitionState;
 use crate::stats::{LevelStats, PartitionStats, Stats};
@@ -19,21 +19,21 @@ fn level_stats(level: &Level) -> LevelStats {
     }
 }
 
-impl DbInner {
-    fn partition_stats(&self, partition: &Arc<PartitionState>) -> PartitionStats {
-        let view = partition.view();
-        let pressure = self.stall.pressure(partition);
-        PartitionStats {
-            name: partition.name.to_string(),
-            memtable_bytes: view.memtable_bytes(),
-            sealed_memtable_count: view.sealed.len() as u64,
-            levels: view.version.levels.iter().map(level_stats).collect(),
-            compaction_debt_bytes: compaction_debt(&view.version),
-            pressure_permille: pressure.permille,
-            pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
-        }
+/// The figures of a partition whose writers are under `pressure`.
+fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionStats {
+    let view = partition.view();
+    PartitionStats {
+        name: partition.name.to_string(),
+        memtable_bytes: view.memtable_bytes(),
+        sealed_memtable_count: view.sealed.len() as u64,
+        levels: view.version.levels.iter().map(level_stats).collect(),
+        compaction_debt_bytes: compaction_debt(&view.version),
+        pressure_permille: pressure.permille,
+        pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
     }
+}
 
+impl DbInner {
     /// See the module.
     pub(super) fn stats(&self) -> Stats {
         let partitions = self.catalog.partitions();
@@ -43,7 +43,10 @@ impl DbInner {
         let files = self.tables.files.as_ref();
         let buffers = self.options.memtable_bytes_max();
         let mut stats = Stats {
-            partitions: partitions.iter().map(|p| self.partition_stats(p)).collect(),
+            partitions: partitions
+                .iter()
+                .map(|p| partition_stats(p, self.stall.pressure(p)))
+                .collect(),
             user_bytes: counters.user_bytes.get(),
             batch_count: counters.batches.get(),
             wal_bytes: counters.wal_bytes.get(),

@@ -53,6 +53,17 @@ struct Tending {
     goal: Option<Arc<Goal>>,
 }
 
+/// The state of a partition's tables between two flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// Something was flushed a moment ago.
+    Busy,
+    /// Nothing was flushed for a while, and tables were not merged since the last flush.
+    Unsettled,
+    /// They were: only released snapshots make work.
+    Settled,
+}
+
 /// Tables to be brought to the last level.
 struct Goal {
     span: Span,
@@ -72,6 +83,52 @@ impl ValueTending {
     /// Returns `true` while tables are being brought to the last level.
     pub(super) fn has_goal(&self) -> bool {
         self.0.lock().values().any(|tending| tending.goal.is_some())
+    }
+
+    fn goal(&self, partition: PartitionId) -> Option<Arc<Goal>> {
+        self.0.lock().entry(partition).or_default().goal.clone()
+    }
+
+    fn set_goal(&self, partition: PartitionId, goal: Option<Arc<Goal>>) {
+        self.0.lock().entry(partition).or_default().goal = goal;
+    }
+
+    /// Notes the active memtable of a partition, unless that is empty, at `now`; returns `true`, and
+    /// forgets it, once it is old.
+    fn is_old(&self, partition: PartitionId, active: Option<MemtableId>, now: Duration) -> bool {
+        let mut all = self.0.lock();
+        let tending = all.entry(partition).or_default();
+        let Some(active) = active else {
+            tending.active = None;
+            return false;
+        };
+        let (_, since) = match tending.active {
+            Some(seen) if seen.0 == active => seen,
+            _ => *tending.active.insert((active, now)),
+        };
+        let is_old = now.saturating_sub(since) >= FLUSH_AGE;
+        if is_old {
+            tending.active = None;
+        }
+        is_old
+    }
+
+    /// Notes how far a partition is flushed at `now`; once nothing was flushed for a while, says
+    /// which tables are looked at: those that overlap too, where they were not merged since.
+    fn rest(&self, partition: PartitionId, flushed: SeqNo, now: Duration) -> Rest {
+        let mut all = self.0.lock();
+        let tending = all.entry(partition).or_default();
+        let (_, since) = match tending.flushed {
+            Some(seen) if seen.0 == flushed => seen,
+            _ => *tending.flushed.insert((flushed, now)),
+        };
+        if now.saturating_sub(since) < QUIET_AGE {
+            return Rest::Busy;
+        }
+        if tending.settled.replace(flushed) == Some(flushed) {
+            return Rest::Settled;
+        }
+        Rest::Unsettled
     }
 
     /// Forgets a partition that was dropped.
@@ -135,23 +192,11 @@ impl DbInner {
 
     /// Seals the active memtable once it is old.
     fn flush_by_age(&self, partition: &Arc<PartitionState>) -> bool {
-        let now = self.background.now();
         let active = partition.view().active.clone();
-        let mut all = self.values.0.lock();
-        let tending = all.entry(partition.id).or_default();
-        if active.is_empty() {
-            tending.active = None;
+        let with_entries = (!active.is_empty()).then_some(active.id);
+        if !self.values.is_old(partition.id, with_entries, self.background.now()) {
             return false;
         }
-        let (_, since) = match tending.active {
-            Some(seen) if seen.0 == active.id => seen,
-            _ => *tending.active.insert((active.id, now)),
-        };
-        if now.saturating_sub(since) < FLUSH_AGE {
-            return false;
-        }
-        tending.active = None;
-        drop(all);
         self.seal(&mut self.between_groups(), partition);
         true
     }
@@ -162,15 +207,13 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         store: &dyn ValueStore,
     ) -> Result<bool> {
-        let present = self.values.0.lock().entry(partition.id).or_default().goal.clone();
-        let goal = match present {
+        let goal = match self.values.goal(partition.id) {
             Some(goal) => goal,
             None => match self.next_goal(partition, store) {
                 None => return Ok(false),
                 Some(goal) => {
                     let goal = Arc::new(goal);
-                    let mut all = self.values.0.lock();
-                    all.entry(partition.id).or_default().goal = Some(goal.clone());
+                    self.values.set_goal(partition.id, Some(goal.clone()));
                     goal
                 }
             },
@@ -179,30 +222,20 @@ impl DbInner {
             RangeStep::Run(claimed) => self.run_in_background(&claimed),
             RangeStep::Wait => Ok(false),
             RangeStep::Done | RangeStep::Stuck(_) => {
-                self.values.0.lock().entry(partition.id).or_default().goal = None;
+                self.values.set_goal(partition.id, None);
                 Ok(false)
             }
         }
     }
 
     fn next_goal(&self, partition: &PartitionState, store: &dyn ValueStore) -> Option<Goal> {
-        let now = self.background.now();
         let version = partition.view().version.clone();
         let through = self.commit.visible_seq();
-        let flushed = version.flushed_through;
-        let mut all = self.values.0.lock();
-        let tending = all.entry(partition.id).or_default();
-        let (_, since) = match tending.flushed {
-            Some(seen) if seen.0 == flushed => seen,
-            _ => *tending.flushed.insert((flushed, now)),
-        };
-        let overlaps = tending.settled != Some(flushed);
-        let is_quiet = now.saturating_sub(since) >= QUIET_AGE;
-        if is_quiet {
-            tending.settled = Some(flushed);
-        }
-        drop(all);
-        if is_quiet && let Some(span) = unsettled(&version, &self.held_snapshots(), overlaps) {
+        let rest = self.values.rest(partition.id, version.flushed_through, self.background.now());
+        let overlaps = rest == Rest::Unsettled;
+        if rest != Rest::Busy
+            && let Some(span) = unsettled(&version, &self.held_snapshots(), overlaps)
+        {
             return Some(Goal { span, through, rewrite_before: None });
         }
         self.moving_goal(store)
@@ -251,5 +284,67 @@ impl DbInner {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::drawing::{draw, seq};
+
+    const ID: PartitionId = PartitionId(3);
+
+    #[test]
+    fn a_memtable_is_old_when_it_had_entries_for_some_seconds() {
+        let tending = ValueTending::default();
+        let began = Duration::from_secs(100);
+        let just_before = began + FLUSH_AGE.saturating_sub(Duration::from_millis(1));
+        let active = Some(MemtableId(7));
+        assert!(!tending.is_old(ID, None, Duration::ZERO));
+        assert!(!tending.is_old(ID, active, began));
+        assert!(!tending.is_old(ID, active, just_before));
+        assert!(tending.is_old(ID, active, began + FLUSH_AGE));
+        assert!(!tending.is_old(ID, active, began + FLUSH_AGE), "it counts anew once it was told");
+        assert!(!tending.is_old(ID, Some(MemtableId(8)), began + 3 * FLUSH_AGE), "another one");
+        assert!(!tending.is_old(PartitionId(4), active, began + 9 * FLUSH_AGE));
+    }
+
+    #[test]
+    fn tables_that_overlap_are_merged_once_after_each_flush() {
+        let tending = ValueTending::default();
+        assert_eq!(tending.rest(ID, seq(10), Duration::ZERO), Rest::Busy);
+        assert_eq!(tending.rest(ID, seq(10), QUIET_AGE), Rest::Unsettled);
+        assert_eq!(tending.rest(ID, seq(10), 2 * QUIET_AGE), Rest::Settled);
+        assert_eq!(
+            tending.rest(ID, seq(20), 3 * QUIET_AGE),
+            Rest::Busy,
+            "a flush begins the wait anew"
+        );
+        assert_eq!(tending.rest(ID, seq(20), 4 * QUIET_AGE), Rest::Unsettled);
+    }
+
+    /// The hull in a drawing, as text.
+    fn span(drawing: &str, overlaps: bool) -> Option<(String, String)> {
+        let (from, to) = unsettled(&draw(drawing), &[], overlaps)?;
+        Some((String::from_utf8(from).unwrap(), String::from_utf8(to).unwrap()))
+    }
+
+    #[test]
+    fn what_may_be_shadowed_is_the_hull_of_tables_over_others() {
+        assert_eq!(span("L1: 4:a-c\nL6: 1:b-d 2:x-z", true), Some(("a".into(), "c".into())));
+        assert_eq!(span("L0: 5:m-n 4:a-n\nL6: 2:x-z", true), Some(("a".into(), "n".into())));
+        assert_eq!(span("L1: 4:a-c\nL6: 1:d-e", true), None);
+        assert_eq!(span("L1: 4:a-c\nL6: 1:b-d", false), None);
+    }
+
+    #[test]
+    fn a_dropped_partition_is_forgotten_with_its_goal() {
+        let tending = ValueTending::default();
+        let span = (b"a".to_vec(), b"b".to_vec());
+        let goal = Goal { span, through: seq(1), rewrite_before: None };
+        tending.set_goal(ID, Some(Arc::new(goal)));
+        assert!(tending.has_goal() && tending.goal(ID).is_some());
+        tending.forget(ID);
+        assert!(!tending.has_goal());
     }
 }

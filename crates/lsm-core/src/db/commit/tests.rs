@@ -352,3 +352,31 @@ fn requirements_are_unproven_where_a_table_may_hold_the_answer() {
     );
     assert_eq!((path.verdict("d", 3), path.verdict("d", 4)), ("conflict", "holds"));
 }
+
+#[test]
+fn sealing_releases_the_memory_of_what_it_seals_and_nothing_of_what_is_dropped() {
+    let path = Store::new(1 << 16);
+    path.put("a", b"value", Durability::Os).unwrap();
+    assert!(path.path.active_bytes() > 0);
+    let mut writer = path.test.log.lock(&path.host);
+    assert!(path.path.seal(&mut writer, &path.partition));
+    assert_eq!(path.path.active_bytes(), 0);
+    assert!(!path.path.seal(&mut writer, &path.partition), "it is empty");
+    drop(writer);
+    path.put("b", b"value", Durability::Os).unwrap();
+    let mut writer = path.test.log.lock(&path.host);
+    path.partition.mark_dropped(0);
+    assert!(!path.path.seal(&mut writer, &path.partition));
+    assert!(path.path.active_bytes() > 0, "who drops it releases it");
+}
+
+#[test]
+fn a_number_that_is_no_batch_is_seen_from_its_publishing_on() {
+    let path = Store::new(1 << 16);
+    path.put("a", b"", Durability::Os).unwrap();
+    let mut writer = path.test.log.lock(&path.host);
+    assert_eq!(writer.take_seqs(1).get(), 2);
+    assert_eq!(path.path.visible_seq().get(), 1);
+    path.path.publish_unlogged(&writer);
+    assert_eq!(path.path.visible_seq().get(), 2);
+}

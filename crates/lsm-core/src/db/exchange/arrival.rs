@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::description::ExportDescription;
 use crate::db::DbInner;
 use crate::db::checkpoint::{Placed, copy, link_or_copy};
-use crate::db::hooked::rules_of;
+use crate::db::hooked::{rules_of, with_rules_of};
 use crate::db::jobs::Entered;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
@@ -100,7 +100,8 @@ impl<'a> Arrival<'a> {
     /// Checks everything that the description names, in the folder of the export.
     pub(super) fn check(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         self.rules_epoch = self.partition.rules_epoch();
-        self.hooks = self.db.with_rules_of(self.partition, &description.hooks)?;
+        self.hooks =
+            with_rules_of(self.db.hook_provider.as_deref(), self.partition, &description.hooks)?;
         self.key_form = rules_of(&description.hooks).key_form;
         let context = self.context(dir, description.db_id);
         for pair in description.tables.windows(2) {

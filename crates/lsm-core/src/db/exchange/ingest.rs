@@ -19,6 +19,7 @@ use std::sync::Arc;
 use super::arrival::Arrival;
 use super::description::ExportDescription;
 use crate::db::flush::{OldLog, newest_sealed};
+use crate::db::hooked::enforce;
 use crate::db::job::Installation;
 use crate::db::{DbInner, Partition};
 use crate::error::Result;
@@ -154,7 +155,7 @@ impl DbInner {
         }
         let taken = arrival.hooks.take();
         let (attached, records) = taken.unzip();
-        let before = attached.map(|attached| self.enforce(partition, attached)).transpose()?;
+        let before = attached.map(|hooks| enforce(&self.tables, partition, hooks)).transpose()?;
         let seq = between.take_seqs(1);
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &arrival.tables);

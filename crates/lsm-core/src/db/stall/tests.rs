@@ -186,3 +186,24 @@ fn short_waits_are_saved_up_and_paid_once() {
     stall.pay(&host, &[&partitions[0]], rest).unwrap();
     assert_eq!(stall.owed.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn health_names_those_that_are_held_back_and_for_how_long() {
+    let stall = Stall::new(BUFFER);
+    let (host, partitions) = host(2);
+    let minute = Duration::from_secs(60);
+    assert!(stall.health(&partitions, minute).is_empty());
+    for _ in 0..5 {
+        seal(&partitions[0], BUFFER as usize / 2);
+    }
+    stall.update(&host, one(&partitions[0]));
+    let held = stall.health(&partitions, minute);
+    assert_eq!(held.len(), 2, "sealed memory holds all of them back");
+    let first = &held[0];
+    assert_eq!(
+        (first.partition.as_str(), first.reason),
+        ("partition-0", StallCause::Sealed.told())
+    );
+    assert!(first.pressure_permille >= 500);
+    assert_eq!(first.since, minute, "it was told at the time 0");
+}
