@@ -23,7 +23,9 @@ use super::{Busy, Compaction, Cursors, Method, Trigger, hull};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
 
-/// A job grows by neighbours that cost nothing up to this many tables' worth of bytes.
+/// A job grows by neighbours that cost nothing up to this many tables' worth of bytes. Without a
+/// bound one job could take a whole level, hold its inputs on the device until it is done, and keep
+/// every other job of the level waiting.
 const GROWN_TABLES_MAX: u64 = 25;
 /// A table is moved only if it overlaps less than this many tables' worth of grandparents: more
 /// would make its next compaction too large.
@@ -64,12 +66,15 @@ pub enum RangePick {
     Done,
 }
 
-/// Returns `true` if a quarter of the table's entries are tombstones.
+/// Returns `true` if a quarter of the table's entries are tombstones: such a table comes first within
+/// its level, because what they delete takes space below.
 fn is_tombstone_heavy(meta: &SstMeta) -> bool {
     meta.tombstones > 0 && meta.tombstones.saturating_mul(4) >= meta.entries
 }
 
-/// Returns `true` if half of the table's entries are tombstones.
+/// Returns `true` if half of the table's entries are tombstones: such a table moves on although its
+/// level has room, see [`Picker::laden`]. At a quarter, deletions spread over all tables would push
+/// every one of them down a level before its time.
 fn is_tombstone_laden(meta: &SstMeta) -> bool {
     meta.tombstones > 0 && meta.tombstones.saturating_mul(2) >= meta.entries
 }
@@ -82,6 +87,8 @@ impl Picker<'_> {
             .map(|level| (shape.score(self.version, level, self.busy), level))
             .filter(|(score, _)| *score >= 1.0)
             .collect();
+        // Where two levels are as urgent, the upper one: what it gives down is then part of the
+        // lower one's next job, and not rewritten once more behind it.
         due.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         for (score, level) in due {
             let job = if level == 0 {
@@ -159,7 +166,9 @@ impl Picker<'_> {
         fitting.count().max(1)
     }
 
-    /// The idle tables of a level in the order in which they should be compacted.
+    /// The idle tables of a level in the order in which they should be compacted. Taking the table
+    /// that overlaps least of the next level would write less at first, and could leave the
+    /// others for long, with all that is overwritten in them.
     fn in_turn(&self, level: usize) -> impl Iterator<Item = &Arc<Table>> {
         let tables = self.version.levels[level].tables();
         let turn = self.cursors.after.get(&level).map_or(0, |after| {
@@ -243,7 +252,9 @@ impl Picker<'_> {
         self.version.levels[level + 1..].iter().all(|level| level.overlapping(range).is_empty())
     }
 
-    /// Level 0 into the base level: from the oldest table in the range, with all that overlap.
+    /// Level 0 into the base level: from the oldest table in the range, with all that overlap. The
+    /// oldest alone would keep versions in order as well; with what overlaps it, each table of the
+    /// base level is rewritten once, and not once a flush.
     fn level0(&self, base: usize, range: UserRange<'_>, trigger: Trigger) -> Option<Compaction> {
         let all = self.version.levels[0].tables();
         let target = &self.version.levels[base];
@@ -331,6 +342,7 @@ impl Picker<'_> {
             && run.iter().all(|table| self.is_compressed_for(level_to, level_from, &table.meta))
             && below.is_empty()
             && level_from != level_to
+            // Tables of level 0 overlap each other, and those of the output level may not.
             && (level_from > 0 || run.len() == 1)
             && overlap <= overlap_max
             && !(bottom && run.iter().any(|table| is_tombstone_heavy(&table.meta)));

@@ -88,7 +88,9 @@ impl<'a> Survival<'a> {
             if seq == newer_seq {
                 return Ruling::Twin;
             }
-            // Above the last snapshot every sequence may still become one.
+            // Above the last snapshot every sequence may still become one: a snapshot that is taken
+            // while the job runs sees the newest entry at that moment, which the job does not know.
+            // Dropping all but the newest entry there would break exactly those snapshots.
             if stripe == newer_stripe && stripe < self.snapshots.len() {
                 return Ruling::Drop;
             }
@@ -98,7 +100,8 @@ impl<'a> Survival<'a> {
         }
         let tombstone = key.trailer.kind() == Some(EntryKind::Tombstone);
         // In the oldest stripe everything older of the key among the inputs goes, so only what is
-        // outside them can come back to light.
+        // outside them can come back to light. In a younger stripe the tombstone has entries to hide
+        // that a snapshot keeps: asking only for the levels below would bring those back.
         if tombstone && stripe == 0 && !below(key.user) {
             return Ruling::Drop;
         }

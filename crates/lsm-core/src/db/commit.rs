@@ -303,6 +303,8 @@ impl CommitPath {
             }
             group.push(Member { batch, first_seq, state });
         }
+        // One write for all of them. It comes before the memtables: an entry that a reader saw and
+        // that no log has would be gone after a crash of the process alone.
         append(&mut writer, &mut group);
 
         // In the order of the log, and only what is in it: replay will do the same.
@@ -360,6 +362,8 @@ impl CommitPath {
 
     fn hand_over(&self) {
         let mut queue = self.queue.lock();
+        // The oldest waiter leads next. Letting whoever comes first lead would save its wake-up, and
+        // could leave the waiters behind for as long as new writers keep coming.
         match queue.waiting.pop_front() {
             Some(next) => next.answer(Answer::Lead),
             None => queue.leading = false,

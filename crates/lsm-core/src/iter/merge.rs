@@ -107,6 +107,8 @@ impl<I: InternalIter> MergeIter<I> {
     }
 
     fn top_moved(&mut self, moved: Result<()>) -> Result<()> {
+        // An error ends the whole merge. Going on with the other sources would show older entries
+        // of keys whose newest one lies behind the damage.
         if moved.is_err() {
             self.heap.clear();
             return moved;
@@ -125,7 +127,8 @@ impl<I: InternalIter> MergeIter<I> {
     }
 
     /// Turns around: every other source moves to its first entry beyond the current one in the
-    /// new direction.
+    /// new direction. Stepping each source once would be cheaper and wrong: behind a turn a source
+    /// may be several entries away from the current one, on either side.
     fn turn(&mut self, direction: Direction) -> Result<()> {
         let top = self.heap[0];
         let here = self.sources[top].key().to_owned();
@@ -233,6 +236,7 @@ pub(super) mod tests {
             ListIter { list, at: None }
         }
 
+        #[expect(clippy::unnecessary_wraps, reason = "the answer of every move")]
         fn place(&mut self, at: Option<usize>) -> Result<()> {
             self.at = at.filter(|at| *at < self.list.len());
             Ok(())
