@@ -163,7 +163,7 @@ fn values_that_go_while_a_checkpoint_copies_them_are_in_it() {
 struct Attic;
 
 impl ValueStoreFactory for Attic {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "attic"
     }
 
@@ -369,7 +369,7 @@ fn run_with_fault(nth: u64, action: FaultAction) -> bool {
 #[test]
 fn a_fault_at_any_operation_leaves_all_values_or_no_checkpoint() {
     for action in [FaultAction::Eio, FaultAction::Enospc, FaultAction::SyncLost] {
-        let reached = (0..).take_while(|nth| run_with_fault(*nth, action)).count();
+        let reached = (0..u64::MAX).take_while(|nth| run_with_fault(*nth, action)).count();
         assert!(reached > 30, "{reached} operations");
     }
 }

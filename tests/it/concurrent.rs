@@ -129,6 +129,7 @@ impl Store {
         begun.into_iter().map(|(n, version)| (n, version, seq)).collect()
     }
 
+    #[expect(clippy::unused_self, reason = "it stands beside the reads that need more")]
     fn read(&self, partition: &Partition, n: usize) -> Option<u64> {
         let value = partition.get(key(n).1).unwrap();
         value.map(|value| version_of(n, &value))
@@ -372,7 +373,8 @@ fn run(fs: Arc<dyn Fs>, dir: &Path, writes: usize) {
         let partitions = random.fork();
         scope.spawn(move || work_until(done, store, work));
         scope.spawn(move || make_and_drop_until(done, store, partitions));
-        let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        let results: Vec<_> =
+            writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         drop(ending);
         results.into_iter().for_each(|writes| writes_done.extend(writes.unwrap()));
         readers.into_iter().for_each(|reader| seen.extend(reader.join().unwrap()));

@@ -52,8 +52,13 @@ fn take_images(
     fs.set_observer(Arc::new(move |op: &FsOp| {
         if op.mutates() {
             let mut rng = rng.lock().unwrap();
-            let what =
-                format!("op {} ({:?} of {} bytes at {:?})", op.index, op.kind, op.len, op.path);
+            let what = format!(
+                "op {} ({:?} of {} bytes at {})",
+                op.index,
+                op.kind,
+                op.len,
+                op.path.display()
+            );
             for outcome in outcomes(&mut rng) {
                 let image = image(&mem, &what, outcome, &mut rng, moment());
                 taken.lock().unwrap().push(image);

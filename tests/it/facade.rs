@@ -161,7 +161,7 @@ fn any_key_is_welcome_by_default_and_the_form_of_keys_stays() {
 struct DropEmpty;
 
 impl CompactionFilterFactory for DropEmpty {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "drop-empty"
     }
 

@@ -22,7 +22,7 @@ fn child_with_few_file_handles() {
         partition.put("key", n.to_string()).unwrap();
     }
     db.flush().unwrap();
-    let mut ranges: Vec<_> = partitions.iter().map(|partition| partition.iter()).collect();
+    let mut ranges: Vec<_> = partitions.iter().map(siltstone::Partition::iter).collect();
     for _ in 0..2 {
         for (n, partition) in partitions.iter().enumerate() {
             assert_eq!(partition.get("key").unwrap().unwrap(), n.to_string().as_bytes());

@@ -72,7 +72,7 @@ struct Store {
 struct Starter(Fuse);
 
 impl CompactionFilterFactory for Starter {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "starter"
     }
 

@@ -134,7 +134,7 @@ fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
         }
     }
     impl CompactionFilterFactory for Meddler {
-        fn name(&self) -> &str {
+        fn name(&self) -> &'static str {
             "meddler"
         }
         fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
@@ -318,7 +318,7 @@ fn properties_of_filters_are_told_to_the_next_job() {
         }
     }
     impl CompactionFilterFactory for Reader {
-        fn name(&self) -> &str {
+        fn name(&self) -> &'static str {
             "reader"
         }
         fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {

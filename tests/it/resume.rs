@@ -244,7 +244,7 @@ fn threads_resume_amid_writers() {
     let synced: Vec<Vec<u8>> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..3).map(|writer| scope.spawn(move || write(writer))).collect();
         let mut rng = Rng::new(seed_or(9));
-        while !writers.iter().all(|writer| writer.is_finished()) {
+        while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             // One fault at a time: the next when the last one was met and got over.
             fs.heal();
             let suffix = (*rng.pick(&[".wal", ".wal", ".wal", ".sst", ".manifest"])).to_owned();

@@ -182,7 +182,7 @@ fn number(handle: &[u8]) -> u64 {
 }
 
 impl ValueStoreFactory for Shelf {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "shelf"
     }
 

@@ -388,7 +388,7 @@ fn a_sound_store_is_never_complained_about_while_it_works() {
         let mut rounds = 0;
         while rounds < 150 || written.load(Ordering::Relaxed) < 40_000 {
             let report = db.verify(VerifyOptions::new());
-            let is_sound = report.as_ref().is_ok_and(|report| report.is_sound());
+            let is_sound = report.as_ref().is_ok_and(siltstone::VerifyReport::is_sound);
             // Before the assertion: the writers are waited for when it fails, too.
             stop.fetch_or(!is_sound, Ordering::Relaxed);
             assert!(is_sound, "round {rounds}: {report:?}");

@@ -58,10 +58,14 @@ impl Bytes {
         match self {
             Bytes::Text => Ok(given.to_vec()),
             Bytes::Hex => from_hex(given).ok_or_else(|| {
-                Failure::Usage(format!("{text:?} is not an even number of hex digits"))
+                Failure::Usage(format!(
+                    "\"{}\" is not an even number of hex digits",
+                    text.display()
+                ))
             }),
-            Bytes::Base64 => from_base64(given)
-                .ok_or_else(|| Failure::Usage(format!("{text:?} is not base64 with its padding"))),
+            Bytes::Base64 => from_base64(given).ok_or_else(|| {
+                Failure::Usage(format!("\"{}\" is not base64 with its padding", text.display()))
+            }),
         }
     }
 

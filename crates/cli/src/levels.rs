@@ -168,7 +168,7 @@ fn json(shapes: &[PartitionShape]) -> Value {
             "last_key": key(&meta.largest.user),
             "min_seq": meta.min_seq.get(),
             "max_seq": meta.max_seq.get(),
-            "global_seq": meta.global_seq.map(|seq| seq.get()),
+            "global_seq": meta.global_seq.map(siltstone::SeqNo::get),
         })
     };
     let level = |(level, tables): (usize, &[PlacedTable])| {

@@ -35,7 +35,7 @@ impl Parallelism {
             Parallelism::Threads(count) => count.max(1),
             Parallelism::Auto if len < PARALLEL_BYTES_MIN => 1,
             Parallelism::Auto => {
-                let cores = thread::available_parallelism().map_or(1, |count| count.get());
+                let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
                 cores.min(PARALLEL_THREADS_MAX)
             }
         }

@@ -56,6 +56,7 @@ impl Count {
 
 /// What is known of a chunk file.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Chunk {
     /// Values that tables name.
     pub live: Count,

@@ -99,7 +99,7 @@ impl Statistics {
 }
 
 impl MetadataProvider for Statistics {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "statistics"
     }
 

@@ -336,7 +336,7 @@ impl Ladder<'_> {
         let partner = self.detail.partner.as_ref().and_then(|(key, _)| entry_key(key));
         let payload = self.detail.payload.as_deref().map(Payload::decode);
         let head =
-            payload.and_then(|payload| payload.ok()).map_or(self.fault.seq, |payload| payload.seq);
+            payload.and_then(std::result::Result::ok).map_or(self.fault.seq, |payload| payload.seq);
         let mut names = Vec::new();
         for key in partner.into_iter().chain([own_key]) {
             for seq in [head, self.fault.seq] {

@@ -244,7 +244,7 @@ impl Secondary {
             Target::Token(token) => {
                 self.check_history(token)?;
                 if followed.complete() < token.seq {
-                    return Err(self.lacking(followed, token));
+                    return Err(lacking(followed, token));
                 }
             }
         }
@@ -349,10 +349,6 @@ impl Secondary {
         }
     }
 
-    fn lacking(&self, followed: &FollowedPartition, token: Commit) -> Error {
-        if followed.is_logged() { behind(token) } else { not_logged(followed) }
-    }
-
     /// Returns `true` if a sync came to the present moment, and not only to what the log attests.
     fn is_present(&self, reached: Reached) -> bool {
         reached.is_final || self.0.follower.has_cursor()
@@ -404,6 +400,10 @@ fn is_within<T: PartialOrd>(lag: Option<T>, bound: Option<T>) -> bool {
         (Some(lag), Some(bound)) => lag <= bound,
         (None, Some(_)) => false,
     }
+}
+
+fn lacking(followed: &FollowedPartition, token: Commit) -> Error {
+    if followed.is_logged() { behind(token) } else { not_logged(followed) }
 }
 
 fn behind(token: Commit) -> Error {

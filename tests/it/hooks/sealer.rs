@@ -31,7 +31,7 @@ struct SealerJob {
 }
 
 impl CompactionFilterFactory for Sealer {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "sealer"
     }
 

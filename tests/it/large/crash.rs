@@ -93,7 +93,8 @@ fn run(mut rng: Rng) -> Vec<Image> {
         }
         let mut rng = rng.lock().unwrap();
         for outcome in CrashOutcome::ALL {
-            let what = format!("op {} ({:?} at {:?}), {outcome:?}", op.index, op.kind, op.path);
+            let what =
+                format!("op {} ({:?} at {}), {outcome:?}", op.index, op.kind, op.path.display());
             let mem = mem.crash_clone(outcome, &mut || rng.next_u64());
             let truth = known.lock().unwrap().clone();
             taken.lock().unwrap().push(Image { what, mem, truth, existed: *there.lock().unwrap() });

@@ -201,7 +201,7 @@ fn check_quarantine(it: &Checked, key: &[u8]) {
     for (other, value) in it.model.iter().filter(|(other, _)| *other != key) {
         assert_eq!(it.p.get(other).unwrap().as_deref(), Some(&value[..]));
     }
-    let scanned = it.p.iter().filter(|pair| pair.is_err()).count();
+    let scanned = it.p.iter().filter(std::result::Result::is_err).count();
     assert_eq!(scanned, 1, "a scan says so too");
 }
 

@@ -289,7 +289,7 @@ fn a_bit_that_flips_in_memory_while_an_export_runs_does_not_leave_the_node() {
 struct Broken;
 
 impl MetadataProvider for Broken {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "integrity"
     }
 

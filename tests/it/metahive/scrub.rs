@@ -52,7 +52,7 @@ fn assert_sealed(report: &ScrubReport) {
 struct Shouting;
 
 impl CompactionFilterFactory for Shouting {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "shouting"
     }
 
@@ -226,7 +226,7 @@ fn every_provider_is_asked_itself_and_tables_of_another_are_told_apart() {
 struct Picky;
 
 impl MetadataProvider for Picky {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "picky"
     }
 

@@ -383,7 +383,7 @@ fn a_scan_mends_damage_in_memory_too() {
 struct Picky(Statistics);
 
 impl MetadataProvider for Picky {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "picky"
     }
 
@@ -462,7 +462,7 @@ fn a_quarantined_record_is_corruption_and_is_not_read_again() {
     it.p.compact(..).unwrap();
     let error = it.p.verified_get(&key).unwrap_err();
     assert!(error.to_string().contains("damaged beyond repair"), "{error}");
-    let errors = it.p.verified_range(..).filter(|item| item.is_err()).count();
+    let errors = it.p.verified_range(..).filter(std::result::Result::is_err).count();
     assert_eq!(errors, 1);
     let behind: Vec<_> = it.p.verified_range(key_of(138)..).map(|item| item.unwrap()).collect();
     assert_eq!(behind.len(), 162);

@@ -26,6 +26,7 @@ const PARTITION: &str = "bench";
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "a switch of the command line each")]
 pub(crate) struct Args {
     /// Workloads in order, separated by commas: fillseq, fillrandom, fillbatch, fillsync,
     /// overwrite, readrandom, readmissing, seekrandom, scan, scan-reverse, deleterandom,

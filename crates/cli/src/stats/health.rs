@@ -164,7 +164,7 @@ mod tests {
     struct Broken;
 
     impl CompactionFilterFactory for Broken {
-        fn name(&self) -> &str {
+        fn name(&self) -> &'static str {
             "broken"
         }
 

@@ -152,7 +152,7 @@ impl<'a> Outputs<'a> {
     /// `folder`, since these tables become no part of the database.
     pub(super) fn values_only(&mut self, folder: &Path) {
         self.values_only = true;
-        self.folder = folder.to_owned();
+        folder.clone_into(&mut self.folder);
     }
 
     /// Returns `true` if values alone may be added.

@@ -66,6 +66,7 @@ impl Replacements {
         self.entries.partition_point(|entry| entry.key.as_ref() < target)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the answer of every move")]
     fn enter(&mut self, index: Option<usize>) -> Result<()> {
         self.index = index.filter(|index| *index < self.entries.len());
         Ok(())

@@ -150,7 +150,7 @@ impl<'a> Merge<'a> {
         inputs.extend(open_inputs(&readable, tables, stages.hooks(), judges.as_ref())?);
         inputs.extend(MergeInput::replacements(&stages, self.input_tables()));
         self.start(&mut stages, input_tables(flat(&readable), tables, &readers)?)?;
-        let mut outputs = self.outputs(factory, &stages)?;
+        let mut outputs = self.outputs(factory, &stages);
         if self.clip.is_some() {
             outputs.values_only(&tables.dir);
         }
@@ -184,12 +184,12 @@ impl<'a> Merge<'a> {
         })
     }
 
-    fn outputs<'f>(&self, factory: &'f TableFactory, stages: &Stages<'_>) -> Result<Outputs<'f>> {
+    fn outputs<'f>(&self, factory: &'f TableFactory, stages: &Stages<'_>) -> Outputs<'f> {
         let suffix = &stages.hooks().rules.reserved_suffix;
         let options = &self.version.options;
         // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.
         let compression = level_compression(options, self.level_to);
-        Ok(Outputs::new(factory, options, compression, self.base_seq, suffix))
+        Outputs::new(factory, options, compression, self.base_seq, suffix)
     }
 
     /// The tables in which something older may lie than what this merge reads.

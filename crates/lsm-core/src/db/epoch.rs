@@ -68,8 +68,15 @@ impl<'a> Tables<'a> {
         unix_time: Duration,
     ) -> Tables<'a> {
         let version = version.clone();
-        let (changes, made) = Default::default();
-        Tables { factory, version, changes, added: AddedValues::new(), hooks, unix_time, made }
+        Tables {
+            factory,
+            version,
+            changes: Vec::new(),
+            added: AddedValues::new(),
+            hooks,
+            unix_time,
+            made: Vec::new(),
+        }
     }
 
     /// A manifest may name the tables from now on: they stay.

@@ -337,6 +337,10 @@ impl Claims {
         if let Some(ageing) = ageing_of(partition, moment)? {
             outdated.extend(self.expired(&version, &ageing));
         }
+        #[expect(
+            clippy::redundant_closure_for_method_calls,
+            reason = "the method alone is not general enough over the lifetime of the picker"
+        )]
         let picked =
             self.with_picker(partition, &version, moment, None, &outdated, |picker| picker.pick())?;
         Ok(picked.map(|compaction| (compaction, version)))

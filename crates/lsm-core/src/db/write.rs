@@ -371,7 +371,7 @@ impl Batch {
     }
 
     fn check_own(&self, partition: &Partition) -> Result<()> {
-        if std::ptr::eq(&**self.db.inner(), &**partition.db()) {
+        if Arc::ptr_eq(self.db.inner(), partition.db()) {
             return Ok(());
         }
         let message = "the partition belongs to another database";

@@ -251,7 +251,7 @@ fn punched_ranges_read_as_zeros() {
         if !fs.caps().punch {
             return;
         }
-        let file = create(fs, &dir.join("a"), &[7; 20_000]);
+        let file = create(fs, &dir.join("a"), &vec![7; 20_000]);
         file.punch(5000, 10_000).unwrap();
         file.punch(19_999, 1 << 20).unwrap();
         file.punch(3, 0).unwrap();

@@ -95,6 +95,7 @@ impl Range {
         Keys(self)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the item that the iterator returns")]
     fn fail<T>(&mut self, error: crate::Error) -> Option<Result<T>> {
         self.front_at = End::Finished;
         self.back_at = End::Finished;
@@ -174,6 +175,7 @@ fn pair(cursor: &Cursor) -> Result<(Slice, Slice)> {
     Ok((cursor.key_slice(), cursor.value_slice()?))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as pair, which reads a value")]
 fn key(cursor: &Cursor) -> Result<Slice> {
     Ok(cursor.key_slice())
 }

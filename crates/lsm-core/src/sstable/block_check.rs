@@ -89,7 +89,7 @@ impl<'a> BlockPass<'a> {
                 }
             }
             if let Some(hidden) = self.hidden_before() {
-                let here = self.pieced(key, trailer, word);
+                let here = pieced(key, trailer, word);
                 if hidden.order(&here) != Ordering::Less {
                     return Err(bad("keys do not ascend", at));
                 }
@@ -238,12 +238,12 @@ impl<'a> BlockPass<'a> {
         let shared = &self.payload[restart..restart + head.shared];
         let suffix = &self.payload[head.suffix..head.suffix + head.suffix_len];
         let trailer = self.trailer(head, 0).ok()?;
-        Some(self.pieced(JoinedKey { shared, suffix }, trailer, self.words[i]))
+        Some(pieced(JoinedKey { shared, suffix }, trailer, self.words[i]))
     }
+}
 
-    fn pieced(&self, key: JoinedKey<'a>, trailer: Trailer, word: u64) -> PiecedKey<'a> {
-        PiecedKey { pieces: [key.shared, key.suffix, &[]], trailer, word: Some(word) }
-    }
+fn pieced(key: JoinedKey<'_>, trailer: Trailer, word: u64) -> PiecedKey<'_> {
+    PiecedKey { pieces: [key.shared, key.suffix, &[]], trailer, word: Some(word) }
 }
 
 #[inline]

@@ -52,6 +52,7 @@ struct Before {
 }
 
 /// See the module.
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct JudgedIter {
     reader: Arc<SstReader>,
     by: JudgedBy,

@@ -166,7 +166,7 @@ impl Salvaging {
                 if let Some(read) = unless_damaged(load_properties(source, footer, payload))? {
                     return Ok(read);
                 }
-                if let Some(read) = with_one_bit_turned(source, footer, payload)? {
+                if let Some(read) = with_one_bit_turned(source, footer, payload) {
                     self.repaired.push(("the properties are damaged", "one-bit search"));
                     return Ok(read);
                 }
@@ -291,7 +291,7 @@ fn with_one_bit_turned(
     source: &TableSource,
     footer: &Footer,
     payload: &[u8],
-) -> Result<Option<SstProperties>> {
+) -> Option<SstProperties> {
     let mut turned = payload.to_vec();
     for bit in 0..8 * turned.len() {
         turned[bit / 8] ^= 1 << (bit % 8);
@@ -299,11 +299,11 @@ fn with_one_bit_turned(
         if let Ok(read) = load_properties(source, footer, &turned)
             && read.has_own_checksum
         {
-            return Ok(Some(read));
+            return Some(read);
         }
         turned[bit / 8] ^= 1 << (bit % 8);
     }
-    Ok(None)
+    None
 }
 
 /// The blocks from `start` on that verify one behind the other, up to `end`.

@@ -234,6 +234,7 @@ impl TableSource {
         let seed = seed(self.unique_id, offset);
         let (body, _) = stored.split_last_chunk::<8>()?;
         // A bit of the checksum itself: the payload is as it was written.
+        #[expect(clippy::manual_is_power_of_two, reason = "it counts the bits that differ")]
         if (checksum64_seeded(body, seed) ^ stored_checksum).count_ones() == 1 {
             return Some(stored.to_vec());
         }

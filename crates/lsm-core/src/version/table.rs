@@ -317,7 +317,7 @@ impl Table {
         let path = self.path(context);
         let file = context.open_file(&path).map_err(|error| {
             match error.io_source().map(io::Error::kind) {
-                Some(io::ErrorKind::NotFound) => self.missing(context, &path, error),
+                Some(io::ErrorKind::NotFound) => missing(context, &path, error),
                 _ => error,
             }
         })?;
@@ -354,17 +354,6 @@ impl Table {
         }))
     }
 
-    #[cold]
-    fn missing(&self, context: &TableContext, path: &Path, error: Error) -> Error {
-        match context.missing {
-            Missing::Damage => Error::corruption(path, None, "the table is missing"),
-            Missing::Gone => {
-                let message = "the primary has deleted a table that this secondary reads";
-                Error::because(ErrorKind::FileGone, message, error)
-            }
-        }
-    }
-
     /// Memory of its filter and index, in bytes, if it is open.
     pub fn memory_bytes(&self) -> u64 {
         self.reader.get().map_or(0, |reader| reader.memory_bytes())
@@ -385,3 +374,14 @@ impl PartialEq for Table {
 }
 
 impl Eq for Table {}
+
+#[cold]
+fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
+    match context.missing {
+        Missing::Damage => Error::corruption(path, None, "the table is missing"),
+        Missing::Gone => {
+            let message = "the primary has deleted a table that this secondary reads";
+            Error::because(ErrorKind::FileGone, message, error)
+        }
+    }
+}

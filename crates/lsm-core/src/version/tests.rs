@@ -286,7 +286,8 @@ proptest! {
             })
             .collect();
         let level = Level::sorted(tables).unwrap();
-        for probe in probes.iter().chain(&ends).map(|probe| probe.as_bytes()) {
+        for probe in probes.iter().chain(&ends) {
+            let probe = probe.as_bytes();
             let linear = level
                 .tables()
                 .iter()

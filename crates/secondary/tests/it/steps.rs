@@ -34,7 +34,7 @@ impl Oracle {
         self.looks += 1;
         if self.seen != *found {
             self.news += 1;
-            self.seen = found.clone();
+            self.seen.clone_from(found);
         }
     }
 }

@@ -33,6 +33,7 @@ impl World {
         self.check_get(&handle, snapshot, &contents, &key.bytes());
     }
 
+    #[expect(clippy::unused_self, reason = "it stands beside the checks that need more")]
     pub(super) fn check_get(
         &self,
         handle: &Partition,

@@ -177,7 +177,7 @@ fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<
 struct InlineValues(Arc<dyn ValueStore>);
 
 impl CompactionFilterFactory for InlineValues {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "inline-values"
     }
 

@@ -48,7 +48,7 @@ struct Looking {
 }
 
 impl CompactionFilterFactory for Suspecting {
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         "suspecting"
     }
 
@@ -299,7 +299,7 @@ fn new_snapshots_keep_the_view_while_a_job_decides() {
     struct Deciding;
 
     impl CompactionFilterFactory for Deciding {
-        fn name(&self) -> &str {
+        fn name(&self) -> &'static str {
             "deciding"
         }
 

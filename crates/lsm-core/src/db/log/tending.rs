@@ -26,7 +26,7 @@ impl LogWatch {
         match self.0 {
             // A clock that went back counts from where it is now: what is due waits for the
             // interval once more, and not until the clock has caught up.
-            Some((same, since)) if same == chore && since <= now => now - since,
+            Some((same, since)) if same == chore && since <= now => now.saturating_sub(since),
             _ => {
                 self.0 = Some((chore, now));
                 Duration::ZERO
@@ -87,7 +87,7 @@ impl Log {
     /// Does the tasks of a log that has been at rest for `age`.
     fn rest(&self, host: &dyn LogHost, age: Duration) -> Result<Option<Duration>> {
         if age < RESERVE_KEPT {
-            return Ok(Some(RESERVE_KEPT - age));
+            return Ok(Some(RESERVE_KEPT.saturating_sub(age)));
         }
         self.release_reserve(host)?;
         Ok(None)

@@ -230,7 +230,7 @@ fn inode(fs: &MemFs) -> *const Inode {
 #[test]
 fn a_crash_clone_shares_clean_files_and_holds_no_lock() {
     let fs = new_fs();
-    create_durable(&fs, A, &[1; 100_000]);
+    create_durable(&fs, A, &vec![1; 100_000]);
     let _guard = fs.try_lock(Path::new("/d/LOCK")).unwrap().unwrap();
     let left = crash(&fs, CrashOutcome::Subset, 1);
     assert!(left.try_lock(Path::new("/d/LOCK")).unwrap().is_some());
@@ -313,7 +313,7 @@ fn a_full_medium_takes_what_fits() {
 fn punching_gives_space_back() {
     let fs = new_fs();
     fs.set_capacity(Some(100_000));
-    let file = create(&fs, A, &[1; 20_000]);
+    let file = create(&fs, A, &vec![1; 20_000]);
     file.punch(1, 12_287).unwrap();
     assert_eq!(fs.free_bytes(Path::new("/d")).unwrap(), 80_000 + 2 * 4096);
 }

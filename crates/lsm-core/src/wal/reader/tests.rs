@@ -400,7 +400,7 @@ fn a_failed_read_fails_the_replay_and_a_retry_goes_on() {
 #[test]
 fn a_length_from_disk_allocates_no_more_than_the_file_holds() {
     let mut log = Log::new(0);
-    log.put(&[7; 100_000]);
+    log.put(&vec![7; 100_000]);
     let whole = log.bytes()[0].clone();
     log.files[0].set_bytes(&whole[..300]);
     let (frames, end) = log.read();

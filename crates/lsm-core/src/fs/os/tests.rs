@@ -1,0 +1,102 @@
+//! Calls that are interrupted or do less than they were asked for, and the files of the machine.
+
+use super::*;
+use crate::fs::at::NEXT_TEMPORARY;
+use crate::fs::names::TEMPORARY_SUFFIX;
+
+/// A device that takes at most 3 bytes a call and is interrupted before every one.
+fn stubborn() -> impl FnMut(usize) -> io::Result<usize> {
+    let mut calls = 0;
+    move |len| {
+        calls += 1;
+        if calls % 2 == 1 { Err(io::ErrorKind::Interrupted.into()) } else { Ok(len.min(3)) }
+    }
+}
+
+#[test]
+fn interrupted_and_short_writes_are_continued() {
+    let mut device = stubborn();
+    let mut out = vec![0; 14];
+    write_all(b"0123456789", 4, |part, at| {
+        let n = device(part.len())?;
+        let at = usize::try_from(at).unwrap();
+        out[at..at + n].copy_from_slice(&part[..n]);
+        Ok(n)
+    })
+    .unwrap();
+    assert_eq!(out, b"\0\0\0\x000123456789");
+}
+
+#[test]
+fn interrupted_and_short_reads_are_continued_to_the_end_of_the_file() {
+    let mut device = stubborn();
+    let text = b"0123456789";
+    let mut buf = [b'.'; 9];
+    let n = read_full(&mut buf, 3, |part, at| {
+        let rest = &text[usize::try_from(at).unwrap()..];
+        let n = device(part.len().min(rest.len()))?;
+        part[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    });
+    assert_eq!((n.unwrap(), &buf), (7, b"3456789.."));
+}
+
+#[test]
+fn a_device_that_takes_nothing_is_an_error_and_an_error_stops() {
+    let e = write_all(b"x", 0, |_, _| Ok(0)).unwrap_err();
+    assert_eq!(e.kind(), io::ErrorKind::WriteZero);
+    let mut calls = 0;
+    let e = write_all(b"x", 0, |_, _| {
+        calls += 1;
+        Err(io::ErrorKind::StorageFull.into())
+    });
+    assert_eq!((e.unwrap_err().kind(), calls), (io::ErrorKind::StorageFull, 1));
+}
+
+#[test]
+fn publishing_leaves_no_temporary_and_steps_over_leftovers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m");
+    let next = NEXT_TEMPORARY.load(Ordering::Relaxed);
+    for n in next..next + 50 {
+        let leftover = format!("m.{}-{n}{TEMPORARY_SUFFIX}", std::process::id());
+        fs::write(dir.path().join(leftover), "half").unwrap();
+    }
+    assert!(OsFs.put_if_absent(&path, b"whole").unwrap());
+    assert!(!OsFs.put_if_absent(&path, b"other").unwrap());
+    assert_eq!(fs::read(&path).unwrap(), b"whole");
+    assert_eq!(OsFs.list(dir.path(), "").unwrap().len(), 51);
+}
+
+#[test]
+fn an_append_during_another_one_goes_behind_it() {
+    let position = AtomicU64::new(10);
+    let mut places = Vec::new();
+    append(&position, b"123", |part, at| {
+        places.push(at);
+        append(&position, b"45", |part, at| {
+            places.push(at);
+            Ok(part.len())
+        })?;
+        Ok(part.len())
+    })
+    .unwrap();
+    assert_eq!((places, position.into_inner()), (vec![10, 13], 15));
+}
+
+#[test]
+fn uncached_reads_agree_at_every_alignment() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = OsFs.open_append(&dir.path().join("a"), AppendMode::IfAbsent).unwrap();
+    let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+    file.append(&bytes).unwrap();
+    file.sync().unwrap();
+    for (offset, len) in [(0, 0), (0, 1), (4095, 2), (65_535, 4097), (99_999, 10), (100_001, 3)] {
+        let mut buf = vec![0; len];
+        let n = file.read_at_uncached(offset as u64, &mut buf).unwrap();
+        let expected = bytes.get(offset..).unwrap_or_default();
+        let expected = &expected[..len.min(expected.len())];
+        assert_eq!(&buf[..n], expected, "{offset} {len}");
+    }
+    assert_eq!(file.read_at_uncached(u64::MAX, &mut [0; 4]).unwrap(), 0);
+}
