@@ -112,10 +112,14 @@ fn holds_database(folder: &Path) -> Result<bool, Failure> {
 
 /// As in docs/FORMATS.md: number, `-`, epoch, both in hex, and the kind.
 fn is_database_file(name: &str) -> bool {
-    let is_hex = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit());
     let stem = name.split_once('.').filter(|(_, k)| matches!(*k, "manifest" | "sst" | "wal"));
     let parts = stem.and_then(|(stem, _)| stem.split_once('-'));
     parts.is_some_and(|(number, epoch)| is_hex(number, 16) && is_hex(epoch, 8))
+}
+
+/// Returns whether `text` is that many hex digits.
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Names of all partitions, in order.

@@ -44,15 +44,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn explanation_json(explanation: &Explanation, bytes: Bytes) -> Value {
-    let versions = |all: &[ExplainedVersion]| all.iter().map(version_json).collect::<Vec<_>>();
     json!({
         "partition": explanation.partition,
         "key": bytes.text(&explanation.key),
-        "versions": versions(&explanation.versions),
-        "orphans": versions(&explanation.orphans),
+        "versions": versions_json(&explanation.versions),
+        "orphans": versions_json(&explanation.orphans),
         "damage": explanation.damage.iter().map(damage_json).collect::<Vec<_>>(),
         "is_damaged": explanation.is_damaged(),
     })
+}
+
+fn versions_json(versions: &[ExplainedVersion]) -> Vec<Value> {
+    versions.iter().map(version_json).collect()
 }
 
 fn version_json(explained: &ExplainedVersion) -> Value {

@@ -154,39 +154,40 @@ fn text(shapes: &[PartitionShape], each_table: bool) -> String {
     text
 }
 
+fn table_json(PlacedTable { meta, .. }: &PlacedTable) -> Value {
+    json!({
+        "file": meta.file.0,
+        "epoch": meta.epoch.0,
+        "bytes": meta.bytes,
+        "entries": meta.entries,
+        "tombstones": meta.tombstones,
+        "hidden": meta.hidden,
+        "first_key": Bytes::Text.text(&meta.smallest.user),
+        "last_key": Bytes::Text.text(&meta.largest.user),
+        "min_seq": meta.min_seq.get(),
+        "max_seq": meta.max_seq.get(),
+        "global_seq": meta.global_seq.map(siltstone::SeqNo::get),
+    })
+}
+
+fn level_json((level, tables): (usize, &[PlacedTable])) -> Value {
+    let sum = Sum::of(tables);
+    json!({
+        "level": level,
+        "table_count": sum.tables,
+        "bytes": sum.bytes,
+        "entries": sum.entries,
+        "tombstones": sum.tombstones,
+        "hidden": sum.hidden,
+        "tables": tables.iter().map(table_json).collect::<Vec<_>>(),
+    })
+}
+
 fn json(shapes: &[PartitionShape]) -> Value {
-    let key = |key: &[u8]| Bytes::Text.text(key);
-    let table = |PlacedTable { meta, .. }: &PlacedTable| {
-        json!({
-            "file": meta.file.0,
-            "epoch": meta.epoch.0,
-            "bytes": meta.bytes,
-            "entries": meta.entries,
-            "tombstones": meta.tombstones,
-            "hidden": meta.hidden,
-            "first_key": key(&meta.smallest.user),
-            "last_key": key(&meta.largest.user),
-            "min_seq": meta.min_seq.get(),
-            "max_seq": meta.max_seq.get(),
-            "global_seq": meta.global_seq.map(siltstone::SeqNo::get),
-        })
-    };
-    let level = |(level, tables): (usize, &[PlacedTable])| {
-        let sum = Sum::of(tables);
-        json!({
-            "level": level,
-            "table_count": sum.tables,
-            "bytes": sum.bytes,
-            "entries": sum.entries,
-            "tombstones": sum.tombstones,
-            "hidden": sum.hidden,
-            "tables": tables.iter().map(table).collect::<Vec<_>>(),
-        })
-    };
     json!({ "partitions": shapes.iter().map(|shape: &PartitionShape| {
         json!({
             "partition": shape.partition,
-            "levels": shape.levels().map(level).collect::<Vec<_>>(),
+            "levels": shape.levels().map(level_json).collect::<Vec<_>>(),
         })
     }).collect::<Vec<_>>() })
 }

@@ -124,15 +124,18 @@ pub(crate) fn printable(text: impl Display) -> String {
 
 /// Damage as an object.
 pub(crate) fn damage_json(damage: &Damage) -> Value {
-    let key = |key: &Vec<u8>| Bytes::Text.text(key);
+    let [first, last] = match &damage.keys {
+        Some((first, last)) => [Some(Bytes::Text.text(first)), Some(Bytes::Text.text(last))],
+        None => [None, None],
+    };
     json!({
         "partition": damage.partition,
         "level": damage.level,
         "file": damage.file.display().to_string(),
         "offset": damage.offset,
-        "key": damage.key.as_ref().map(key),
-        "first_key": damage.keys.as_ref().map(|(first, _)| key(first)),
-        "last_key": damage.keys.as_ref().map(|(_, last)| key(last)),
+        "key": damage.key.as_ref().map(|key| Bytes::Text.text(key)),
+        "first_key": first,
+        "last_key": last,
         "what": damage.what,
     })
 }

@@ -128,37 +128,39 @@ impl ScrubVerb<'_> {
     }
 }
 
+fn counts_json(counts: &metahive::ScrubCounts) -> Value {
+    json!({
+        "entries": counts.entries,
+        "sealed": counts.sealed,
+        "unsealed": counts.unsealed,
+        "foreign": counts.foreign,
+        "orphans": counts.orphans,
+        "split_pairs": counts.split_pairs,
+        "metadata_damaged": counts.metadata_damaged,
+        "suspects": counts.suspects,
+    })
+}
+
+fn table_json(table: &TableReport) -> Value {
+    json!({
+        "file": table.path.display().to_string(),
+        "level": table.level,
+        "bytes": table.bytes,
+        "sealing": sealing_json(&table.sealing),
+        "seal_entries": table.seal_entries,
+        "counts": counts_json(&table.counts),
+        "faults": table.faults.iter().map(fault_json).collect::<Vec<_>>(),
+        "damage": table.damage.iter().map(damage_json).collect::<Vec<_>>(),
+    })
+}
+
 fn report_json(report: &ScrubReport) -> Value {
-    let counts = |counts: &metahive::ScrubCounts| {
-        json!({
-            "entries": counts.entries,
-            "sealed": counts.sealed,
-            "unsealed": counts.unsealed,
-            "foreign": counts.foreign,
-            "orphans": counts.orphans,
-            "split_pairs": counts.split_pairs,
-            "metadata_damaged": counts.metadata_damaged,
-            "suspects": counts.suspects,
-        })
-    };
-    let table = |table: &TableReport| {
-        json!({
-            "file": table.path.display().to_string(),
-            "level": table.level,
-            "bytes": table.bytes,
-            "sealing": sealing_json(&table.sealing),
-            "seal_entries": table.seal_entries,
-            "counts": counts(&table.counts),
-            "faults": table.faults.iter().map(fault_json).collect::<Vec<_>>(),
-            "damage": table.damage.iter().map(damage_json).collect::<Vec<_>>(),
-        })
-    };
     json!({
         "partition": report.partition,
         "opened": true,
         "has_metahive": report.has_metahive,
-        "tables": report.tables.iter().map(table).collect::<Vec<_>>(),
-        "counts": counts(&report.counts),
+        "tables": report.tables.iter().map(table_json).collect::<Vec<_>>(),
+        "counts": counts_json(&report.counts),
         "bytes": report.bytes,
         "unflushed_entries": report.unflushed.entries,
         "is_undamaged": report.is_undamaged(),

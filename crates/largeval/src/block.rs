@@ -182,7 +182,8 @@ impl Block {
         let handle = &self.handle;
         let size = handle.sub_block_bytes();
         let mut scratch = Vec::new();
-        let (mut at, mut rest) = (offset, buf);
+        let mut at = offset;
+        let mut rest = buf;
         while !rest.is_empty() {
             let index = at / size;
             let start = index * size;

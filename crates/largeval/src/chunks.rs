@@ -33,7 +33,7 @@ const DROPPED: u8 = 2;
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u64,
     /// Their length with header, key and checksums, in bytes.
     pub bytes: u64,
@@ -54,7 +54,7 @@ impl Count {
     }
 }
 
-/// What is known of a chunk file.
+/// The record of a chunk file.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Chunk {
@@ -121,7 +121,7 @@ pub struct Chunks {
     pub by_id: BTreeMap<ChunkId, Chunk>,
     /// The last edit that was taken in.
     applied: u64,
-    /// What was dropped at or before this edit is read by nobody.
+    /// Nobody reads values that were dropped at or before this edit.
     reclaimed: u64,
     /// Bytes that edits have dropped and that readers may hold, by edit.
     held: BTreeMap<u64, u64>,
@@ -155,7 +155,8 @@ impl Chunks {
                 live.blocks = live.blocks.max(1);
             }
             if live.blocks > 0 {
-                let (smallest, largest) = (chunk.smallest.clone(), chunk.largest.clone());
+                let smallest = chunk.smallest.clone();
+                let largest = chunk.largest.clone();
                 let dropped = Count::default();
                 deltas
                     .insert(*id, Delta { added: live, dropped, end: chunk.end, smallest, largest });
@@ -346,7 +347,8 @@ mod tests {
     #[test]
     fn a_chunk_goes_when_all_in_it_is_dropped_and_read_by_nobody() {
         let mut chunks = Chunks::default();
-        let (one, two) = (handle(1, 64), handle(1, 2000));
+        let one = handle(1, 64);
+        let two = handle(1, 2000);
         chunks.add_pending(&one);
         chunks.add_pending(&two);
         chunks.apply(5, &section(5, &[added("b", &one), added("a", &two)], &[])).unwrap();
@@ -367,7 +369,8 @@ mod tests {
     #[test]
     fn a_state_is_as_good_as_the_edits_before_it() {
         let mut chunks = Chunks::default();
-        let (one, two) = (handle(1, 64), handle(2, 64));
+        let one = handle(1, 64);
+        let two = handle(2, 64);
         let first = section(3, &[added("k", &one), added("l", &two)], &[]);
         chunks.apply(3, &first).unwrap();
         chunks.apply(4, &section(4, &[], &[two.encode()])).unwrap();

@@ -171,8 +171,8 @@ impl Binding {
         Binding(checksum64(&place))
     }
 
-    /// What is stored for the checksum `sum` of the sub-block `index`; applied to that, the
-    /// checksum again.
+    /// Returns the stored form of the checksum `sum` of the sub-block `index`; applied to that
+    /// form, it returns the checksum.
     pub fn apply(self, sum: u64, index: u64) -> u64 {
         sum ^ self.0.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }

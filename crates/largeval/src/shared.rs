@@ -32,7 +32,7 @@ const OPEN_FILES_MAX: usize = 128;
 /// verify at the next open is no more than this, and neither is what a synced put waits for.
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 
-/// What puts, jobs and readers of a store share.
+/// The state that puts, jobs and readers of a store share.
 pub struct Shared {
     pub(crate) context: StoreContext,
     pub(crate) state: Mutex<State>,
@@ -100,8 +100,12 @@ impl Shared {
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
         };
-        let (state, syncing) = (Mutex::new(state), Mutex::new(()));
-        Ok(Shared { context, state, syncing, counters: Counters::default() })
+        Ok(Shared {
+            context,
+            state: Mutex::new(state),
+            syncing: Mutex::new(()),
+            counters: Counters::default(),
+        })
     }
 
     pub(crate) fn options(&self) -> LargeValueOptions {

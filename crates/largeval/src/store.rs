@@ -218,7 +218,8 @@ impl ValueStore for LargeStore {
         let chunks: Vec<_> = chunks.map(|(id, chunk)| (*id, chunk.is_open, chunk.end)).collect();
         drop(state);
         for (id, is_open, end) in chunks {
-            let (from, to) = (shared.context.chunk_path(id), id.path(dir));
+            let from = shared.context.chunk_path(id);
+            let to = id.path(dir);
             made.push(to.clone());
             let fs = &*shared.context.fs;
             if is_open {

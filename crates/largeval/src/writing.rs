@@ -23,7 +23,7 @@ pub struct ChunkWriter {
     pub file: Arc<dyn File>,
     /// Length of the file, in bytes.
     pub end: u64,
-    /// What the store was not told of yet, in bytes.
+    /// The bytes that the store was not told of yet.
     unnoted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a secondary sees, and what it does not.
+//! The writes that a secondary sees, and those that it does not.
 
 use lsm_core::ErrorKind;
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
@@ -11,10 +11,12 @@ use super::*;
 fn a_partition_is_caught_up_with_and_the_others_stay() {
     let fs = in_memory();
     let db = primary(&fs);
-    let (a, b) = (db.partition("a").unwrap(), db.partition("b").unwrap());
+    let a = db.partition("a").unwrap();
+    let b = db.partition("b").unwrap();
     a.put("k", "1").unwrap();
     let follower = secondary(&fs);
-    let (fa, fb) = (follower.partition("a").unwrap(), follower.partition("b").unwrap());
+    let fa = follower.partition("a").unwrap();
+    let fb = follower.partition("b").unwrap();
     assert_eq!(fa.get("k").unwrap(), None, "opening reads no log");
     a.put("k", "2").unwrap();
     b.put("k", "3").unwrap();
@@ -250,7 +252,8 @@ fn a_partition_without_a_log_follows_flushes() {
 fn an_ingest_is_seen_over_what_was_written_before() {
     let fs = in_memory();
     let db = primary(&fs);
-    let (p, from) = (db.partition("p").unwrap(), db.partition("from").unwrap());
+    let p = db.partition("p").unwrap();
+    let from = db.partition("from").unwrap();
     from.put("k", "ingested").unwrap();
     from.export(.., "/export").unwrap();
     let follower = secondary(&fs);

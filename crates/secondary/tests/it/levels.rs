@@ -21,7 +21,8 @@ fn a_strong_read_costs_no_storage_operation_while_others_are_written_to() {
     let fs: Arc<dyn Fs> = Arc::new(mem);
     let watched: Arc<dyn Fs> = Arc::new(fault.clone());
     let db = primary(&fs);
-    let (p, other) = (db.partition("p").unwrap(), db.partition("other").unwrap());
+    let p = db.partition("p").unwrap();
+    let other = db.partition("other").unwrap();
     p.put("k", "1").unwrap();
     let follower = secondary(&watched);
     let followed = follower.partition("p").unwrap();
@@ -98,9 +99,11 @@ fn a_token_of_another_history_is_told_and_not_waited_for() {
 fn a_cut_never_tears_a_batch_while_partitions_run_ahead() {
     let fs = in_memory();
     let db = primary(&fs);
-    let (a, b) = (db.partition("a").unwrap(), db.partition("b").unwrap());
+    let a = db.partition("a").unwrap();
+    let b = db.partition("b").unwrap();
     let follower = secondary(&fs);
-    let (fa, fb) = (follower.partition("a").unwrap(), follower.partition("b").unwrap());
+    let fa = follower.partition("a").unwrap();
+    let fb = follower.partition("b").unwrap();
     let mut last = None;
     for n in 0..60 {
         let n = n.to_string();
@@ -112,7 +115,8 @@ fn a_cut_never_tears_a_batch_while_partitions_run_ahead() {
             4 => b.compact(..).unwrap(),
             _ => {}
         }
-        let (left, right) = (fa.at(Level::Prefix).unwrap(), fb.at(Level::Prefix).unwrap());
+        let left = fa.at(Level::Prefix).unwrap();
+        let right = fb.at(Level::Prefix).unwrap();
         let values = [&left, &right].map(|reading| reading.get("n").unwrap().map(|v| v.to_vec()));
         assert_eq!(values[0], values[1], "at {n}");
         let as_of = follower.cut().as_of();

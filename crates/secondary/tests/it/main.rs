@@ -18,7 +18,7 @@ use secondary::{Reading, Secondary};
 
 const DIR: &str = "/db";
 
-/// What a partition holds.
+/// The content of a partition.
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {

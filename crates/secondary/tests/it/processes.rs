@@ -84,7 +84,7 @@ fn acknowledged(line: &str) -> Option<u64> {
     number.parse().ok()
 }
 
-/// What the readers share with the parent.
+/// The state that the readers share with the parent.
 #[derive(Default)]
 struct Shared {
     acknowledged: AtomicU64,
