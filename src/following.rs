@@ -15,15 +15,15 @@ use crate::provided::ProvidedHooks;
 use crate::readable::Readable;
 
 impl Db {
-    /// Follows the database in the folder `path`, which another process may have open for writing,
-    /// as a [`Secondary`]: read-only, partition by partition, as fresh as each read asks.
+    /// Opens a read-only [`Secondary`] of the database in the folder `path`, which another process may
+    /// have open for writing. Each read chooses its consistency level.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if there is no database;
-    /// corruption of the manifest; those of the file system.
+    /// corruption of the manifest; the errors of the file system.
     ///
     /// # Cost
-    /// Reads the manifest. Nothing is written but a lease of some bytes, see
+    /// Reads the manifest. Writes only a lease of some bytes, see
     /// [`Builder::lease`](crate::secondary::Builder::lease).
     pub fn secondary(path: impl AsRef<Path>) -> Result<Secondary> {
         Db::secondary_builder(path).open()

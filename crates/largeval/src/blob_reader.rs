@@ -1,4 +1,4 @@
-//! [`BlobReader`]: a value read in pieces, each verified before it is returned.
+//! [`BlobReader`]: a reader of parts of a value, which verifies each part before it returns it.
 
 use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,12 +10,12 @@ use lsm_core::types::Slice;
 
 use crate::block::{Block, Parallelism};
 
-/// Reads the value of a key as it was when the reader was made, whatever is written or deleted
-/// meanwhile. Cheap to clone; each clone has a position of its own.
+/// A reader of the value of a key as of the creation of the reader. Later writes and deletes do not
+/// affect it. Cheap to clone; each clone has its own position.
 ///
 /// # Cost
-/// Memory for one sub-block and the checksums of the value, 8 bytes a sub-block. The space of values
-/// that are deleted meanwhile comes back when the reader is dropped.
+/// Memory for one sub-block and for the checksums of the value, 8 bytes per sub-block. The space of
+/// values that were deleted since is reclaimed after the reader is dropped.
 #[derive(Clone)]
 pub struct BlobReader {
     value: Value,
@@ -59,10 +59,10 @@ impl BlobReader {
     /// Fills `buf` with the bytes from `offset`; the position stays.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] if the value ends before; corruption that names file and offset.
+    /// [`ErrorKind::LimitExceeded`] if the value is shorter; corruption that names file and offset.
     ///
     /// # Cost
-    /// Reads the sub-blocks that the bytes lie in, and verifies them.
+    /// Reads and verifies the sub-blocks that overlap the bytes.
     pub fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let end = offset.saturating_add(buf.len() as u64);
         if end > self.len() {

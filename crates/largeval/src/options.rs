@@ -1,4 +1,4 @@
-//! [`LargeValueOptions`]: what an application chooses for the large values of one partition.
+//! [`LargeValueOptions`]: the options of the large values of a partition.
 //!
 //! They are stored with the partition, as parameters of its value store:
 //!
@@ -26,8 +26,8 @@ pub const CHUNK_BYTES_MIN: u64 = 4 << 10;
 /// Smallest and largest size of a sub-block, as binary logarithms: 256 bytes and 16 MiB.
 pub const SUB_BLOCK_LOG2: std::ops::RangeInclusive<u8> = 8..=24;
 
-/// Options of the large values of a partition. Stored with it; a change takes effect at once for
-/// values that are written, and in compactions for those that are there.
+/// Options of the large values of a partition. They are stored with the partition. A change takes effect
+/// at once for new values, and in compactions for existing values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct LargeValueOptions {
@@ -51,49 +51,49 @@ impl Default for LargeValueOptions {
 }
 
 impl LargeValueOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> LargeValueOptions {
         LargeValueOptions::default()
     }
 
-    /// Options by which no value is large: values in chunk files move back to the tables when these
-    /// are compacted, except those that a table cannot hold.
+    /// Returns options without large values: values in chunk files move back to the tables when these are
+    /// compacted, except values that are too long for a table.
     pub fn off() -> LargeValueOptions {
         LargeValueOptions { threshold_bytes: u64::MAX, ..LargeValueOptions::default() }
     }
 
-    /// Sets the length, in bytes, from which on a value goes to a chunk file. Default 64 KiB; at
-    /// least 256.
+    /// Sets the minimum length, in bytes, of a value that goes to a chunk file. Default 64 KiB; at least
+    /// 256.
     pub fn threshold_bytes(mut self, bytes: u64) -> LargeValueOptions {
         self.threshold_bytes = bytes;
         self
     }
 
-    /// Sets the length, in bytes, from which on a chunk file takes no more values; one value may
-    /// make it longer. Default 256 MiB, at least 4 KiB.
+    /// Sets the length, in bytes, at which a chunk file accepts no more values; its last value may make it
+    /// longer. Default 256 MiB, at least 4 KiB.
     pub fn chunk_bytes(mut self, bytes: u64) -> LargeValueOptions {
         self.chunk_bytes = bytes;
         self
     }
 
-    /// Sets the size, in bytes, of the pieces of a value that have a checksum each: what a small
-    /// range read costs. A power of two from 256 to 16 MiB; default 256 KiB. In effect for values
-    /// written from then on.
+    /// Sets the size, in bytes, of the sub-blocks of a value, which have a checksum each. A read of a small
+    /// range reads a whole sub-block. A power of two from 256 bytes to 16 MiB; default 256 KiB. In effect
+    /// for values written from then on.
     pub fn sub_block_bytes(mut self, bytes: u32) -> LargeValueOptions {
         self.sub_block_log2 = if bytes.is_power_of_two() { bytes.ilog2() as u8 } else { 0 };
         self
     }
 
-    /// Sets the share of a chunk file, in thousandths, that must be garbage before the values that
-    /// live in it are moved, to give its space back. Default 250; from 1 to 1000, where 1000 waits
-    /// until the whole file is garbage. In effect at once.
+    /// Sets the share of garbage in a chunk file, in thousandths, at which its live values are moved so that
+    /// the file can be removed. Default 250; from 1 to 1000, where 1000 means that the whole file must be
+    /// garbage. In effect at once.
     pub fn garbage_permille(mut self, permille: u16) -> LargeValueOptions {
         self.garbage_permille = permille;
         self
     }
 
-    /// Sets how many bytes of values are moved a second at most. Default 0, which is no limit. In
-    /// effect at once.
+    /// Sets the maximum number of bytes of values that are moved per second. Default 0, which is no limit.
+    /// In effect at once.
     pub fn move_bytes_per_second(mut self, bytes: u64) -> LargeValueOptions {
         self.move_bytes_per_second = bytes;
         self

@@ -1,4 +1,4 @@
-//! [`Space`] and [`ChunkInfo`]: where the bytes of large values are, and what becomes of them.
+//! [`Space`] and [`ChunkInfo`]: the space that large values use.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -17,10 +17,10 @@ pub struct Space {
     pub live_bytes: u64,
     /// Values that were written and that no table names yet.
     pub pending_bytes: u64,
-    /// Garbage: what nobody needs any more and what comes back.
+    /// Garbage: bytes that are not needed any more and will be reclaimed.
     pub dead_bytes: u64,
-    /// Of the garbage, what readers of older versions may hold: iterators, readers of values,
-    /// checkpoints under way.
+    /// Garbage that readers of older versions may hold: iterators, readers of values, running
+    /// checkpoints.
     pub pinned_bytes: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct ChunkInfo {
     pub live_bytes: u64,
     /// Bytes of values that no table names yet.
     pub pending_bytes: u64,
-    /// Bytes that nobody will need.
+    /// Bytes that are not needed any more.
     pub dead_bytes: u64,
     /// Nothing is appended to it any more.
     pub is_sealed: bool,

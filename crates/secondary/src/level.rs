@@ -1,97 +1,95 @@
-//! [`Level`]: how far a partition is brought before it is read, and what that guarantees.
+//! [`Level`]: the consistency level of a read, and its guarantee.
 
 use std::time::Duration;
 
 use lsm_core::db::Commit;
 
-/// The freshness that a read asks for, from strong to eventual. The numbers are those of the SCID thesis.
+/// The consistency level of a read, from strong to eventual. The numbers are those of the SCID thesis.
 ///
-/// Each is a promise of one partition, but [`Level::Prefix`], which is one of all of them.
+/// The guarantee of a level covers one partition. The guarantee of [`Level::Prefix`] covers all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Level 1. Linearizable: the read sees every commit that was acknowledged, and every commit that
-    /// somebody read on the primary or on another secondary at this level, before the read began.
+    /// Level 1. Linearizable: the read sees every commit that was acknowledged before the read began, and
+    /// every commit that an earlier read on the primary, or on a secondary at this level, has returned.
     ///
-    /// It needs the primary's commit cursor, which is there on the same machine, or a database that
-    /// is closed. With neither it is [`Unsupported`](crate::ErrorKind::Unsupported); for a partition
-    /// without a log that has something in memory, [`NotLogged`](crate::ErrorKind::NotLogged).
+    /// This level needs the commit cursor of a primary on the same machine, or a closed database.
+    /// Otherwise the read returns [`Unsupported`](crate::ErrorKind::Unsupported). For an unlogged
+    /// partition with data in memory it returns [`NotLogged`](crate::ErrorKind::NotLogged).
     ///
-    /// If nothing was written to the partition since it was read last, it costs a few loads from
-    /// memory and no system call, however much is written to others.
+    /// If the partition did not change since its last read, the read costs a few loads from memory and no
+    /// system call, even if other partitions change.
     Strong,
-    /// Level 2. At most so many operations behind, and at most so old; a bound that is absent does not
-    /// matter. Operations are counted over all partitions, so that the partition itself is never
-    /// further behind. Age is measured by this process's own clock from the beginning of the last
-    /// look that found the partition complete; no two clocks are compared.
+    /// Level 2. Bounded lag: at most a number of operations behind, and at most an age. A missing bound
+    /// is no limit. Operations are counted over all partitions, so the lag of the partition itself is not
+    /// larger. The age is measured by the clock of this process, from the begin of the last catch-up
+    /// that found the partition complete; clocks of different processes are not compared.
     ///
-    /// A partition that is beyond a bound is brought up to the present moment, as at
-    /// [`Level::Strong`].
+    /// If the partition is beyond a bound, it catches up to the present, as at [`Level::Strong`].
     Bounded {
         /// Operations.
         operations: Option<u64>,
         /// Age.
         age: Option<Duration>,
     },
-    /// Level 3. The read sees the commit of this token, and everything that its writer had read before it:
-    /// who passes on the newest token that it got reads its own writes, and never goes back.
+    /// Level 3. Session: the read sees the commit of this token and all earlier commits. A client that
+    /// always passes its newest token reads its own writes and never goes back.
     ///
-    /// A token of a commit that a crash took, or of another history, is
+    /// A token of a commit that a crash lost, or of another history, returns
     /// [`SessionLost`](crate::ErrorKind::SessionLost).
     Session(Commit),
-    /// Level 4. All partitions as they were together behind one commit: a batch over several is seen
-    /// whole or not at all. It is the state of the last whole [`sync`](crate::Secondary::sync); the first
-    /// read makes one. It never waits, and never goes back.
+    /// Level 4. Prefix: all partitions as of one commit, so a batch over several partitions is visible
+    /// whole or not at all. It is the state of the last complete [`sync`](crate::Secondary::sync); the
+    /// first read performs one. This level never waits and never goes back.
     Prefix,
-    /// Level 5. The partition as it was at some moment: what was last synced of it. It never waits and
-    /// never looks.
+    /// Level 5. Eventual: the partition as of its last sync. This level never waits and never catches up.
     Eventual,
 }
 
 /// The goal of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Everything that is committed when the call begins. Without a cursor: everything that the log
-    /// attests as durable.
+    /// All commits at the begin of the call. Without a cursor, all commits that the log attests as
+    /// durable.
     Latest,
-    /// The commit of a token, and everything before it.
+    /// The commit of a token, and all earlier commits.
     Token(Commit),
 }
 
-/// The fate of a read whose level cannot be had in its time.
+/// The result of a read that cannot reach its level in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnmet {
-    /// It is an error.
+    /// An error.
     #[default]
     Error,
-    /// The read sees what there is, and says that it is [`Level::Eventual`].
+    /// A read of the available state, which reports [`Level::Eventual`].
     Weaker,
 }
 
-/// The way in which a partition is read.
+/// The options of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
     /// The level.
     pub level: Level,
-    /// The longest time that the read waits for the primary, which may be stopped between two steps
-    /// of a commit, or not have made the commit yet. Default: 1 s.
+    /// The maximum time that the read waits for the primary, which may have stopped between two steps of
+    /// a commit, or may not have made the commit yet. Default: 1 s.
     pub wait: Duration,
-    /// The fate of the read then.
+    /// The result after that time.
     pub on_unmet: OnUnmet,
 }
 
 impl ReadOptions {
-    /// A read at `level` that waits for up to a second, and then fails.
+    /// Returns options for a read at `level` that waits for up to a second, and then fails.
     pub fn new(level: Level) -> ReadOptions {
         ReadOptions { level, wait: Duration::from_secs(1), on_unmet: OnUnmet::Error }
     }
 
-    /// Sets the longest wait.
+    /// Sets the maximum wait.
     #[must_use]
     pub fn wait(self, wait: Duration) -> ReadOptions {
         ReadOptions { wait, ..self }
     }
 
-    /// Sets what becomes of a read that cannot have its level.
+    /// Sets the result of a read that cannot reach its level.
     #[must_use]
     pub fn on_unmet(self, on_unmet: OnUnmet) -> ReadOptions {
         ReadOptions { on_unmet, ..self }

@@ -1,12 +1,12 @@
 //! Read-only instances that follow a live primary, one partition at a time.
 //!
-//! A [`Secondary`] opens the folder of a database that another process writes, at any time and without
-//! that process's help. It reads the same files, and the end of the log into memtables of its own. It
-//! never writes to the files of the database; one small file of its own, its lease, tells the primary
-//! which tables it still reads.
+//! A [`Secondary`] opens the folder of a database that another process (the primary) writes, at any time
+//! and without the help of the primary. It reads the same files, and reads the end of the log into its
+//! own memtables. It never writes to the files of the database. It has one small file, its lease, which
+//! tells the primary which tables the secondary still reads.
 //!
-//! A write of the primary waits for no secondary. The work moves to the read: a partition is brought
-//! as far as the read asks, see [`Level`], and at the cost of its own bytes.
+//! The primary never waits for a secondary. A read makes its partition catch up as far as its [`Level`]
+//! requires, and pays only for the bytes of this partition.
 //!
 //! ```
 //! use secondary::{Level, Secondary, Target};
@@ -25,7 +25,7 @@
 //! let users = secondary.partition("users")?;
 //! assert_eq!(users.at(Level::Strong)?.get("alice")?.as_deref(), Some(&b"admin"[..]));
 //!
-//! // Read your own writes: the token says how far.
+//! // Read your own writes: the token names the commit.
 //! users.at(Level::Session(commit))?;
 //! // All partitions, at one commit.
 //! secondary.sync(Target::Latest)?;
@@ -36,13 +36,13 @@
 //!
 //! # Guarantees
 //!
-//! - What a secondary shows was committed on the primary: a write that the primary refused is never
-//!   seen, also if its bytes reached the log.
-//! - Within an epoch (one open of the primary) a partition never goes back.
-//! - Views, snapshots and iterators never change, whatever is synced meanwhile, and the files that
-//!   they read are not deleted.
-//! - A file that is gone all the same (no lease could be taken) is [`FileGone`](ErrorKind::FileGone) or
-//!   a read from a newer state, and never a missing key.
+//! - A secondary shows only commits of the primary. It never shows a write that the primary refused,
+//!   even if the bytes of the write are in the log.
+//! - Within an epoch (one open of the primary), a partition never goes back.
+//! - Views, snapshots and iterators never change, even if the secondary catches up, and their files are
+//!   not deleted.
+//! - If a file is deleted nevertheless, because no lease was possible, the result is
+//!   [`FileGone`](ErrorKind::FileGone) or a read from a newer state, and never a missing key.
 
 mod level;
 mod partition;

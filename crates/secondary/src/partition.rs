@@ -1,4 +1,4 @@
-//! [`SecondaryPartition`], and [`Reading`]: a partition that was brought as far as was asked.
+//! [`SecondaryPartition`], and [`Reading`]: a partition that has caught up to the requested level.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use lsm_core::types::Slice;
 use crate::level::{Level, OnUnmet, ReadOptions, Target};
 use crate::secondary::{Lag, Secondary};
 
-/// Reads that are begun anew because their files were gone.
+/// Maximum number of retries of a read whose files were deleted.
 const ATTEMPTS: usize = 4;
 
 /// A handle to a partition of a secondary. Cheap to clone.
@@ -29,12 +29,12 @@ impl SecondaryPartition {
         self.followed.name()
     }
 
-    /// Catches up with the primary, for this partition alone: the others stay where they are.
+    /// Catches up with the primary, for this partition only.
     ///
     /// # Errors
-    /// Those of the file system; corruption, after which the partition is what it was;
-    /// [`ErrorKind::Behind`] if a token's commit is not there yet; [`ErrorKind::SessionLost`] if it
-    /// never will be.
+    /// The errors of the file system; corruption, which leaves the partition unchanged;
+    /// [`ErrorKind::Behind`] if the commit of a token does not exist yet; [`ErrorKind::SessionLost`] if it
+    /// never will.
     ///
     /// # Cost
     /// The new edits of the manifest, the headers of the new frames of the log, and the partition's own
@@ -43,19 +43,19 @@ impl SecondaryPartition {
         self.secondary.sync_partition(&self.followed, to)
     }
 
-    /// Brings the partition to `level`, waiting for up to a second, and shows it.
+    /// Returns a view of the partition at `level`. Waits for up to a second.
     ///
     /// # Errors
-    /// As [`SecondaryPartition::read`].
+    /// The errors of [`SecondaryPartition::read`].
     pub fn at(&self, level: Level) -> Result<Reading> {
         self.read(&ReadOptions::new(level))
     }
 
-    /// Brings the partition as far as `options` ask, and shows it.
+    /// Returns a view of the partition with the given options.
     ///
     /// # Errors
-    /// Those of [`Level`], and [`ErrorKind::Behind`] when the time is over, unless a weaker level
-    /// will do; a dropped partition; those of the file system; corruption.
+    /// The errors of the [`Level`]; [`ErrorKind::Behind`] after the maximum wait, unless the options
+    /// accept a weaker level; a dropped partition; the errors of the file system; corruption.
     ///
     /// # Cost
     /// See [`Level`].
@@ -85,10 +85,10 @@ impl SecondaryPartition {
         Reading { epoch: self.secondary.follower().epoch(), moment, served }
     }
 
-    /// Returns the value of `key` as of what was last synced ([`Level::Eventual`]).
+    /// Returns the value of `key` as of the last sync ([`Level::Eventual`]).
     ///
     /// # Errors
-    /// Corruption; a dropped partition; [`ErrorKind::LeaseLost`] if its files go again and again.
+    /// Corruption; a dropped partition; [`ErrorKind::LeaseLost`] if its files are deleted repeatedly.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.get_with(key, &ReadOptions::new(Level::Eventual))
     }
@@ -112,7 +112,7 @@ impl SecondaryPartition {
         Err(Error::new(ErrorKind::LeaseLost, message))
     }
 
-    /// Returns how far the partition is behind its primary.
+    /// Returns the lag of the partition behind its primary.
     pub fn lag(&self) -> Lag {
         self.secondary.lag(&self.followed)
     }
@@ -123,8 +123,8 @@ fn is_gone(error: &Error) -> bool {
     error.kind() == ErrorKind::FileGone || source == Some(std::io::ErrorKind::NotFound)
 }
 
-/// A partition as it was when it had come to its level. It never changes. Cheap to clone; it holds
-/// the files that it reads.
+/// An immutable view of a partition at its level. It is cheap to clone and protects the files that it
+/// reads.
 #[derive(Clone)]
 pub struct Reading {
     moment: FollowedMoment,
@@ -137,13 +137,12 @@ impl Reading {
         Reading { moment, served: Level::Prefix, epoch }
     }
 
-    /// Returns the level that it was served at: the one that was asked for, or
-    /// [`Level::Eventual`].
+    /// Returns the level at which it was served: the requested level, or [`Level::Eventual`].
     pub fn served(&self) -> Level {
         self.served
     }
 
-    /// Returns the last commit that it may see: the token for a later read that must not go back.
+    /// Returns the newest commit that it may see. This is the token for later reads that must not go back.
     pub fn as_of(&self) -> Commit {
         Commit { seq: self.moment.seq(), epoch: self.epoch }
     }
@@ -151,7 +150,7 @@ impl Reading {
     /// Returns the value of `key`.
     ///
     /// # Errors
-    /// Corruption; [`ErrorKind::FileGone`] where no lease holds the files.
+    /// Corruption; [`ErrorKind::FileGone`] if no lease protects the files.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.moment.get(key)
     }

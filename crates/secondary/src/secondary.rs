@@ -1,12 +1,11 @@
-//! [`Secondary`]: how a partition is brought to a level.
+//! [`Secondary`]: the read-only instance, and the choice of when a partition catches up.
 //!
-//! The engine's half (`lsm_core::follow`) catches up; here is decided when, how far, and how long to
-//! wait.
+//! The engine (`lsm_core::follow`) catches up. This file decides when, how far, and how long to wait.
 //!
 //! Invariants:
-//! 1. A goal is asked for after the read began, and the partition is read after the goal was reached.
-//! 2. Nobody waits under a lock. Whoever catches up for one partition does so for all who wait for
-//!    it: those find their goal reached.
+//! 1. A goal is determined after the read began, and the partition is read after the goal was reached.
+//! 2. No thread waits under a lock. A thread that catches up for a partition does so for all waiting
+//!    threads, which then find their goals reached.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,7 +31,7 @@ use crate::partition::{Reading, SecondaryPartition};
 /// Between two looks at a primary that is in the middle of something.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// The world that a [`Secondary`] lives in.
+/// Options for opening a [`Secondary`], with its file system, clock and hooks.
 #[must_use = "a builder does nothing until it opens"]
 pub struct Builder {
     engine: FollowBuilder,
@@ -40,44 +39,44 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Another file system, for tests and exotic media. Default: the operating system's.
+    /// Sets the file system, for example for tests. Default: that of the operating system.
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
         self.engine = self.engine.fs(fs);
         self
     }
 
-    /// Another clock. Default: the machine's monotonic one.
+    /// Sets the clock. Default: the monotonic clock of the machine.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
         self.engine = self.engine.clock(clock.clone());
         self.clock = clock;
         self
     }
 
-    /// The code of the hooks that partitions name. Default: none.
+    /// Sets the provider of the code of hooks. Default: none.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
         self.engine = self.engine.hooks(provider);
         self
     }
 
-    /// Of these, `cache_bytes`, `open_files_max` and `write_buffer_bytes` (memory that is kept for
-    /// memtables) matter to a secondary.
+    /// Sets the options. A secondary uses `cache_bytes`, `open_files_max` and `write_buffer_bytes` (memory
+    /// that is kept for memtables).
     pub fn options(mut self, options: Options) -> Builder {
         self.engine = self.engine.options(options);
         self
     }
 
-    /// Takes a lease, which holds the files that are read, or none. Default: it takes one. A medium that cannot
-    /// be written is read without one all the same.
+    /// Sets whether the secondary takes a lease, which protects the files that it reads. Default: `true`. On
+    /// a read-only medium the secondary reads without a lease.
     pub fn lease(mut self, takes_lease: bool) -> Builder {
         self.engine = self.engine.lease(takes_lease);
         self
     }
 
-    /// Opens the database that is there, whether somebody writes it or not.
+    /// Opens the existing database. A primary may have it open, or none.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::Unsupported`] if newer code wrote
-    /// it; corruption of the manifest; those of the file system.
+    /// [`ErrorKind::InvalidArgument`] if there is no database; [`ErrorKind::Unsupported`] if newer code
+    /// wrote it; corruption of the manifest; the errors of the file system.
     ///
     /// # Cost
     /// Reads the manifest. The log and the tables are read when a partition is asked for.
@@ -88,9 +87,9 @@ impl Builder {
     }
 }
 
-/// A database that another process writes, for reading. Cheap to clone.
+/// A read-only instance of a database that another process writes. Cheap to clone.
 ///
-/// Dropping the last clone, partition, reading and iterator lets go of the lease.
+/// The lease ends when the last clone, partition, reading and iterator is dropped.
 #[derive(Clone)]
 pub struct Secondary(Arc<Inner>);
 
@@ -118,19 +117,20 @@ impl CompleteAt {
 /// The distance of a partition from its primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lag {
-    /// Operations of the primary, over all partitions, since the last one that is seen here; 0 if
-    /// none of them is this partition's. `None` without a primary on this machine.
+    /// Operations of the primary, over all partitions, since the newest visible operation; 0 if none of
+    /// them belongs to this partition. `None` without a primary on this machine.
     pub operations: Option<u64>,
-    /// Time since the beginning of the last look that found it complete. `None` before the first.
+    /// Time since the begin of the last catch-up that found the partition complete. `None` before the
+    /// first.
     pub age: Option<Duration>,
 }
 
-/// All partitions as they were together behind one commit. Cheap to clone.
+/// All partitions as of one commit. Cheap to clone.
 #[derive(Clone)]
 pub struct SecondaryCut(FollowedCut);
 
 impl SecondaryCut {
-    /// Returns the commit; `None` if there was no whole sync yet.
+    /// Returns the commit; `None` before the first complete sync.
     pub fn as_of(&self) -> Option<Commit> {
         self.0.reached().map(commit_of)
     }
@@ -165,11 +165,11 @@ impl Secondary {
         &self.0.follower
     }
 
-    /// Opens the partition `name`, looking for it at the primary if it is not known.
+    /// Opens the partition `name`. Catches up first if the partition is not known.
     ///
     /// # Errors
-    /// [`ErrorKind::PartitionNotFound`] if it does not exist; [`ErrorKind::Unsupported`] if it needs a
-    /// hook that is not there, or keeps large values in a store.
+    /// [`ErrorKind::PartitionNotFound`] if it does not exist; [`ErrorKind::Unsupported`] if the code of one
+    /// of its hooks is missing, or if it has large values in a store.
     pub fn partition(&self, name: &str) -> Result<SecondaryPartition> {
         let followed = self.0.follower.partition(name)?;
         Ok(SecondaryPartition { secondary: self.clone(), followed })
@@ -180,7 +180,7 @@ impl Secondary {
         self.0.follower.partition_names()
     }
 
-    /// Catches up with the primary, for all partitions, which are at one commit then: see
+    /// Catches up with the primary for all partitions, which are then at one commit: see
     /// [`Secondary::cut`].
     ///
     /// # Errors
@@ -201,15 +201,15 @@ impl Secondary {
         Ok(commit_of(reached))
     }
 
-    /// Returns all partitions as of the last whole sync.
+    /// Returns all partitions as of the last complete sync.
     pub fn cut(&self) -> SecondaryCut {
         SecondaryCut(self.0.follower.cut())
     }
 
-    /// Waits until every partition has the commit of `token`, for no longer than `time`.
+    /// Waits until every partition has the commit of `token`, for at most `time`.
     ///
     /// # Errors
-    /// [`ErrorKind::Behind`] when the time is over; otherwise as [`Secondary::sync`].
+    /// [`ErrorKind::Behind`] after `time`; otherwise the errors of [`Secondary::sync`].
     pub fn wait_for(&self, token: Commit, time: Duration) -> Result<()> {
         let until = self.0.clock.now().saturating_add(time);
         loop {
@@ -220,14 +220,14 @@ impl Secondary {
         }
     }
 
-    /// Returns the memory of the memtables, in bytes. What the primary has flushed leaves them with
-    /// the next sync.
+    /// Returns the memory of the memtables, in bytes. The next sync drops the memtables that the primary
+    /// has flushed.
     pub fn memtable_bytes(&self) -> u64 {
         self.0.follower.memtable_bytes()
     }
 
-    /// Returns whether a primary on this machine says what it has committed, so that strong reads
-    /// are possible while it writes.
+    /// Returns whether a primary on this machine publishes its commits, so that strong reads are possible
+    /// while it writes.
     pub fn has_live_primary(&self) -> bool {
         self.0.follower.has_cursor()
     }

@@ -1,7 +1,7 @@
-//! Small compaction filters that applications ask for: entries that expire, prefixes that go.
+//! Ready-made compaction filters: entries that expire, and dropped prefixes.
 //!
-//! Both only decide, so both are exact under snapshots: what a snapshot sees stays until it is
-//! gone. Neither hides an entry from reads before a compaction has come by.
+//! Both respect snapshots: an entry that a snapshot sees stays until the snapshot is released. Neither
+//! hides an entry from reads before a compaction has removed it.
 
 mod prefix;
 mod ttl;

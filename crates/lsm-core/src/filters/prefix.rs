@@ -1,4 +1,4 @@
-//! [`PrefixDropFilter`]: every key under a set of prefixes goes.
+//! [`PrefixDropFilter`]: deletes every key with one of a set of prefixes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::hooks::{CompactionFilter, CompactionFilterFactory, Decision, Entry, J
 /// Deletes every entry whose key begins with one of a set of prefixes.
 ///
 /// The prefixes are stored with the partition, so that every open finds the filter by its name and
-/// goes on where the one before stopped. What is in tables leaves when they are compacted:
+/// continues its work. Entries in tables are removed when the tables are compacted;
 /// `Partition::compact` does that at once.
 #[derive(Clone, Debug)]
 pub struct PrefixDropFilter {
@@ -20,7 +20,7 @@ impl PrefixDropFilter {
     /// The name under which partitions store it.
     pub const NAME: &'static str = "prefix-drop";
 
-    /// Drops what begins with one of `prefixes`.
+    /// Returns a filter that deletes keys with one of `prefixes`.
     pub fn new(prefixes: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> PrefixDropFilter {
         let mut prefixes: Vec<Vec<u8>> = prefixes.into_iter().map(Into::into).collect();
         prefixes.sort_unstable();

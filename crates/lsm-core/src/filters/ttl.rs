@@ -1,4 +1,4 @@
-//! [`TtlFilter`]: entries that expire leave.
+//! [`TtlFilter`]: removes expired entries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use crate::error::Result;
 use crate::hooks::{CompactionFilter, CompactionFilterFactory, Decision, Entry, Expiry, Job};
 use crate::types::{EntryKind, KeyForm};
 
-/// Deletes entries whose time has come, in flushes and compactions.
+/// A filter that removes expired entries in flushes and compactions.
 ///
-/// Tables remember when their entries expire. One of which more than a tenth has expired, or all
-/// that ever does, is written anew without them, also where nobody writes or calls. Tables that were
-/// written before the partition had this filter are written once, so that it is known of them as
-/// well.
+/// The manifest stores for each table when its entries expire. If more than a tenth of the entries of a
+/// table have expired, or all that can expire, background work rewrites the table without them, even if
+/// no program writes. Tables from before the partition had this filter are rewritten once, so that their
+/// times are known, too.
 ///
-/// **Reads** do not ask the filter: an entry is returned until a flush or a compaction has removed
-/// it, by gets as by scans. Who must not see an expired entry compares its moment. An entry that has
-/// once been gone does not come back: an older version of its key is never seen instead. A snapshot
-/// goes on seeing what it saw, and what it sees leaves some seconds after its release, if that is
-/// more than a tenth of a table, or later with the rest.
+/// **Reads** do not evaluate the filter: gets and scans return an entry until a flush or a compaction has
+/// removed it. An application that must not see expired entries compares the time itself. After the
+/// removal of an entry, an older version of its key never reappears. A snapshot still sees its entries;
+/// they are removed some seconds after its release if they are more than a tenth of a table, and
+/// otherwise later with the rest.
 ///
 /// There are two forms:
-/// - [`TtlFilter::stored`] says where the moment stands. It is stored with the partition, and every
-///   open finds it by itself.
-/// - [`TtlFilter::new`] takes code. Each open has to supply it through its hook provider, or
-///   `partition_with`; `Db::health` names the partitions where it is missing.
+/// - [`TtlFilter::stored`] takes a rule that names the place of the time. The rule is stored with the
+///   partition, and every open finds it.
+/// - [`TtlFilter::new`] takes code. Each open must supply the code through its hook provider, or through
+///   `partition_with`; `Db::health` names the partitions without it.
 #[derive(Clone)]
 pub struct TtlFilter {
     expiry: Arc<dyn Expiry>,
@@ -38,7 +38,7 @@ impl TtlFilter {
 
     /// Returns the filter of a rule that is stored with the partition.
     ///
-    /// A partition whose rule changes has its tables written once, as one that gets its first.
+    /// A change of the rule rewrites the tables of the partition once, like a first rule.
     pub fn stored(rule: &TtlRule) -> TtlFilter {
         let params = rule.params();
         TtlFilter::from_params(&params).expect("a rule reads back")
@@ -51,12 +51,12 @@ impl TtlFilter {
         Some(TtlFilter { expiry: Arc::new(rule), params: params.to_vec() })
     }
 
-    /// Returns the filter of this code, which is not stored. `expires_at` says when the entry of a
-    /// key and value expires, `None` for never; a value that is stored apart is shown as an empty
-    /// one. `now` says what time it is, in the same unit, and is called under locks of the engine:
-    /// it calls nothing of the database.
+    /// Returns the filter of this code, which is not stored. `expires_at` returns the time of expiry for a
+    /// key and value, or `None` for never; it gets an empty value for a separately stored value. `now`
+    /// returns the current time in the same unit. It is called under locks of the engine, so it must not
+    /// call the database.
     ///
-    /// The time of a table is remembered as this code said it: code that changes its mind needs a
+    /// The manifest stores the times that this code returned; after a change of the code, call
     /// `Partition::compact`.
     pub fn new(
         expires_at: impl Fn(&[u8], &[u8]) -> Option<u64> + Send + Sync + 'static,

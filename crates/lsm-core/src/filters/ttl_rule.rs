@@ -1,4 +1,4 @@
-//! [`TtlRule`]: when an entry expires, said without code, so that it can be stored.
+//! [`TtlRule`]: a rule for the expiry of entries that can be stored, because it needs no code.
 //!
 //! ```text
 //! byte 0   version, 1
@@ -70,12 +70,12 @@ impl TimeUnit {
     }
 }
 
-/// A place in the key or in the value of each entry where a moment stands, and what it means.
+/// The place of a time in the key or value of each entry, and its meaning.
 ///
-/// The moment is an unsigned number of units since 1970, as the database's clock tells them
-/// ([`Clock::unix_time`](crate::clock::Clock::unix_time)). By default it has eight bytes, is
-/// big-endian, counts seconds, and is the one at which the entry expires. An entry that is too short
-/// to hold it never expires, nor does one where it is 0.
+/// The time is an unsigned number of units since 1970, by the clock of the database
+/// ([`Clock::unix_time`](crate::clock::Clock::unix_time)). By default it has eight bytes, is big-endian,
+/// counts seconds, and is the time of expiry. An entry that is too short for it, or whose time is 0,
+/// never expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct TtlRule {
@@ -104,59 +104,58 @@ impl TtlRule {
         }
     }
 
-    /// Returns the rule for a moment in the key with `offset` bytes before it.
+    /// Returns the rule for a time in the key after `offset` bytes.
     pub fn in_key(offset: usize) -> TtlRule {
         TtlRule::at(false, false, offset)
     }
 
-    /// Returns the rule for a moment in the key with `offset` bytes behind it.
+    /// Returns the rule for a time in the key before the last `offset` bytes.
     pub fn in_key_from_end(offset: usize) -> TtlRule {
         TtlRule::at(false, true, offset)
     }
 
-    /// Returns the rule for a moment in the value with `offset` bytes before it.
+    /// Returns the rule for a time in the value after `offset` bytes.
     ///
-    /// Values of such a partition cannot be stored apart as large values, because a compaction does
-    /// not read those.
+    /// Such a partition cannot have large values, because a compaction does not read them.
     pub fn in_value(offset: usize) -> TtlRule {
         TtlRule::at(true, false, offset)
     }
 
-    /// Returns the rule for a moment in the value with `offset` bytes behind it. As
-    /// [`in_value`](Self::in_value) otherwise.
+    /// Returns the rule for a time in the value before the last `offset` bytes. Otherwise as
+    /// [`in_value`](Self::in_value).
     pub fn in_value_from_end(offset: usize) -> TtlRule {
         TtlRule::at(true, true, offset)
     }
 
-    /// Sets the width of the moment. Default: [`TimeWidth::U64`].
+    /// Sets the width of the time. Default: [`TimeWidth::U64`].
     pub fn width(mut self, width: TimeWidth) -> TtlRule {
         self.width = width;
         self
     }
 
-    /// Makes the moment little-endian. Default: big-endian, as keys that sort by time have it.
+    /// Makes the time little-endian. Default: big-endian, as in keys that sort by time.
     pub fn little_endian(mut self) -> TtlRule {
         self.is_little_endian = true;
         self
     }
 
-    /// Sets the unit of the moment. Default: [`TimeUnit::Seconds`]. A time to live and
-    /// [`stays_at_most`](Self::stays_at_most) count whole units of it.
+    /// Sets the unit of the time. Default: [`TimeUnit::Seconds`]. A time to live and
+    /// [`stays_at_most`](Self::stays_at_most) are rounded down to whole units.
     pub fn unit(mut self, unit: TimeUnit) -> TtlRule {
         self.unit = unit;
         self
     }
 
-    /// Makes the moment the one at which the entry was made; it expires so much later. Default: the
-    /// moment is the one at which it expires.
+    /// Sets a time to live: the time is the time of creation, and the entry expires this much later.
+    /// Default: the time is the time of expiry.
     pub fn time_to_live(mut self, time: Duration) -> TtlRule {
         self.time_to_live = Some(time);
         self
     }
 
-    /// Sets the time for which an expired entry may stay in a table of which no more than a tenth has
-    /// expired: then the table is written anew for it. Default: a day, so that a table is written
-    /// anew for little no more than once a day.
+    /// Sets the maximum time that an expired entry stays in a table of which at most a tenth has expired;
+    /// then the table is rewritten. Default: one day, so that a table with few expired entries is
+    /// rewritten at most once per day.
     pub fn stays_at_most(mut self, time: Duration) -> TtlRule {
         self.stays_for = time;
         self
