@@ -14,13 +14,13 @@ use crate::shared::Shared;
 use crate::store::LargeStore;
 use crate::writing::BlockWriter;
 
-/// Writes the value of a key in pieces, which are on their way to the device while the next ones
-/// are made. Until [`BlobWriter::commit`] nobody sees anything of it; dropped, it leaves nothing.
+/// A writer that streams the value of a key. Earlier pieces go to the device while later ones are
+/// produced. The value is not visible before [`BlobWriter::commit`]. Dropping the writer discards the value.
 ///
 /// # Cost
-/// Memory for one sub-block, whatever the length of the value; for a value below the threshold that
-/// value. A value of unknown length, and one of a quarter of a chunk or more, gets a chunk file of
-/// its own.
+/// Memory for one sub-block, independent of the length of the value; a value below the threshold is held
+/// in memory as a whole. A value of unknown length, or of a quarter of a chunk or more, gets its own chunk
+/// file.
 pub struct BlobWriter {
     partition: Partition,
     shared: Arc<Shared>,

@@ -81,7 +81,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Bytes of the file that nobody will read.
+    /// Bytes of the file that are not needed any more.
     pub fn garbage_bytes(&self) -> u64 {
         let used = self.live.bytes + self.pending.bytes + crate::format::CHUNK_HEADER_BYTES;
         self.end.saturating_sub(used)
@@ -239,7 +239,8 @@ impl Chunks {
         }
     }
 
-    /// Takes out the chunks that nobody needs any more. One that is open goes if `close` closes it.
+    /// Removes the chunks that are not needed any more, and returns them. An open chunk is removed if
+    /// `close` closes it.
     pub fn take_dead(&mut self, mut close: impl FnMut(ChunkId) -> bool) -> Vec<ChunkId> {
         let reclaimed = self.reclaimed;
         let mut dead = Vec::new();

@@ -68,7 +68,7 @@ pub(crate) struct State {
     is_dir_unsynced: bool,
     /// Why nothing can be made durable any more.
     failed: Option<Error>,
-    /// Files that nobody needs and that could not be removed.
+    /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<ChunkId>,
     pub(crate) pace: Pace,
 }
@@ -277,7 +277,7 @@ impl Shared {
 
     // ---- letting go ---------------------------------------------------------------------------
 
-    /// Removes the files that nobody needs any more.
+    /// Removes the files that are not needed any more.
     ///
     /// # Errors
     /// Those of the file system: tried again at the next call.

@@ -1,7 +1,7 @@
 //! Following a database that another process writes: the engine's half of secondaries.
 //!
 //! A [`Follower`] reads manifest and log as they grow, keeps what is not flushed in memtables of its own,
-//! and shows partitions through the same [`ReadView`] and the same read path as the primary. It
+//! and shows partitions through the same `ReadView` and the same read path as the primary. It
 //! writes nothing into the database but its lease. Levels of consistency, waiting and threads are the
 //! crate `secondary`.
 //!

@@ -290,8 +290,8 @@ fn a_batch_without_a_log_asks_for_no_sync_of_it() {
     assert_eq!(path.test.log.durable_seq().get(), 0, "the frame before it is not synced either");
 }
 
-/// Whoever comes later in the group sees what comes before, though it is in no memtable yet; what
-/// was refused is in no log.
+/// A later member of the group sees the writes of earlier members, although no memtable has them yet;
+/// a refused batch is in no log.
 #[test]
 fn requirements_see_earlier_members_of_the_group() {
     let path = Store::new(1 << 16);
