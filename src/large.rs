@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-use largeval::{BlobReader, BlobStat, ChunkInfo, LargeStats, Parallelism, Space};
+use largeval::{BlobReader, BlobStat, ChunkInfo, Parallelism, Space};
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::Durability;
@@ -173,12 +173,6 @@ impl Partition {
     /// values.
     pub fn chunks(&self) -> Option<Vec<ChunkInfo>> {
         Some(largeval::store_of(&self.0)?.chunk_infos())
-    }
-
-    /// Returns the statistics of large values since the open; `None` if the partition has no large
-    /// values.
-    pub fn large_stats(&self) -> Option<LargeStats> {
-        Some(largeval::store_of(&self.0)?.stats())
     }
 
     /// Reclaims the space of large values that no reader needs any more. Background work does the same

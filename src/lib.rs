@@ -188,10 +188,10 @@ pub use lsm_core::db::{
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};
-pub use lsm_core::hooks::{Event, EventListener, Hooks};
+pub use lsm_core::hooks::{ChunkChange, Event, EventListener, Hooks};
 pub use lsm_core::options::{Compression, Durability, Options};
 pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
-pub use lsm_core::stats::{LevelStats, PartitionStats, Stats};
+pub use lsm_core::stats::{LevelStats, PartitionStats, Stats, ValueStoreStats};
 pub use lsm_core::types::{Epoch, Gap, SeqNo, Slice};
 pub use options::PartitionOptions;
 pub use partition::Partition;
@@ -227,11 +227,11 @@ pub mod fs {
 /// the job: nothing is installed, and the inputs stay. A panic counts as an error of the call.
 pub mod hooks {
     pub use lsm_core::hooks::{
-        AddedValue, Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision,
-        Emitter, Entry, Event, EventListener, Expiry, Fault, Faults, HiddenSink, HookProvider,
-        Hooks, Input, InputTable, Job, JobKind, Origin, OwnedEntry, PartitionHooks, Patch,
-        PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit, ValueStore,
-        ValueStoreFactory, WhenAbsent,
+        AddedValue, Carry, ChunkChange, ChunkId, CompactionFilter, CompactionFilterFactory, Cut,
+        Decision, Emitter, Entry, Event, EventListener, EventQueue, Expiry, Fault, Faults,
+        HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, Origin, OwnedEntry,
+        PartitionHooks, Patch, PendingHandle, Properties, RepairSources, Rules, StoreContext,
+        StoreEdit, ValueStore, ValueStoreFactory, WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId};
 }
@@ -239,9 +239,7 @@ pub mod hooks {
 /// Large values in chunk files: streams, statistics and options. [`PartitionOptions::large_values`]
 /// turns them on for a partition; `docs/large-values.md` describes how they work.
 pub mod large_values {
-    pub use largeval::{
-        BlobReader, BlobStat, ChunkInfo, LargeStats, LargeValueOptions, Parallelism, Space,
-    };
+    pub use largeval::{BlobReader, BlobStat, ChunkInfo, LargeValueOptions, Parallelism, Space};
 
     pub use crate::large::{BlobWriter, PendingBlob};
 }

@@ -6,16 +6,17 @@ mod damage;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsm_core::fs::{Fs, MemFs};
 use siltstone::clock::Clock;
 use siltstone::large_values::Parallelism;
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
-    Partition, PartitionOptions, Result, Slice,
+    BackgroundMode, ChunkChange, Db, Durability, ErrorKind, Event, EventListener,
+    LargeValueOptions, MetaHiveOptions, Options, Partition, PartitionOptions, Result, Slice,
+    ValueStoreStats,
 };
 use testkit::Rng;
 
@@ -71,6 +72,11 @@ fn open(fs: &MemFs) -> Db {
 fn chunk_bytes(fs: &MemFs, dir: &str) -> u64 {
     let all = fs.list(dir.as_ref(), "").unwrap();
     all.iter().filter(|entry| entry.name.ends_with(".chunk")).map(|entry| entry.len).sum()
+}
+
+fn value_store(db: &Db) -> ValueStoreStats {
+    let partition = db.stats().partitions.into_iter().find(|partition| partition.name == "p");
+    partition.and_then(|partition| partition.value_store).expect("it keeps values apart")
 }
 
 fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
@@ -222,7 +228,7 @@ fn the_space_of_deleted_values_comes_back_without_a_call() {
     }
     rest(&db, &clock);
     assert_eq!(chunk_bytes(&fs, "/db"), 0, "of {full}");
-    assert_eq!(p.large_stats().unwrap().bytes_moved, 0, "whole files went");
+    assert_eq!(value_store(&db).moved_bytes, 0, "whole files went");
 }
 
 #[test]
@@ -330,4 +336,49 @@ fn a_full_disk_in_the_middle_of_a_stream_leaves_nothing_and_the_store_goes_on() 
     p.put("after", vec![3; 1000]).unwrap();
     assert_eq!(p.get("film").unwrap(), None);
     assert_eq!(p.get("before").unwrap().unwrap(), vec![1; 1000]);
+}
+
+#[derive(Clone, Default)]
+struct HeardChunks(Arc<Mutex<Vec<(ChunkChange, String, u64)>>>);
+
+impl EventListener for HeardChunks {
+    fn on_event(&self, event: &Event) {
+        if let Event::ChunkChanged { partition, path, change, bytes } = event {
+            assert_eq!(partition, "p");
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            self.0.lock().unwrap().push((*change, name, *bytes));
+        }
+    }
+}
+
+#[test]
+fn stats_and_listeners_are_told_of_every_chunk_file() {
+    let fs = MemFs::new();
+    let clock = Hand::default();
+    let heard = HeardChunks::default();
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).clock(Arc::new(clock.clone()));
+    let builder = builder.background(BackgroundMode::Stepped).random(|| 7);
+    let db = builder.listener(Arc::new(heard.clone())).open().unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..40_u8 {
+        p.put([n], vec![n; 1000]).unwrap();
+    }
+    let stats = value_store(&db);
+    let on_disk = chunk_bytes(&fs, "/db");
+    assert!(on_disk > 40_000 && stats.pending_bytes > 40_000 && stats.live_bytes == 0);
+    assert_eq!((stats.bytes, stats.written_bytes), (on_disk, on_disk));
+    assert!(db.stats().disk_bytes > on_disk);
+    for n in 0..40_u8 {
+        p.delete([n]).unwrap();
+    }
+    rest(&db, &clock);
+    let stats = value_store(&db);
+    assert_eq!((stats.chunk_count, stats.bytes), (0, 0));
+    assert_eq!((stats.created_count, stats.reclaimed_bytes), (stats.reclaimed_count, on_disk));
+    let heard = heard.0.lock().unwrap();
+    let of = |wanted| heard.iter().filter(move |(change, ..)| *change == wanted);
+    assert_eq!(of(ChunkChange::Created).count() as u64, stats.created_count);
+    assert_eq!(of(ChunkChange::Reclaimed).count() as u64, stats.created_count);
+    assert_eq!(of(ChunkChange::Reclaimed).map(|(.., bytes)| bytes).sum::<u64>(), on_disk);
+    assert!(of(ChunkChange::Sealed).count() > 5);
 }

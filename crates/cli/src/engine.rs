@@ -8,6 +8,7 @@
 //!    [`Existing::partition`] never creates a partition.
 //! 2. Damage is never a reason to open read-only: what recovery refuses is told.
 
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use siltstone::{
@@ -160,6 +161,51 @@ pub(crate) fn count(partition: &impl Readable<Range = Range>) -> Result<u64> {
         count += 1;
     }
     Ok(count)
+}
+
+/// A value that is streamed passes through memory in pieces of so many bytes.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+
+/// Fills `piece` from `source`, but for its end; returns how many bytes came.
+pub(crate) fn read_piece(source: &mut dyn Read, piece: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < piece.len() {
+        match source.read(&mut piece[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(len)
+}
+
+/// The failure of a reader or a writer of a stored value.
+pub(crate) fn stored_failure(e: io::Error) -> Failure {
+    Failure::Engine(Error::from(e))
+}
+
+/// Streams `source`, which is the file at `path` and `len` bytes long if that is known, into the
+/// value of `key`. The partition has large values.
+pub(crate) fn put_stream(
+    partition: &Partition,
+    key: &[u8],
+    len: Option<u64>,
+    source: &mut dyn Read,
+    path: &Path,
+    durability: Durability,
+) -> Result<(), Failure> {
+    let mut writer = partition.put_stream(key, len)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let len = read_piece(source, &mut piece).map_err(|e| Failure::io("read", path, &e))?;
+        if len == 0 {
+            break;
+        }
+        writer.write_all(&piece[..len]).map_err(stored_failure)?;
+    }
+    writer.commit(durability)?;
+    Ok(())
 }
 
 /// Writes several entries, all or nothing.

@@ -1,8 +1,7 @@
 //! `load`: puts a tree of files or the lines of a file into a partition, or compares them.
 //!
 //! `--format files`: the key is the path below the folder with `/` between its parts, the value
-//! is the content. Symbolic links and special files are left out. `--format lines`: each line is
-//! key TAB value. `tsv`, `csv` and `jsonl` are read by `load/rows.rs`. Of two rows with one key the
+//! is the content, of any size; see `load/files.rs`. `--format lines`: each line is key TAB value. `tsv`, `csv` and `jsonl` are read by `load/rows.rs`. Of two rows with one key the
 //! later wins.
 //!
 //! Invariants:
@@ -11,6 +10,7 @@
 //!    cut.
 //! 3. `--check` writes nothing and makes nothing.
 
+mod files;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use serde_json::json;
 use siltstone::limits::USER_KEY_BYTES_MAX;
-use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition};
+use siltstone::{Db, Durability, Error, ErrorKind, LargeValueOptions, Options, Partition};
 
+use self::files::Content;
 use crate::bytes::Bytes;
 use crate::engine::{self, Existing, Target};
 use crate::output::{Failure, Output, note};
@@ -30,8 +31,6 @@ use crate::progress;
 
 /// A batch is written beyond so many bytes; an entry as large as that is written alone.
 const BATCH_BYTES: usize = 1 << 20;
-/// A larger file cannot be an inline value in any format version, so it is not even read.
-const FILE_BYTES_MAX: u64 = 1 << 30;
 /// So many skipped or differing entries are named; the rest is counted.
 const NAMED_MAX: u64 = 20;
 
@@ -62,6 +61,10 @@ pub(crate) struct Args {
     format: Format,
     #[command(flatten)]
     columns: rows::Columns,
+    /// Keep values of 64 KiB and more in chunk files; --format files does so in a partition
+    /// without entries
+    #[arg(long, conflicts_with = "check")]
+    large_values: bool,
     /// Compare the source with the partition, and change nothing
     #[arg(long)]
     check: bool,
@@ -88,16 +91,38 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.check { check(args) } else { load(args) }
 }
 
-fn each_entry(
+/// Takes an entry of the source.
+type Sink<'a> = dyn FnMut(Vec<u8>, Content) -> Result<(), Failure> + 'a;
+
+fn each_entry(args: &Args, sink: &mut Sink<'_>) -> Result<(), Failure> {
+    if matches!(args.format, Format::Files) {
+        return files::each(&args.source, sink);
+    }
+    each_small(args, &mut |key, value| sink(key, Content::Bytes(value)))
+}
+
+/// Each entry of a source that is not a folder.
+fn each_small(
     args: &Args,
-    skipped: &mut NamedCount,
     sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     match args.format {
-        Format::Files => each_file(&args.source, skipped, sink),
         Format::Lines => each_line(&args.source, sink),
         format => each_row(&args.source, format, &args.columns, sink),
     }
+}
+
+/// The partition to load into. Files may have any size, so a partition without entries gets large
+/// values for them; one that has entries is the owner's to change.
+fn partition_to_load(db: &Db, args: &Args) -> Result<Partition, Failure> {
+    let name = &args.target.partition;
+    let partition = db.partition(name)?;
+    let is_for_files = matches!(args.format, Format::Files) && partition.first()?.is_none();
+    if partition.space().is_some() || !(args.large_values || is_for_files) {
+        return Ok(partition);
+    }
+    let options = partition.options().large_values(LargeValueOptions::default());
+    Ok(db.partition_with(name, options)?)
 }
 
 /// Something that is counted; the first ones are named on standard error.
@@ -123,14 +148,13 @@ impl NamedCount {
 
 fn load(args: &Args) -> Result<(), Failure> {
     let db = Db::open(&args.target.database)?;
-    let partition = db.partition(&args.target.partition)?;
-    let mut skipped = NamedCount::new("skipped");
+    let partition = partition_to_load(&db, args)?;
     let mut refused = NamedCount::new("skipped");
     let Loaded { entries, bytes } = match args.sorted {
-        true => load_sorted(args, &partition, &mut skipped, &mut refused)?,
-        false => load_any(args, &db, &partition, &mut skipped, &mut refused)?,
+        true => load_sorted(args, &partition, &mut refused)?,
+        false => load_any(args, &db, &partition, &mut refused)?,
     };
-    let skipped = skipped.count + refused.count;
+    let skipped = refused.count;
     let mut out = Output::new(args.target.json);
     out.line(
         format_args!("loaded {entries} entries, {bytes} bytes; skipped {skipped}"),
@@ -148,9 +172,9 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn count(&mut self, key: &[u8], value: &[u8]) {
+    fn count(&mut self, key: &[u8], value_bytes: u64) {
         self.entries += 1;
-        self.bytes += (key.len() + value.len()) as u64;
+        self.bytes += key.len() as u64 + value_bytes;
     }
 }
 
@@ -158,14 +182,13 @@ fn load_any(
     args: &Args,
     db: &Db,
     partition: &Partition,
-    skipped: &mut NamedCount,
     refused: &mut NamedCount,
 ) -> Result<Loaded, Failure> {
     let mut loader = Loader::new(db, partition);
     let bar = progress::counting("loading");
-    each_entry(args, skipped, &mut |key, value| {
-        bar.inc((key.len() + value.len()) as u64);
-        loader.add(key, value, refused)
+    each_entry(args, &mut |key, content| {
+        bar.inc(key.len() as u64 + content.len());
+        loader.add(key, content, refused)
     })?;
     loader.write(refused)?;
     db.flush()?;
@@ -176,16 +199,16 @@ fn load_any(
 fn load_sorted(
     args: &Args,
     partition: &Partition,
-    skipped: &mut NamedCount,
     refused: &mut NamedCount,
 ) -> Result<Loaded, Failure> {
     let mut loaded = Loaded::default();
     let bar = progress::counting("loading");
     partition.bulk_load_by(|load| {
-        each_entry(args, skipped, &mut |key, value| {
-            bar.inc((key.len() + value.len()) as u64);
+        each_entry(args, &mut |key, content| {
+            bar.inc(key.len() as u64 + content.len());
+            let value = content.read()?;
             match load.put(&key, &value) {
-                Ok(()) => loaded.count(&key, &value),
+                Ok(()) => loaded.count(&key, value.len() as u64),
                 Err(e) if is_limit(&e) => refused.add(&key, &e.to_string()),
                 Err(e) => return Err(Failure::from(e)),
             }
@@ -213,9 +236,22 @@ impl<'a> Loader<'a> {
     fn add(
         &mut self,
         key: Vec<u8>,
-        value: Vec<u8>,
+        content: Content,
         refused: &mut NamedCount,
     ) -> Result<(), Failure> {
+        let value = match content {
+            Content::Bytes(value) => value,
+            Content::File(file) => {
+                // The order of the source is kept, because of two entries of a key the later wins.
+                self.write(refused)?;
+                match file.put(self.partition, &key) {
+                    Ok(()) => self.loaded.count(&key, file.len()),
+                    Err(Failure::Engine(e)) if is_limit(&e) => refused.add(&key, &e.to_string()),
+                    Err(failure) => return Err(failure),
+                }
+                return Ok(());
+            }
+        };
         let len = key.len() + value.len();
         if self.batch_bytes + len > BATCH_BYTES {
             self.write(refused)?;
@@ -235,11 +271,13 @@ impl<'a> Loader<'a> {
         }
         let entries = batch.iter().map(|(key, value)| (key, value));
         match engine::put_all(self.db, self.partition, entries, Durability::Os) {
-            Ok(()) => batch.iter().for_each(|(key, value)| self.loaded.count(key, value)),
+            Ok(()) => {
+                batch.iter().for_each(|(key, value)| self.loaded.count(key, value.len() as u64));
+            }
             Err(e) if is_limit(&e) => {
                 for (key, value) in &batch {
                     match self.partition.put(key, value) {
-                        Ok(_) => self.loaded.count(key, value),
+                        Ok(_) => self.loaded.count(key, value.len() as u64),
                         Err(e) if is_limit(&e) => refused.add(key, &e.to_string()),
                         Err(e) => return Err(e.into()),
                     }
@@ -256,52 +294,52 @@ fn is_limit(e: &Error) -> bool {
 }
 
 /// Returns whether loading skips such an entry: it opens the database with the default limits.
-fn is_beyond_limits(key: &[u8], value: &[u8]) -> bool {
+fn is_beyond_limits(key: &[u8], value_bytes: u64) -> bool {
     key.is_empty()
         || key.len() > USER_KEY_BYTES_MAX
-        || value.len() as u64 > Options::default().value_bytes_max
+        || value_bytes > Options::default().value_bytes_max
 }
 
 fn check(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open(&args.target.database)?;
     let partition = existing.partition(&args.target.partition)?;
-    let mut skipped = NamedCount::new("skipped");
     let mut refused = NamedCount::new("skipped");
     let mut missing = NamedCount::new("missing");
     let mut different = NamedCount::new("different");
     let mut equal = 0u64;
     let mut bytes = 0u64;
-    let mut compare = |key: Vec<u8>, value: Vec<u8>| -> Result<(), Failure> {
-        match partition.get(&key)? {
-            Some(stored) if *stored == value[..] => {
+    let mut compare = |key: Vec<u8>, content: Content| -> Result<(), Failure> {
+        let len = content.len();
+        match partition.open_blob(&key)? {
+            Some(stored) if content.is_equal_to(&stored)? => {
                 equal += 1;
-                bytes += (key.len() + value.len()) as u64;
+                bytes += key.len() as u64 + len;
             }
             Some(stored) => {
-                let lens = format!("{} bytes stored, {} in the source", stored.len(), value.len());
+                let lens = format!("{} bytes stored, {len} in the source", stored.len());
                 different.add(&key, &lens);
             }
-            None if is_beyond_limits(&key, &value) => refused.add(&key, "beyond a limit"),
+            None if is_beyond_limits(&key, len) => refused.add(&key, "beyond a limit"),
             None => missing.add(&key, "not in the database"),
         }
         Ok(())
     };
     match args.format {
-        Format::Files => each_entry(args, &mut skipped, &mut compare)?,
+        Format::Files => each_entry(args, &mut compare)?,
         _ => {
             // The last row of a key is the one that counts.
             let mut last = BTreeMap::new();
-            each_entry(args, &mut skipped, &mut |key, value| {
+            each_small(args, &mut |key, value| {
                 last.insert(key, value);
                 Ok(())
             })?;
-            last.into_iter().try_for_each(|(key, value)| compare(key, value))?;
+            last.into_iter().try_for_each(|(key, value)| compare(key, Content::Bytes(value)))?;
         }
     }
 
     let missing = missing.count;
     let different = different.count;
-    let skipped = skipped.count + refused.count;
+    let skipped = refused.count;
     let mut out = Output::new(args.target.json);
     out.line(
         format_args!(
@@ -317,41 +355,6 @@ fn check(args: &Args) -> Result<(), Failure> {
     existing.db.close()?;
     if missing + different > 0 {
         return Err(Failure::NotFound("the database differs from the source".to_owned()));
-    }
-    Ok(())
-}
-
-/// Every regular file below `root`, in the order of their names, folder by folder.
-#[expect(clippy::disallowed_methods, reason = "the source is no database")]
-fn each_file(
-    root: &Path,
-    skipped: &mut NamedCount,
-    sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let mut folders = vec![(root.to_owned(), Vec::new())];
-    while let Some((folder, key_prefix)) = folders.pop() {
-        let list = |e: std::io::Error| Failure::io("list", &folder, &e);
-        let names = fs::read_dir(&folder).map_err(list)?;
-        let mut names = names.collect::<Result<Vec<_>, _>>().map_err(list)?;
-        names.sort_by_key(fs::DirEntry::file_name);
-        for name in names {
-            let path = name.path();
-            let mut key = key_prefix.clone();
-            key.extend_from_slice(name.file_name().as_encoded_bytes());
-            let kind = name.file_type().map_err(|e| Failure::io("look at", &path, &e))?;
-            if kind.is_dir() {
-                key.push(b'/');
-                folders.push((path, key));
-            } else if kind.is_file() {
-                let len = name.metadata().map_err(|e| Failure::io("look at", &path, &e))?.len();
-                if len > FILE_BYTES_MAX {
-                    skipped.add(&key, &format!("{len} bytes are beyond every limit"));
-                    continue;
-                }
-                let value = fs::read(&path).map_err(|e| Failure::io("read", &path, &e))?;
-                sink(key, value)?;
-            }
-        }
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod admin;
 mod bench;
 mod beside;
 mod bytes;
+mod chunks;
 mod dump;
 mod engine;
 mod exchange;
@@ -71,6 +72,8 @@ enum Command {
     Explain(explain::Args),
     /// Prints the tables of each level
     Levels(levels::Args),
+    /// Prints the chunk files of large values, with their live and dead bytes
+    Chunks(chunks::Args),
     /// Prints the meaning of each byte of a database file
     Dump(dump::Args),
     /// Copies a database, with hard links if possible
@@ -117,6 +120,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Levels(args) => levels::run(&args),
+        Command::Chunks(args) => chunks::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Checkpoint(args) => exchange::checkpoint(&args),
         Command::Export(args) => exchange::export(&args),

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 
 use serde_json::json;
 use siltstone::Readable;
+use siltstone::large_values::BlobReader;
 
-use crate::beside::Source;
+use crate::beside::{Readings, Source};
 use crate::bytes::Encoding;
 use crate::engine::{self, Target};
 use crate::output::{Failure, Output};
@@ -29,17 +30,32 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
     let source = Source::open(&args.target.database)?;
-    let value = source.partition(&args.target.partition)?.get(&key)?;
-    let value = value.ok_or_else(|| Failure::NotFound(format!("no key {}", bytes.text(&key))))?;
+    let partition = source.partition(&args.target.partition)?;
+    let absent = || Failure::NotFound(format!("no key {}", bytes.text(&key)));
 
     let mut out = Output::new(args.target.json);
-    if args.raw {
-        out.raw(&value)?;
+    if let (true, Readings::Own(partition)) = (args.raw, &partition) {
+        stream(&mut partition.open_blob(&key)?.ok_or_else(absent)?, &mut out)?;
+    } else if args.raw {
+        out.raw(&partition.get(&key)?.ok_or_else(absent)?)?;
     } else {
+        let value = partition.get(&key)?.ok_or_else(absent)?;
         out.line(bytes.text(&value), &bytes.entry(&key, Some(&value)))?;
     }
     out.finish()?;
     Ok(source.close()?)
+}
+
+/// Prints a value that may be larger than memory.
+fn stream(value: &mut BlobReader, out: &mut Output) -> Result<(), Failure> {
+    let mut piece = vec![0; engine::PIECE_BYTES.min(value.len() as usize)];
+    loop {
+        let len = engine::read_piece(value, &mut piece).map_err(engine::stored_failure)?;
+        if len == 0 {
+            return Ok(());
+        }
+        out.raw(&piece[..len])?;
+    }
 }
 
 /// Arguments of `scan`.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use siltstone::{Health, LevelStats, PartitionStats, Stats};
+use siltstone::{Health, LevelStats, PartitionStats, Stats, ValueStoreStats};
 
 use crate::engine::Existing;
 use crate::output::{Failure, Output};
@@ -81,11 +81,12 @@ fn text(stats: &Stats, health: &Health) -> String {
     line(
         "on disk",
         format!(
-            "{}: {} in tables, {} in tables for secondaries, {} in {} log segments, {} in \
-             the manifest",
+            "{}: {} in tables, {} in tables for secondaries, {} in chunk files, {} in {} log \
+             segments, {} in the manifest",
             bytes(stats.disk_bytes),
             bytes(stats.table_bytes),
             bytes(stats.leased_bytes),
+            bytes(chunk_bytes(stats)),
             bytes(stats.wal_disk_bytes),
             stats.wal_segment_count,
             bytes(stats.manifest_disk_bytes)
@@ -131,6 +132,12 @@ fn text(stats: &Stats, health: &Health) -> String {
     text
 }
 
+/// The length of the chunk files of all partitions.
+fn chunk_bytes(stats: &Stats) -> u64 {
+    let stores = stats.partitions.iter().filter_map(|partition| partition.value_store.as_ref());
+    stores.map(|store| store.bytes).sum()
+}
+
 /// A row for each level that holds tables, then what else there is to say of the partition.
 fn partition_text(text: &mut String, partition: &PartitionStats) {
     // A name may hold anything; a terminal sees it escaped.
@@ -160,6 +167,24 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
         let size = bytes(partition.memtable_bytes);
         let sealed = partition.sealed_memtable_count;
         let _ = writeln!(text, "  {size} in memtables, {sealed} of them sealed");
+    }
+    if let Some(store) = &partition.value_store {
+        let _ = writeln!(
+            text,
+            "  {} in {} chunk files: {} live, {} pending, {} dead; since the open {} written, {} of \
+             it moved, {} reclaimed",
+            bytes(store.bytes),
+            store.chunk_count,
+            bytes(store.live_bytes),
+            bytes(store.pending_bytes),
+            bytes(store.dead_bytes),
+            bytes(store.written_bytes),
+            bytes(store.moved_bytes),
+            bytes(store.reclaimed_bytes)
+        );
+        if let Some(failure) = &store.failure {
+            let _ = writeln!(text, "  takes no large values: {}", failure.escape_debug());
+        }
     }
     if partition.compaction_debt_bytes > 0 {
         let _ = writeln!(text, "  {} to compact", bytes(partition.compaction_debt_bytes));
@@ -229,6 +254,26 @@ fn partition_json(partition: &PartitionStats) -> Value {
         "compaction_debt_bytes": partition.compaction_debt_bytes,
         "pressure_permille": partition.pressure_permille,
         "pressure_reason": partition.pressure_reason,
+        "value_store": partition.value_store.as_ref().map(value_store_json),
+    })
+}
+
+fn value_store_json(store: &ValueStoreStats) -> Value {
+    json!({
+        "chunk_count": store.chunk_count,
+        "bytes": store.bytes,
+        "live_bytes": store.live_bytes,
+        "pending_bytes": store.pending_bytes,
+        "dead_bytes": store.dead_bytes,
+        "pinned_bytes": store.pinned_bytes,
+        "since_open": {
+            "created_count": store.created_count,
+            "reclaimed_count": store.reclaimed_count,
+            "written_bytes": store.written_bytes,
+            "moved_bytes": store.moved_bytes,
+            "reclaimed_bytes": store.reclaimed_bytes,
+        },
+        "failure": store.failure,
     })
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use siltstone::{Db, Durability};
 
 use crate::bytes::Encoding;
-use crate::engine::{Existing, Target};
+use crate::engine::{self, Existing, Target};
 use crate::output::{Failure, Output};
 
 /// Arguments of `put`.
@@ -33,27 +33,35 @@ pub(crate) struct PutArgs {
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let value = match &args.value_file {
-        Some(path) => read_whole(path)?,
-        None => bytes.optional(args.value.as_ref())?.unwrap_or_default(),
-    };
     let db = Db::open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;
-    partition.put_with(&key, &value, Durability::Sync)?;
+    match &args.value_file {
+        Some(path) if partition.space().is_some() => {
+            engine::put_stream(&partition, &key, None, &mut open(path)?, path, Durability::Sync)?;
+        }
+        Some(path) => {
+            let mut value = Vec::new();
+            let read = open(path)?.read_to_end(&mut value);
+            read.map_err(|e| Failure::io("read", path, &e))?;
+            partition.put_with(&key, &value, Durability::Sync).map(drop)?;
+        }
+        None => {
+            let value = bytes.optional(args.value.as_ref())?.unwrap_or_default();
+            partition.put_with(&key, &value, Durability::Sync).map(drop)?;
+        }
+    }
     tell(&args.target, "put", &bytes.text(&key))?;
     Ok(db.close()?)
 }
 
-/// The content of a file; `-` is standard input.
+/// Opens a file outside of every database; `-` is standard input.
 #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
-fn read_whole(path: &Path) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    let read = match path.as_os_str() == "-" {
-        true => io::stdin().read_to_end(&mut bytes),
-        false => fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
-    };
-    read.map_err(|e| Failure::io("read", path, &e))?;
-    Ok(bytes)
+fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
+    Ok(Box::new(file))
 }
 
 /// Arguments of `delete`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lsm_core::clock::Clock;
 use lsm_core::fs::{Fs, MemFs};
-use lsm_core::hooks::{AddedValue, StoreContext, StoreEdit, ValueStoreFactory};
+use lsm_core::hooks::{AddedValue, EventQueue, StoreContext, StoreEdit, ValueStoreFactory};
 use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 use testkit::{assert_golden, hexdump};
 
@@ -42,6 +42,7 @@ fn a_chunk_file_a_handle_and_a_section_are_as_described() {
         clock: Arc::new(Stopped),
         numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),
         is_read_only: false,
+        events: EventQueue::default(),
     });
     let store = store.unwrap();
     let value: Vec<u8> = (0..300_u32).map(|n| n as u8).collect();

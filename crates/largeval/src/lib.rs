@@ -38,5 +38,5 @@ pub use blob_reader::BlobReader;
 pub use blob_writer::{BlobWriter, PendingBlob};
 pub use block::Parallelism;
 pub use options::LargeValueOptions;
-pub use space::{ChunkInfo, LargeStats, Space};
+pub use space::{ChunkInfo, Space};
 pub use store::{LargeStore, LargeValues};

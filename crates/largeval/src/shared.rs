@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, File};
-use lsm_core::hooks::{Carry, ChunkId, Entry, PendingHandle, StoreContext};
+use lsm_core::hooks::{Carry, ChunkChange, ChunkId, Entry, PendingHandle, StoreContext};
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 use parking_lot::Mutex;
 
@@ -67,7 +67,7 @@ pub(crate) struct State {
     /// Names in the folder are not known to be on the device.
     is_dir_unsynced: bool,
     /// Why nothing can be made durable any more.
-    failed: Option<Error>,
+    pub(crate) failed: Option<Error>,
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<ChunkId>,
     pub(crate) pace: Pace,
@@ -154,14 +154,33 @@ impl Shared {
         state.files.insert(chunk, (turn, file.clone()));
         drop(state);
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
+        self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
         let header = chunk_header(chunk, context.partition, context.db_id);
         ChunkWriter::new(chunk, file, &header).inspect_err(|_| self.block_given_up(chunk, None))
     }
 
     /// Takes a writer back behind a whole block.
     pub(crate) fn give_back(&self, writer: ChunkWriter) {
-        let mut state = self.state.lock();
-        state.give_back(writer);
+        self.keep_or_seal(&mut self.state.lock(), writer);
+    }
+
+    /// Keeps a writer for the next put, or ends its file.
+    fn keep_or_seal(&self, state: &mut State, writer: ChunkWriter) {
+        let entry = state.chunks.by_id.entry(writer.chunk).or_default();
+        entry.end = entry.end.max(writer.end);
+        if writer.end >= state.options.chunk_bytes || state.idle.len() >= IDLE_WRITERS_MAX {
+            self.seal(state, writer.chunk);
+        } else {
+            state.idle.push(writer);
+        }
+    }
+
+    /// The chunk takes no more values.
+    pub(crate) fn seal(&self, state: &mut State, chunk: ChunkId) {
+        if let Some(entry) = state.chunks.by_id.get_mut(&chunk).filter(|entry| entry.is_open) {
+            entry.is_open = false;
+            self.context.tell_of(chunk, ChunkChange::Sealed, entry.end);
+        }
     }
 
     /// Notes appended bytes; syncs the file if too many are not on the device.
@@ -203,10 +222,10 @@ impl Shared {
         let mut state = self.state.lock();
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk) {
             entry.end = end.unwrap_or(entry.end).max(entry.end);
-            entry.is_open = writer.is_some();
         }
-        if let Some(writer) = writer {
-            state.give_back(writer);
+        match writer {
+            Some(writer) => self.keep_or_seal(&mut state, writer),
+            None => self.seal(&mut state, chunk),
         }
         drop(state);
         let _ = self.remove_dead();
@@ -305,6 +324,7 @@ impl Shared {
                     let bytes = lens.get(&id).copied().unwrap_or_default();
                     self.counters.chunks_reclaimed.fetch_add(1, Ordering::Relaxed);
                     self.counters.bytes_reclaimed.fetch_add(bytes, Ordering::Relaxed);
+                    self.context.tell_of(id, ChunkChange::Reclaimed, bytes);
                 }
                 Err(error) => {
                     self.state.lock().doomed.push(id);
@@ -337,7 +357,7 @@ impl Shared {
         let writer = match mover {
             Some(writer) if writer.end < options.chunk_bytes => writer,
             Some(full) => {
-                self.state.lock().close(full.chunk);
+                self.seal(&mut self.state.lock(), full.chunk);
                 self.new_writer()?
             }
             None => self.new_writer()?,
@@ -356,7 +376,7 @@ impl Shared {
         let mut state = self.state.lock();
         match state.mover {
             None => state.mover = Some(writer),
-            Some(_) => state.give_back(writer),
+            Some(_) => self.keep_or_seal(&mut state, writer),
         }
         Ok(pending)
     }
@@ -378,25 +398,6 @@ impl Shared {
             return Ok(Carry::Stay);
         }
         Ok(Carry::Moved(self.relocate(entry.key, &block)?))
-    }
-}
-
-impl State {
-    fn give_back(&mut self, writer: ChunkWriter) {
-        let entry = self.chunks.by_id.entry(writer.chunk).or_default();
-        entry.end = entry.end.max(writer.end);
-        if writer.end >= self.options.chunk_bytes || self.idle.len() >= IDLE_WRITERS_MAX {
-            entry.is_open = false;
-        } else {
-            self.idle.push(writer);
-        }
-    }
-
-    /// The chunk takes no more values.
-    pub(crate) fn close(&mut self, chunk: ChunkId) {
-        if let Some(entry) = self.chunks.by_id.get_mut(&chunk) {
-            entry.is_open = false;
-        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! [`Space`] and [`ChunkInfo`]: the space that large values use.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 use lsm_core::hooks::ChunkId;
 
@@ -52,22 +51,6 @@ pub struct ChunkInfo {
     pub is_moving: bool,
 }
 
-/// The work that a store did since the open.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LargeStats {
-    /// Chunk files that were made.
-    pub chunks_created: u64,
-    /// Chunk files that were removed.
-    pub chunks_reclaimed: u64,
-    /// Bytes that were appended to chunk files.
-    pub bytes_written: u64,
-    /// Bytes of values that were moved, which are among those written.
-    pub bytes_moved: u64,
-    /// Length of the chunk files that were removed.
-    pub bytes_reclaimed: u64,
-}
-
 impl LargeStore {
     /// Returns where the bytes of the chunk files are.
     pub fn space(&self) -> Space {
@@ -101,17 +84,5 @@ impl LargeStore {
             });
             infos.collect()
         })
-    }
-
-    /// Returns what the store did since the open.
-    pub fn stats(&self) -> LargeStats {
-        let counters = &self.0.counters;
-        LargeStats {
-            chunks_created: counters.chunks_created.load(Ordering::Relaxed),
-            chunks_reclaimed: counters.chunks_reclaimed.load(Ordering::Relaxed),
-            bytes_written: counters.bytes_written.load(Ordering::Relaxed),
-            bytes_moved: counters.bytes_moved.load(Ordering::Relaxed),
-            bytes_reclaimed: counters.bytes_reclaimed.load(Ordering::Relaxed),
-        }
     }
 }

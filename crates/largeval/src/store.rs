@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
@@ -11,6 +12,7 @@ use lsm_core::hooks::{
     Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, ValueStore,
     ValueStoreFactory,
 };
+use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
 
 use crate::block::{Parallelism, Source};
@@ -197,6 +199,26 @@ impl ValueStore for LargeStore {
         !state.chunks.by_id.is_empty() || !state.doomed.is_empty()
     }
 
+    fn stats(&self) -> ValueStoreStats {
+        let space = self.space();
+        let counters = &self.0.counters;
+        let mut stats = ValueStoreStats::default();
+        stats.bytes = space.total_bytes;
+        stats.live_bytes = space.live_bytes;
+        stats.pending_bytes = space.pending_bytes;
+        stats.dead_bytes = space.dead_bytes;
+        stats.pinned_bytes = space.pinned_bytes;
+        stats.created_count = counters.chunks_created.load(Ordering::Relaxed);
+        stats.reclaimed_count = counters.chunks_reclaimed.load(Ordering::Relaxed);
+        stats.written_bytes = counters.bytes_written.load(Ordering::Relaxed);
+        stats.moved_bytes = counters.bytes_moved.load(Ordering::Relaxed);
+        stats.reclaimed_bytes = counters.bytes_reclaimed.load(Ordering::Relaxed);
+        let state = self.0.state.lock();
+        stats.chunk_count = state.chunks.by_id.len() as u64;
+        stats.failure = state.failed.as_ref().map(|error| error.to_string());
+        stats
+    }
+
     fn moving(&self) -> Option<KeySpan> {
         let mut state = self.0.state.lock();
         let permille = state.options.garbage_permille.into();
@@ -209,10 +231,10 @@ impl ValueStore for LargeStore {
         let mut state = shared.state.lock();
         // A file that a checkpoint has linked is never appended to.
         for writer in std::mem::take(&mut state.idle) {
-            state.close(writer.chunk);
+            shared.seal(&mut state, writer.chunk);
         }
         if let Some(writer) = state.mover.take() {
-            state.close(writer.chunk);
+            shared.seal(&mut state, writer.chunk);
         }
         let chunks = state.chunks.by_id.iter().filter(|(_, chunk)| chunk.live.blocks > 0);
         let chunks: Vec<_> = chunks.map(|(id, chunk)| (*id, chunk.is_open, chunk.end)).collect();

@@ -64,6 +64,37 @@ pub struct LevelStats {
     pub tombstone_count: u64,
 }
 
+/// The chunk files of the value store of a partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ValueStoreStats {
+    /// Chunk files on disk.
+    pub chunk_count: u64,
+    /// Their length in bytes.
+    pub bytes: u64,
+    /// Bytes of values that tables name.
+    pub live_bytes: u64,
+    /// Bytes of values that no table names yet.
+    pub pending_bytes: u64,
+    /// Bytes that come back: no new reader reaches them.
+    pub dead_bytes: u64,
+    /// Of these, the bytes that readers of an older version may hold.
+    pub pinned_bytes: u64,
+    /// Chunk files made since the open.
+    pub created_count: u64,
+    /// Chunk files removed since the open.
+    pub reclaimed_count: u64,
+    /// Bytes appended to chunk files since the open.
+    pub written_bytes: u64,
+    /// Bytes of values that compactions moved since the open; a part of those written.
+    pub moved_bytes: u64,
+    /// Length of the chunk files removed since the open, in bytes.
+    pub reclaimed_bytes: u64,
+    /// The reason why the store takes no values until the next open, if it does not.
+    pub failure: Option<String>,
+}
+
 /// One partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -83,6 +114,8 @@ pub struct PartitionStats {
     pub pressure_permille: u32,
     /// The strongest cause of the delay, if there is one.
     pub pressure_reason: Option<&'static str>,
+    /// The chunk files of its large values, if it keeps values apart.
+    pub value_store: Option<ValueStoreStats>,
 }
 
 /// A copy of all counts, from `Db::stats`.
@@ -122,8 +155,8 @@ pub struct Stats {
     pub wal_disk_bytes: u64,
     /// Bytes of the manifest.
     pub manifest_disk_bytes: u64,
-    /// Bytes of the database on the disk: live tables, obsolete tables that readers hold, log and
-    /// manifest. The files of value stores are not included.
+    /// Bytes of the database on the disk: live tables, obsolete tables that readers hold, chunk files,
+    /// log and manifest.
     pub disk_bytes: u64,
     /// Bytes of obsolete tables of this run that no view here holds: secondaries may read them still, or
     /// they are about to be deleted.

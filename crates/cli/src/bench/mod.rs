@@ -7,6 +7,7 @@
 //! For the workloads and the measurements see `testkit::bench`.
 
 mod engine;
+mod large;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +28,10 @@ const PARTITION: &str = "bench";
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "a switch of the command line each")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    own_data: Option<OwnData>,
     /// Workloads in order, separated by commas: fillseq, fillrandom, fillbatch, fillsync,
     /// overwrite, readrandom, readmissing, seekrandom, scan, scan-reverse, deleterandom,
     /// readwhilewriting, ycsb-a to ycsb-f, ycsb-w
@@ -85,6 +89,13 @@ pub(crate) struct Args {
     /// Compact fully before each workload that reads data of an earlier one
     #[arg(long)]
     compact: bool,
+}
+
+/// Benchmarks with a data set of their own.
+#[derive(Debug, clap::Subcommand)]
+enum OwnData {
+    /// Measures values from 100 KB to 645 MB: put, get, delete until the space is back, and mixes
+    Large(large::Args),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -177,6 +188,20 @@ impl Folder {
             .map_err(|e| Failure::Io(format!("cannot make a temporary folder: {e}")))
     }
 
+    /// Removes a temporary folder, and says where the other is.
+    fn end(self) -> Result<(), Failure> {
+        match self {
+            Folder::Temporary(folder) => {
+                let path = folder.path().to_owned();
+                folder.close().map_err(|e| Failure::io("remove", &path, &e))
+            }
+            Folder::Given(path) => {
+                note(format_args!("the database stays in {}", path.display()));
+                Ok(())
+            }
+        }
+    }
+
     fn path(&self) -> &Path {
         match self {
             Folder::Temporary(folder) => folder.path(),
@@ -203,6 +228,9 @@ fn run_one(
 
 /// Runs the workloads and reports.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(OwnData::Large(args)) = &args.own_data {
+        return large::run(args);
+    }
     let folder = Folder::new(args.dir.as_deref())?;
     let measured = args.open(folder.path())?;
     let mut bench = Bench::new(args.plan(), measured.clone());
@@ -234,13 +262,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let Measured { db, partition, .. } = measured;
     drop(partition);
     db.close()?;
-    if let Folder::Temporary(folder) = folder {
-        let path = folder.path().to_owned();
-        folder.close().map_err(|e| Failure::io("remove", &path, &e))?;
-    } else {
-        note(format_args!("the database stays in {}", folder.path().display()));
-    }
-    Ok(())
+    folder.end()
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use tracing::Level;
 
 use super::log::Notice;
 use crate::error::{Error, Result};
-use crate::hooks::{Event, EventListener, catch};
+use crate::hooks::{Event, EventListener, EventQueue, catch};
 
 thread_local! {
     static IN_LISTENER: Cell<bool> = const { Cell::new(false) };
@@ -82,6 +82,12 @@ impl Events {
         if !self.listeners.is_empty() || tracing::enabled!(Level::INFO) {
             self.waiting.lock().push_back(event.clone());
         }
+    }
+
+    /// The way in for hooks.
+    pub(super) fn queue(self: &Arc<Events>) -> EventQueue {
+        let events = self.clone();
+        EventQueue::new(move |event| events.tell(event))
     }
 
     /// Has these notices called, soon. Allowed under any lock.
@@ -147,6 +153,9 @@ fn trace(event: &Event) {
         Event::Corruption(damage) => tracing::error!(%damage, "corruption"),
         Event::Repaired { partition, source, .. } => {
             tracing::warn!(partition, source, "repaired an entry");
+        }
+        Event::ChunkChanged { partition, path, change, bytes } => {
+            tracing::info!(partition, path = %path.display(), ?change, bytes, "chunk file changed");
         }
         Event::Quarantined { damage, .. } => tracing::error!(%damage, "an entry is beyond repair"),
         Event::BackgroundError(error) => tracing::error!(%error, "background work failed"),

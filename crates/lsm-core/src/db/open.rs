@@ -181,7 +181,8 @@ impl Builder {
         let DbFolder { fs, dir, lock } = DbFolder::take(fs, &dir, is_read_only)?;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
-        let world = opening.world(&fs, &dir, &clock, is_read_only)?;
+        let events = Arc::new(Events::new(listeners));
+        let world = opening.world(&fs, &dir, &clock, is_read_only, &events)?;
         let hooks = opening.hooks(&world, hook_provider.as_deref())?;
         let Begun { versions, last_seq, memtables, segments, leased, cursor } = if is_read_only {
             opening.replay_into_memory(&world, &options, &hooks)?
@@ -199,7 +200,6 @@ impl Builder {
             CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
-        let events = Arc::new(Events::new(listeners));
         let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
         obsolete.add_leftovers(version.edit_number, leased);
         let log = Log::new(LogSettings::new(&world, &options), last_seq);

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::epoch::{Tables, store_sections};
+use super::events::Events;
 use super::hooked::resolve;
 use super::partitions::DEFAULT;
 use super::world::World;
@@ -129,6 +130,7 @@ impl Opening {
         dir: &Path,
         clock: &Arc<dyn Clock>,
         is_read_only: bool,
+        events: &Arc<Events>,
     ) -> Result<World> {
         let next_file = self.next_file();
         if !is_read_only {
@@ -144,6 +146,7 @@ impl Opening {
             epoch,
             numbers: Arc::new(FileNumbers::new(next_file)),
             is_read_only,
+            events: events.queue(),
         })
     }
 

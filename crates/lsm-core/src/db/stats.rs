@@ -22,6 +22,7 @@ fn level_stats(level: &Level) -> LevelStats {
 /// The figures of a partition whose writers are under `pressure`.
 fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionStats {
     let view = partition.view();
+    let store = partition.store();
     PartitionStats {
         name: partition.name.to_string(),
         memtable_bytes: view.memtable_bytes(),
@@ -30,6 +31,7 @@ fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionS
         compaction_debt_bytes: compaction_debt(&view.version),
         pressure_permille: pressure.permille,
         pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
+        value_store: store.as_ref().map(|store| store.stats()),
     }
 }
 
@@ -83,7 +85,9 @@ impl DbInner {
                 .or_else(|| self.jobs.damage())
                 .map(|error| error.to_string()),
         };
+        let stores = stats.partitions.iter().filter_map(|p| p.value_store.as_ref());
         stats.disk_bytes = stats.table_bytes
+            + stores.map(|store| store.bytes).sum::<u64>()
             + self.obsolete.pinned_bytes()
             + stats.leased_bytes
             + stats.wal_disk_bytes

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
 use crate::fs::Fs;
-use crate::hooks::StoreContext;
+use crate::hooks::{EventQueue, StoreContext};
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
 
 /// See the module.
@@ -24,6 +24,8 @@ pub(super) struct World {
     pub(super) numbers: Arc<FileNumbers>,
     /// Nothing is written: no thread runs, and memtables hold what the log held.
     pub(super) is_read_only: bool,
+    /// Takes what hooks have listeners told.
+    pub(super) events: EventQueue,
 }
 
 impl World {
@@ -50,6 +52,7 @@ impl World {
             clock: self.clock.clone(),
             numbers: self.numbers.clone(),
             is_read_only: self.is_read_only,
+            events: self.events.clone(),
         }
     }
 }

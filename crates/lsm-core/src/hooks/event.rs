@@ -1,5 +1,6 @@
 //! Events: the notices that listeners get.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Damage, Error};
@@ -59,10 +60,32 @@ pub enum Event {
         /// The bytes that were found.
         value: Vec<u8>,
     },
+    /// A chunk file of large values was made, takes no more values, or was removed.
+    ChunkChanged {
+        /// Name of the partition.
+        partition: String,
+        /// Path of the file.
+        path: PathBuf,
+        /// The change.
+        change: ChunkChange,
+        /// Length of the file in bytes.
+        bytes: u64,
+    },
     /// Background work failed, or a listener panicked.
     BackgroundError(Error),
     /// The store accepts writes again after a failure.
     Resumed,
+}
+
+/// A change of a chunk file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkChange {
+    /// It was made.
+    Created,
+    /// It takes no more values.
+    Sealed,
+    /// It was removed: nobody needs a value in it.
+    Reclaimed,
 }
 
 /// A listener for events. It is called without locks, on a thread that does or requests background

@@ -28,6 +28,7 @@ use super::{
     TableJudge, ValueStore, ValueStoreFactory, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::stats::ValueStoreStats;
 use crate::types::{Gap, KeyForm, SeqNo};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` is told if the panic does not tell.
@@ -359,6 +360,11 @@ impl ValueStore for GuardedStore {
 
     fn holds_values(&self) -> bool {
         self.store.holds_values()
+    }
+
+    fn stats(&self) -> ValueStoreStats {
+        // A report that panics must not end the call that asks for all of them.
+        catch("a value store", || self.store.stats()).unwrap_or_default()
     }
 
     fn moving(&self) -> Option<KeySpan> {

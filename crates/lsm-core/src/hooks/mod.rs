@@ -29,7 +29,7 @@ mod store_context;
 
 use std::sync::Arc;
 
-pub use event::{Event, EventListener};
+pub use event::{ChunkChange, Event, EventListener};
 pub use expiry::{Ageing, Expiry};
 pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
@@ -43,7 +43,7 @@ pub use judge::{
 pub use store::{
     AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
 };
-pub use store_context::{ChunkId, StoreContext};
+pub use store_context::{ChunkId, EventQueue, StoreContext};
 
 pub(crate) use guarded::{catch, guarded_filter, open_store};
 pub(crate) use judge::{Findings, Inject, JobFindings};

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::{ChunkId, Entry, StoreContext};
 use crate::error::{Error, ErrorKind, Result};
+use crate::stats::ValueStoreStats;
 
 /// A factory of the value stores of partitions.
 pub trait ValueStoreFactory: Send + Sync + 'static {
@@ -104,6 +105,11 @@ pub trait ValueStore: Any + Send + Sync {
     /// of values that no reader needs.
     fn holds_values(&self) -> bool {
         false
+    }
+
+    /// Returns what the store has on the disk, and what it did since the open.
+    fn stats(&self) -> ValueStoreStats {
+        ValueStoreStats::default()
     }
 
     /// Returns the keys whose tables should be rewritten now, so that [`ValueStore::carry`] moves values;

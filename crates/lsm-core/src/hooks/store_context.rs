@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::{ChunkChange, Event};
 use crate::clock::Clock;
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
@@ -55,12 +56,40 @@ pub struct StoreContext {
     pub numbers: Arc<FileNumbers>,
     /// `true` if the database is open read-only: then the store must not write or sync.
     pub is_read_only: bool,
+    /// Takes what listeners are to be told.
+    pub events: EventQueue,
+}
+
+/// The way in for events: they are queued, and told where the engine holds no lock.
+#[derive(Clone, Default)]
+pub struct EventQueue(Option<Arc<dyn Fn(&Event) + Send + Sync>>);
+
+impl EventQueue {
+    /// A queue that `take` puts events into.
+    pub fn new(take: impl Fn(&Event) + Send + Sync + 'static) -> EventQueue {
+        EventQueue(Some(Arc::new(take)))
+    }
+
+    /// Has every listener told, soon. Allowed under any lock.
+    pub fn tell(&self, event: &Event) {
+        if let Some(take) = &self.0 {
+            take(event);
+        }
+    }
 }
 
 impl StoreContext {
     /// Returns the identity of a new chunk file.
     pub fn new_chunk(&self) -> ChunkId {
         ChunkId { number: self.numbers.allocate(), epoch: self.epoch }
+    }
+
+    /// Has listeners told of a change of a chunk file that is `bytes` long, soon. Allowed under any
+    /// lock.
+    pub fn tell_of(&self, chunk: ChunkId, change: ChunkChange, bytes: u64) {
+        let partition = self.partition_name.to_string();
+        let path = self.chunk_path(chunk);
+        self.events.tell(&Event::ChunkChanged { partition, path, change, bytes });
     }
 
     /// Returns the path of a chunk file.

@@ -6,8 +6,10 @@
 //!
 //! - [`run`]: one workload on some threads, from its first operation to its [`Outcome`].
 //! - [`Kind`]: the workloads; what one thread does in each is in `worker.rs`.
+//! - [`large`]: the workload of large values, with an engine of its own.
 //! - [`measure`]: what the process used.
 
+pub mod large;
 pub mod measure;
 pub mod run;
 mod worker;

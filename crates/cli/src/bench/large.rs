@@ -1,0 +1,175 @@
+//! `bench large`: the workload of large values, as in the paper: see `testkit::bench::large`.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use siltstone::large_values::Parallelism;
+use siltstone::{
+    Db, Durability, Error, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+};
+use testkit::bench::When;
+use testkit::bench::large::{
+    DEFAULT_WORKLOAD, LargeBench, LargeEngine, LargeFailure, LargePlan, MixTime, SizeRates,
+};
+use testkit::bench::measure::Memory;
+
+use super::{Folder, PARTITION, parse_bytes};
+use crate::output::{Failure, Output, note};
+
+/// Arguments of `bench large`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Sizes, repetitions and mixes [default: benches/large_values.json of the repository]
+    #[arg(long, value_name = "FILE")]
+    workload: Option<PathBuf>,
+    /// Values of each size, such as 512MiB, but three at least [default: the workload's]
+    #[arg(long, value_parser = parse_bytes)]
+    bytes_per_size: Option<u64>,
+    /// Leave out sizes above this, such as 64MiB
+    #[arg(long, value_parser = parse_bytes)]
+    size_max: Option<u64>,
+    /// Give every entry metadata: the partition has MetaHive
+    #[arg(long)]
+    metahive: bool,
+    /// Folder for the database [default: a fresh one in the system's temporary folder, removed
+    /// at the end]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Seed of every random choice
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// A partition with large values, as the workload sees it.
+struct Measured(Partition);
+
+impl LargeEngine for Measured {
+    type Error = Error;
+
+    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Error> {
+        let durability = match when {
+            When::Os => Durability::Os,
+            When::Sync => Durability::Sync,
+        };
+        self.0.put_with(key, value, durability).map(drop)
+    }
+
+    fn get(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Error> {
+        let len = self.0.get_into(key, buf, Parallelism::Auto)?;
+        Ok(len.map(|len| len as usize))
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        self.0.delete(key).map(drop)
+    }
+
+    fn reclaim(&self) -> Result<(), Error> {
+        self.0.reclaim()
+    }
+}
+
+/// Runs the workload and reports.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let plan = plan(args)?;
+    let folder = Folder::new(args.dir.as_deref())?;
+    let db = Db::open(folder.path())?;
+    let mut options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    if args.metahive {
+        options = options.metahive(MetaHiveOptions::default());
+    }
+    let measured = Measured(db.partition_with(PARTITION, options)?);
+    let mut bench = LargeBench::new(&measured, &plan, args.seed);
+    let done =
+        bench.run(&mut |next| note(format_args!("{next} ..."))).map_err(|failure| match failure {
+            LargeFailure::Engine(error) => Failure::Engine(error),
+            LargeFailure::Wrong(key) => Failure::NotFound(format!("{key} reads back wrong")),
+        });
+    let (rates, times) = done?;
+    drop(bench);
+
+    let mut out = Output::new(args.json);
+    let head = format_args!(
+        "bytes/ms {:>11} {:>5} {:>11} {:>11} {:>11} {:>11} {:>11}",
+        "value", "times", "put", "put synced", "get", "memcpy", "delete"
+    );
+    if !args.json {
+        out.line(head, &json!(null))?;
+    }
+    for rate in &rates {
+        out.line(rate_text(rate), &rate_json(rate))?;
+    }
+    for mix in &times {
+        out.line(mix_text(mix), &mix_json(mix))?;
+    }
+    let peak = Memory::now().peak_bytes;
+    let space = measured.0.space().map_or(0, |space| space.total_bytes);
+    out.line(
+        format_args!("bytes left in chunk files {space}; peak memory {}", peak.unwrap_or(0)),
+        &json!({ "chunk_bytes": space, "peak_memory_bytes": peak }),
+    )?;
+    out.finish()?;
+    drop(measured);
+    db.close()?;
+    folder.end()
+}
+
+#[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
+fn plan(args: &Args) -> Result<LargePlan, Failure> {
+    let parse = |text: &str, place: &str| {
+        LargePlan::parse(text).map_err(|what| Failure::Usage(format!("{place}: {what}")))
+    };
+    let mut plan = match &args.workload {
+        None => parse(DEFAULT_WORKLOAD, "the built-in workload")?,
+        Some(path) => {
+            let text = std::fs::read(path).map_err(|e| Failure::io("read", path, &e))?;
+            parse(&String::from_utf8_lossy(&text), &path.display().to_string())?
+        }
+    };
+    plan.bytes_per_size = args.bytes_per_size.unwrap_or(plan.bytes_per_size);
+    if let Some(max) = args.size_max {
+        plan.sizes.retain(|&size| size <= max);
+        plan.mix_weights.truncate(plan.sizes.len());
+    }
+    if plan.mix_weights.iter().all(|&weight| weight == 0) {
+        return Err(Failure::Usage("no size is left to measure".to_owned()));
+    }
+    Ok(plan)
+}
+
+fn rate_text(rate: &SizeRates) -> String {
+    format!(
+        "{:>20} {:>5} {:>11.0} {:>11.0} {:>11.0} {:>11.0} {:>11.0}",
+        rate.size, rate.repetitions, rate.put, rate.put_synced, rate.get, rate.memcpy, rate.delete
+    )
+}
+
+fn rate_json(rate: &SizeRates) -> serde_json::Value {
+    json!({
+        "size": rate.size,
+        "repetitions": rate.repetitions,
+        "bytes_per_ms": {
+            "put": rate.put,
+            "put_synced": rate.put_synced,
+            "get": rate.get,
+            "memcpy": rate.memcpy,
+            "delete": rate.delete,
+        },
+    })
+}
+
+fn mix_text(mix: &MixTime) -> String {
+    let seconds = mix.took.as_secs_f64();
+    format!("{:<12} {} operations, {} bytes, {seconds:.3} s", mix.name, mix.operations, mix.bytes)
+}
+
+fn mix_json(mix: &MixTime) -> serde_json::Value {
+    json!({
+        "mix": mix.name,
+        "operations": mix.operations,
+        "bytes": mix.bytes,
+        "seconds": mix.took.as_secs_f64(),
+    })
+}

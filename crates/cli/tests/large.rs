@@ -1,0 +1,128 @@
+//! Large values through the command: files of any size in, out and compared, and their chunk files.
+
+#![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Larger than a value may be in a table.
+const BIG_BYTES: u64 = (64 << 20) + 12_345;
+
+fn siltstone(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    command.current_dir(folder).args(args).output().expect("the command can be started")
+}
+
+#[track_caller]
+fn check(folder: &Path, args: &[&str], code: i32, expected: &str) {
+    let output = siltstone(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}: {errors}");
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
+}
+
+#[test]
+fn a_folder_with_a_huge_file_is_loaded_compared_and_given_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::create_dir(at.join("tree")).unwrap();
+    fs::write(at.join("tree/small"), "1").unwrap();
+    fs::write(at.join("tree/streamed"), vec![7; (1 << 20) + 1]).unwrap();
+    let mut big = File::create(at.join("tree/big")).unwrap();
+    big.set_len(BIG_BYTES).unwrap();
+    big.seek(SeekFrom::Start(BIG_BYTES - 3)).unwrap();
+    big.write_all(b"end").unwrap();
+    let bytes = BIG_BYTES + (1 << 20) + 1 + 1 + "smallstreamedbig".len() as u64;
+    let load = ["load", "db", "tree", "--format", "files"];
+    check(at, &load, 0, &format!("loaded 3 entries, {bytes} bytes; skipped 0\n"));
+    let compare = ["load", "db", "tree", "--format", "files", "--check"];
+    let equal = format!("equal 3 entries, {bytes} bytes; missing 0, different 0, skipped 0\n");
+    check(at, &compare, 0, &equal);
+
+    let chunks = lines(&siltstone(at, &["chunks", "db", "--json"]));
+    let (sums, chunks) = chunks.split_last().unwrap();
+    assert_eq!(sums["chunk_files"], chunks.len());
+    let live = |chunk: &Value| chunk["live_bytes"].as_u64().unwrap();
+    assert_eq!(chunks.iter().map(live).sum::<u64>(), live(sums));
+    assert!(live(sums) > BIG_BYTES && sums["dead_bytes"].as_u64().unwrap() < 4096, "{sums}");
+    assert!(chunks.iter().any(|chunk| chunk["first_key"] == "big"), "{chunks:?}");
+    let stats = &lines(&siltstone(at, &["stats", "db", "--json"]))[0];
+    assert_eq!(stats["partitions"][0]["value_store"]["live_bytes"], live(sums));
+    assert!(stats["disk_bytes"].as_u64().unwrap() > BIG_BYTES);
+
+    // The same length, and one other byte in the middle.
+    big.seek(SeekFrom::Start(BIG_BYTES / 2)).unwrap();
+    big.write_all(b"x").unwrap();
+    let other = bytes - BIG_BYTES - "big".len() as u64;
+    let differs = format!("equal 2 entries, {other} bytes; missing 0, different 1, skipped 0\n");
+    check(at, &compare, 1, &differs);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    let command = command.current_dir(at).args(["get", "db", "big", "--raw"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut got = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut got).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!((got.len() as u64, &got[got.len() - 3..]), (BIG_BYTES, &b"end"[..]));
+}
+
+#[test]
+fn a_value_from_a_file_is_streamed_into_a_partition_with_large_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("rows"), "a\t1\n").unwrap();
+    let load = ["load", "db", "rows", "--format", "lines", "--large-values"];
+    check(at, &load, 0, "loaded 1 entries, 2 bytes; skipped 0\n");
+    File::create(at.join("film")).unwrap().set_len(BIG_BYTES).unwrap();
+    check(at, &["put", "db", "film", "--value-file", "film"], 0, "");
+    let sums = lines(&siltstone(at, &["chunks", "db", "--json"])).pop().unwrap();
+    assert!(sums["live_bytes"].as_u64().unwrap() > BIG_BYTES, "{sums}");
+    check(at, &["count", "db"], 0, "2\n");
+    check(at, &["get", "db", "a"], 0, "1\n");
+}
+
+#[test]
+fn a_partition_without_large_values_has_no_chunks_to_show() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["put", "db", "a", "1"], 0, "");
+    let output = siltstone(at, &["chunks", "db"]);
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(errors, "error: partition \"default\" has no large values\n");
+}
+
+#[test]
+fn the_workload_of_large_values_runs_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(
+        at.join("workload"),
+        r#"{ "sizes": [100, 70000], "repetitions": 4, "trim_percent": 7, "bytes_per_size": 1000000,
+             "mixes": [{ "name": "all", "get": 1, "put": 1, "update": 1, "delete": 1 }],
+             "mix_operations": 20, "mix_weights": [1, 1] }"#,
+    )
+    .unwrap();
+    let output = siltstone(at, &["bench", "large", "--workload", "workload", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = lines(&output);
+    assert_eq!(rows.len(), 2 + 1 + 1, "{rows:?}");
+    for (row, size) in rows.iter().zip([100, 70_000]) {
+        assert_eq!((&row["size"], &row["repetitions"]), (&size.into(), &4.into()));
+        for rate in ["put", "put_synced", "get", "memcpy", "delete"] {
+            assert!(row["bytes_per_ms"][rate].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+    assert_eq!((&rows[2]["mix"], &rows[2]["operations"]), (&"all".into(), &20.into()));
+    assert_eq!(rows[3]["chunk_bytes"], 0);
+    let refused = siltstone(at, &["bench", "large", "--size-max", "10B"]);
+    assert_eq!(refused.status.code(), Some(2));
+}

@@ -1,0 +1,472 @@
+//! The workload of large values: the paper's sizes, operations and mixes.
+//!
+//! For each size a number of values is put, put durably, read back and deleted, each call timed by
+//! itself. The slowest and the fastest are left out, and the mean of the rest is given as bytes per
+//! millisecond, as in the paper (WR-Store++, 5.1). Deletes are timed together with what gives their
+//! space back. A mix is timed as a whole, over values that were loaded before.
+//!
+//! The paper's tables of sizes and mixes are pictures that its text does not have. The sizes are
+//! spaced evenly on a logarithmic scale between its smallest and its largest; the mixes are ours.
+//! Both stand in [`DEFAULT_WORKLOAD`], a file, so that others can be put in.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::When;
+use crate::Rng;
+
+/// The workload that runs if no other is named.
+pub const DEFAULT_WORKLOAD: &str = include_str!("../../../../benches/large_values.json");
+
+/// The calls that the workload makes on an engine.
+pub trait LargeEngine {
+    /// Why a call failed.
+    type Error;
+
+    /// Sets a key to a value.
+    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Self::Error>;
+
+    /// Reads the value of `key` into the front of `buf`, verified if the engine can; returns its
+    /// length.
+    fn get(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Self::Error>;
+
+    /// Deletes a key.
+    fn delete(&self, key: &[u8]) -> Result<(), Self::Error>;
+
+    /// Returns when the space of what was deleted is back.
+    fn reclaim(&self) -> Result<(), Self::Error>;
+}
+
+/// The operations of a mix, in shares of their sum.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    /// Its name.
+    pub name: String,
+    /// Reads.
+    pub get: u64,
+    /// Puts of a new key.
+    pub put: u64,
+    /// A delete of a key that is there and a put of a new one.
+    pub update: u64,
+    /// Deletes.
+    pub delete: u64,
+}
+
+/// The workload.
+#[derive(Clone, Debug)]
+pub struct LargePlan {
+    /// Bytes of a value, size by size.
+    pub sizes: Vec<u64>,
+    /// Values of each size, fewer where [`LargePlan::bytes_per_size`] says so.
+    pub repetitions: u64,
+    /// The share of the measurements that is left out at either end, in percent.
+    pub trim_percent: u64,
+    /// So many bytes of values of a size at most, but three values at least.
+    pub bytes_per_size: u64,
+    /// The mixes.
+    pub mixes: Vec<Mix>,
+    /// Operations of a mix, and values loaded before it.
+    pub mix_operations: u64,
+    /// How often each size is chosen in a mix, in shares of the sum; missing ones are 0.
+    pub mix_weights: Vec<u64>,
+}
+
+impl LargePlan {
+    /// The plan in a file like [`DEFAULT_WORKLOAD`].
+    ///
+    /// # Errors
+    /// The name of the field that is missing or no whole number.
+    pub fn parse(text: &str) -> Result<LargePlan, String> {
+        let file: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let mixes = file["mixes"].as_array().ok_or("mixes: not a list")?;
+        let plan = LargePlan {
+            sizes: numbers(&file, "sizes")?,
+            repetitions: number(&file, "repetitions")?,
+            trim_percent: number(&file, "trim_percent")?,
+            bytes_per_size: number(&file, "bytes_per_size")?,
+            mixes: mixes.iter().map(Mix::parse).collect::<Result<_, _>>()?,
+            mix_operations: number(&file, "mix_operations")?,
+            mix_weights: numbers(&file, "mix_weights")?,
+        };
+        if plan.trim_percent >= 50 {
+            return Err("trim_percent: nothing is left".to_owned());
+        }
+        if plan.sizes.iter().any(|&size| size < MARK_BYTES as u64) {
+            return Err(format!("sizes: at least {MARK_BYTES} bytes"));
+        }
+        if plan.mix_weights.iter().zip(&plan.sizes).all(|(&weight, _)| weight == 0) {
+            return Err("mix_weights: no size has one".to_owned());
+        }
+        Ok(plan)
+    }
+
+    fn repetitions_of(&self, size: u64) -> u64 {
+        self.repetitions.min((self.bytes_per_size / size).max(3))
+    }
+}
+
+impl Mix {
+    fn parse(mix: &Value) -> Result<Mix, String> {
+        let name = mix["name"].as_str().ok_or("mixes: one has no name")?.to_owned();
+        let share = |field| number(mix, field);
+        let mix = Mix {
+            name,
+            get: share("get")?,
+            put: share("put")?,
+            update: share("update")?,
+            delete: share("delete")?,
+        };
+        if mix.get + mix.put + mix.update + mix.delete == 0 {
+            return Err(format!("mix {:?} does nothing", mix.name));
+        }
+        Ok(mix)
+    }
+}
+
+fn number(object: &Value, field: &str) -> Result<u64, String> {
+    object[field].as_u64().ok_or_else(|| format!("{field}: no whole number"))
+}
+
+fn numbers(object: &Value, field: &str) -> Result<Vec<u64>, String> {
+    let list = object[field].as_array().ok_or_else(|| format!("{field}: not a list"))?;
+    let numbers = list.iter().map(|n| n.as_u64().ok_or_else(|| format!("{field}: {n}")));
+    numbers.collect()
+}
+
+/// The rates of one size, in bytes per millisecond.
+#[derive(Clone, Debug)]
+pub struct SizeRates {
+    /// Bytes of a value.
+    pub size: u64,
+    /// Values that were measured.
+    pub repetitions: u64,
+    /// Copies from one buffer into another: nothing reads faster.
+    pub memcpy: f64,
+    /// Puts that return when a killed process loses nothing.
+    pub put: f64,
+    /// Puts that return when a power cut loses nothing.
+    pub put_synced: f64,
+    /// Reads into a buffer that was used before.
+    pub get: f64,
+    /// Deletes until the space is back.
+    pub delete: f64,
+}
+
+/// The time of a mix.
+#[derive(Clone, Debug)]
+pub struct MixTime {
+    /// Its name.
+    pub name: String,
+    /// Operations.
+    pub operations: u64,
+    /// Bytes of values that were read and written.
+    pub bytes: u64,
+    /// Its duration.
+    pub took: Duration,
+}
+
+/// A failure of the engine, or a read that gave something else than was written.
+#[derive(Debug)]
+pub enum LargeFailure<E> {
+    /// The engine's.
+    Engine(E),
+    /// The value of this key is missing or another.
+    Wrong(String),
+}
+
+impl<E> From<E> for LargeFailure<E> {
+    fn from(error: E) -> LargeFailure<E> {
+        LargeFailure::Engine(error)
+    }
+}
+
+/// The front of each value, which tells it from all others.
+const MARK_BYTES: usize = 16;
+
+/// Runs the workload.
+pub struct LargeBench<'a, E> {
+    engine: &'a E,
+    plan: &'a LargePlan,
+    /// Random bytes, as many as the largest value has: media do not compress.
+    value: Vec<u8>,
+    /// Reads go here. It is used from end to end before anything is timed.
+    buf: Vec<u8>,
+    rng: Rng,
+}
+
+impl<'a, E: LargeEngine> LargeBench<'a, E> {
+    /// Over an empty engine.
+    pub fn new(engine: &'a E, plan: &'a LargePlan, seed: u64) -> LargeBench<'a, E> {
+        let longest = plan.sizes.iter().copied().max().unwrap_or(0) as usize;
+        let mut rng = Rng::new(seed);
+        let mut value = vec![0; longest];
+        rng.fill(&mut value);
+        LargeBench { engine, plan, value, buf: vec![1; longest], rng }
+    }
+
+    /// The sizes, then the mixes. `notice` is told what comes next.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn run(
+        &mut self,
+        notice: &mut dyn FnMut(&str),
+    ) -> Result<(Vec<SizeRates>, Vec<MixTime>), LargeFailure<E::Error>> {
+        let mut rates = Vec::new();
+        for (id, &size) in self.plan.sizes.iter().enumerate() {
+            notice(&format!("values of {size} bytes"));
+            rates.push(self.size(id as u64, size)?);
+        }
+        let mut times = Vec::new();
+        for mix in &self.plan.mixes {
+            notice(&mix.name);
+            times.push(self.mix(mix)?);
+        }
+        Ok((rates, times))
+    }
+
+    fn put(&mut self, key: &str, mark: u64, size: u64, when: When) -> Result<Duration, E::Error> {
+        let value = &mut self.value[..size as usize];
+        value[..8].copy_from_slice(&mark.to_le_bytes());
+        value[8..MARK_BYTES].copy_from_slice(&size.to_le_bytes());
+        let begin = now();
+        self.engine.put(key.as_bytes(), value, when)?;
+        Ok(begin.elapsed())
+    }
+
+    fn get(&mut self, key: &str, mark: u64, size: u64) -> Result<Duration, LargeFailure<E::Error>> {
+        let buf = &mut self.buf[..size as usize];
+        let begin = now();
+        let len = self.engine.get(key.as_bytes(), buf)?;
+        let took = begin.elapsed();
+        let is_right = len == Some(buf.len())
+            && buf[..8] == mark.to_le_bytes()
+            && buf[8..MARK_BYTES] == size.to_le_bytes()
+            && buf[MARK_BYTES..] == self.value[MARK_BYTES..size as usize];
+        if is_right { Ok(took) } else { Err(LargeFailure::Wrong(key.to_owned())) }
+    }
+
+    fn size(&mut self, id: u64, size: u64) -> Result<SizeRates, LargeFailure<E::Error>> {
+        let repetitions = self.plan.repetitions_of(size);
+        let key = |what: &str, n: u64| format!("{what}-{id}-{n:06}");
+        let mut puts = Vec::new();
+        for n in 0..repetitions {
+            puts.push(self.put(&key("put", n), n, size, When::Os)?);
+        }
+        let mut copies = Vec::new();
+        let mut gets = Vec::new();
+        for _ in 0..repetitions {
+            let begin = now();
+            self.buf[..size as usize].copy_from_slice(&self.value[..size as usize]);
+            copies.push(begin.elapsed());
+            let n = self.rng.below(repetitions);
+            gets.push(self.get(&key("put", n), n, size)?);
+        }
+        // The space of the first half is back before the other is written: disks are small.
+        let mut deleting = self.delete_all(repetitions, |n| key("put", n))?;
+        let mut synced = Vec::new();
+        for n in 0..repetitions {
+            synced.push(self.put(&key("synced", n), n, size, When::Sync)?);
+        }
+        deleting += self.delete_all(repetitions, |n| key("synced", n))?;
+        let rate = |times: Vec<Duration>| trimmed_rate(times, size, self.plan.trim_percent);
+        Ok(SizeRates {
+            size,
+            repetitions,
+            memcpy: rate(copies),
+            put: rate(puts),
+            put_synced: rate(synced),
+            get: rate(gets),
+            delete: (2 * repetitions * size) as f64 / milliseconds(deleting),
+        })
+    }
+
+    fn delete_all(&self, count: u64, key: impl Fn(u64) -> String) -> Result<Duration, E::Error> {
+        let begin = now();
+        for n in 0..count {
+            self.engine.delete(key(n).as_bytes())?;
+        }
+        self.engine.reclaim()?;
+        Ok(begin.elapsed())
+    }
+
+    fn mix(&mut self, mix: &Mix) -> Result<MixTime, LargeFailure<E::Error>> {
+        let mut held: Vec<(String, u64, u64)> = Vec::new();
+        let mut next = 0;
+        for _ in 0..self.plan.mix_operations {
+            self.put_next(mix, &mut next, &mut held)?;
+        }
+        let mut bytes = 0;
+        let sum = mix.get + mix.put + mix.update + mix.delete;
+        let mut took = Duration::ZERO;
+        for _ in 0..self.plan.mix_operations {
+            let choice = self.rng.below(sum);
+            if choice >= mix.put && held.is_empty() {
+                continue;
+            }
+            let is_put = choice < mix.put;
+            let is_get = !is_put && choice < mix.put + mix.get;
+            let is_update = !is_put && !is_get && choice < mix.put + mix.get + mix.update;
+            let at = self.rng.below(held.len().max(1) as u64) as usize;
+            if is_get {
+                let (key, mark, size) = held[at].clone();
+                took += self.get(&key, mark, size)?;
+                bytes += size;
+            } else if !is_put {
+                let (key, ..) = held.swap_remove(at);
+                let begin = now();
+                self.engine.delete(key.as_bytes())?;
+                took += begin.elapsed();
+            }
+            if is_put || is_update {
+                took += self.put_next(mix, &mut next, &mut held)?;
+                bytes += held.last().map_or(0, |(.., size)| *size);
+            }
+        }
+        let begin = now();
+        self.engine.reclaim()?;
+        took += begin.elapsed();
+        for (key, ..) in held {
+            self.engine.delete(key.as_bytes())?;
+        }
+        self.engine.reclaim()?;
+        Ok(MixTime { name: mix.name.clone(), operations: self.plan.mix_operations, bytes, took })
+    }
+
+    fn put_next(
+        &mut self,
+        mix: &Mix,
+        next: &mut u64,
+        held: &mut Vec<(String, u64, u64)>,
+    ) -> Result<Duration, E::Error> {
+        let size = self.chosen_size();
+        let key = format!("{}-{next:06}", mix.name);
+        let took = self.put(&key, *next, size, When::Os)?;
+        held.push((key, *next, size));
+        *next += 1;
+        Ok(took)
+    }
+
+    fn chosen_size(&mut self) -> u64 {
+        let weights = &self.plan.mix_weights;
+        let sum: u64 = weights.iter().take(self.plan.sizes.len()).sum();
+        let mut left = self.rng.below(sum);
+        for (&size, &weight) in self.plan.sizes.iter().zip(weights) {
+            if left < weight {
+                return size;
+            }
+            left -= weight;
+        }
+        self.plan.sizes[0]
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark tells the time of the world")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// At least one tick of the clock, so that no rate is infinite.
+fn milliseconds(took: Duration) -> f64 {
+    took.max(Duration::from_nanos(1)).as_secs_f64() * 1000.0
+}
+
+/// Bytes per millisecond, from the mean of the times without the outliers.
+fn trimmed_rate(mut times: Vec<Duration>, size: u64, trim_percent: u64) -> f64 {
+    times.sort_unstable();
+    let trim = times.len() * trim_percent as usize / 100;
+    let kept = &times[trim..times.len() - trim];
+    let mean = kept.iter().sum::<Duration>() / kept.len() as u32;
+    size as f64 / milliseconds(mean)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Map {
+        values: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
+        forgets: bool,
+    }
+
+    impl LargeEngine for Map {
+        type Error = ();
+
+        fn put(&self, key: &[u8], value: &[u8], _when: When) -> Result<(), ()> {
+            self.values.borrow_mut().insert(key.to_vec(), value.to_vec());
+            Ok(())
+        }
+
+        fn get(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, ()> {
+            let values = self.values.borrow();
+            let Some(value) = values.get(key) else { return Ok(None) };
+            buf[..value.len()].copy_from_slice(value);
+            if self.forgets {
+                buf[value.len() - 1] ^= 1;
+            }
+            Ok(Some(value.len()))
+        }
+
+        fn delete(&self, key: &[u8]) -> Result<(), ()> {
+            assert!(self.values.borrow_mut().remove(key).is_some(), "deleted once");
+            Ok(())
+        }
+
+        fn reclaim(&self) -> Result<(), ()> {
+            Ok(())
+        }
+    }
+
+    fn small() -> LargePlan {
+        let plan = LargePlan::parse(DEFAULT_WORKLOAD).unwrap();
+        LargePlan { sizes: vec![100, 1000], bytes_per_size: 5000, ..plan }
+    }
+
+    #[test]
+    fn every_value_is_put_read_and_deleted() {
+        let map = Map::default();
+        let plan = small();
+        let (rates, times) = LargeBench::new(&map, &plan, 1).run(&mut |_| {}).unwrap();
+        assert_eq!(
+            rates.iter().map(|r| (r.size, r.repetitions)).collect::<Vec<_>>(),
+            [(100, 50), (1000, 5)]
+        );
+        assert_eq!(times.len(), plan.mixes.len());
+        assert!(times.iter().all(|mix| mix.bytes > 0) && map.values.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_wrong_byte_ends_the_run() {
+        let map = Map { forgets: true, ..Map::default() };
+        let plan = small();
+        let failure = LargeBench::new(&map, &plan, 1).run(&mut |_| {}).unwrap_err();
+        assert!(matches!(failure, LargeFailure::Wrong(key) if key.starts_with("put-0-")));
+    }
+
+    #[test]
+    fn a_workload_that_makes_no_sense_is_refused_by_the_name_of_its_field() {
+        for (from, to, named) in [
+            ("\"repetitions\"", "\"repetition\"", "repetitions"),
+            ("\"trim_percent\": 7", "\"trim_percent\": 50", "trim_percent"),
+            ("100000,", "15,", "sizes"),
+            ("\"mixes\": [", "\"mixes\": 1, \"other\": [", "mixes"),
+        ] {
+            let text = DEFAULT_WORKLOAD.replacen(from, to, 1);
+            assert_ne!(text, DEFAULT_WORKLOAD, "{from}");
+            assert!(LargePlan::parse(&text).unwrap_err().starts_with(named), "{to}");
+        }
+    }
+
+    #[test]
+    fn outliers_are_left_out_at_both_ends() {
+        let mut times = vec![Duration::from_millis(2); 86];
+        times.extend([Duration::from_secs(9); 7]);
+        times.extend([Duration::from_nanos(1); 7]);
+        assert!((trimmed_rate(times, 1000, 7) - 500.0).abs() < 1e-6);
+    }
+}
