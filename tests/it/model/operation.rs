@@ -8,7 +8,7 @@ use std::ops::Bound;
 use lsm_core::fs::CrashOutcome;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use siltstone::{Compression, Options, PartitionOptions};
+use siltstone::{Compression, LargeValueOptions, Options, PartitionOptions};
 
 /// Names that partitions are made under.
 pub const NAMES: [&str; 4] = ["default", "p", "q", "r"];
@@ -207,9 +207,13 @@ fn partition_options() -> impl Strategy<Value = PartitionOptions> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
     let bloom = prop_oneof![Just(0u32), Just(10), Just(1)];
     let sizes = (64..=128u32, 1024..=4096u64, 1024..=4096u64);
-    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32).prop_map(
-        |(logged, compression, bloom, (block, table, base), level0)| {
-            PartitionOptions::new()
+    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32, large()).prop_map(
+        |(logged, compression, bloom, (block, table, base), level0, large)| {
+            let options = match large {
+                None => PartitionOptions::new(),
+                Some(large) => PartitionOptions::new().large_values(large),
+            };
+            options
                 .logged(logged)
                 .compression(compression)
                 .bloom_bits_per_key(bloom)
@@ -220,4 +224,18 @@ fn partition_options() -> impl Strategy<Value = PartitionOptions> {
                 .level_multiplier(2)
         },
     )
+}
+
+/// Switches large values on, with edges among the lengths of the values; off; or leaves them.
+fn large() -> impl Strategy<Value = Option<LargeValueOptions>> {
+    let on = (256..1000u64, 8..10u32, 1..1000u16).prop_map(|(threshold, log2, garbage)| {
+        Some(
+            LargeValueOptions::new()
+                .threshold_bytes(threshold)
+                .sub_block_bytes(1 << log2)
+                .chunk_bytes(4 << 10)
+                .garbage_permille(garbage),
+        )
+    });
+    prop_oneof![3 => Just(None), 4 => on, 1 => Just(Some(LargeValueOptions::off()))]
 }

@@ -4,11 +4,14 @@
 mod reads;
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use siltstone::clock::Clock;
 use siltstone::{
     BackgroundMode, Commit, Cursor, Db, Durability, ErrorKind, Options, Partition,
     PartitionOptions, Range, SeqNo, Slice, Snapshot,
@@ -66,11 +69,34 @@ pub struct World {
     incarnations: u32,
 }
 
+/// Nothing becomes due by its age: a case is a reproduction.
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn unix_time(&self) -> Duration {
+        Duration::from_secs(1_700_000_000)
+    }
+}
+
 fn open(fs: &MemFs, options: &Options, random: &mut Rng) -> Db {
     let mut random = random.fork();
     let builder = Db::builder(DIR).fs(Arc::new(fs.clone())).options(options.clone());
+    let builder = builder.clock(Arc::new(Stopped));
     let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
     builder.open().unwrap()
+}
+
+fn stream(partition: &Partition, key: &[u8], value: &[u8]) -> siltstone::Result<Commit> {
+    let known = value.len().is_multiple_of(3).then_some(value.len() as u64);
+    let mut writer = partition.put_stream(key, known)?;
+    for piece in value.chunks(300) {
+        writer.write_all(piece).unwrap();
+    }
+    writer.commit(Durability::Os)
 }
 
 fn chosen<T>(items: &[T], n: u8) -> Option<usize> {
@@ -221,6 +247,10 @@ impl World {
             (None, [op]) => {
                 let part = self.parts.iter().find(|part| part.name == op.partition).unwrap();
                 match &op.value {
+                    // Every other value of a partition with large values is streamed.
+                    Some(value) if part.handle.space().is_some() && value.len() % 2 == 1 => {
+                        stream(&part.handle, &op.key, value)
+                    }
                     Some(value) => part.handle.put(&op.key, value),
                     None => part.handle.delete(&op.key),
                 }
@@ -328,7 +358,14 @@ impl World {
         assert_eq!((of_kind(".sst"), stats.table_bytes), ((tables, bytes), bytes), "{files:?}");
         assert_eq!(of_kind(".wal").0, stats.wal_segment_count, "{files:?}");
         assert_eq!(of_kind(".manifest").0, 1, "{files:?}");
-        let others = tables + stats.wal_segment_count + 1;
+        let stores = stats.partitions.iter().filter_map(|partition| partition.value_store.as_ref());
+        let chunks = stores.fold((0, 0), |(count, bytes), store| {
+            // Garbage goes with its whole file, when values move and when none in it lives.
+            assert_eq!(store.pinned_bytes, 0, "nobody reads: {stats:?}");
+            (count + store.chunk_count, bytes + store.bytes)
+        });
+        assert_eq!(of_kind(".chunk"), chunks, "{files:?}");
+        let others = tables + stats.wal_segment_count + 1 + chunks.0;
         assert_eq!(files.len() as u64, others + 1, "and the lock: {files:?}");
     }
 

@@ -1,5 +1,7 @@
 //! Reads of the store and of the oracle: gets, ranges, prefixes, cursors and snapshots.
 
+use std::io::Read;
+
 use super::*;
 
 impl World {
@@ -50,6 +52,7 @@ impl World {
             None => {
                 assert_eq!(handle.get(key).unwrap().as_deref(), expected);
                 assert_eq!(handle.contains(key).unwrap(), expected.is_some());
+                check_pieces(handle, key, expected);
                 handle.range(key..=key)
             }
         };
@@ -207,4 +210,22 @@ fn shown(entries: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
 
 fn cut(bytes: &[u8]) -> String {
     format!("{}({})", bytes[..bytes.len().min(12)].escape_ascii(), bytes.len())
+}
+
+/// The value in pieces, which may lie in a chunk file or in a table.
+fn check_pieces(handle: &Partition, key: &[u8], expected: Option<&[u8]>) {
+    let reader = handle.open_blob(key).unwrap();
+    let read = reader.map(|mut reader| {
+        let mut value = Vec::new();
+        reader.read_to_end(&mut value).unwrap();
+        value
+    });
+    assert_eq!(read.as_deref(), expected);
+    let part = handle.get_range(key, 250..770).unwrap();
+    let inside = |value: &[u8]| value[250.min(value.len())..770.min(value.len())].to_vec();
+    assert_eq!(part.as_deref(), expected.map(inside).as_deref());
+    assert_eq!(
+        handle.stat_blob(key).unwrap().map(|stat| stat.len),
+        expected.map(|value| value.len() as u64)
+    );
 }
