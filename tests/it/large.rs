@@ -92,6 +92,7 @@ fn rest(db: &Db, clock: &Hand) {
     for _ in 0..30 {
         clock.pass(1);
         db.wait_idle().unwrap();
+        assert!(!db.step().unwrap(), "idle means that no step is left");
     }
 }
 
@@ -351,6 +352,15 @@ impl EventListener for HeardChunks {
     }
 }
 
+/// Lengths of the files that listeners heard this of.
+fn lengths_of(
+    heard: &[(ChunkChange, String, u64)],
+    wanted: ChunkChange,
+) -> impl Iterator<Item = u64> {
+    let heard = heard.iter().filter(move |(change, ..)| *change == wanted);
+    heard.map(|(.., bytes)| *bytes)
+}
+
 #[test]
 fn stats_and_listeners_are_told_of_every_chunk_file() {
     let fs = MemFs::new();
@@ -376,9 +386,8 @@ fn stats_and_listeners_are_told_of_every_chunk_file() {
     assert_eq!((stats.chunk_count, stats.bytes), (0, 0));
     assert_eq!((stats.created_count, stats.reclaimed_bytes), (stats.reclaimed_count, on_disk));
     let heard = heard.0.lock().unwrap();
-    let of = |wanted| heard.iter().filter(move |(change, ..)| *change == wanted);
-    assert_eq!(of(ChunkChange::Created).count() as u64, stats.created_count);
-    assert_eq!(of(ChunkChange::Reclaimed).count() as u64, stats.created_count);
-    assert_eq!(of(ChunkChange::Reclaimed).map(|(.., bytes)| bytes).sum::<u64>(), on_disk);
-    assert!(of(ChunkChange::Sealed).count() > 5);
+    assert_eq!(lengths_of(&heard, ChunkChange::Created).count() as u64, stats.created_count);
+    assert_eq!(lengths_of(&heard, ChunkChange::Reclaimed).count() as u64, stats.created_count);
+    assert_eq!(lengths_of(&heard, ChunkChange::Reclaimed).sum::<u64>(), on_disk);
+    assert!(lengths_of(&heard, ChunkChange::Sealed).count() > 5);
 }

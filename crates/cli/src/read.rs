@@ -7,7 +7,7 @@ use siltstone::Readable;
 use siltstone::large_values::BlobReader;
 
 use crate::beside::{Readings, Source};
-use crate::bytes::Encoding;
+use crate::bytes::{Bytes, Encoding};
 use crate::engine::{self, Target};
 use crate::output::{Failure, Output};
 
@@ -31,19 +31,22 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let key = bytes.argument(&args.key)?;
     let source = Source::open(&args.target.database)?;
     let partition = source.partition(&args.target.partition)?;
-    let absent = || Failure::NotFound(format!("no key {}", bytes.text(&key)));
 
     let mut out = Output::new(args.target.json);
     if let (true, Readings::Own(partition)) = (args.raw, &partition) {
-        stream(&mut partition.open_blob(&key)?.ok_or_else(absent)?, &mut out)?;
+        stream(&mut partition.open_blob(&key)?.ok_or_else(|| absent(bytes, &key))?, &mut out)?;
     } else if args.raw {
-        out.raw(&partition.get(&key)?.ok_or_else(absent)?)?;
+        out.raw(&partition.get(&key)?.ok_or_else(|| absent(bytes, &key))?)?;
     } else {
-        let value = partition.get(&key)?.ok_or_else(absent)?;
+        let value = partition.get(&key)?.ok_or_else(|| absent(bytes, &key))?;
         out.line(bytes.text(&value), &bytes.entry(&key, Some(&value)))?;
     }
     out.finish()?;
     Ok(source.close()?)
+}
+
+fn absent(bytes: Bytes, key: &[u8]) -> Failure {
+    Failure::NotFound(format!("no key {}", bytes.text(key)))
 }
 
 /// Prints a value that may be larger than memory.

@@ -25,6 +25,10 @@ fn check(folder: &Path, args: &[&str], code: i32, expected: &str) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}: {errors}");
 }
 
+fn live(chunk: &Value) -> u64 {
+    chunk["live_bytes"].as_u64().expect("it is a number")
+}
+
 fn lines(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
@@ -51,7 +55,6 @@ fn a_folder_with_a_huge_file_is_loaded_compared_and_given_back() {
     let chunks = lines(&siltstone(at, &["chunks", "db", "--json"]));
     let (sums, chunks) = chunks.split_last().unwrap();
     assert_eq!(sums["chunk_files"], chunks.len());
-    let live = |chunk: &Value| chunk["live_bytes"].as_u64().unwrap();
     assert_eq!(chunks.iter().map(live).sum::<u64>(), live(sums));
     assert!(live(sums) > BIG_BYTES && sums["dead_bytes"].as_u64().unwrap() < 4096, "{sums}");
     assert!(chunks.iter().any(|chunk| chunk["first_key"] == "big"), "{chunks:?}");

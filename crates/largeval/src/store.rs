@@ -215,7 +215,7 @@ impl ValueStore for LargeStore {
         stats.reclaimed_bytes = counters.bytes_reclaimed.load(Ordering::Relaxed);
         let state = self.0.state.lock();
         stats.chunk_count = state.chunks.by_id.len() as u64;
-        stats.failure = state.failed.as_ref().map(|error| error.to_string());
+        stats.failure = state.failed.as_ref().map(ToString::to_string);
         stats
     }
 

@@ -19,7 +19,7 @@ use crate::output::{Failure, Output, note};
 /// Arguments of `bench large`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Sizes, repetitions and mixes [default: benches/large_values.json of the repository]
+    /// Sizes, repetitions and mixes [default: those built in]
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
     /// Values of each size, such as 512MiB, but three at least [default: the workload's]
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             LargeFailure::Engine(error) => Failure::Engine(error),
             LargeFailure::Wrong(key) => Failure::NotFound(format!("{key} reads back wrong")),
         });
-    let (rates, times) = done?;
+    let done = done?;
     drop(bench);
 
     let mut out = Output::new(args.json);
@@ -98,10 +98,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.json {
         out.line(head, &json!(null))?;
     }
-    for rate in &rates {
+    for rate in &done.sizes {
         out.line(rate_text(rate), &rate_json(rate))?;
     }
-    for mix in &times {
+    for mix in &done.mixes {
         out.line(mix_text(mix), &mix_json(mix))?;
     }
     let peak = Memory::now().peak_bytes;
@@ -118,14 +118,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
 fn plan(args: &Args) -> Result<LargePlan, Failure> {
-    let parse = |text: &str, place: &str| {
-        LargePlan::parse(text).map_err(|what| Failure::Usage(format!("{place}: {what}")))
-    };
     let mut plan = match &args.workload {
-        None => parse(DEFAULT_WORKLOAD, "the built-in workload")?,
+        None => parsed(DEFAULT_WORKLOAD, "the built-in workload")?,
         Some(path) => {
             let text = std::fs::read(path).map_err(|e| Failure::io("read", path, &e))?;
-            parse(&String::from_utf8_lossy(&text), &path.display().to_string())?
+            parsed(&String::from_utf8_lossy(&text), &path.display().to_string())?
         }
     };
     plan.bytes_per_size = args.bytes_per_size.unwrap_or(plan.bytes_per_size);
@@ -137,6 +134,10 @@ fn plan(args: &Args) -> Result<LargePlan, Failure> {
         return Err(Failure::Usage("no size is left to measure".to_owned()));
     }
     Ok(plan)
+}
+
+fn parsed(workload: &str, place: &str) -> Result<LargePlan, Failure> {
+    LargePlan::parse(workload).map_err(|what| Failure::Usage(format!("{place}: {what}")))
 }
 
 fn rate_text(rate: &SizeRates) -> String {

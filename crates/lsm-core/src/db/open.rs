@@ -182,7 +182,7 @@ impl Builder {
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
         let events = Arc::new(Events::new(listeners));
-        let world = opening.world(&fs, &dir, &clock, is_read_only, &events)?;
+        let world = opening.world(&fs, &dir, &clock, is_read_only, events.queue())?;
         let hooks = opening.hooks(&world, hook_provider.as_deref())?;
         let Begun { versions, last_seq, memtables, segments, leased, cursor } = if is_read_only {
             opening.replay_into_memory(&world, &options, &hooks)?

@@ -17,7 +17,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::epoch::{Tables, store_sections};
-use super::events::Events;
 use super::hooked::resolve;
 use super::partitions::DEFAULT;
 use super::world::World;
@@ -26,7 +25,9 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
-use crate::hooks::{HookProvider, PartitionHooks, ValueStore, ValueStoreFactory, open_store};
+use crate::hooks::{
+    EventQueue, HookProvider, PartitionHooks, ValueStore, ValueStoreFactory, open_store,
+};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::{Options, PartitionOptions};
@@ -130,7 +131,7 @@ impl Opening {
         dir: &Path,
         clock: &Arc<dyn Clock>,
         is_read_only: bool,
-        events: &Arc<Events>,
+        events: EventQueue,
     ) -> Result<World> {
         let next_file = self.next_file();
         if !is_read_only {
@@ -146,7 +147,7 @@ impl Opening {
             epoch,
             numbers: Arc::new(FileNumbers::new(next_file)),
             is_read_only,
-            events: events.queue(),
+            events,
         })
     }
 

@@ -207,25 +207,30 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         store: &dyn ValueStore,
     ) -> Result<bool> {
-        let goal = match self.values.goal(partition.id) {
-            Some(goal) => goal,
-            None => match self.next_goal(partition, store) {
-                None => return Ok(false),
-                Some(goal) => {
-                    let goal = Arc::new(goal);
-                    self.values.set_goal(partition.id, Some(goal.clone()));
-                    goal
-                }
-            },
+        let present = self.values.goal(partition.id);
+        let mut next = match present {
+            Some(goal) => Some(goal),
+            None => self.set_goal(partition, self.next_goal(partition, store)),
         };
-        match self.jobs.pick_range(self, partition, goal.as_range())? {
-            RangeStep::Run(claimed) => self.run_in_background(&claimed),
-            RangeStep::Wait => Ok(false),
-            RangeStep::Done | RangeStep::Stuck(_) => {
-                self.values.set_goal(partition.id, None);
-                Ok(false)
+        while let Some(goal) = next {
+            match self.jobs.pick_range(self, partition, goal.as_range())? {
+                RangeStep::Run(claimed) => return self.run_in_background(&claimed),
+                RangeStep::Wait => return Ok(false),
+                // Moving may be due at once, so it is asked for again: who waits until nothing is
+                // left to do must not find more. A store names no chunk a second time that a goal
+                // did not empty, so this ends.
+                RangeStep::Done | RangeStep::Stuck(_) => {
+                    next = self.set_goal(partition, self.moving_goal(store));
+                }
             }
         }
+        Ok(false)
+    }
+
+    fn set_goal(&self, partition: &PartitionState, goal: Option<Goal>) -> Option<Arc<Goal>> {
+        let goal = goal.map(Arc::new);
+        self.values.set_goal(partition.id, goal.clone());
+        goal
     }
 
     fn next_goal(&self, partition: &PartitionState, store: &dyn ValueStore) -> Option<Goal> {

@@ -62,7 +62,9 @@ pub struct StoreContext {
 
 /// The way in for events: they are queued, and told where the engine holds no lock.
 #[derive(Clone, Default)]
-pub struct EventQueue(Option<Arc<dyn Fn(&Event) + Send + Sync>>);
+pub struct EventQueue(Option<Arc<TakeEvent>>);
+
+type TakeEvent = dyn Fn(&Event) + Send + Sync;
 
 impl EventQueue {
     /// A queue that `take` puts events into.

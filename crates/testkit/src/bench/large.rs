@@ -68,7 +68,7 @@ pub struct LargePlan {
     pub mixes: Vec<Mix>,
     /// Operations of a mix, and values loaded before it.
     pub mix_operations: u64,
-    /// How often each size is chosen in a mix, in shares of the sum; missing ones are 0.
+    /// The weight of each size in a mix, in shares of the sum; missing ones are 0.
     pub mix_weights: Vec<u64>,
 }
 
@@ -109,13 +109,12 @@ impl LargePlan {
 impl Mix {
     fn parse(mix: &Value) -> Result<Mix, String> {
         let name = mix["name"].as_str().ok_or("mixes: one has no name")?.to_owned();
-        let share = |field| number(mix, field);
         let mix = Mix {
             name,
-            get: share("get")?,
-            put: share("put")?,
-            update: share("update")?,
-            delete: share("delete")?,
+            get: number(mix, "get")?,
+            put: number(mix, "put")?,
+            update: number(mix, "update")?,
+            delete: number(mix, "delete")?,
         };
         if mix.get + mix.put + mix.update + mix.delete == 0 {
             return Err(format!("mix {:?} does nothing", mix.name));
@@ -166,6 +165,15 @@ pub struct MixTime {
     pub took: Duration,
 }
 
+/// The outcome of the whole workload.
+#[derive(Clone, Debug)]
+pub struct LargeOutcome {
+    /// Size by size.
+    pub sizes: Vec<SizeRates>,
+    /// Mix by mix.
+    pub mixes: Vec<MixTime>,
+}
+
 /// A failure of the engine, or a read that gave something else than was written.
 #[derive(Debug)]
 pub enum LargeFailure<E> {
@@ -212,7 +220,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
     pub fn run(
         &mut self,
         notice: &mut dyn FnMut(&str),
-    ) -> Result<(Vec<SizeRates>, Vec<MixTime>), LargeFailure<E::Error>> {
+    ) -> Result<LargeOutcome, LargeFailure<E::Error>> {
         let mut rates = Vec::new();
         for (id, &size) in self.plan.sizes.iter().enumerate() {
             notice(&format!("values of {size} bytes"));
@@ -223,7 +231,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             notice(&mix.name);
             times.push(self.mix(mix)?);
         }
-        Ok((rates, times))
+        Ok(LargeOutcome { sizes: rates, mixes: times })
     }
 
     fn put(&mut self, key: &str, mark: u64, size: u64, when: When) -> Result<Duration, E::Error> {
@@ -249,10 +257,9 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
 
     fn size(&mut self, id: u64, size: u64) -> Result<SizeRates, LargeFailure<E::Error>> {
         let repetitions = self.plan.repetitions_of(size);
-        let key = |what: &str, n: u64| format!("{what}-{id}-{n:06}");
         let mut puts = Vec::new();
         for n in 0..repetitions {
-            puts.push(self.put(&key("put", n), n, size, When::Os)?);
+            puts.push(self.put(&key_of("put", id, n), n, size, When::Os)?);
         }
         let mut copies = Vec::new();
         let mut gets = Vec::new();
@@ -261,23 +268,23 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             self.buf[..size as usize].copy_from_slice(&self.value[..size as usize]);
             copies.push(begin.elapsed());
             let n = self.rng.below(repetitions);
-            gets.push(self.get(&key("put", n), n, size)?);
+            gets.push(self.get(&key_of("put", id, n), n, size)?);
         }
         // The space of the first half is back before the other is written: disks are small.
-        let mut deleting = self.delete_all(repetitions, |n| key("put", n))?;
+        let mut deleting = self.delete_all(repetitions, |n| key_of("put", id, n))?;
         let mut synced = Vec::new();
         for n in 0..repetitions {
-            synced.push(self.put(&key("synced", n), n, size, When::Sync)?);
+            synced.push(self.put(&key_of("synced", id, n), n, size, When::Sync)?);
         }
-        deleting += self.delete_all(repetitions, |n| key("synced", n))?;
-        let rate = |times: Vec<Duration>| trimmed_rate(times, size, self.plan.trim_percent);
+        deleting += self.delete_all(repetitions, |n| key_of("synced", id, n))?;
+        let trim = self.plan.trim_percent;
         Ok(SizeRates {
             size,
             repetitions,
-            memcpy: rate(copies),
-            put: rate(puts),
-            put_synced: rate(synced),
-            get: rate(gets),
+            memcpy: trimmed_rate(copies, size, trim),
+            put: trimmed_rate(puts, size, trim),
+            put_synced: trimmed_rate(synced, size, trim),
+            get: trimmed_rate(gets, size, trim),
             delete: (2 * repetitions * size) as f64 / milliseconds(deleting),
         })
     }
@@ -367,6 +374,10 @@ fn now() -> Instant {
     Instant::now()
 }
 
+fn key_of(what: &str, id: u64, n: u64) -> String {
+    format!("{what}-{id}-{n:06}")
+}
+
 /// At least one tick of the clock, so that no rate is infinite.
 fn milliseconds(took: Duration) -> f64 {
     took.max(Duration::from_nanos(1)).as_secs_f64() * 1000.0
@@ -431,13 +442,11 @@ mod tests {
     fn every_value_is_put_read_and_deleted() {
         let map = Map::default();
         let plan = small();
-        let (rates, times) = LargeBench::new(&map, &plan, 1).run(&mut |_| {}).unwrap();
-        assert_eq!(
-            rates.iter().map(|r| (r.size, r.repetitions)).collect::<Vec<_>>(),
-            [(100, 50), (1000, 5)]
-        );
-        assert_eq!(times.len(), plan.mixes.len());
-        assert!(times.iter().all(|mix| mix.bytes > 0) && map.values.borrow().is_empty());
+        let outcome = LargeBench::new(&map, &plan, 1).run(&mut |_| {}).unwrap();
+        let sizes: Vec<_> = outcome.sizes.iter().map(|r| (r.size, r.repetitions)).collect();
+        assert_eq!(sizes, [(100, 50), (1000, 5)]);
+        assert_eq!(outcome.mixes.len(), plan.mixes.len());
+        assert!(outcome.mixes.iter().all(|mix| mix.bytes > 0) && map.values.borrow().is_empty());
     }
 
     #[test]
