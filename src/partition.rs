@@ -10,6 +10,7 @@ use lsm_core::error::{Error, Result};
 use lsm_core::options::Durability;
 use lsm_core::raw::{RawVersion, Walk};
 use lsm_core::read::{Cursor, KeyRange, Keys, Range};
+use lsm_core::stats::PartitionStats;
 use lsm_core::types::{Gap, Slice};
 use metahive::{Explanation, ScrubOptions, ScrubReport, Verified, VerifiedRange};
 
@@ -197,6 +198,16 @@ impl Partition {
     /// A few additions for each table; reads no file.
     pub fn len_approx(&self) -> Result<u64> {
         self.0.len_approx()
+    }
+
+    /// Returns the statistics of this partition: a copy. They are among those of
+    /// [`Db::stats`](crate::Db::stats) as well, which copies them for all partitions. A dropped
+    /// partition has those of an empty one.
+    ///
+    /// # Cost
+    /// A few additions for each table of the partition, however many partitions there are.
+    pub fn stats(&self) -> PartitionStats {
+        self.0.stats()
     }
 }
 

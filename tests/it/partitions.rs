@@ -4,15 +4,15 @@ use std::path::Path;
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
-use lsm_core::fs::{FaultFs, Fs, FsOp, MemFs, OpKind};
+use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, OpKind};
 use siltstone::{BackgroundMode, Db, ErrorKind, Options};
 use testkit::Rng;
 
 fn open(fs: Arc<dyn Fs>) -> Db {
     let mut random = Rng::new(1);
-    let options = Options::new().cache_bytes(0).write_buffer_bytes(64 << 10);
+    let options = Options::new().cache_bytes(0).write_buffer_bytes(1 << 20);
     Db::builder("/db")
-        .options(options.wal_segment_bytes(64 << 10))
+        .options(options.wal_segment_bytes(1 << 20))
         .fs(fs)
         .background(BackgroundMode::Stepped)
         .random(move || random.next_u64())
@@ -102,4 +102,82 @@ fn writers_do_not_wait_for_the_sync_that_creates_or_drops_a_partition() {
         writer.join().unwrap();
         assert!(in_time.is_ok(), "a writer waited for the manifest");
     }
+}
+
+/// Operations on files and bytes that are appended while `deed` runs.
+fn cost(fs: &FaultFs, deed: impl FnOnce()) -> (usize, u64) {
+    fs.start_log();
+    deed();
+    let log = fs.take_log();
+    let appended = log.iter().filter(|op| op.kind == OpKind::Append);
+    (log.len(), appended.map(|op| op.len).sum())
+}
+
+/// The costs of creating, writing to, flushing and dropping one partition beside so many others,
+/// each of which has a table and something in memory.
+fn costs_beside(others: usize) -> Vec<(usize, u64)> {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = open(Arc::new(fs.clone()));
+    let others: Vec<_> =
+        (0..others).map(|n| db.partition(&format!("other {n:05}")).unwrap()).collect();
+    for other in &others {
+        other.put("key", "value").unwrap();
+    }
+    db.flush().unwrap();
+    settle(&db);
+    for other in &others {
+        other.put("key", "value").unwrap();
+    }
+    settle(&db);
+    let mut costs = vec![cost(&fs, || drop(db.partition("one").unwrap()))];
+    let one = db.partition("one").unwrap();
+    costs.push(cost(&fs, || {
+        one.put("key", "value").unwrap();
+    }));
+    costs.push(cost(&fs, || one.flush().unwrap()));
+    costs.push(cost(&fs, || settle(&db)));
+    assert_eq!(one.stats().levels[0].table_count, 1);
+    costs.push(cost(&fs, || db.drop_partition("one").unwrap()));
+    costs
+}
+
+#[test]
+fn one_partition_costs_the_same_beside_a_thousand_others() {
+    let few = costs_beside(10);
+    let many = costs_beside(1000);
+    for (few, many) in few.iter().zip(&many) {
+        assert_eq!(few.0, many.0, "operations: {few:?} and {many:?}");
+        // Larger numbers of partitions, files and places take some bytes more.
+        assert!(few.1.abs_diff(many.1) <= 64, "bytes: {few:?} and {many:?}");
+    }
+}
+
+fn count(log: &[FsOp], kind: OpKind) -> usize {
+    log.iter().filter(|op| op.kind == kind).count()
+}
+
+/// Each table of what the log held was synced by itself, and the folder with it: two thousand syncs
+/// one after the other.
+#[test]
+fn an_open_after_a_write_to_each_of_a_thousand_partitions_syncs_the_folder_a_few_times() {
+    let mem = MemFs::new();
+    let db = open(Arc::new(mem.clone()));
+    for n in 0..1000 {
+        db.partition(&format!("p{n}")).unwrap().put("key", "value").unwrap();
+    }
+    let after = FaultFs::over_mem(mem.crash_clone(CrashOutcome::Everything, &mut || 0));
+    after.start_log();
+    let db = open(Arc::new(after.clone()));
+    let log = after.take_log();
+    let made = log.iter().filter(|op| op.kind == OpKind::Create);
+    let made = made.filter(|op| op.path.to_string_lossy().ends_with(".sst")).count();
+    assert_eq!(made, 1000);
+    assert!(
+        count(&log, OpKind::SyncDir) <= 6,
+        "{} syncs of the folder",
+        count(&log, OpKind::SyncDir)
+    );
+    assert!(count(&log, OpKind::Sync) <= 1010, "{} syncs of files", count(&log, OpKind::Sync));
+    let last = db.open_partition("p999").unwrap();
+    assert_eq!(last.get("key").unwrap().as_deref(), Some(&b"value"[..]));
 }

@@ -42,7 +42,7 @@ pub use fill::Fill;
 pub use job_iter::JobIter;
 pub use leveled::{Shape, compaction_debt};
 pub use outcome::JobOutcome;
-pub use outputs::{Outputs, TableFactory};
+pub use outputs::{Outputs, SyncLater, TableFactory};
 pub use picker::{Picker, RangePick};
 pub use place::ingest_level;
 pub use rules::{KeyBelow, Ruling, Survival};

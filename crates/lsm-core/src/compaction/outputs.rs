@@ -4,7 +4,8 @@
 //! that knows files.
 //!
 //! Invariants:
-//! 1. When [`Outputs::finish`] returns, the bytes of its tables and their names are durable.
+//! 1. When [`Outputs::finish`] returns, the bytes of its tables and their names are durable, unless
+//!    the factory leaves the syncs to whoever made it.
 //! 2. What is not finished is removed when it is dropped, or left to the next open if even that
 //!    fails.
 
@@ -12,9 +13,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{AppendMode, Fs};
+use crate::fs::{AppendMode, File, Fs};
 use crate::hooks::Properties;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{SstIdentity, SstOptions, SstWriter};
@@ -36,9 +39,37 @@ pub struct TableFactory {
     pub epoch: Epoch,
     /// The source of their numbers.
     pub numbers: Arc<FileNumbers>,
+    /// The syncs of tables that are left to the maker; without it each merge syncs its own.
+    pub later: Option<SyncLater>,
+}
+
+/// Files that become durable together: their bytes a number of them at a time, their names at the
+/// end. For who makes thousands of small tables and names none of them before the last is there.
+#[derive(Default)]
+pub struct SyncLater(Mutex<Vec<Arc<dyn File>>>);
+
+/// Finished tables stay open up to this number.
+const UNSYNCED_MAX: usize = 64;
+
+impl SyncLater {
+    fn add(&self, fs: &dyn Fs, file: Arc<dyn File>) -> Result<()> {
+        let mut files = self.0.lock();
+        files.push(file);
+        if files.len() < UNSYNCED_MAX {
+            return Ok(());
+        }
+        fs.sync_files(&std::mem::take(&mut *files))
+    }
 }
 
 impl TableFactory {
+    /// Makes the bytes and names of all tables durable whose syncs were left.
+    pub fn sync_rest(&self) -> Result<()> {
+        let Some(later) = &self.later else { return Ok(()) };
+        self.fs.sync_files(&std::mem::take(&mut *later.0.lock()))?;
+        self.fs.sync_dir(&self.dir)
+    }
+
     /// The way in which tables in that folder are opened, past every cache.
     pub fn context(&self) -> TableContext {
         TableContext {
@@ -104,7 +135,7 @@ impl<'a> Outputs<'a> {
 
     fn writer(&mut self) -> Result<&mut SstWriter> {
         if self.writer.is_none() {
-            let TableFactory { fs, dir, db_id, epoch, numbers } = self.factory;
+            let TableFactory { fs, dir, db_id, epoch, numbers, .. } = self.factory;
             let file = numbers.allocate();
             let db_id = *db_id;
             let epoch = *epoch;
@@ -202,11 +233,16 @@ impl<'a> Outputs<'a> {
     pub(super) fn end_table(&mut self, properties: Properties) -> Result<()> {
         if let Some(mut writer) = self.writer.take() {
             writer.set_user_properties(properties)?;
+            let (summary, file) = writer.finish_unsynced()?;
+            match &self.factory.later {
+                Some(later) => later.add(&*self.factory.fs, file)?,
+                None => file.sync()?,
+            }
             self.finished.push(SstMeta {
                 compression: Some(self.compression),
                 kept: fold_kept(std::mem::take(&mut self.kept)),
                 expiries: self.expiry_rule.map(|rule| self.expiries.take(rule)),
-                ..SstMeta::of(writer.finish()?)
+                ..SstMeta::of(summary)
             });
         }
         Ok(())
@@ -215,7 +251,7 @@ impl<'a> Outputs<'a> {
     /// Makes all names durable. No table is under way.
     pub(super) fn finish(mut self) -> Result<Vec<SstMeta>> {
         assert!(self.writer.is_none(), "the last table was ended");
-        if !self.finished.is_empty() {
+        if !self.finished.is_empty() && self.factory.later.is_none() {
             self.factory.fs.sync_dir(&self.factory.dir)?;
         }
         self.made.clear();

@@ -220,6 +220,13 @@ impl Picker<'_> {
         None
     }
 
+    /// Returns `true` if tombstones of a table could go when snapshots are released.
+    pub fn waits_for_snapshots(&self) -> bool {
+        self.version.tables().any(|(_, table): (usize, &Arc<Table>)| {
+            is_tombstone_heavy(&table.meta) && table.meta.newest() > self.oldest_snapshot
+        })
+    }
+
     /// A table of which much can go. All versions of a key lie in one
     /// table, so it is rewritten where it is; on level 0 older tables lie beside it, and it goes the
     /// way of its level.

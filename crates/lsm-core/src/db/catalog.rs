@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::partition::PartitionState;
+use crate::partition::{PartitionState, WorkList};
 use crate::shared::CursorWriter;
 use crate::types::{MemtableId, PartitionId};
 use crate::version::{Change, DbVersion, VersionSet};
@@ -50,6 +50,8 @@ pub(super) struct Catalog {
     manifest_bytes: AtomicU64,
     /// Tells secondaries of each durable edit.
     cursor: Arc<CursorWriter>,
+    /// Which partitions there is something to do for: they note it themselves.
+    work: Arc<WorkList>,
     /// Set under `versions` before the lock file is let go.
     is_shut: AtomicBool,
 }
@@ -68,6 +70,7 @@ impl Catalog {
             edit_number,
             manifest_bytes,
             cursor,
+            work: Arc::default(),
             is_shut: AtomicBool::new(false),
         }
     }
@@ -158,17 +161,17 @@ impl Catalog {
         applied: Lsn,
         flushing: Option<(PartitionId, MemtableId)>,
     ) -> Lsn {
-        let mut low = applied;
-        for partition in self.partitions() {
-            for memtable in partition.view().memtables() {
-                let is_covered = flushing
-                    .is_some_and(|(id, through)| partition.id == id && memtable.id <= through);
-                if !is_covered && let Some(first) = memtable.first_lsn() {
-                    low = low.min(Lsn(first));
-                }
-            }
-        }
-        low
+        self.work.first_pin(flushing).map_or(applied, |pin| applied.min(Lsn(pin)))
+    }
+
+    /// Which partitions there is something to do for.
+    pub(super) fn work(&self) -> &Arc<WorkList> {
+        &self.work
+    }
+
+    /// All partitions that have a value store, by id.
+    pub(super) fn with_stores(&self) -> Vec<Arc<PartitionState>> {
+        self.work.stores().into_iter().filter_map(|id| self.with_id(id)).collect()
     }
 
     /// Adds a partition whose creation is durable.

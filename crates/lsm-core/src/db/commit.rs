@@ -383,6 +383,7 @@ impl CommitPath {
         for section in member.batch.sections() {
             let view = section.partition.view();
             let bytes = section.injected.as_ref().unwrap_or(&section.bytes);
+            let before = view.active.bytes();
             let mut writer = view.active.writer();
             let mut operations = SectionReader::new(bytes);
             for sums in section.sums.as_slice() {
@@ -394,6 +395,8 @@ impl CommitPath {
                     .expect("the commit path alone gives out sequence numbers, and they ascend");
                 seq = seq.plus(1);
             }
+            drop(writer);
+            section.partition.note_growth(before, view.active.bytes());
             // Before anybody sees the operations: who has heard of one finds it told here.
             self.cursor.touch(section.partition.id, seq.previous());
         }

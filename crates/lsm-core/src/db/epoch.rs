@@ -84,6 +84,11 @@ impl<'a> Tables<'a> {
         self.made.clear();
     }
 
+    /// Makes all of them durable: before a manifest names them.
+    pub(super) fn sync(&self) -> Result<()> {
+        if self.made.is_empty() { Ok(()) } else { self.factory.sync_rest() }
+    }
+
     pub(super) fn write(&mut self, replay: &mut Replay) -> Result<()> {
         let factory = self.factory;
         let mut changes = Vec::new();

@@ -87,26 +87,24 @@ pub(super) fn newest_sealed(partition: &PartitionState) -> Option<MemtableId> {
 impl DbInner {
     /// Flushes the partition with the most sealed memory; `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
-        self.flush_largest(self.catalog.partitions())
+        self.flush_next(None)
     }
 
-    /// Flushes that one of the candidates which has the most sealed memory; `false` if none has
-    /// any. After a failed sync of the log it resumes instead.
-    fn flush_largest(&self, mut candidates: Vec<Arc<PartitionState>>) -> Result<bool> {
+    /// Flushes `only`, or the partition with the most sealed memory; `false` if there is none.
+    /// After a failed sync of the log it resumes instead.
+    fn flush_next(&self, only: Option<&Arc<PartitionState>>) -> Result<bool> {
         let mut turn = self.jobs.flush_turn();
-        candidates.retain(|partition| newest_sealed(partition).is_some());
+        let mut logged_too = true;
         if self.log.has_failed() {
             let resumed = self.resume(&turn);
             // No log keeps the others from being flushed.
-            candidates.retain(|partition| !partition.logged);
-            if resumed.is_ok() || candidates.is_empty() {
+            logged_too = false;
+            if resumed.is_ok() || self.next_to_flush(&turn, only, logged_too).is_none() {
                 return resumed.map(|()| true);
             }
         }
-        let Some(partition) = turn.largest(candidates) else { return Ok(false) };
-        let Some(newest) = newest_sealed(&partition) else {
-            // It was dropped meanwhile: another one is next.
-            return Ok(true);
+        let Some((partition, newest)) = self.next_to_flush(&turn, only, logged_too) else {
+            return Ok(false);
         };
         let flushed = self.flush_partition(&turn, &partition, newest, OldLog::Release);
         turn.note(&partition, flushed.is_ok());
@@ -114,6 +112,21 @@ impl DbInner {
         self.background.flush_worked();
         self.background.wake_all();
         Ok(true)
+    }
+
+    /// The partition to be flushed next, and the newest memtable that it has sealed.
+    fn next_to_flush(
+        &self,
+        turn: &FlushTurn<'_>,
+        only: Option<&Arc<PartitionState>>,
+        logged_too: bool,
+    ) -> Option<(Arc<PartitionState>, MemtableId)> {
+        let partition = match only {
+            Some(partition) => Some(partition.clone()).filter(|it| logged_too || !it.logged)?,
+            None => self.catalog.with_id(turn.largest(self.catalog.work(), logged_too)?)?,
+        };
+        let newest = newest_sealed(&partition)?;
+        Some((partition, newest))
     }
 
     /// Flushes the sealed memtables of a partition through `through`, which is one of them; nothing
@@ -249,22 +262,21 @@ impl DbInner {
         partitions: &[Arc<PartitionState>],
         go_on: impl Fn() -> Result<()>,
     ) -> Result<()> {
-        let goals: Vec<(&Arc<PartitionState>, MemtableId)> = partitions
+        let mut goals: Vec<(&Arc<PartitionState>, MemtableId)> = partitions
             .iter()
             .filter_map(|partition| Some((partition, newest_sealed(partition)?)))
             .collect();
-        loop {
-            let waiting: Vec<Arc<PartitionState>> = goals
-                .iter()
-                .filter(|(partition, goal)| is_unflushed(partition, *goal))
-                .map(|(partition, _)| Arc::clone(partition))
-                .collect();
-            if waiting.is_empty() {
-                return Ok(());
+        // What failed last comes last, and what needs no log first: none of them holds others up.
+        let turn = self.jobs.flush_turn();
+        goals.sort_by_key(|(partition, _)| (turn.has_failed(partition.id), partition.logged));
+        drop(turn);
+        for (partition, goal) in goals {
+            while is_unflushed(partition, goal) {
+                go_on()?;
+                self.flush_next(Some(partition))?;
             }
-            go_on()?;
-            self.flush_largest(waiting)?;
         }
+        Ok(())
     }
 }
 

@@ -234,18 +234,14 @@ fn gauge(value: u64, unit: u64, soft: u64, hard: u64) -> Gauge {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::compaction::drawing::draw;
     use crate::hooks::PartitionHooks;
-    use crate::memtable::SlabPool;
 
     #[test]
     fn a_partition_tells_how_far_it_is_from_its_limits() {
-        let slabs = Arc::new(SlabPool::new(0));
-        let version = Arc::new(draw("L0: 3:a-b 2:a-b 1:a-b\nL5: 5:p-q*2000"));
-        let partition = PartitionState::new(version, PartitionHooks::default(), &slabs);
+        let version = draw("L0: 3:a-b 2:a-b 1:a-b\nL5: 5:p-q*2000");
+        let partition = PartitionState::alone(version, PartitionHooks::default());
         let health = PartitionHealth::of(&partition);
         assert_eq!(health.name, "default");
         let Gauge { value, soft, hard } = health.level0_tables;

@@ -4,7 +4,7 @@
 //! Each part knows the rest only through a small trait that stands beside it; here is what these
 //! traits come to in an open database. Nothing else may implement them outside of tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
-use crate::types::{Epoch, FileNo, SeqNo};
+use crate::types::{Epoch, FileNo, PartitionId, SeqNo};
 use crate::version::Change;
 
 impl LogHost for DbInner {
@@ -39,7 +39,7 @@ impl LogHost for DbInner {
     }
 
     fn sync_values(&self) -> Result<()> {
-        let partitions = self.catalog.partitions();
+        let partitions = self.catalog.with_stores();
         let mut stores = partitions.iter().filter_map(|partition| partition.store());
         stores.try_for_each(|store| store.sync())
     }
@@ -90,9 +90,10 @@ impl CommitHost for DbInner {
 
     fn after_group(&self, writer: &mut LogWriter<'_>) {
         if self.commit.active_bytes() >= self.options.write_buffer_bytes {
-            let partitions = self.catalog.partitions();
-            if let Some(largest) = partitions.iter().max_by_key(|p| p.view().active.bytes()) {
-                self.seal(writer, largest);
+            let work = self.catalog.work();
+            let largest = work.largest_active().and_then(|id| self.catalog.with_id(id));
+            if let Some(largest) = largest {
+                self.seal(writer, &largest);
             }
         }
         if writer.take_segment_switched() {
@@ -112,8 +113,16 @@ impl JobHost for DbInner {
 }
 
 impl JobsHost for DbInner {
-    fn partitions(&self) -> Vec<Arc<PartitionState>> {
-        self.catalog.partitions()
+    fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>> {
+        self.catalog.with_id(id)
+    }
+
+    fn take_changed(&self) -> BTreeSet<PartitionId> {
+        self.catalog.work().take_changed()
+    }
+
+    fn has_sealed(&self) -> bool {
+        self.catalog.work().has_sealed()
     }
 
     fn oldest_snapshot(&self) -> SeqNo {
@@ -239,12 +248,11 @@ impl DbInner {
     /// Seals every partition whose active memtable pins more of the log than it may grow to.
     fn seal_for_log_size(&self, writer: &mut LogWriter<'_>) {
         let end = writer.lsn().0;
-        let mut sealed = self.catalog.partitions();
-        sealed.retain(|partition| {
-            let first = partition.view().active.first_lsn();
-            first.is_some_and(|lsn| end.saturating_sub(lsn) > self.options.wal_bytes_max)
-                && self.commit.seal(writer, partition)
-        });
+        let pinning_before = end.saturating_sub(self.options.wal_bytes_max);
+        let pinning = self.catalog.work().active_before(pinning_before);
+        let mut sealed: Vec<Arc<PartitionState>> =
+            pinning.into_iter().filter_map(|id| self.catalog.with_id(id)).collect();
+        sealed.retain(|partition| self.commit.seal(writer, partition));
         // Once for all of them: there may be thousands, and writers wait.
         self.sealed(sealed.iter().map(|partition| &**partition));
     }

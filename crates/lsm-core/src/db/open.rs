@@ -297,12 +297,13 @@ fn add_partitions(
     mut memtables: BTreeMap<PartitionId, Arc<Memtable>>,
     slabs: &Arc<SlabPool>,
 ) {
+    let work = catalog.work();
     for partition in version.partitions.values() {
         let hooks = hooks.get(&partition.id).cloned().unwrap_or_default();
         let version = partition.clone();
         catalog.add(Arc::new(match memtables.remove(&partition.id) {
-            Some(active) => PartitionState::with_active(version, hooks, active),
-            None => PartitionState::new(version, hooks, slabs),
+            Some(active) => PartitionState::with_active(version, hooks, active, work),
+            None => PartitionState::new(version, hooks, slabs, work),
         }));
     }
 }

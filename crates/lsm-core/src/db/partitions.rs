@@ -87,7 +87,8 @@ impl DbInner {
         let version = editing.install(vec![created])?;
         self.cursor.note_layout(version.edit_number);
         let version = version.partitions[&id].clone();
-        let partition = Arc::new(PartitionState::new(version, attached, &self.slabs));
+        let work = self.catalog.work();
+        let partition = Arc::new(PartitionState::new(version, attached, &self.slabs, work));
         self.catalog.add(partition.clone());
         Ok(partition)
     }

@@ -22,6 +22,7 @@ use super::partitions::DEFAULT;
 use super::world::World;
 use crate::batch::SectionReader;
 use crate::clock::Clock;
+use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
@@ -186,12 +187,14 @@ impl Opening {
         let World { fs, dir, epoch, numbers, clock, .. } = world;
         let dir = dir.as_path();
         let epoch = *epoch;
-        let factory = world.factory();
+        // One folder sync for all tables: there may be one for each of thousands of partitions.
+        let factory = TableFactory { later: Some(SyncLater::default()), ..world.factory() };
         let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =
             self.replay(&LogFiles { fs: &**fs, dir }, bytes_max, hooks, |full| tables.write(full))?;
         tables.write(&mut rest)?;
+        tables.sync()?;
         let mut changes = std::mem::take(&mut tables.changes);
         let LogPlace { segment, offset } = end.place;
         let last_seq = end.last_seq.max(self.last_known_seq());

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::DbInner;
 use super::stall::Pressure;
+use super::{DbInner, Partition};
 use crate::compaction::compaction_debt;
 use crate::partition::PartitionState;
 use crate::stats::{LevelStats, PartitionStats, Stats};
@@ -32,6 +32,16 @@ fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionS
         pressure_permille: pressure.permille,
         pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
         value_store: store.as_ref().map(|store| store.stats()),
+    }
+}
+
+impl Partition {
+    /// The statistics of this partition alone; of one that was dropped, those of an empty one.
+    ///
+    /// # Cost
+    /// That of its tables, however many partitions there are.
+    pub fn stats(&self) -> PartitionStats {
+        partition_stats(self.state(), self.db().stall.pressure(self.state()))
     }
 }
 

@@ -15,7 +15,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{FaultFs, Fs, MemFs};
 use crate::hooks::PartitionHooks;
-use crate::memtable::SlabPool;
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
@@ -143,8 +142,7 @@ pub(super) fn partition_with(id: u32, logged: bool) -> Arc<PartitionState> {
         gaps: crate::types::Gaps::default(),
         store_sections: Vec::new(),
     };
-    let slabs = Arc::new(SlabPool::new(0));
-    Arc::new(PartitionState::new(Arc::new(version), PartitionHooks::default(), &slabs))
+    Arc::new(PartitionState::alone(version, PartitionHooks::default()))
 }
 
 /// A log over a file system in memory that can be told to fail.

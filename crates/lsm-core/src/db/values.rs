@@ -171,7 +171,7 @@ fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Opti
 impl DbInner {
     /// Returns `true` if a partition has values in its store: then somebody looks from time to time.
     pub(super) fn holds_values(&self) -> bool {
-        let partitions = self.catalog.partitions();
+        let partitions = self.catalog.with_stores();
         partitions
             .iter()
             .any(|partition| partition.store().is_some_and(|store| store.holds_values()))
@@ -179,7 +179,7 @@ impl DbInner {
 
     /// Does one piece of what is due for large values; `false` if nothing is.
     pub(super) fn tend_values(&self) -> Result<bool> {
-        for partition in self.catalog.partitions() {
+        for partition in self.catalog.with_stores() {
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
                 continue;
             };

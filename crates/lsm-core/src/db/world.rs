@@ -37,6 +37,7 @@ impl World {
             db_id: self.db_id,
             epoch: self.epoch,
             numbers: self.numbers.clone(),
+            later: None,
         }
     }
 

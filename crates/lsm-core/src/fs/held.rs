@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::at::At;
 use super::os;
+use super::sync_files::sync_files;
 use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MapMode, OsFs, SharedWords};
 use crate::error::{Error, Result};
 
@@ -98,6 +99,10 @@ impl Fs for HeldFs {
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         os::sync_dir(&self.at(dir)).map_err(|e| Error::io("sync the folder", dir, e))
+    }
+
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
+        sync_files(files)
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {

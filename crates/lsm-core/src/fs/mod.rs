@@ -26,6 +26,7 @@ mod os;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "the words of a mapped file are behind a pointer")]
 mod shared_map;
+mod sync_files;
 #[cfg(test)]
 mod tests;
 mod uncached;
@@ -114,6 +115,12 @@ pub trait Fs: Send + Sync + 'static {
 
     /// Makes the names in a folder durable: creations, links and removals so far.
     fn sync_dir(&self, dir: &Path) -> Result<()>;
+
+    /// Makes what was appended to each of these files durable, as [`File::sync`] does for one; an
+    /// error of one is returned, and condemns that one alone. By default one after the other.
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
+        files.iter().try_for_each(|file| file.sync())
+    }
 
     /// Takes the lock `path` for this process without waiting: `None` if another holds it.
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>>;

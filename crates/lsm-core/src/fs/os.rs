@@ -31,6 +31,7 @@ use super::map::MappedAppends;
 use super::no_map::NeverMapped as MappedAppends;
 #[cfg(target_os = "linux")]
 use super::shared_map::{MappedWords, file_bytes, is_coherent};
+use super::sync_files::sync_files;
 use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
 use crate::codec::checksum64;
 use crate::error::{Error, Result};
@@ -114,6 +115,10 @@ impl Fs for OsFs {
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         sync_dir(&At::whole(dir)).map_err(|e| Error::io("sync the folder", dir, e))
+    }
+
+    fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
+        sync_files(files)
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {

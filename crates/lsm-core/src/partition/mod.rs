@@ -7,6 +7,7 @@
 //!    operation of the partition up to its last sequence.
 
 mod view;
+mod work_list;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -21,6 +22,9 @@ use crate::types::{KeyForm, MemtableId, PartitionId};
 use crate::version::PartitionVersion;
 
 pub use view::ReadView;
+pub use work_list::WorkList;
+
+use work_list::size_class;
 
 /// See [`PartitionState::reserved_last`].
 fn reserved_last(hooks: &PartitionHooks) -> u16 {
@@ -58,18 +62,28 @@ pub struct PartitionState {
     doubtful: AtomicBool,
     /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
+    /// The database's: everything that the view holds is noted in it.
+    work: Arc<WorkList>,
 }
 
 impl PartitionState {
     /// A partition with the tables of `version`, an empty memtable, and these hooks; memtables
-    /// take their memory from `slabs`.
+    /// take their memory from `slabs`. What there is to do for it is noted in `work`.
     pub fn new(
         version: Arc<PartitionVersion>,
         hooks: PartitionHooks,
         slabs: &Arc<SlabPool>,
+        work: &Arc<WorkList>,
     ) -> PartitionState {
         let active = Arc::new(Memtable::new(MemtableId(1), slabs));
-        PartitionState::with_active(version, hooks, active)
+        PartitionState::with_active(version, hooks, active, work)
+    }
+
+    /// As [`PartitionState::new`], by itself.
+    #[cfg(test)]
+    pub fn alone(version: PartitionVersion, hooks: PartitionHooks) -> PartitionState {
+        let slabs = Arc::new(SlabPool::new(0));
+        PartitionState::new(Arc::new(version), hooks, &slabs, &Arc::default())
     }
 
     /// A partition with the tables of `version`, what `active` holds, which is the first memtable,
@@ -78,12 +92,22 @@ impl PartitionState {
         version: Arc<PartitionVersion>,
         hooks: PartitionHooks,
         active: Arc<Memtable>,
+        work: &Arc<WorkList>,
     ) -> PartitionState {
+        let view = ReadView { active, sealed: Vec::new(), version };
+        let version = &view.version;
+        work.note(version.id, &view, version.options.logged);
+        if version.tables().next().is_some() {
+            work.note_changed(version.id);
+        }
+        if hooks.store.is_some() {
+            work.note_store(version.id);
+        }
         PartitionState {
             id: version.id,
             name: version.name.clone(),
             logged: version.options.logged,
-            view: ArcSwap::from_pointee(ReadView { active, sealed: Vec::new(), version }),
+            view: ArcSwap::from_pointee(view),
             change: Mutex::new(MemtableId(2)),
             past: Mutex::default(),
             dropped_at: AtomicU64::new(0),
@@ -94,6 +118,7 @@ impl PartitionState {
             rules_epoch: AtomicU32::new(0),
             doubtful: AtomicBool::new(false),
             pressure: AtomicU32::new(0),
+            work: work.clone(),
         }
     }
 
@@ -118,10 +143,12 @@ impl PartitionState {
     pub fn set_hooks(&self, hooks: PartitionHooks) {
         if let Some(store) = &hooks.store {
             self.store.get_or_init(|| store.clone());
+            self.work.note_store(self.id);
         }
         self.reserved_last.store(reserved_last(&hooks), Ordering::Release);
         self.hooks.store(Arc::new(hooks));
         self.rules_epoch.fetch_add(1, Ordering::Release);
+        self.work.note_changed(self.id);
     }
 
     /// Returns the number of the rules that a write is checked against.
@@ -174,8 +201,30 @@ impl PartitionState {
         sealed.push(view.active.clone());
         sealed.extend_from_slice(&view.sealed);
         let active = Arc::new(view.active.successor(id));
-        self.view.store(Arc::new(ReadView { active, sealed, version: view.version.clone() }));
+        self.put_view(ReadView { active, sealed, version: view.version.clone() });
         Some(id)
+    }
+
+    /// Puts a view in the place of the present one. The caller holds `change`.
+    fn put_view(&self, view: ReadView) {
+        self.work.note(self.id, &view, self.logged);
+        self.view.store(Arc::new(view));
+    }
+
+    /// Notes that the active memtable grew from `before` bytes. Only the commit path calls this,
+    /// before what it inserted becomes visible.
+    #[inline]
+    pub fn note_growth(&self, before: u64, after: u64) {
+        if size_class(before) != size_class(after) {
+            self.note_size();
+        }
+    }
+
+    #[cold]
+    fn note_size(&self) {
+        // A flush may take the view away meanwhile: what is noted is the present one.
+        let _change = self.change.lock();
+        self.work.note(self.id, &self.view.load(), self.logged);
     }
 
     /// Takes `version` in and lets the memtables through `flushed_through` go.
@@ -189,7 +238,8 @@ impl PartitionState {
         }
         let mut sealed = view.sealed.clone();
         sealed.retain(|memtable| flushed_through.is_none_or(|through| memtable.id > through));
-        self.view.store(Arc::new(ReadView { active: view.active.clone(), sealed, version }));
+        self.put_view(ReadView { active: view.active.clone(), sealed, version });
+        self.work.note_changed(self.id);
     }
 
     /// Versions that were replaced and that a reader may still hold.
@@ -219,7 +269,8 @@ impl PartitionState {
         let active = Arc::new(view.active.successor(*next));
         next.0 += 1;
         let version = Arc::new(view.version.without_tables());
-        self.view.store(Arc::new(ReadView { active, sealed: Vec::new(), version }));
+        self.put_view(ReadView { active, sealed: Vec::new(), version });
+        self.work.forget(self.id);
     }
 
     /// Says whether a drop of it may be on disk that did not take place.

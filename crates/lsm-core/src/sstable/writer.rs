@@ -292,7 +292,21 @@ impl SstWriter {
     ///
     /// # Durability
     /// The bytes are durable when this returns, the name only after its folder is synced.
-    pub fn finish(mut self) -> Result<SstSummary> {
+    #[cfg(any(test, feature = "internals"))]
+    pub fn finish(self) -> Result<SstSummary> {
+        let (summary, file) = self.finish_unsynced()?;
+        file.sync()?;
+        Ok(summary)
+    }
+
+    /// As [`SstWriter::finish`], without the sync, which is the caller's.
+    ///
+    /// # Errors
+    /// Whatever appending says; the file is then to be abandoned.
+    ///
+    /// # Panics
+    /// Without an entry.
+    pub fn finish_unsynced(mut self) -> Result<(SstSummary, Arc<dyn File>)> {
         let smallest = self.smallest.take().expect("a table has an entry");
         self.seal_block()?;
         self.index_block(None);
@@ -328,8 +342,8 @@ impl SstWriter {
         let file_bytes = out.offset() + FOOTER_BYTES as u64;
         footer.encode(&mut out.pending, file_bytes);
         out.append()?;
-        out.file.sync()?;
-        Ok(self.summary(smallest, file_bytes, file_hash))
+        let file = out.file.clone();
+        Ok((self.summary(smallest, file_bytes, file_hash), file))
     }
 
     fn summary(self, smallest: InternalKey, file_bytes: u64, file_hash: u128) -> SstSummary {

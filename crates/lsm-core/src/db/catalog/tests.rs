@@ -20,7 +20,7 @@ fn catalog() -> Catalog {
     Catalog::new(set, Arc::new(CursorWriter::none()))
 }
 
-fn partition(id: u32, name: &str) -> Arc<PartitionState> {
+fn partition(catalog: &Catalog, id: u32, name: &str) -> Arc<PartitionState> {
     let version = PartitionVersion {
         id: PartitionId(id),
         name: name.into(),
@@ -36,6 +36,7 @@ fn partition(id: u32, name: &str) -> Arc<PartitionState> {
         Arc::new(version),
         PartitionHooks::default(),
         &Arc::new(crate::memtable::SlabPool::new(0)),
+        catalog.work(),
     ))
 }
 
@@ -72,8 +73,8 @@ fn nothing_is_installed_once_it_is_shut() {
 #[test]
 fn partitions_are_found_by_id_and_by_name_until_they_are_removed() {
     let catalog = catalog();
-    let users = partition(2, "users");
-    let posts = partition(1, "posts");
+    let users = partition(&catalog, 2, "users");
+    let posts = partition(&catalog, 1, "posts");
     catalog.add(users.clone());
     catalog.add(posts.clone());
     assert_eq!(catalog.names(), ["posts", "users"]);
@@ -100,8 +101,8 @@ fn seal(partition: &PartitionState, lsn: u64) -> MemtableId {
 #[test]
 fn the_log_is_needed_from_the_oldest_memtable_on_that_is_not_flushed() {
     let catalog = catalog();
-    let users = partition(1, "users");
-    let posts = partition(2, "posts");
+    let users = partition(&catalog, 1, "users");
+    let posts = partition(&catalog, 2, "posts");
     catalog.add(users.clone());
     catalog.add(posts.clone());
     let applied = Lsn(900);

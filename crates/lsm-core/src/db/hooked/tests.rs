@@ -3,7 +3,6 @@
 use super::*;
 use crate::compaction::drawing::{draw, seq};
 use crate::fs::MemFs;
-use crate::memtable::SlabPool;
 use crate::types::{DbId, EntryKind, Operation, OperationSum};
 use crate::version::Missing;
 
@@ -11,8 +10,7 @@ use crate::version::Missing;
 fn partition(suffix: &[u8], keys: &[&str]) -> PartitionState {
     let rules = Rules { reserved_suffix: suffix.to_vec(), ..Rules::default() };
     let hooks = PartitionHooks { rules, ..PartitionHooks::default() };
-    let slabs = Arc::new(SlabPool::new(0));
-    let partition = PartitionState::new(Arc::new(draw("")), hooks, &slabs);
+    let partition = PartitionState::alone(draw(""), hooks);
     for (number, key) in keys.iter().enumerate() {
         let view = partition.view();
         let section: Arc<[u8]> = key.as_bytes().into();

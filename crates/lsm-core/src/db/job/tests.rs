@@ -153,6 +153,7 @@ impl Bench {
             db_id: DbId(7),
             epoch: Epoch(1),
             numbers: Arc::new(FileNumbers::new(FileNo(1))),
+            later: None,
         };
         let heard = Arc::new(Heard::default());
         let runner = JobRunner {
@@ -175,7 +176,8 @@ impl Bench {
             hooks.filters.push(Arc::new(filter));
         }
         let slabs = Arc::new(SlabPool::new(0));
-        let partition = Arc::new(PartitionState::new(Arc::new(version), hooks, &slabs));
+        let partition =
+            Arc::new(PartitionState::new(Arc::new(version), hooks, &slabs, &Arc::default()));
         self.runner.start(&NoLog, &partition)
     }
 
@@ -311,10 +313,11 @@ fn new_snapshots_keep_the_view_while_a_job_decides() {
     let bench = Bench::new();
     let mut hooks = PartitionHooks::default();
     let slabs = Arc::new(SlabPool::new(0));
-    let partition = PartitionState::new(Arc::new(draw("")), hooks.clone(), &slabs);
+    let partition = PartitionState::new(Arc::new(draw("")), hooks.clone(), &slabs, &Arc::default());
     assert!(bench.runner.start(&NoLog, &Arc::new(partition)).deciding.is_none());
     hooks.filters.push(Arc::new(Deciding));
-    let partition = Arc::new(PartitionState::new(Arc::new(draw("")), hooks, &slabs));
+    let partition =
+        Arc::new(PartitionState::new(Arc::new(draw("")), hooks, &slabs, &Arc::default()));
     let job = bench.runner.start(&NoLog, &partition);
     assert!(job.deciding.is_some());
     assert_eq!(job.snapshots.respected, [seq(100)]);

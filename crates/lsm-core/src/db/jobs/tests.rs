@@ -1,5 +1,7 @@
 //! Picks and claims over partitions that are drawn, and the turn to flush.
 
+use std::sync::atomic::AtomicU64;
+
 use super::*;
 use crate::batch::{SectionBuilder, SectionReader};
 use crate::compaction::drawing::draw;
@@ -16,15 +18,34 @@ struct Host {
     partitions: Vec<Arc<PartitionState>>,
     held: Mutex<Vec<SeqNo>>,
     now: Mutex<Duration>,
+    changed: Mutex<BTreeSet<PartitionId>>,
+    /// The number of times that a partition was asked for.
+    looks: AtomicU64,
 }
 
 fn host(partitions: Vec<Arc<PartitionState>>) -> Host {
-    Host { partitions, held: Mutex::default(), now: Mutex::default() }
+    let changed = partitions.iter().map(|partition| partition.id).collect();
+    Host {
+        partitions,
+        held: Mutex::default(),
+        now: Mutex::default(),
+        changed: Mutex::new(changed),
+        looks: AtomicU64::new(0),
+    }
 }
 
 impl JobsHost for Host {
-    fn partitions(&self) -> Vec<Arc<PartitionState>> {
-        self.partitions.clone()
+    fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>> {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.partitions.iter().find(|partition| partition.id == id).cloned()
+    }
+
+    fn take_changed(&self) -> BTreeSet<PartitionId> {
+        std::mem::take(&mut *self.changed.lock())
+    }
+
+    fn has_sealed(&self) -> bool {
+        false
     }
 
     fn oldest_snapshot(&self) -> SeqNo {
@@ -46,11 +67,7 @@ impl JobsHost for Host {
 
 fn partition(id: u32, drawing: &str) -> Arc<PartitionState> {
     let version = PartitionVersion { id: PartitionId(id), ..draw(drawing) };
-    Arc::new(PartitionState::new(
-        Arc::new(version),
-        PartitionHooks::default(),
-        &Arc::new(crate::memtable::SlabPool::new(0)),
-    ))
+    Arc::new(PartitionState::alone(version, PartitionHooks::default()))
 }
 
 fn pick(jobs: &Jobs, host: &Host) -> Option<Claimed> {
@@ -107,7 +124,7 @@ fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
     jobs.finish(&claimed, Err(&Error::corruption("/db/1.sst", 0, "rotten")));
     assert!(jobs.is_running(), "an ingest is under way in it");
     drop(entered);
-    assert!(jobs.claims.lock().is_empty() && jobs.damage().is_none());
+    assert!(jobs.state.lock().claims.is_empty() && jobs.damage().is_none());
 }
 
 #[test]
@@ -130,43 +147,68 @@ fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released
     meta.kept = [Kept { snapshot: SeqNo::new(5).unwrap(), entries: 11 }].into();
     let mut version = draw("");
     version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
-    let host = host(vec![Arc::new(PartitionState::new(
-        Arc::new(version),
-        PartitionHooks::default(),
-        &Arc::new(crate::memtable::SlabPool::new(0)),
-    ))]);
+    let host = host(vec![Arc::new(PartitionState::alone(version, PartitionHooks::default()))]);
     let jobs = Jobs::default();
     host.held.lock().push(SeqNo::new(5).unwrap());
     assert!(pick(&jobs, &host).is_none() && jobs.waits_for_time());
     host.held.lock().clear();
     assert!(pick(&jobs, &host).is_none(), "others may be released soon");
-    *host.now.lock() += RELEASE_DELAY;
+    *host.now.lock() += due::RELEASE_DELAY;
     let claimed = pick(&jobs, &host).expect("11 of 100 entries could go");
     assert_eq!((claimed.compaction.level_from, claimed.compaction.level_to), (6, 6));
 }
 
-/// A partition with one sealed memtable that holds a value of `len` bytes.
-fn sealed(id: u32, len: usize) -> Arc<PartitionState> {
-    let partition = partition(id, "");
-    let mut section = SectionBuilder::default();
-    section.push(EntryKind::Value, b"key", &vec![7; len]);
-    let operation = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
-    let seq = SeqNo::new(1).unwrap();
-    let bytes = section.bytes().into();
-    partition.view().active.writer().insert(seq, 0, section.sums()[0], &bytes, &operation).unwrap();
-    partition.seal();
-    partition
+/// A pick looked at every partition, and at every table of each.
+#[test]
+fn a_pick_looks_only_where_something_changed_or_is_due() {
+    let due = partition(0, "L0: 4:a-b 3:a-b 2:a-b 1:a-b");
+    let quiet = (1..1000).map(|id| partition(id, "L6: 1:a-b"));
+    let host = host(std::iter::once(due).chain(quiet).collect());
+    let jobs = Jobs::default();
+    let claimed = pick(&jobs, &host).expect("level 0 has too many tables");
+    assert_eq!(host.looks.swap(0, Ordering::Relaxed), 1000, "the first pick");
+    assert!(pick(&jobs, &host).is_none() && jobs.has_work(&host));
+    jobs.finish(&claimed, Err(&Error::new(ErrorKind::Io, "no")));
+    let again = pick(&jobs, &host).expect("it failed, and is due again");
+    jobs.finish(&again, Err(&Error::new(ErrorKind::Io, "no")));
+    host.changed.lock().insert(PartitionId(7));
+    assert!(pick(&jobs, &host).is_some());
+    let looks = host.looks.load(Ordering::Relaxed);
+    assert!(looks <= 5, "{looks} looks at a thousand partitions of which two changed");
+}
+
+/// Partitions with one sealed memtable each, that holds a value of so many bytes.
+fn sealed(lens: &[(u32, usize)]) -> (Arc<WorkList>, Vec<Arc<PartitionState>>) {
+    let work = Arc::default();
+    let slabs = Arc::new(crate::memtable::SlabPool::new(0));
+    let partitions = lens.iter().map(|(id, len)| {
+        let version = Arc::new(PartitionVersion { id: PartitionId(*id), ..draw("") });
+        let partition = PartitionState::new(version, PartitionHooks::default(), &slabs, &work);
+        let mut section = SectionBuilder::default();
+        section.push(EntryKind::Value, b"key", &vec![7; *len]);
+        let operation = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
+        let seq = SeqNo::new(1).unwrap();
+        let bytes = section.bytes().into();
+        let sums = section.sums()[0];
+        partition.view().active.writer().insert(seq, 0, sums, &bytes, &operation).unwrap();
+        partition.seal();
+        Arc::new(partition)
+    });
+    let partitions = partitions.collect();
+    (work, partitions)
 }
 
 #[test]
 fn the_most_sealed_memory_is_flushed_first_and_what_failed_last() {
-    let candidates = vec![sealed(1, 10_000), sealed(2, 100_000), sealed(3, 10)];
+    let (work, partitions) = sealed(&[(1, 10_000), (2, 100_000), (3, 10)]);
     let jobs = Jobs::default();
     let mut turn = jobs.flush_turn();
-    let large = turn.largest(candidates.clone()).unwrap();
-    assert_eq!(large.id, PartitionId(2));
-    turn.note(&large, false);
-    assert_eq!(turn.largest(candidates.clone()).unwrap().id, PartitionId(1));
-    turn.note(&large, true);
-    assert_eq!(turn.largest(candidates).unwrap().id, PartitionId(2));
+    assert_eq!(turn.largest(&work, true), Some(PartitionId(2)));
+    turn.note(&partitions[1], false);
+    assert_eq!(turn.largest(&work, true), Some(PartitionId(1)));
+    turn.note(&partitions[1], true);
+    assert_eq!(turn.largest(&work, true), Some(PartitionId(2)));
+    (1..4).for_each(|id| turn.note(&partitions[id - 1], false));
+    assert_eq!(turn.largest(&work, true), Some(PartitionId(2)), "all of them failed");
+    assert_eq!(turn.largest(&work, false), None, "all of them need the log");
 }

@@ -109,11 +109,7 @@ fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
     let notes = Arc::new(Store::default());
     let store: Arc<dyn ValueStore> = notes.clone();
     let hooks = PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() };
-    let partition = PartitionState::new(
-        Arc::new(draw("")),
-        hooks,
-        &Arc::new(crate::memtable::SlabPool::new(0)),
-    );
+    let partition = PartitionState::alone(draw(""), hooks);
     let reader = partition.pin();
     partition.install(Arc::new(draw("L6: 1:a-b")), None);
     *notes.refuses.lock() = true;

@@ -26,7 +26,8 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
     let of = version().partitions[&PartitionId(0)].clone();
     let of = PartitionVersion { id: PartitionId(id), ..(*of).clone() };
     let slabs = Arc::new(SlabPool::new(0));
-    let partition = PartitionState::new(Arc::new(of), PartitionHooks::default(), &slabs);
+    let partition =
+        PartitionState::new(Arc::new(of), PartitionHooks::default(), &slabs, &Arc::default());
     let made =
         JobTables { tables: vec![table(drawing)], values: JobValues::default(), gaps: Vec::new() };
     let through = MemtableId(1);

@@ -1,0 +1,245 @@
+//! [`JobsState`]: in which partitions a compaction may be due, and what the ones under way have taken.
+//!
+//! Kept by `jobs.rs` under its lock. Where nothing changed since nothing was due there, nobody looks,
+//! so that a pick costs the same with one partition and with 65,536. What becomes due by time, or when
+//! a snapshot is released, is looked at from time to time.
+//!
+//! Invariant: a partition in which something is due is a candidate, has changed since the last look, or
+//! waits for time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::JobsHost;
+use crate::compaction::{Busy, Compaction, Cursors, Picker};
+use crate::error::{Error, Result};
+use crate::hooks::{Ageing, catch};
+use crate::partition::PartitionState;
+use crate::types::{FileNo, PartitionId, SeqNo};
+use crate::version::{PartitionVersion, SstMeta};
+
+/// The state under the lock. Where nothing changed since nothing was due there, nobody looks.
+#[derive(Default)]
+pub(super) struct JobsState {
+    pub(super) claims: HashMap<PartitionId, Claims>,
+    /// Compactions and ingests under way, over all partitions.
+    pub(super) running: usize,
+    /// Partitions in which a compaction may be due.
+    pub(super) candidates: BTreeSet<PartitionId>,
+    /// Partitions in which one may become due by time, or when a snapshot is released.
+    pub(super) waiting: BTreeSet<PartitionId>,
+    /// When those were looked at, and the snapshots that were held then.
+    looked: Option<(Duration, Vec<SeqNo>)>,
+}
+
+/// The claims of the compactions of one partition.
+#[derive(Default)]
+pub(super) struct Claims {
+    pub(super) busy: Busy,
+    pub(super) cursors: Cursors,
+    /// Compactions and ingests under way.
+    pub(super) running: usize,
+    /// Why the last one failed, if it did: other partitions come first.
+    pub(super) failure: Option<Error>,
+    /// Why some tables stay claimed.
+    pub(super) damage: Option<Error>,
+    /// `true` if a table keeps entries for snapshots, held or released, has some that expire, or
+    /// tombstones that a snapshot keeps.
+    waits_for_time: bool,
+    /// Since when much of a table could go.
+    released_since: HashMap<FileNo, Duration>,
+}
+
+/// The moment of a pick.
+pub(super) struct PickContext {
+    oldest_snapshot: SeqNo,
+    held: Vec<SeqNo>,
+    now: Duration,
+    unix_time: Duration,
+}
+
+impl PickContext {
+    pub(super) fn of(host: &impl JobsHost) -> PickContext {
+        PickContext {
+            oldest_snapshot: host.oldest_snapshot(),
+            held: host.held_snapshots(),
+            now: host.now(),
+            unix_time: host.unix_time(),
+        }
+    }
+}
+
+/// Tables of which much could go wait for so long after the snapshots that they kept it for were
+/// released: others may be released soon, and a rewrite serves them as well.
+pub(super) const RELEASE_DELAY: Duration = Duration::from_secs(5);
+/// A table is rewritten when more than one of so many of its entries could go.
+const RELEASED_SHARE: u64 = 10;
+
+/// Partitions in which something may become due by time are looked at again this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+impl JobsState {
+    /// Takes the partitions that are to be looked at: each is to be given to
+    /// [`JobsState::look_at`].
+    pub(super) fn take_candidates(
+        &mut self,
+        host: &impl JobsHost,
+        moment: &PickContext,
+    ) -> Vec<Arc<PartitionState>> {
+        let mut ids = std::mem::take(&mut self.candidates);
+        ids.extend(host.take_changed());
+        let is_due = self.looked.as_ref().is_none_or(|(at, held)| {
+            moment.now.abs_diff(*at) >= LOOK_AGAIN || *held != moment.held
+        });
+        if is_due {
+            ids.append(&mut self.waiting);
+            self.looked = Some((moment.now, moment.held.clone()));
+        }
+        // What was dropped is looked at by nobody.
+        ids.into_iter().filter_map(|id| host.partition(id)).collect()
+    }
+
+    /// The compaction that is due in a partition, which stays a candidate if there is one.
+    pub(super) fn look_at(
+        &mut self,
+        partition: &PartitionState,
+        moment: &PickContext,
+    ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
+        let claim = self.claims.entry(partition.id).or_default();
+        let picked = claim.pick(partition, moment);
+        if claim.waits_for_time {
+            self.waiting.insert(partition.id);
+        }
+        if !matches!(picked, Ok(None)) {
+            self.candidates.insert(partition.id);
+        }
+        picked
+    }
+
+    pub(super) fn claim(&mut self, partition: PartitionId, compaction: &Compaction) {
+        self.enter(partition);
+        let claim = self.claims.entry(partition).or_default();
+        claim.busy.claim(compaction);
+        claim.cursors.advance(compaction);
+    }
+
+    pub(super) fn enter(&mut self, partition: PartitionId) {
+        self.running += 1;
+        self.claims.entry(partition).or_default().running += 1;
+    }
+
+    /// Ends work in a partition: what it stood in the way of may be due.
+    pub(super) fn leave(&mut self, partition: PartitionId) -> &mut Claims {
+        self.running -= 1;
+        self.candidates.insert(partition);
+        let claim = self.claims.entry(partition).or_default();
+        claim.running -= 1;
+        claim
+    }
+
+    pub(super) fn forget_if_dropped(&mut self, partition: &PartitionState) {
+        let is_idle = self.claims.get(&partition.id).is_some_and(|claim| claim.running == 0);
+        if partition.is_dropped() && is_idle {
+            self.claims.remove(&partition.id);
+        }
+    }
+}
+
+impl Claims {
+    /// The compaction that is due, with the version that it was picked from.
+    fn pick(
+        &mut self,
+        partition: &PartitionState,
+        moment: &PickContext,
+    ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
+        // A partition whose store is missing is left as it is.
+        if partition.load_hooks().missing.is_some() {
+            return Ok(None);
+        }
+        let version = partition.view().version.clone();
+        self.waits_for_time = false;
+        let mut outdated = self.released(&version, moment);
+        if let Some(ageing) = ageing_of(partition, moment)? {
+            outdated.extend(self.expired(&version, &ageing));
+        }
+        let (picked, waits) =
+            self.with_picker(partition, &version, moment, None, &outdated, |picker| {
+                (picker.pick(), picker.waits_for_snapshots())
+            })?;
+        self.waits_for_time |= waits;
+        Ok(picked.map(|compaction| (compaction, version)))
+    }
+
+    /// The tables of which enough could go for long enough, since snapshots are released.
+    fn released(&mut self, version: &PartitionVersion, moment: &PickContext) -> BTreeSet<FileNo> {
+        let mut since = HashMap::new();
+        let mut due = BTreeSet::new();
+        for (_, table) in version.tables().filter(|(_, table)| !table.meta.kept.is_empty()) {
+            let SstMeta { file, entries, .. } = table.meta;
+            self.waits_for_time = true;
+            if table.meta.droppable(&moment.held).saturating_mul(RELEASED_SHARE) <= entries {
+                continue;
+            }
+            let seen = self.released_since.get(&file).copied().unwrap_or(moment.now);
+            since.insert(file, seen);
+            if moment.now.saturating_sub(seen) >= RELEASE_DELAY {
+                due.insert(file);
+            }
+        }
+        self.released_since = since;
+        due
+    }
+
+    /// The tables of which enough has expired, and those of which it is not known.
+    fn expired(
+        &mut self,
+        version: &PartitionVersion,
+        (ageing, now): &(Ageing, u64),
+    ) -> BTreeSet<FileNo> {
+        let mut due = BTreeSet::new();
+        for (_, table) in version.tables() {
+            let meta = &table.meta;
+            let Some(expiries) = meta.expiries_by(ageing) else {
+                due.insert(meta.file);
+                continue;
+            };
+            self.waits_for_time |= expiries.can_expire();
+            if expiries.is_due(meta.entries, ageing, *now) {
+                due.insert(meta.file);
+            }
+        }
+        due
+    }
+
+    pub(super) fn with_picker<T>(
+        &self,
+        partition: &PartitionState,
+        version: &PartitionVersion,
+        moment: &PickContext,
+        rewrite_before: Option<FileNo>,
+        outdated: &BTreeSet<FileNo>,
+        use_it: impl FnOnce(&Picker<'_>) -> T,
+    ) -> Result<T> {
+        let hooks = partition.hooks();
+        let picker = Picker {
+            version,
+            busy: &self.busy,
+            cursors: &self.cursors,
+            oldest_snapshot: moment.oldest_snapshot,
+            joined: &|left, right| hooks.filters.iter().any(|filter| filter.joined(left, right)),
+            rewrite_before,
+            held: &moment.held,
+            outdated,
+        };
+        // It changes nothing, so nothing is half done if a hook panics.
+        catch("a hook", || use_it(&picker))
+    }
+}
+
+/// The rule by which entries of the partition expire, and the present moment by it.
+fn ageing_of(partition: &PartitionState, moment: &PickContext) -> Result<Option<(Ageing, u64)>> {
+    let Some(ageing) = partition.hooks().ageing() else { return Ok(None) };
+    let now = catch("a hook", || ageing.expiry.now(moment.unix_time))?;
+    Ok(Some((ageing, now)))
+}
