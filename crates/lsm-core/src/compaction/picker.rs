@@ -108,6 +108,8 @@ impl Picker<'_> {
     /// The next job that brings the range nearer to the last level, where its tombstones go.
     pub fn pick_range(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
         let base = Shape::of(self.version).base;
+        // From above: what a level gives down is then part of the next step. From below the last level
+        // would be rewritten once for each level above it.
         let mut waits = false;
         if self.version.levels[0]
             .tables()

@@ -106,6 +106,8 @@ impl Opening {
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             (Some(recovered), _) => recovered.version.clone(),
+            // Beginning anew would be the friendly answer to a lost manifest, and would delete every
+            // table as a leftover.
             (None, _) if !names.is_empty() => {
                 let what = "the folder holds files of a database, but no manifest";
                 return Err(Error::corruption(dir, None, what));
@@ -269,6 +271,7 @@ impl Opening {
 
     /// A file number above every name in the folder.
     fn next_file(&self) -> FileNo {
+        // Of leftovers too: one that cannot be deleted must not lend its name to a new file.
         let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
         used.max().unwrap_or_default().max(self.version.next_file)
     }
