@@ -135,6 +135,20 @@ impl Builder {
         self
     }
 
+    /// Sets whether the database is opened as with [`read_only`](Self::read_only), beside a process that
+    /// may have it open for writing: as that had committed it when it was opened here, and never
+    /// changing. Default: `false`. To follow such a database is what a
+    /// [`Secondary`](crate::secondary::Secondary) is for.
+    ///
+    /// The data that the writer has not flushed is replayed into memory, four times
+    /// [`Options::write_buffer_bytes`](crate::Options::write_buffer_bytes) at most. A lease, a file of
+    /// some bytes in the folder, keeps the writer from deleting the tables that are read here, until the
+    /// database is closed; where the folder cannot be written, there is none.
+    pub fn beside_writer(mut self, is_beside: bool) -> Builder {
+        self.engine = self.engine.beside_writer(is_beside);
+        self
+    }
+
     /// Supplies the parts of the MetaHive of `partition` that are not stored: replica, error handler,
     /// repair options, and the code of a metadata provider. They are available before the first
     /// compaction, which may run before a call of [`Db::partition_with`] could supply them.

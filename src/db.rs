@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::Path;
 
-use lsm_core::db::{Durable, Health, VerifyOptions, VerifyReport};
+use lsm_core::db::{Durable, Health, LeaseHolder, VerifyOptions, VerifyReport};
 use lsm_core::error::Result;
 use lsm_core::options::Options;
 use lsm_core::stats::Stats;
@@ -298,6 +298,20 @@ impl Db {
     /// this call has read it.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.0.verify(options)
+    }
+
+    /// Returns the secondaries that hold files of the database, as far as that can be told: the
+    /// process of each and how old the oldest state is that it reads. [`Stats::leased_bytes`] says
+    /// how much they hold together, and [`Options::leased_bytes_max`](crate::Options::leased_bytes_max)
+    /// bounds it.
+    ///
+    /// # Errors
+    /// Those of the file system; a closed database.
+    ///
+    /// # Cost
+    /// Lists the folder and reads a small file for each secondary.
+    pub fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
+        self.0.lease_holders()
     }
 
     /// Returns the counters and sizes of the database and of each partition.

@@ -1,4 +1,4 @@
-//! Secondaries with the hooks of this crate: the constructors stand at [`Db`], the types are those of
+//! Secondaries with the hooks of this crate, and what is read from them as from a partition: the constructors stand at [`Db`], the types are those of
 //! the crate `secondary`.
 
 use std::collections::HashMap;
@@ -9,8 +9,10 @@ use ::secondary::{Builder, Reading, Secondary};
 use lsm_core::error::Result;
 use lsm_core::read::{KeyRange, Range};
 use lsm_core::types::Slice;
+use metahive::{Verified, VerifiedRange};
 
 use crate::db::Db;
+use crate::partition::Partition;
 use crate::provided::ProvidedHooks;
 use crate::readable::Readable;
 
@@ -50,5 +52,39 @@ impl Readable for Reading {
 
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Reading::prefix(self, prefix)
+    }
+}
+
+/// Reads that are compared with the metadata of MetaHive before they are returned: of a [`Partition`],
+/// or of a partition as a [`Secondary`] sees it. For code that need not know which; each call is
+/// described at [`Partition`].
+pub trait ReadVerified {
+    /// As [`Partition::verified_get`].
+    ///
+    /// # Errors
+    /// As there.
+    fn verified_get(&self, key: impl AsRef<[u8]>) -> Result<Option<Verified>>;
+
+    /// As [`Partition::verified_range`].
+    fn verified_range(&self, range: impl KeyRange) -> VerifiedRange;
+}
+
+impl ReadVerified for Partition {
+    fn verified_get(&self, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
+        metahive::verified_get(&self.0, key)
+    }
+
+    fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
+        metahive::verified_range(&self.0, range)
+    }
+}
+
+impl ReadVerified for Reading {
+    fn verified_get(&self, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
+        metahive::verified_get(self, key)
+    }
+
+    fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
+        metahive::verified_range(self, range)
     }
 }

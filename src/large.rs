@@ -1,4 +1,5 @@
 //! Streams of large values: the calls of a [`Partition`] and of its snapshots, and their writers.
+//! [`ReadBlobs`] has the reading calls as a trait.
 
 use std::fmt;
 use std::io;
@@ -8,9 +9,11 @@ use largeval::{BlobReader, BlobStat, ChunkInfo, Parallelism, Space};
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::Durability;
+use lsm_core::read::ReadPoint;
 use lsm_core::types::Slice;
 
 use crate::partition::Partition;
+use crate::secondary::Reading;
 use crate::snapshot::PartitionSnapshot;
 
 /// A writer that streams the value of a key: [`Partition::put_stream`]. The value is not visible
@@ -123,7 +126,7 @@ impl Partition {
     /// # Errors
     /// Those of [`Partition::get`].
     pub fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
-        largeval::open_blob(&self.0, None, key.as_ref())
+        largeval::open_blob(self.0.read_point_at(None)?, key.as_ref())
     }
 
     /// Reads the value of `key` into the front of `buf` and returns its length. `parallelism` sets the
@@ -141,7 +144,7 @@ impl Partition {
         buf: &mut [u8],
         parallelism: Parallelism,
     ) -> Result<Option<u64>> {
-        largeval::get_into(&self.0, None, key.as_ref(), buf, parallelism)
+        largeval::get_into(self.0.read_point_at(None)?, key.as_ref(), buf, parallelism)
     }
 
     /// Returns the bytes `range` of the value of `key`, or fewer if the value is shorter.
@@ -152,7 +155,7 @@ impl Partition {
     /// # Cost
     /// For a large value: reads and verifies its checksums and the sub-blocks that overlap the range.
     pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
-        largeval::get_range(&self.0, None, key.as_ref(), range)
+        largeval::get_range(self.0.read_point_at(None)?, key.as_ref(), range)
     }
 
     /// Returns the length of the value of `key` and the time at which it was stored, without reading
@@ -161,7 +164,7 @@ impl Partition {
     /// # Errors
     /// Those of [`Partition::get`].
     pub fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
-        largeval::stat_blob(&self.0, None, key.as_ref())
+        largeval::stat_blob(self.0.read_point_at(None)?, key.as_ref())
     }
 
     /// Returns the space that the large values use; `None` if the partition has no large values.
@@ -196,7 +199,7 @@ impl PartitionSnapshot {
     /// # Errors
     /// Those of [`Partition::open_blob`].
     pub fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
-        largeval::open_blob(&self.partition().0, Some(&self.snapshot().0), key.as_ref())
+        largeval::open_blob(self.point()?, key.as_ref())
     }
 
     /// Returns the bytes `range` of the value that `key` had, as [`Partition::get_range`] does.
@@ -204,7 +207,73 @@ impl PartitionSnapshot {
     /// # Errors
     /// Those of [`Partition::get_range`].
     pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
-        let snapshot = Some(&self.snapshot().0);
-        largeval::get_range(&self.partition().0, snapshot, key.as_ref(), range)
+        largeval::get_range(self.point()?, key.as_ref(), range)
+    }
+}
+
+/// Large values of one partition at one moment or at the present: of a [`Partition`], of a partition as
+/// a snapshot sees it, or as a [`Secondary`](crate::secondary::Secondary) does. For code that need not
+/// know from what it reads; each call is described at [`Partition`].
+pub trait ReadBlobs {
+    /// Returns the partition as it is, to read from.
+    ///
+    /// # Errors
+    /// A closed database; a dropped partition.
+    fn point(&self) -> Result<ReadPoint>;
+
+    /// As [`Partition::open_blob`].
+    ///
+    /// # Errors
+    /// Those of a get.
+    fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
+        largeval::open_blob(self.point()?, key.as_ref())
+    }
+
+    /// As [`Partition::get_into`].
+    ///
+    /// # Errors
+    /// Those of a get; [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if `buf` is
+    /// shorter than the value.
+    fn get_into(
+        &self,
+        key: impl AsRef<[u8]>,
+        buf: &mut [u8],
+        parallelism: Parallelism,
+    ) -> Result<Option<u64>> {
+        largeval::get_into(self.point()?, key.as_ref(), buf, parallelism)
+    }
+
+    /// As [`Partition::get_range`].
+    ///
+    /// # Errors
+    /// Those of a get.
+    fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
+        largeval::get_range(self.point()?, key.as_ref(), range)
+    }
+
+    /// As [`Partition::stat_blob`].
+    ///
+    /// # Errors
+    /// Those of a get.
+    fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
+        largeval::stat_blob(self.point()?, key.as_ref())
+    }
+}
+
+impl ReadBlobs for Partition {
+    fn point(&self) -> Result<ReadPoint> {
+        self.0.read_point_at(None)
+    }
+}
+
+impl ReadBlobs for PartitionSnapshot {
+    fn point(&self) -> Result<ReadPoint> {
+        self.partition().0.read_point_at(Some(&self.snapshot().0))
+    }
+}
+
+impl ReadBlobs for Reading {
+    fn point(&self) -> Result<ReadPoint> {
+        Ok(self.read_point())
     }
 }

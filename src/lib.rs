@@ -183,8 +183,8 @@ pub use db::Db;
 pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
     BackgroundFailure, BulkLoad, Class, Commit, Durable, ExportSummary, Gauge, Health,
-    IngestSummary, PartitionHealth, Reason, Resume, Severity, StallHealth, Swap, TransactionRange,
-    VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
+    IngestSummary, LeaseHolder, PartitionHealth, Reason, Resume, Severity, StallHealth, Swap,
+    TransactionRange, VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};
@@ -241,7 +241,7 @@ pub mod hooks {
 pub mod large_values {
     pub use largeval::{BlobReader, BlobStat, ChunkInfo, LargeValueOptions, Parallelism, Space};
 
-    pub use crate::large::{BlobWriter, PendingBlob};
+    pub use crate::large::{BlobWriter, PendingBlob, ReadBlobs};
 }
 
 /// Limits of keys, values, names and counts, as constants.
@@ -310,9 +310,11 @@ pub mod raw {
 /// guarantees, and `docs/secondary.md` how it works.
 pub mod secondary {
     pub use ::secondary::{
-        Builder, Lag, Level, OnUnmet, ReadOptions, Reading, Secondary, SecondaryCut,
+        Builder, Follow, Lag, Level, OnUnmet, ReadOptions, Reading, Secondary, SecondaryCut,
         SecondaryPartition, Target,
     };
+
+    pub use crate::following::ReadVerified;
 }
 
 /// Compiles the programs of the README.

@@ -15,6 +15,7 @@ mod exchange;
 mod facade;
 mod fault;
 mod folder;
+mod following;
 mod handles;
 mod health;
 mod hooks;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use siltstone::secondary::{Level, Reading, Secondary};
 use siltstone::{Db, Error, ErrorKind, KeyRange, Partition, Range, Readable, Result, Slice};
 
-use crate::engine::{Existing, partition_names};
+use crate::engine::{Existing, note_writer, partition_names};
 use crate::output::{Failure, note};
 
 /// A database to read from. See the module.
@@ -24,9 +24,9 @@ pub(crate) enum Source {
 impl Source {
     /// Opens the database at `path`; refuses if there is none.
     pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
-        match Existing::open_to_read(path) {
+        match Existing::open_alone_to_read(path) {
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
-                note(format_args!("siltstone: another process writes; reading as a secondary"));
+                note_writer();
                 let secondary = Db::secondary(path)?;
                 Ok(Source::Beside { secondary, path: path.to_owned() })
             }

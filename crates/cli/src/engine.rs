@@ -4,8 +4,8 @@
 //! what "not there" means.
 //!
 //! Invariants:
-//! 1. [`Existing::open`] and [`Existing::open_to_read`] never create a database,
-//!    [`Existing::partition`] never creates a partition.
+//! 1. [`Existing::open`] and those to read never create a database, [`Existing::partition`] never
+//!    creates a partition.
 //! 2. Damage is never a reason to open read-only: what recovery refuses is told.
 
 use std::io::{self, Read, Write};
@@ -50,9 +50,23 @@ impl Existing {
         Ok(Existing { db, path: path.to_owned() })
     }
 
-    /// Opens the database at `path` for a command that reads. Where nothing can be written, it is
-    /// opened read-only, and standard error says so.
+    /// Opens the database at `path` for a command that reads. Beside a process that writes, it is
+    /// read as that has committed it by now; standard error says so.
     pub(crate) fn open_to_read(path: &Path) -> Result<Existing, Failure> {
+        match Existing::open_alone_to_read(path) {
+            Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
+                note_writer();
+                let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
+                let db = Db::builder(path).options(options).beside_writer(true).open()?;
+                Ok(Existing { db, path: path.to_owned() })
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens the database at `path` for a command that reads, unless another process writes. Where
+    /// nothing can be written, it is opened read-only, and standard error says so.
+    pub(crate) fn open_alone_to_read(path: &Path) -> Result<Existing, Failure> {
         Existing::check(path)?;
         let db = match Db::open(path) {
             Err(error) if is_unwritable(&error) => {
@@ -84,6 +98,11 @@ impl Existing {
             opened => Ok(opened?),
         }
     }
+}
+
+/// Says on standard error that another process has the database open for writing.
+pub(crate) fn note_writer() {
+    note(format_args!("siltstone: another process writes; reading what it has committed"));
 }
 
 /// Returns whether a database did not open because nothing can be written: no space, no permission,

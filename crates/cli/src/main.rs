@@ -22,6 +22,7 @@ mod output;
 mod parts;
 mod progress;
 mod read;
+mod readers;
 mod scrub;
 mod secondary;
 mod stats;
@@ -84,6 +85,11 @@ enum Command {
     Ingest(exchange::IngestArgs),
     /// Follows a database that another process writes, and prints the lag
     Secondary(secondary::Args),
+    /// Lists the secondaries that hold files of a database
+    Readers(readers::Args),
+    /// A process of `bench scid`
+    #[command(hide = true)]
+    BenchScidNode(bench::scid::NodeArgs),
     /// Prints a completion script for a shell
     Completions(Completions),
 }
@@ -126,6 +132,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Export(args) => exchange::export(&args),
         Command::Ingest(args) => exchange::ingest(&args),
         Command::Secondary(args) => secondary::run(&args),
+        Command::Readers(args) => readers::run(&args),
+        Command::BenchScidNode(args) => bench::scid::run_node(&args),
         Command::Completions(args) => completions(&args),
     }
 }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use siltstone::Db;
-use siltstone::secondary::{Lag, Secondary, SecondaryPartition, Target};
+use siltstone::secondary::{Lag, Level, Secondary, SecondaryPartition, Target};
+use siltstone::{Db, Slice};
 
+use crate::bytes::Bytes;
 use crate::output::{Failure, Output};
 
 /// Arguments of `secondary`.
@@ -24,6 +25,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,
+    /// Answer requests on standard input: `get KEY`, `strong KEY`, `scan PREFIX`, `lag`, `sync`, each on
+    /// a line of its own
+    #[arg(long, requires = "partition", conflicts_with = "watch")]
+    serve: bool,
     /// Stop after this many prints
     #[arg(long, requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -33,6 +38,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let secondary = Db::secondary(&args.database)?;
     let mut out = Output::new(args.json);
+    if let (true, Some(name)) = (args.serve, &args.partition) {
+        return serve(&secondary, &secondary.partition(name)?, &mut out);
+    }
     let most = if args.watch.is_some() { args.count.unwrap_or(u64::MAX) } else { 1 };
     for round in 0..most {
         if let Some(seconds) = args.watch.filter(|_| round > 0) {
@@ -55,17 +63,67 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     out.finish()
 }
 
+/// Answers requests until there are no more.
+fn serve(
+    secondary: &Secondary,
+    partition: &SecondaryPartition,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    for line in std::io::stdin().lines() {
+        let line = line.map_err(|e| Failure::Io(format!("cannot read a request: {e}")))?;
+        let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match verb {
+            "get" => answer(out, rest, partition.get(rest)?)?,
+            "strong" => answer(out, rest, partition.at(Level::Strong)?.get(rest)?)?,
+            "scan" => {
+                for entry in partition.at(Level::Eventual)?.prefix(rest) {
+                    let (key, value) = entry?;
+                    let text = format!("{}\t{}", as_text(&key), as_text(&value));
+                    out.line(text, &json!({ "key": as_text(&key), "value": as_text(&value) }))?;
+                }
+            }
+            "lag" | "sync" => {
+                let lag = partition.lag();
+                if verb == "sync" {
+                    partition.sync(Target::Latest)?;
+                }
+                let seq = partition.at(Level::Eventual)?.as_of().seq.get();
+                out.line(text(partition, lag, seq), &json(secondary, partition, lag, seq))?;
+            }
+            _ => {
+                let text = "get KEY, strong KEY, scan PREFIX, lag, or sync";
+                out.line(text, &json!({ "error": text }))?;
+            }
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn as_text(bytes: &[u8]) -> String {
+    Bytes::Text.text(bytes)
+}
+
+fn answer(out: &mut Output, key: &str, value: Option<Slice>) -> Result<(), Failure> {
+    match value {
+        Some(value) => out.line(as_text(&value), &json!({ "key": key, "value": as_text(&value) })),
+        None => out.line("(nothing)", &json!({ "key": key, "value": Value::Null })),
+    }
+}
+
 fn text(partition: &SecondaryPartition, lag: Lag, seq: u64) -> String {
     let name = partition.name().escape_debug().to_string();
     let operations = lag.operations.map_or("?".to_owned(), |count| count.to_string());
+    let bytes = lag.bytes.map_or("?".to_owned(), |count| count.to_string());
     let age = lag.age.map_or("?".to_owned(), |age| format!("{:.3} s", age.as_secs_f64()));
-    format!("{name:<20} was {operations} operations, {age} behind; now at {seq}")
+    format!("{name:<20} was {operations} operations, {bytes} bytes, {age} behind; now at {seq}")
 }
 
 fn json(secondary: &Secondary, partition: &SecondaryPartition, lag: Lag, seq: u64) -> Value {
     json!({
         "partition": partition.name(),
         "lag_operations": lag.operations,
+        "lag_bytes": lag.bytes,
         "lag_seconds": lag.age.map(|age| age.as_secs_f64()),
         "seq": seq,
         "has_live_primary": secondary.has_live_primary(),

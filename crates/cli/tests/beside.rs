@@ -16,7 +16,7 @@ fn read(args: &[&str], expected: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {errors}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}");
-    assert!(errors.contains("reading as a secondary"), "{args:?}: {errors}");
+    assert!(errors.contains("another process writes"), "{args:?}: {errors}");
 }
 
 /// The arguments with the folder behind the verb, of the partition `users`.
@@ -49,8 +49,41 @@ fn what_is_committed_is_read_while_the_writer_has_the_database_open() {
     let followed = run(&in_users(path, &["secondary", "--json"]));
     let text = String::from_utf8_lossy(&followed.stdout);
     assert!(followed.status.success() && text.contains("\"has_live_primary\":true"), "{text}");
+    every_look_at_the_database(path);
     db.close().unwrap();
     let closed = run(&in_users(path, &["get", "bob"]));
     assert_eq!(String::from_utf8_lossy(&closed.stdout), "author\n");
     assert!(closed.stderr.is_empty(), "nobody writes any more");
+}
+
+#[track_caller]
+fn say(args: &[&str]) -> String {
+    let output = run(args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {errors}");
+    assert!(errors.contains("another process writes"), "{args:?}: {errors}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The verbs that look at the whole database, of which nothing is written meanwhile.
+#[expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+#[expect(clippy::disallowed_methods, reason = "looks for files as a user does")]
+fn every_look_at_the_database(path: &str) {
+    let stats = say(&["stats", path, "--json"]);
+    assert!(stats.contains("\"partition\":\"users\""), "{stats}");
+    assert!(say(&["levels", path]).contains("users"));
+    let explained = say(&in_users(path, &["explain", "alice"]));
+    assert!(explained.contains("2 versions"), "{explained}");
+    assert!(say(&["verify", path]).contains("no damage"));
+    say(&["scrub", path]);
+    let readers = say(&["readers", path]);
+    assert!(readers.starts_with("0 secondaries hold"), "{readers}");
+    for entry in std::fs::read_dir(path).unwrap() {
+        let file = entry.unwrap().path();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        if name.ends_with(".sst") || name.ends_with(".wal") || name.ends_with(".manifest") {
+            let dumped = run(&["dump", file.to_str().unwrap()]);
+            assert!(dumped.status.success(), "{name}");
+        }
+    }
 }

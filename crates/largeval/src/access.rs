@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use lsm_core::db::{Partition, Snapshot};
+use lsm_core::db::Partition;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::store_as_any;
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
@@ -38,10 +38,7 @@ pub fn store_of(partition: &Partition) -> Option<LargeStore> {
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] if there is none.
 pub fn existing_store_of(partition: &Partition) -> Result<LargeStore> {
-    store_of(partition).ok_or_else(|| {
-        let message = format!("partition {:?} has no large values", partition.name());
-        Error::new(ErrorKind::InvalidArgument, message)
-    })
+    store_of(partition).ok_or_else(|| without_store(partition.name()))
 }
 
 /// Begins to write the value of `key`, of `len` bytes if that is known.
@@ -58,37 +55,42 @@ enum Found {
     Large(Block, ReadPoint),
 }
 
-fn find(partition: &Partition, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Found>> {
-    let found = match partition.locate(snapshot, key)? {
+fn find(point: ReadPoint, key: &[u8]) -> Result<Option<Found>> {
+    let found = match point.locate(key)? {
         None => return Ok(None),
-        Some((Located::Here(value), _)) => Found::Small(value),
-        Some((Located::Apart(handle), point)) => {
-            let block = existing_store_of(partition)?.0.block(&handle, Source::Cached);
-            Found::Large(block.map_err(|error| named(error, partition, key))?, point)
+        Some(Located::Here(value)) => Found::Small(value),
+        Some(Located::Apart(handle)) => {
+            let store = point.value_store();
+            let store = store.and_then(|store| store_as_any(&**store).downcast_ref::<LargeStore>());
+            let store = store.ok_or_else(|| without_store(point.partition()))?;
+            let block = store.0.block(&handle, Source::Cached);
+            Found::Large(block.map_err(|error| named(error, point.partition(), key))?, point)
         }
     };
     Ok(Some(found))
 }
 
-fn named(error: Error, partition: &Partition, key: &[u8]) -> Error {
-    error.at_key(key).in_partition(partition.name())
+fn without_store(partition: &str) -> Error {
+    let message = format!("partition {partition:?} has no large values");
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+fn named(error: Error, partition: &str, key: &[u8]) -> Error {
+    error.at_key(key).in_partition(partition)
 }
 
 /// Opens the value of `key` for reading in pieces.
 ///
 /// # Errors
 /// Those of a get; corruption of the checksums of the value.
-pub fn open_blob(
-    partition: &Partition,
-    snapshot: Option<&Snapshot>,
-    key: &[u8],
-) -> Result<Option<BlobReader>> {
-    Ok(match find(partition, snapshot, key)? {
+pub fn open_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobReader>> {
+    Ok(match find(point, key)? {
         None => None,
         Some(Found::Small(value)) => Some(BlobReader::small(value)),
         Some(Found::Large(block, point)) => {
+            let partition = point.partition().clone();
             let reader = BlobReader::large(block, point);
-            Some(reader.map_err(|error| named(error, partition, key))?)
+            Some(reader.map_err(|error| named(error, &partition, key))?)
         }
     })
 }
@@ -98,8 +100,7 @@ pub fn open_blob(
 /// # Errors
 /// [`ErrorKind::LimitExceeded`] if `buf` is shorter; those of a get.
 pub fn get_into(
-    partition: &Partition,
-    snapshot: Option<&Snapshot>,
+    point: ReadPoint,
     key: &[u8],
     buf: &mut [u8],
     parallelism: Parallelism,
@@ -109,17 +110,17 @@ pub fn get_into(
         true => Ok(len),
         false => Err(Error::limit("length of the value for the buffer", len, room)),
     };
-    Ok(match find(partition, snapshot, key)? {
+    Ok(match find(point, key)? {
         None => None,
         Some(Found::Small(value)) => {
             let len = fits(value.len() as u64)?;
             buf[..len as usize].copy_from_slice(&value);
             Some(len)
         }
-        Some(Found::Large(block, _point)) => {
+        Some(Found::Large(block, point)) => {
             let len = fits(block.handle.len)?;
             let read = block.read_whole(&mut buf[..len as usize], parallelism);
-            read.map_err(|error| named(error, partition, key))?;
+            read.map_err(|error| named(error, point.partition(), key))?;
             Some(len)
         }
     })
@@ -129,13 +130,8 @@ pub fn get_into(
 ///
 /// # Errors
 /// Those of a get; a limit for a range that is too long to be held in memory.
-pub fn get_range(
-    partition: &Partition,
-    snapshot: Option<&Snapshot>,
-    key: &[u8],
-    range: Range<u64>,
-) -> Result<Option<Slice>> {
-    let Some(found) = find(partition, snapshot, key)? else { return Ok(None) };
+pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Option<Slice>> {
+    let Some(found) = find(point, key)? else { return Ok(None) };
     let len = match &found {
         Found::Small(value) => value.len() as u64,
         Found::Large(block, _) => block.handle.len,
@@ -147,10 +143,10 @@ pub fn get_range(
     }
     let bytes = match found {
         Found::Small(value) => Slice::copy_from(&value[start as usize..end as usize]),
-        Found::Large(block, _point) => {
+        Found::Large(block, point) => {
             let mut buf = vec![0; (end - start) as usize];
             let read = block.sums().and_then(|sums| block.read_range(start, &mut buf, &sums));
-            read.map_err(|error| named(error, partition, key))?;
+            read.map_err(|error| named(error, point.partition(), key))?;
             buf.into()
         }
     };
@@ -161,18 +157,14 @@ pub fn get_range(
 ///
 /// # Errors
 /// Those of a get.
-pub fn stat_blob(
-    partition: &Partition,
-    snapshot: Option<&Snapshot>,
-    key: &[u8],
-) -> Result<Option<BlobStat>> {
-    Ok(match partition.locate(snapshot, key)? {
+pub fn stat_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobStat>> {
+    Ok(match point.locate(key)? {
         None => None,
-        Some((Located::Here(value), _)) => Some(BlobStat { len: value.len() as u64, stored: None }),
-        Some((Located::Apart(handle), _)) => {
+        Some(Located::Here(value)) => Some(BlobStat { len: value.len() as u64, stored: None }),
+        Some(Located::Apart(handle)) => {
             let handle = Handle::decode(&handle).map_err(|malformed| {
-                let message = format!("{}: {}", partition.name(), malformed.what);
-                named(Error::new(ErrorKind::Corruption, message), partition, key)
+                let message = format!("{}: {}", point.partition(), malformed.what);
+                named(Error::new(ErrorKind::Corruption, message), point.partition(), key)
             })?;
             Some(BlobStat {
                 len: handle.len,

@@ -43,6 +43,7 @@ fn a_chunk_file_a_handle_and_a_section_are_as_described() {
         numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),
         is_read_only: false,
         events: EventQueue::default(),
+        is_following: false,
     });
     let store = store.unwrap();
     let value: Vec<u8> = (0..300_u32).map(|n| n as u8).collect();

@@ -271,9 +271,14 @@ impl Shared {
         drop(state);
         let path = self.context.chunk_path(chunk);
         let file = self.context.fs.open_read(&path).map_err(|error| {
-            let missing = is_not_found(&error);
-            let what = "a chunk file is missing";
-            if missing { Error::corruption(&path, None, what) } else { error }
+            match (is_not_found(&error), self.context.is_following) {
+                (true, false) => Error::corruption(&path, None, "a chunk file is missing"),
+                (true, true) => {
+                    let message = "the primary has deleted a chunk file that is read here";
+                    Error::because(ErrorKind::FileGone, message, error)
+                }
+                (false, _) => error,
+            }
         })?;
         let mut state = self.state.lock();
         if state.files.len() >= OPEN_FILES_MAX {

@@ -74,7 +74,10 @@ pub enum By {
 /// a get, except for about one in a hundred, which verifies a block. In a table without a bloom, each
 /// miss verifies a block.
 #[inline]
-pub fn verified_get(partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
+pub fn verified_get(
+    partition: &impl ReadAtMoment,
+    key: impl AsRef<[u8]>,
+) -> Result<Option<Verified>> {
     get(partition, key.as_ref())
 }
 
@@ -101,7 +104,7 @@ pub fn verified_get_at(
 ///
 /// # Cost
 /// That of a scan, and a checksum of each entry of each block.
-pub fn verified_range(partition: &Partition, range: impl KeyRange) -> VerifiedRange {
+pub fn verified_range(partition: &impl ReadAtMoment, range: impl KeyRange) -> VerifiedRange {
     VerifiedRange::new(partition, range)
 }
 

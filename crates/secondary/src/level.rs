@@ -51,6 +51,9 @@ pub enum Target {
     /// All commits at the begin of the call. Without a cursor, all commits that the log attests as
     /// durable.
     Latest,
+    /// Everything that is durable, as far as the log attests it. A secondary that is only ever synced
+    /// to this shows nothing that a crash of the machine takes back.
+    Durable,
     /// The commit of a token, and all earlier commits.
     Token(Commit),
 }

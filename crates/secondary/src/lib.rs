@@ -44,12 +44,16 @@
 //! - If a file is deleted nevertheless, because no lease was possible, the result is
 //!   [`FileGone`](ErrorKind::FileGone) or a read from a newer state, and never a missing key.
 
+mod background;
+mod builder;
 mod level;
 mod partition;
 mod secondary;
 
+pub use background::Follow;
+pub use builder::Builder;
 pub use level::{Level, OnUnmet, ReadOptions, Target};
 pub use lsm_core::db::Commit;
 pub use lsm_core::error::ErrorKind;
 pub use partition::{Reading, SecondaryPartition};
-pub use secondary::{Builder, Lag, Secondary, SecondaryCut};
+pub use secondary::{Lag, Secondary, SecondaryCut};

@@ -1,6 +1,7 @@
 //! [`SecondaryPartition`], and [`Reading`]: a partition that has caught up to the requested level.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lsm_core::db::Commit;
 use lsm_core::error::{Error, ErrorKind, Result};
@@ -10,6 +11,7 @@ use lsm_core::raw::{self, Moment, ReadAtMoment, Walkable};
 use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint};
 use lsm_core::types::Slice;
 
+use crate::background::Follow;
 use crate::level::{Level, OnUnmet, ReadOptions, Target};
 use crate::secondary::{Lag, Secondary};
 
@@ -73,7 +75,10 @@ impl SecondaryPartition {
         };
         let is_unmet = matches!(
             unmet.kind(),
-            ErrorKind::Behind | ErrorKind::Unsupported | ErrorKind::NotLogged
+            ErrorKind::Behind
+                | ErrorKind::Unsupported
+                | ErrorKind::NotLogged
+                | ErrorKind::LimitExceeded
         );
         if is_unmet && options.on_unmet == OnUnmet::Weaker {
             return Ok(self.reading(self.followed.moment()?, Level::Eventual));
@@ -112,6 +117,40 @@ impl SecondaryPartition {
         Err(Error::new(ErrorKind::LeaseLost, message))
     }
 
+    /// Catches up with the partition by itself in this way from now on, until the last handle of the
+    /// secondary is dropped or another way is chosen. Reads at [`Level::Eventual`] then see what is new
+    /// without asking for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if a thread cannot be started.
+    pub fn follow(&self, follow: Follow) -> Result<()> {
+        self.secondary.follow(&self.followed, follow)
+    }
+
+    /// Returns the way in which the partition is caught up with.
+    pub fn followed(&self) -> Follow {
+        self.secondary.tending().follow_of(self.followed.id())
+    }
+
+    /// Returns why the last attempt of [`follow`](Self::follow) failed, if it did. It is tried again.
+    pub fn follow_failure(&self) -> Option<Error> {
+        self.secondary.tending().failure_of(self.followed.id())
+    }
+
+    /// Waits until something is committed to the partition that `seen` does not see, catches up with
+    /// it, and returns the place that was reached; `None` when `time` is over. Begin with
+    /// [`Reading::as_of`], and go on with what is returned.
+    ///
+    /// # Errors
+    /// As [`SecondaryPartition::sync`].
+    ///
+    /// # Cost
+    /// Looks at the commit cursor some ten thousand times a second; without one, reads the end of
+    /// the log two hundred times a second. A flush may look like news once.
+    pub fn wait_for_news(&self, seen: Commit, time: Duration) -> Result<Option<Commit>> {
+        self.secondary.wait_for_news(&self.followed, seen, time)
+    }
+
     /// Returns the lag of the partition behind its primary.
     pub fn lag(&self) -> Lag {
         self.secondary.lag(&self.followed)
@@ -120,7 +159,8 @@ impl SecondaryPartition {
 
 fn is_gone(error: &Error) -> bool {
     let source = error.io_source().map(std::io::Error::kind);
-    error.kind() == ErrorKind::FileGone || source == Some(std::io::ErrorKind::NotFound)
+    let is_lost = matches!(error.kind(), ErrorKind::FileGone | ErrorKind::LeaseLost);
+    is_lost || source == Some(std::io::ErrorKind::NotFound)
 }
 
 /// An immutable view of a partition at its level. It is cheap to clone and protects the files that it
@@ -142,7 +182,12 @@ impl Reading {
         self.served
     }
 
-    /// Returns the newest commit that it may see. This is the token for later reads that must not go back.
+    /// Returns the partition at this moment, for reading its large values.
+    pub fn read_point(&self) -> ReadPoint {
+        self.moment.point()
+    }
+
+    /// Returns the last commit that it may see: the token for a later read that must not go back.
     pub fn as_of(&self) -> Commit {
         Commit { seq: self.moment.seq(), epoch: self.epoch }
     }

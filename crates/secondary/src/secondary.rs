@@ -12,80 +12,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lsm_core::clock::{Clock, SystemClock};
-use lsm_core::db::Commit;
+use lsm_core::clock::Clock;
+use lsm_core::db::{Commit, VerifyOptions, VerifyReport};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::follow::{
-    FollowBuilder, FollowedCut, FollowedMoment, FollowedPartition, Follower, Reached, SyncExtent,
-    SyncGoal,
+    FollowedCut, FollowedMoment, FollowedPartition, Follower, Reached, SyncExtent, SyncGoal,
+    SyncReach,
 };
-use lsm_core::fs::Fs;
-use lsm_core::hooks::HookProvider;
-use lsm_core::options::Options;
 use lsm_core::types::PartitionId;
 use parking_lot::Mutex;
 
+use crate::background::{Follow, Tending};
+use crate::builder::Builder;
 use crate::level::{Level, ReadOptions, Target};
 use crate::partition::{Reading, SecondaryPartition};
 
 /// Between two looks at a primary that is in the middle of something.
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// Options for opening a [`Secondary`], with its file system, clock and hooks.
-#[must_use = "a builder does nothing until it opens"]
-pub struct Builder {
-    engine: FollowBuilder,
-    clock: Arc<dyn Clock>,
-}
-
-impl Builder {
-    /// Sets the file system, for example for tests. Default: that of the operating system.
-    pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
-        self.engine = self.engine.fs(fs);
-        self
-    }
-
-    /// Sets the clock. Default: the monotonic clock of the machine.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
-        self.engine = self.engine.clock(clock.clone());
-        self.clock = clock;
-        self
-    }
-
-    /// Sets the provider of the code of hooks. Default: none.
-    pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
-        self.engine = self.engine.hooks(provider);
-        self
-    }
-
-    /// Sets the options. A secondary uses `cache_bytes`, `open_files_max` and `write_buffer_bytes` (memory
-    /// that is kept for memtables).
-    pub fn options(mut self, options: Options) -> Builder {
-        self.engine = self.engine.options(options);
-        self
-    }
-
-    /// Sets whether the secondary takes a lease, which protects the files that it reads. Default: `true`. On
-    /// a read-only medium the secondary reads without a lease.
-    pub fn lease(mut self, takes_lease: bool) -> Builder {
-        self.engine = self.engine.lease(takes_lease);
-        self
-    }
-
-    /// Opens the existing database. A primary may have it open, or none.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is no database; [`ErrorKind::Unsupported`] if newer code
-    /// wrote it; corruption of the manifest; the errors of the file system.
-    ///
-    /// # Cost
-    /// Reads the manifest. The log and the tables are read when a partition is asked for.
-    pub fn open(self) -> Result<Secondary> {
-        let follower = self.engine.open()?;
-        let inner = Inner { follower, clock: self.clock, complete_at: Mutex::default() };
-        Ok(Secondary(Arc::new(inner)))
-    }
-}
+/// The same where each look reads the log.
+const READ_PAUSE: Duration = Duration::from_millis(5);
 
 /// A read-only instance of a database that another process writes. Cheap to clone.
 ///
@@ -97,6 +42,7 @@ struct Inner {
     follower: Follower,
     clock: Arc<dyn Clock>,
     complete_at: Mutex<CompleteAt>,
+    tending: Tending,
 }
 
 /// The time at which the last look began that found a partition complete.
@@ -120,6 +66,10 @@ pub struct Lag {
     /// Operations of the primary, over all partitions, since the newest visible operation; 0 if none of
     /// them belongs to this partition. `None` without a primary on this machine.
     pub operations: Option<u64>,
+    /// Bytes of the primary's log behind the place up to which everything is seen here, those of
+    /// other partitions among them; 0 if none is this partition's. `None` without a primary on this
+    /// machine.
+    pub bytes: Option<u64>,
     /// Time since the begin of the last catch-up that found the partition complete. `None` before the
     /// first.
     pub age: Option<Duration>,
@@ -158,7 +108,13 @@ impl Secondary {
 
     /// Options for opening the database in the folder `path`.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
-        Builder { engine: Follower::builder(path), clock: Arc::new(SystemClock::new()) }
+        Builder::new(path.as_ref())
+    }
+
+    pub(crate) fn new(follower: Follower, clock: Arc<dyn Clock>) -> Secondary {
+        let complete_at = Mutex::default();
+        let tending = Tending::default();
+        Secondary(Arc::new(Inner { follower, clock, complete_at, tending }))
     }
 
     pub(crate) fn follower(&self) -> &Follower {
@@ -168,8 +124,8 @@ impl Secondary {
     /// Opens the partition `name`. Catches up first if the partition is not known.
     ///
     /// # Errors
-    /// [`ErrorKind::PartitionNotFound`] if it does not exist; [`ErrorKind::Unsupported`] if the code of one
-    /// of its hooks is missing, or if it has large values in a store.
+    /// [`ErrorKind::PartitionNotFound`] if it does not exist; [`ErrorKind::Unsupported`] if it needs a
+    /// hook that is not there.
     pub fn partition(&self, name: &str) -> Result<SecondaryPartition> {
         let followed = self.0.follower.partition(name)?;
         Ok(SecondaryPartition { secondary: self.clone(), followed })
@@ -187,18 +143,46 @@ impl Secondary {
     /// As [`SecondaryPartition::sync`].
     pub fn sync(&self, to: Target) -> Result<Commit> {
         let started = self.0.clock.now();
-        let reached = self.0.follower.sync(SyncExtent::All)?;
+        let reached = self.sync_extent(SyncExtent::All, to)?;
         if let Target::Token(token) = to {
             self.check_history(token)?;
             if reached.seq < token.seq {
                 return Err(behind(token));
             }
         }
-        if self.is_present(reached) {
+        if to != Target::Durable && self.is_present(reached) {
             let mut complete_at = self.0.complete_at.lock();
             complete_at.logged = Some(started);
         }
         Ok(commit_of(reached))
+    }
+
+    fn sync_extent(&self, extent: SyncExtent<'_>, to: Target) -> Result<Reached> {
+        match to {
+            Target::Latest | Target::Token(_) => self.0.follower.sync(extent),
+            Target::Durable => self.0.follower.sync_durable(extent),
+        }
+    }
+
+    /// Catches up with the primary for some partitions, and returns them as they are then, at one commit.
+    /// The others stay where they are.
+    ///
+    /// # Errors
+    /// As [`SecondaryPartition::sync`]; [`ErrorKind::Unsupported`] where flushed tables alone are followed.
+    pub fn sync_group(&self, group: &[&SecondaryPartition], to: Target) -> Result<SecondaryCut> {
+        let ids: Vec<PartitionId> = group.iter().map(|it| it.followed.id()).collect();
+        let reach = match to {
+            Target::Latest | Target::Token(_) => SyncReach::Committed,
+            Target::Durable => SyncReach::Durable,
+        };
+        let cut = SecondaryCut(self.0.follower.sync_group(&ids, reach)?);
+        if let Target::Token(token) = to {
+            self.check_history(token)?;
+            if cut.as_of().is_none_or(|commit| commit.seq < token.seq) {
+                return Err(behind(token));
+            }
+        }
+        Ok(cut)
     }
 
     /// Returns all partitions as of the last complete sync.
@@ -220,6 +204,18 @@ impl Secondary {
         }
     }
 
+    /// Reads every live file as the primary has it now, from its first byte to its last, and reports
+    /// all damage. Of the log and the manifest only what is committed is judged.
+    ///
+    /// # Errors
+    /// Those of the file system; a limit if what is not flushed takes more than 1 GiB.
+    ///
+    /// # Cost
+    /// Reads the whole database; [`VerifyOptions::bytes_per_second`] limits the rate.
+    pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
+        self.0.follower.verify(options)
+    }
+
     /// Returns the memory of the memtables, in bytes. The next sync drops the memtables that the primary
     /// has flushed.
     pub fn memtable_bytes(&self) -> u64 {
@@ -238,17 +234,17 @@ impl Secondary {
         to: Target,
     ) -> Result<Commit> {
         let started = self.0.clock.now();
-        let reached = self.0.follower.sync(SyncExtent::Only(followed.id()))?;
+        let reached = self.sync_extent(SyncExtent::Only(followed.id()), to)?;
         match to {
-            Target::Latest => {}
+            Target::Latest | Target::Durable => {}
             Target::Token(token) => {
                 self.check_history(token)?;
                 if followed.complete() < token.seq {
-                    return Err(lacking(followed, token));
+                    return Err(self.lacking(followed, token));
                 }
             }
         }
-        if followed.is_logged() && self.is_present(reached) {
+        if followed.is_logged() && to != Target::Durable && self.is_present(reached) {
             self.0.complete_at.lock().partitions.insert(followed.id(), started);
         }
         Ok(Commit { seq: followed.complete(), epoch: reached.epoch })
@@ -258,6 +254,10 @@ impl Secondary {
     pub(crate) fn bring(&self, followed: &FollowedPartition, options: &ReadOptions) -> Result<()> {
         match options.level {
             Level::Eventual => Ok(()),
+            Level::Prefix if self.0.follower.follows_tables_only() => {
+                let message = "flushed tables alone are followed, which are of no one commit";
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
             Level::Prefix if self.cut().as_of().is_some() => Ok(()),
             Level::Prefix => self.sync(Target::Latest).map(drop),
             Level::Session(token) => self.bring_to_token(followed, token, options.wait),
@@ -303,7 +303,7 @@ impl Secondary {
                 self.0.complete_at.lock().partitions.insert(followed.id(), started);
                 return Ok(());
             }
-            if !followed.is_logged() {
+            if !self.follows_log(followed) {
                 return Err(not_logged(followed));
             }
             let message = "the primary has not published what it is about to commit";
@@ -349,6 +349,50 @@ impl Secondary {
         }
     }
 
+    fn lacking(&self, followed: &FollowedPartition, token: Commit) -> Error {
+        if self.follows_log(followed) { behind(token) } else { not_logged(followed) }
+    }
+
+    fn follows_log(&self, followed: &FollowedPartition) -> bool {
+        followed.is_logged() && !self.0.follower.follows_tables_only()
+    }
+
+    /// See [`SecondaryPartition::follow`].
+    pub(crate) fn follow(&self, followed: &FollowedPartition, follow: Follow) -> Result<()> {
+        self.0.tending.tend(&self.0.follower, &self.0.clock, followed, follow)
+    }
+
+    pub(crate) fn tending(&self) -> &Tending {
+        &self.0.tending
+    }
+
+    /// See [`SecondaryPartition::wait_for_news`].
+    pub(crate) fn wait_for_news(
+        &self,
+        followed: &FollowedPartition,
+        seen: Commit,
+        time: Duration,
+    ) -> Result<Option<Commit>> {
+        let until = self.0.clock.now().saturating_add(time);
+        loop {
+            let goal = followed.goal();
+            if goal.is_none_or(|goal| !followed.has_reached(&goal)) {
+                self.0.follower.sync(SyncExtent::Only(followed.id()))?;
+            }
+            let moment = followed.moment()?;
+            let epoch = self.0.follower.epoch();
+            if epoch != seen.epoch || moment.newest() > seen.seq {
+                return Ok(Some(Commit { seq: moment.seq(), epoch }));
+            }
+            let is_looked_at = goal.is_some();
+            let pause = if is_looked_at { PAUSE } else { READ_PAUSE };
+            if self.0.clock.now() >= until {
+                return Ok(None);
+            }
+            std::thread::park_timeout(pause);
+        }
+    }
+
     /// Returns `true` if a sync came to the present moment, and not only to what the log attests.
     fn is_present(&self, reached: Reached) -> bool {
         reached.is_final || self.0.follower.has_cursor()
@@ -384,13 +428,14 @@ impl Secondary {
         let now = self.0.clock.now();
         let is_current = followed.goal().map(|goal| followed.has_reached(&goal));
         if is_current == Some(true) {
-            return Lag { operations: Some(0), age: Some(Duration::ZERO) };
+            return Lag { operations: Some(0), bytes: Some(0), age: Some(Duration::ZERO) };
         }
         let primary = self.0.follower.primary_seq();
         let complete = followed.complete().get();
         let operations = primary.map(|seq| seq.get().saturating_sub(complete));
         let at = self.0.complete_at.lock().of(followed);
-        Lag { operations, age: at.map(|at| now.saturating_sub(at)) }
+        let bytes = followed.bytes_behind();
+        Lag { operations, bytes, age: at.map(|at| now.saturating_sub(at)) }
     }
 }
 
@@ -402,10 +447,6 @@ fn is_within<T: PartialOrd>(lag: Option<T>, bound: Option<T>) -> bool {
     }
 }
 
-fn lacking(followed: &FollowedPartition, token: Commit) -> Error {
-    if followed.is_logged() { behind(token) } else { not_logged(followed) }
-}
-
 fn behind(token: Commit) -> Error {
     let Commit { seq, epoch } = token;
     let message = format!("commit {seq} of epoch {epoch} is not there yet");
@@ -414,6 +455,7 @@ fn behind(token: Commit) -> Error {
 
 fn not_logged(followed: &FollowedPartition) -> Error {
     let name = followed.name();
-    let message = format!("partition {name:?} has no log: it is seen as of its last flush");
+    let message =
+        format!("of partition {name:?} no log is followed: it is seen as of its last flush");
     Error::new(ErrorKind::NotLogged, message)
 }

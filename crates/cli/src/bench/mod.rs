@@ -9,6 +9,7 @@
 mod engine;
 mod large;
 mod report;
+pub(crate) mod scid;
 
 use std::path::{Path, PathBuf};
 
@@ -96,6 +97,8 @@ pub(crate) struct Args {
 enum OwnData {
     /// Measures values from 100 KB to 645 MB: put, get, delete until the space is back, and mixes
     Large(large::Args),
+    /// Measures a primary and two secondaries over the share of strong reads
+    Scid(scid::Args),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -228,8 +231,10 @@ fn run_one(
 
 /// Runs the workloads and reports.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    if let Some(OwnData::Large(args)) = &args.own_data {
-        return large::run(args);
+    match &args.own_data {
+        Some(OwnData::Large(args)) => return large::run(args),
+        Some(OwnData::Scid(args)) => return scid::run(args),
+        None => {}
     }
     let folder = Folder::new(args.dir.as_deref())?;
     let measured = args.open(folder.path())?;

@@ -14,6 +14,7 @@ use arc_swap::Guard;
 use super::DbInner;
 use super::durable::Durable;
 use super::health::Health;
+use super::leases::LeaseHolder;
 use super::moment::Observation;
 use super::open::Builder;
 use super::transaction::Transaction;
@@ -216,6 +217,14 @@ impl Db {
     /// Reads every live file and reports all damage.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.inner().verify(options)
+    }
+
+    /// Returns the secondaries that hold files of the database.
+    ///
+    /// # Errors
+    /// Those of the file system; a closed database.
+    pub fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
+        self.inner().lease_holders()
     }
 
     /// Returns the counters.

@@ -10,6 +10,7 @@
 
 mod apart;
 mod background;
+mod beside;
 mod catalog;
 mod checkpoint;
 mod close;
@@ -28,6 +29,7 @@ mod hosts;
 mod inject;
 mod job;
 mod jobs;
+mod leases;
 mod log;
 mod log_search;
 mod loss;
@@ -81,6 +83,7 @@ pub use exchange::{BulkLoad, ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth, StallHealth};
 pub use inject::InMemory;
+pub use leases::LeaseHolder;
 pub use modify::Swap;
 pub use open::Builder;
 pub use transaction::{Transaction, TransactionRange};
@@ -105,6 +108,8 @@ pub(crate) struct DbInner {
     // Fixed after the open.
     world: World,
     options: Options,
+    /// Another process may write meanwhile, so that files of the log and the manifest change.
+    is_beside: bool,
     tables: Arc<TableContext>,
     cache: Arc<Blocks>,
     /// Memory of the memtables.

@@ -93,15 +93,17 @@ impl Partition {
         snapshot: Option<&Snapshot>,
         key: impl AsRef<[u8]>,
     ) -> Result<Option<(Located, ReadPoint)>> {
-        let point = self.reader(snapshot)?;
-        let state = self.state();
-        let tables = &*self.db().tables;
-        let context =
-            GetContext { view: &point.view, tables, store: state.store(), seq: point.seq };
-        let key = key.as_ref();
-        let located = state.key_form.with_stored(key, |key| read::locate(&context, key));
-        let located = located.map_err(|error| error.in_partition(&state.name))?;
+        let point = self.read_point_at(snapshot)?;
+        let located = point.locate(key.as_ref())?;
         Ok(located.map(|located| (located, point)))
+    }
+
+    /// Returns the partition as it is now, or as `snapshot` sees it, to read from.
+    ///
+    /// # Errors
+    /// A closed database; a dropped partition; a snapshot of another database.
+    pub fn read_point_at(&self, snapshot: Option<&Snapshot>) -> Result<ReadPoint> {
+        self.reader(snapshot)
     }
 
     /// Returns whether `key` exists.

@@ -27,12 +27,12 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::DbInner;
 use super::errors::Reason;
+use super::leases::{Holds, LeaseBook};
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, ValueStore, catch};
 use crate::partition::PartitionState;
-use crate::shared::held_leases;
 use crate::types::PartitionId;
 use crate::version::{PartitionVersion, SstMeta, Table};
 
@@ -44,13 +44,6 @@ struct WaitingFile {
     table: Weak<Table>,
     /// The edit that dropped it; 0 if no edit ever named it.
     edit: u64,
-}
-
-/// The holds of secondaries, as they were looked up for one removal.
-#[derive(Clone, Copy)]
-struct Leases {
-    /// Files that this edit or an earlier one dropped are read by none.
-    released: u64,
 }
 
 /// Values that an edit dropped.
@@ -71,13 +64,6 @@ impl WaitingFile {
     }
 }
 
-impl Leases {
-    /// Returns `true` if no secondary reads what `edit` dropped.
-    fn release(self, edit: u64) -> bool {
-        edit <= self.released
-    }
-}
-
 impl DroppedValues {
     /// Returns `true` if nobody in this process reads them.
     fn is_free(&self) -> bool {
@@ -92,6 +78,7 @@ type Untold = (u64, Arc<dyn ValueStore>, Arc<[u8]>);
 pub(super) struct ObsoleteFiles {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
+    leases: LeaseBook,
     waiting: Mutex<Vec<WaitingFile>>,
     /// Oldest first.
     values: Mutex<VecDeque<DroppedValues>>,
@@ -102,10 +89,11 @@ pub(super) struct ObsoleteFiles {
 
 impl ObsoleteFiles {
     /// Of tables in the folder `dir`.
-    pub(super) fn new(fs: Arc<dyn Fs>, dir: PathBuf) -> ObsoleteFiles {
+    pub(super) fn new(fs: Arc<dyn Fs>, dir: PathBuf, leases: LeaseBook) -> ObsoleteFiles {
         ObsoleteFiles {
             fs,
             dir,
+            leases,
             waiting: Mutex::default(),
             values: Mutex::default(),
             turn: Mutex::default(),
@@ -196,11 +184,20 @@ impl ObsoleteFiles {
     }
 
     /// The holds of secondaries; nothing is looked up where nothing could go.
-    fn leases(&self) -> Result<Leases> {
+    fn holds(&self) -> Result<Holds> {
         let asks = self.waiting.lock().iter().any(WaitingFile::waits_for_leases);
-        let asks = asks || self.has_free_values();
-        let edits = if asks { held_leases(&*self.fs, &self.dir)? } else { Vec::new() };
-        Ok(Leases { released: edits.into_iter().min().unwrap_or(u64::MAX) })
+        if !asks && !self.has_free_values() {
+            return Ok(Holds::NONE);
+        }
+        self.leases.holds(&*self.fs, &self.dir, |released| self.leased_bytes_behind(released))
+    }
+
+    /// Bytes of files that wait for secondaries alone if those need what edits behind `released`
+    /// dropped.
+    fn leased_bytes_behind(&self, released: u64) -> u64 {
+        let waiting = self.waiting.lock();
+        let leased = waiting.iter().filter(|file| file.waits_for_leases() && file.edit > released);
+        leased.map(|file| file.bytes).sum()
     }
 
     /// Removes the files and values that nobody holds any more; `None` if somebody is at it. Not
@@ -220,8 +217,8 @@ impl ObsoleteFiles {
     fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
         let told = self.tell_in_turn(&turn);
         // Where it is unknown what secondaries hold, they hold everything.
-        let leases = self.leases();
-        let known = leases.as_ref().copied().unwrap_or(Leases { released: 0 });
+        let leases = self.holds();
+        let known = leases.as_ref().copied().unwrap_or(Holds::ALL);
         let values = told.and_then(|()| self.reclaim_values(known));
         let mut files = leases.map(|_| ());
         for file in self.take_free(known) {
@@ -249,7 +246,7 @@ impl ObsoleteFiles {
         Ok(())
     }
 
-    fn reclaim_values(&self, leases: Leases) -> Result<()> {
+    fn reclaim_values(&self, leases: Holds) -> Result<()> {
         while let Some(free) = self.take_free_values(leases) {
             if let Err(error) = free.store.reclaim(free.edit) {
                 self.values.lock().push_front(free);
@@ -293,7 +290,7 @@ impl ObsoleteFiles {
 
     /// Takes out the oldest edit whose dropped values nobody can read any more. Later ones wait
     /// for it, because a reader of an older version may read what they dropped.
-    fn take_free_values(&self, leases: Leases) -> Option<DroppedValues> {
+    fn take_free_values(&self, leases: Holds) -> Option<DroppedValues> {
         let mut values = self.values.lock();
         let front = values.front()?;
         if front.is_free() && leases.release(front.edit) { values.pop_front() } else { None }
@@ -304,7 +301,7 @@ impl ObsoleteFiles {
     }
 
     /// Takes out what nobody holds.
-    fn take_free(&self, leases: Leases) -> Vec<WaitingFile> {
+    fn take_free(&self, leases: Holds) -> Vec<WaitingFile> {
         let mut waiting = self.waiting.lock();
         let (free, held) = waiting.drain(..).partition(|file| {
             file.table.strong_count() == 0 && (file.edit == 0 || leases.release(file.edit))

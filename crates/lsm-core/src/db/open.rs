@@ -11,17 +11,20 @@ use parking_lot::Mutex;
 
 use super::DbInner;
 use super::background::{Background, BackgroundMode};
+use super::beside;
 use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::events::Events;
 use super::handle::Db;
 use super::inject::{InMemory, Injections};
 use super::job::JobRunner;
+use super::leases::LeaseBook;
 use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, HooksOf, Opening};
 use super::stall::Stall;
+use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
@@ -49,8 +52,22 @@ pub struct Builder {
     hooks: Option<Arc<dyn HookProvider>>,
     listeners: Vec<Arc<dyn EventListener>>,
     inject: Injections,
-    is_read_only: bool,
+    access: OpenMode,
 }
+
+/// The way in which a folder is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpenMode {
+    /// Alone, for everything.
+    Writing,
+    /// While nobody writes.
+    Reading,
+    /// While somebody may write.
+    Beside,
+}
+
+/// A folder as it was found, and what was made of it.
+type Started = (World, HooksOf, Begun);
 
 impl Builder {
     pub(super) fn new(dir: &Path) -> Builder {
@@ -64,7 +81,7 @@ impl Builder {
             hooks: None,
             listeners: Vec::new(),
             inject: Injections::default(),
-            is_read_only: false,
+            access: OpenMode::Writing,
         }
     }
 
@@ -105,7 +122,17 @@ impl Builder {
     /// Several may read at once, and no writer opens the database meanwhile; where the file `LOCK`
     /// is missing or may not be opened, nobody is kept out.
     pub fn read_only(mut self, is_read_only: bool) -> Builder {
-        self.is_read_only = is_read_only;
+        self.access = if is_read_only { OpenMode::Reading } else { OpenMode::Writing };
+        self
+    }
+
+    /// As [`Builder::read_only`], beside a process that may have the database open for writing: what
+    /// that has committed by now. Default: `false`.
+    ///
+    /// The lock is neither asked for nor held. A lease, a file of some bytes, holds the tables until the
+    /// database is closed; where nothing can be written there is none.
+    pub fn beside_writer(mut self, is_beside: bool) -> Builder {
+        self.access = if is_beside { OpenMode::Beside } else { OpenMode::Writing };
         self
     }
 
@@ -174,21 +201,24 @@ impl Builder {
     pub fn open(self) -> Result<Db> {
         self.options.check()?;
         let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
-        let Builder { dir, options, fs, clock, mode, random, listeners, inject, .. } = self;
-        let is_read_only = self.is_read_only;
+        let Builder { dir, options, fs, clock, mode, random, listeners, inject, access, .. } = self;
         let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
-        let DbFolder { fs, dir, lock } = DbFolder::take(fs, &dir, is_read_only)?;
-        let cache = Arc::new(Blocks::new(options.cache_bytes));
-        let opening = Opening::read(&*fs, &dir, (!is_read_only).then_some(&mut *random))?;
         let events = Arc::new(Events::new(listeners));
-        let world = opening.world(&fs, &dir, &clock, is_read_only, events.queue())?;
-        let hooks = opening.hooks(&world, hook_provider.as_deref())?;
-        let Begun { versions, last_seq, memtables, segments, leased, cursor } = if is_read_only {
-            opening.replay_into_memory(&world, &options, &hooks)?
-        } else {
-            opening.begin_epoch(&world, &options, &hooks)?
+        let DbFolder { fs, dir, lock } = DbFolder::find(fs, &dir, access)?;
+        let is_read_only = access != OpenMode::Writing;
+        let cache = Arc::new(Blocks::new(options.cache_bytes));
+        let folder = Start {
+            fs: &fs,
+            dir: &dir,
+            clock: &clock,
+            options: &options,
+            provider: hook_provider.as_deref(),
+            events: &events,
+            access,
         };
+        let (world, hooks, begun) = folder.start(&mut *random)?;
+        let Begun { versions, last_seq, memtables, segments, leased, cursor } = begun;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
@@ -200,24 +230,19 @@ impl Builder {
             CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
-        let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone());
+        let leases = LeaseBook::new(clock.clone(), options.leased_bytes_max);
+        let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone(), leases);
         obsolete.add_leftovers(version.edit_number, leased);
         let log = Log::new(LogSettings::new(&world, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
         let tables = table_context(&fs, &dir, &version, &options, block_cache);
-        let runner = JobRunner {
-            factory: world.factory(),
-            tables: tables.clone(),
-            snapshots: snapshots.clone(),
-            events: events.clone(),
-            clock: world.clock.clone(),
-            inject: inject.entries.clone(),
-        };
+        let runner = job_runner(&world, &tables, &snapshots, &events, &inject);
         start(Arc::new(DbInner {
             world,
             stall: Stall::new(options.write_buffer_bytes),
             options,
+            is_beside: access == OpenMode::Beside,
             tables,
             cache,
             slabs,
@@ -242,7 +267,46 @@ impl Builder {
     }
 }
 
-/// The folder of a database, held and locked.
+/// A folder, and what it is opened with.
+struct Start<'a> {
+    fs: &'a Arc<dyn Fs>,
+    dir: &'a Path,
+    clock: &'a Arc<dyn Clock>,
+    options: &'a Options,
+    provider: Option<&'a dyn HookProvider>,
+    events: &'a Arc<Events>,
+    access: OpenMode,
+}
+
+impl Start<'_> {
+    /// As [`Start::begin`], again and again while a writer changes what is read.
+    fn start(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
+        match self.access {
+            OpenMode::Writing | OpenMode::Reading => self.begin(random),
+            OpenMode::Beside => beside::settled(|| self.begin(random)),
+        }
+    }
+
+    /// Reads what is there, and makes of it what was asked for.
+    fn begin(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
+        let Start { fs, dir, clock, options, provider, events, access } = *self;
+        let is_writing = access == OpenMode::Writing;
+        let opening = Opening::read(&**fs, dir, is_writing.then_some(random))?;
+        let world = opening.world(fs, dir, clock, !is_writing, events.queue())?;
+        let hooks = opening.hooks(&world, provider)?;
+        let begun = match access {
+            OpenMode::Writing => opening.begin_epoch(&world, options, &hooks)?,
+            OpenMode::Reading => opening.replay_into_memory(&world, options, &hooks, None)?,
+            OpenMode::Beside => {
+                let committed = opening.committed(&**fs, dir)?;
+                opening.replay_into_memory(&world, options, &hooks, Some(&committed))?
+            }
+        };
+        Ok((world, hooks, begun))
+    }
+}
+
+/// The folder of a database, held and locked, or leased.
 struct DbFolder {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
@@ -250,23 +314,46 @@ struct DbFolder {
 }
 
 impl DbFolder {
-    fn take(fs: Arc<dyn Fs>, dir: &Path, is_read_only: bool) -> Result<DbFolder> {
-        if !is_read_only {
+    fn find(fs: Arc<dyn Fs>, dir: &Path, access: OpenMode) -> Result<DbFolder> {
+        if access == OpenMode::Writing {
             fs.create_dir(dir)?;
         }
         // From here on the folder is what was opened, not what its name may come to mean.
         let held = fs.hold_dir(dir)?;
         let fs = held.fs.unwrap_or(fs);
         let dir = held.path;
-        let lock = match is_read_only {
-            true => lock_for_reading(&*fs, &dir)?,
-            false => fs.try_lock(&dir.join(names::LOCK))?,
-        };
-        let Some(lock) = lock else {
-            let message = format!("the database in {} is already open", dir.display());
-            return Err(Error::new(ErrorKind::Locked, message));
+        let lock = match access {
+            OpenMode::Writing => free(fs.try_lock(&dir.join(names::LOCK))?, &dir)?,
+            OpenMode::Reading => free(lock_for_reading(&*fs, &dir)?, &dir)?,
+            OpenMode::Beside => beside::hold(&fs, &dir, Box::new(random_from_hasher_keys))?,
         };
         Ok(DbFolder { fs, dir, lock })
+    }
+}
+
+/// The lock, unless somebody else has it.
+fn free(lock: Option<Box<dyn LockGuard>>, dir: &Path) -> Result<Box<dyn LockGuard>> {
+    lock.ok_or_else(|| {
+        let message = format!("the database in {} is already open", dir.display());
+        Error::new(ErrorKind::Locked, message)
+    })
+}
+
+/// The means by which jobs run.
+fn job_runner(
+    world: &World,
+    tables: &Arc<TableContext>,
+    snapshots: &Arc<Snapshots>,
+    events: &Arc<Events>,
+    inject: &Injections,
+) -> JobRunner {
+    JobRunner {
+        factory: world.factory(),
+        tables: tables.clone(),
+        snapshots: snapshots.clone(),
+        events: events.clone(),
+        clock: world.clock.clone(),
+        inject: inject.entries.clone(),
     }
 }
 

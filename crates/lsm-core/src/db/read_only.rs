@@ -10,12 +10,16 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
+use super::beside::CommittedPart;
 use super::recovery::{Begun, HooksOf, LogFiles, Opening};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::fs::{Fs, LockGuard, names};
+use crate::memtable::SlabPool;
 use crate::options::Options;
+use crate::replay::Replay;
 use crate::shared::CursorWriter;
 use crate::version::{Manifest, VersionSet};
 
@@ -38,8 +42,14 @@ fn is_absent(error: &Error) -> bool {
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied))
 }
 
+fn too_large(replay: &Replay, bytes_max: u64) -> Error {
+    let what =
+        "the memory that the log takes without being flushed (four times write_buffer_bytes)";
+    Error::limit(what, replay.bytes(), bytes_max)
+}
+
 impl Opening {
-    /// Replays the log into memtables, and begins no epoch.
+    /// Replays the log into memtables, and begins no epoch. Beside a writer, what it has committed.
     ///
     /// # Errors
     /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded) if they take more than memtables may; otherwise those of
@@ -49,24 +59,35 @@ impl Opening {
         world: &World,
         options: &Options,
         hooks: &HooksOf,
+        committed: Option<&CommittedPart>,
     ) -> Result<Begun> {
         let World { fs, dir, numbers, .. } = world;
         let recovered = self.recovered.take();
         let recovered = recovered.expect("without a database nothing is opened read-only");
         let bytes_max = options.memtable_bytes_max();
         let files = LogFiles { fs: &**fs, dir };
-        let (end, mut replay) = self.replay(&files, bytes_max, hooks, |full| {
-            let what = "the memory that the log takes without being flushed (four times \
-                        write_buffer_bytes)";
-            Err(Error::limit(what, full.bytes(), bytes_max))
-        })?;
+        let (replayed, mut replay) = match committed {
+            None => {
+                let (end, replay) =
+                    self.replay(&files, bytes_max, hooks, |full| Err(too_large(full, bytes_max)))?;
+                (end.last_seq, replay)
+            }
+            Some(committed) => {
+                let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
+                let last_seq = self.replay_committed(world, committed, &mut replay, |replay| {
+                    let is_full = replay.bytes() >= bytes_max;
+                    if is_full { Err(too_large(replay, bytes_max)) } else { Ok(()) }
+                })?;
+                (last_seq, replay)
+            }
+        };
         let sources = self.log_sources(&files)?;
         let lengths = sources.iter().map(|source| Ok((source.number, source.file.len()?)));
         let segments = lengths.collect::<Result<Vec<_>>>()?;
         let generation = recovered.generation;
         let manifest =
             Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
-        let last_seq = end.last_seq.max(self.last_known_seq());
+        let last_seq = replayed.max(self.last_known_seq());
         let versions = VersionSet::new(
             fs.clone(),
             dir.to_owned(),

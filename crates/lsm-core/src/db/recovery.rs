@@ -13,7 +13,7 @@
 mod leftovers;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::epoch::{Tables, store_sections};
@@ -284,6 +284,12 @@ impl Opening {
         tables.chain(flushed).max().unwrap_or_default().max(self.version.last_seq)
     }
 
+    /// The path of a live segment.
+    pub(super) fn segment_path(&self, number: FileNo, dir: &Path) -> PathBuf {
+        let epoch = self.version.log_segments.get(&number).copied().unwrap_or_default();
+        FileName::new(FileKind::Wal, number, epoch).path(dir)
+    }
+
     /// The live segments, opened.
     pub(super) fn log_sources(&self, files: &LogFiles<'_>) -> Result<Vec<SegmentSource>> {
         let mut sources = Vec::new();
@@ -335,7 +341,7 @@ impl Opening {
     }
 
     /// The facts that are known of the log before it is read.
-    fn log_reading(&self) -> LogReaderOptions {
+    pub(super) fn log_reading(&self) -> LogReaderOptions {
         let mut reading = LogReaderOptions::new(self.version.db_id);
         if let Some(recovered) = &self.recovered {
             reading.has_derived_salts = recovered.has_derived_salts;

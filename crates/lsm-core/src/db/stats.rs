@@ -74,7 +74,10 @@ impl DbInner {
             wal_disk_bytes: self.log.disk_bytes(),
             manifest_disk_bytes: self.catalog.manifest_bytes(),
             disk_bytes: 0,
-            leased_bytes: self.obsolete.leased_bytes(),
+            leased_bytes: match self.is_beside {
+                true => self.unnamed_table_bytes(),
+                false => self.obsolete.leased_bytes(),
+            },
             table_bytes: tables().map(|view| view.version.bytes()).sum(),
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,

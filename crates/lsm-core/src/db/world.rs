@@ -54,6 +54,7 @@ impl World {
             numbers: self.numbers.clone(),
             is_read_only: self.is_read_only,
             events: self.events.clone(),
+            is_following: false,
         }
     }
 }

@@ -176,6 +176,16 @@ impl LogTail {
         });
     }
 
+    /// Bytes of the sections that were noted for a partition.
+    pub(super) fn noted_bytes(&self, id: PartitionId) -> u64 {
+        let noted = self.parked.get(&id).into_iter().flatten();
+        let sections = noted.map(|parked| match parked {
+            Parked::Section { place, .. } => place.len as u64,
+            Parked::Switch => 0,
+        });
+        sections.sum()
+    }
+
     /// Takes out what was noted for a partition, and the segments that hold it.
     pub(super) fn take(&mut self, id: PartitionId) -> VecDeque<Parked> {
         self.parked.get_mut(&id).map(std::mem::take).unwrap_or_default()

@@ -6,6 +6,7 @@
 //! crate `secondary`.
 //!
 //! ```text
+//! builder.rs   opening one
 //! round.rs      one catching up: cursor, manifest, log, then the partitions that were asked for
 //! tail.rs       the places in manifest and log, and how they move on
 //!   version/tail.rs   the manifest, edit by edit
@@ -22,6 +23,7 @@
 //! 2. A file that vanished is a reason to look again, and never a missing key.
 //! 3. Within an epoch a partition never goes back.
 
+mod builder;
 mod growing;
 mod log;
 mod partition;
@@ -37,136 +39,66 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
-use crate::cache::Blocks;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::db::hooked::resolve;
+use crate::db::{Db, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, OpenFiles, OsFs};
-use crate::hooks::{HookProvider, PartitionHooks};
+use crate::fs::Fs;
+use crate::hooks::{
+    EventQueue, HookProvider, PartitionHooks, StoreContext, ValueStoreFactory, open_store,
+};
 use crate::limits::check_partition_name;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::partition::ReadView;
-use crate::shared::{CursorReader, CursorState, Lease};
-use crate::sstable::BlockCache;
-use crate::types::{Epoch, MemtableId, PartitionId, SeqNo};
-use crate::version::{DbVersion, HookKind, Missing, PartitionVersion, TableContext};
+use crate::shared::{CursorReader, CursorState};
+use crate::types::{Epoch, FileNumbers, PartitionId, SeqNo};
+use crate::version::{DbVersion, PartitionVersion, TableContext};
 
+pub use builder::FollowBuilder;
 pub use partition::{FollowedMoment, FollowedPartition};
 
 use partition::{Followed, Shown};
 use pins::Pins;
 use tail::Tail;
 
-/// The world that a [`Follower`] lives in.
-#[must_use = "a builder does nothing until it opens"]
-pub struct FollowBuilder {
-    dir: PathBuf,
-    fs: Arc<dyn Fs>,
-    clock: Arc<dyn Clock>,
-    hooks: Option<Arc<dyn HookProvider>>,
-    options: Options,
-    takes_lease: bool,
-    random: Option<Box<dyn FnMut() -> u64 + Send>>,
-}
-
-impl FollowBuilder {
-    /// Another file system. Default: the operating system's.
-    pub fn fs(mut self, fs: Arc<dyn Fs>) -> FollowBuilder {
-        self.fs = fs;
-        self
-    }
-
-    /// Another clock. Default: the machine's monotonic one.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> FollowBuilder {
-        self.clock = clock;
-        self
-    }
-
-    /// The code of the hooks that partitions name. Default: none.
-    pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> FollowBuilder {
-        self.hooks = Some(provider);
-        self
-    }
-
-    /// Of these, the block cache and the number of open files matter to a follower.
-    pub fn options(mut self, options: Options) -> FollowBuilder {
-        self.options = options;
-        self
-    }
-
-    /// Takes a lease, or none. Default: it takes one. Without one the primary may delete files that are
-    /// read here; that is right for a copy that nobody writes, and for a medium that cannot be written.
-    pub fn lease(mut self, takes_lease: bool) -> FollowBuilder {
-        self.takes_lease = takes_lease;
-        self
-    }
-
-    /// Another source of random numbers, which name leases.
-    pub fn random(mut self, random: impl FnMut() -> u64 + Send + 'static) -> FollowBuilder {
-        self.random = Some(Box::new(random));
-        self
-    }
-
-    /// Opens the database that is there.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is none; corruption; those of the file system.
-    pub fn open(self) -> Result<Follower> {
-        self.options.check()?;
-        let FollowBuilder { dir, fs, clock, hooks, options, takes_lease, random } = self;
-        let held = fs.hold_dir(&dir)?;
-        let fs = held.fs.unwrap_or(fs);
-        let dir = held.path;
-        let random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
-        // Before the manifest is read, so that no file that it names goes meanwhile.
-        let lease = match takes_lease {
-            true => take_lease(&fs, &dir, random)?,
-            false => None,
-        };
-        let manifest = tail::open_manifest(&*fs, &dir, None)?;
-        let version = manifest.version().clone();
-        let cache = Arc::new(Blocks::new(options.cache_bytes));
-        let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
-        let tables = Arc::new(TableContext {
-            fs: fs.clone(),
-            dir: dir.clone(),
-            db_id: version.db_id,
-            missing: Missing::Gone,
-            cache: block_cache,
-            files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
-        });
-        let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
-        let present = FollowerState { cursor: None, epoch: version.epoch, edit: 0 };
-        let inner = Arc::new(Inner {
-            fs,
-            dir,
-            clock,
-            tables,
-            empty: Arc::new(Memtable::new(MemtableId(0), &slabs)),
-            slabs,
-            provider: hooks,
-            pins: Arc::default(),
-            partitions: RwLock::default(),
-            present: ArcSwap::from_pointee(present),
-            cut: ArcSwap::default(),
-            tail: Mutex::new(Tail::new(manifest, lease)),
-        });
-        let follower = Follower { inner };
-        follower.sync(SyncExtent::Layout)?;
-        Ok(follower)
-    }
-}
-
 /// The part of a database that is to be caught up with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncExtent {
+pub enum SyncExtent<'a> {
     /// Every partition, all at one commit.
     All,
+    /// These partitions, all at one commit; the others stay where they are.
+    Group(&'a [PartitionId]),
     /// One partition; the others stay where they are.
     Only(PartitionId),
     /// The list of partitions, and nothing of what is in them.
     Layout,
+}
+
+impl SyncExtent<'_> {
+    /// Returns whether `id` is to be caught up with.
+    pub(super) fn has(self, id: PartitionId) -> bool {
+        match self {
+            SyncExtent::All => true,
+            SyncExtent::Group(group) => group.contains(&id),
+            SyncExtent::Only(only) => only == id,
+            SyncExtent::Layout => false,
+        }
+    }
+
+    /// Returns whether what is caught up with comes to one commit.
+    pub(super) fn is_cut(self) -> bool {
+        matches!(self, SyncExtent::All | SyncExtent::Group(_))
+    }
+}
+
+/// The commits of a database that are to be caught up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncReach {
+    /// All.
+    Committed,
+    /// Those that are durable, as far as the log attests it.
+    Durable,
 }
 
 /// The place that was reached.
@@ -248,6 +180,9 @@ struct Inner {
     clock: Arc<dyn Clock>,
     tables: Arc<TableContext>,
     slabs: Arc<SlabPool>,
+    /// Of the log nothing is read.
+    follows_tables_only: bool,
+    memtable_bytes_max: u64,
     /// Stands in for the memtable of partitions that nobody asked for.
     empty: Arc<Memtable>,
     provider: Option<Arc<dyn HookProvider>>,
@@ -272,15 +207,7 @@ struct FollowedPartitions {
 impl Follower {
     /// Options for following the database in the folder `path`.
     pub fn builder(path: impl AsRef<Path>) -> FollowBuilder {
-        FollowBuilder {
-            dir: path.as_ref().to_owned(),
-            fs: Arc::new(OsFs),
-            clock: Arc::new(SystemClock::new()),
-            hooks: None,
-            options: Options::default(),
-            takes_lease: true,
-            random: None,
-        }
+        FollowBuilder::new(path.as_ref())
     }
 
     /// Catches up with everything that the primary has committed by now, for the partitions of
@@ -292,15 +219,42 @@ impl Follower {
     /// # Cost
     /// With a cursor and nothing new: a few loads, under a lock. Otherwise the manifest's new edits,
     /// the headers of the log's new frames, and the sections of the partitions.
-    pub fn sync(&self, extent: SyncExtent) -> Result<Reached> {
-        self.inner.sync(extent)
+    pub fn sync(&self, extent: SyncExtent<'_>) -> Result<Reached> {
+        self.inner.sync(extent, SyncReach::Committed)
+    }
+
+    /// As [`Follower::sync`], for what is durable alone: no crash takes anything back of what a
+    /// follower sees that is never brought further.
+    ///
+    /// # Errors
+    /// As [`Follower::sync`].
+    ///
+    /// # Cost
+    /// As [`Follower::sync`], and a look at the headers of all frames that are not known durable.
+    pub fn sync_durable(&self, extent: SyncExtent<'_>) -> Result<Reached> {
+        self.inner.sync(extent, SyncReach::Durable)
+    }
+
+    /// Catches up with some partitions, which are at one commit then, and returns them. Others are not
+    /// in it, and stay where they are.
+    ///
+    /// # Errors
+    /// As [`Follower::sync`]; [`ErrorKind::Unsupported`] where flushed tables alone are followed.
+    pub fn sync_group(&self, group: &[PartitionId], reach: SyncReach) -> Result<FollowedCut> {
+        let kept = self.inner.sync_group(group, reach)?;
+        Ok(FollowedCut { inner: self.inner.clone(), kept: Arc::new(kept) })
+    }
+
+    /// Returns whether flushed tables alone are followed.
+    pub fn follows_tables_only(&self) -> bool {
+        self.inner.follows_tables_only
     }
 
     /// Returns the partition `name`, looking for it anew if it is not known.
     ///
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`]; [`ErrorKind::Unsupported`] if it needs a hook that is not
-    /// there, or keeps large values in a store.
+    /// there.
     pub fn partition(&self, name: &str) -> Result<FollowedPartition> {
         check_partition_name(name)?;
         let mut found = self.inner.named(name);
@@ -357,10 +311,29 @@ impl Follower {
         self.inner.tail.lock().has_commit(epoch, seq)
     }
 
+    /// Reads every live file as the primary has it now, and reports all damage. What the primary has
+    /// not flushed is read into memory meanwhile.
+    ///
+    /// # Errors
+    /// As [`Db::verify`](crate::db::Db::verify); a limit if what is not flushed takes more than 1 GiB.
+    pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
+        let inner = &*self.inner;
+        let world = Options { cache_bytes: 0, write_buffer_bytes: 256 << 20, ..Options::default() };
+        let builder = Db::builder(&inner.dir).options(world).fs(inner.fs.clone());
+        let builder = builder.clock(inner.clock.clone()).beside_writer(true);
+        let builder = match &inner.provider {
+            Some(provider) => builder.hooks(provider.clone()),
+            None => builder,
+        };
+        let db = builder.open()?;
+        let report = db.verify(options)?;
+        db.close()?;
+        Ok(report)
+    }
+
     /// Returns the memory of the memtables, in bytes.
     pub fn memtable_bytes(&self) -> u64 {
-        let partitions = self.inner.partitions.read();
-        partitions.by_id.values().map(|followed| followed.pin().view.memtable_bytes()).sum()
+        self.inner.memtable_bytes()
     }
 }
 
@@ -397,8 +370,24 @@ impl Inner {
         is_same_history && has_all && present.edit >= goal.layout
     }
 
+    /// Memory of all memtables that are shown, in bytes.
+    fn memtable_bytes(&self) -> u64 {
+        let partitions = self.partitions.read();
+        partitions.by_id.values().map(|followed| followed.pin().view.memtable_bytes()).sum()
+    }
+
+    /// See [`FollowedPartition::bytes_behind`].
+    fn bytes_behind(&self, followed: &Followed) -> Option<u64> {
+        let present = self.present.load();
+        let end = present.live_cursor()?.end();
+        Some(end.saturating_sub(followed.reach()))
+    }
+
     /// Takes in which partitions `version` has.
-    fn take_partitions(&self, version: &DbVersion) {
+    ///
+    /// # Errors
+    /// Those of a value store that does not take in what an edit says.
+    fn take_partitions(&self, version: &DbVersion) -> Result<()> {
         let mut partitions = self.partitions.write();
         let FollowedPartitions { by_id, by_name } = &mut *partitions;
         by_id.retain(|id, followed| {
@@ -410,47 +399,47 @@ impl Inner {
             is_there
         });
         for partition in version.partitions.values() {
-            by_id.entry(partition.id).or_insert_with(|| {
+            let followed = by_id.entry(partition.id).or_insert_with(|| {
                 by_name.insert(partition.name.clone(), partition.id);
-                Arc::new(self.begin_following(partition, version.edit_number))
+                Arc::new(self.begin_following(partition, version))
             });
+            followed.tell_store(partition)?;
         }
+        Ok(())
     }
 
-    fn begin_following(&self, partition: &Arc<PartitionVersion>, edit: u64) -> Followed {
-        let resolved = resolve(&partition.name, &partition.hooks, self.provider.as_deref(), None);
-        let mut hooks: PartitionHooks = resolved.unwrap_or_else(|error| PartitionHooks {
+    fn begin_following(&self, partition: &Arc<PartitionVersion>, version: &DbVersion) -> Followed {
+        let context = StoreContext {
+            partition: partition.id,
+            partition_name: partition.name.clone(),
+            db_id: version.db_id,
+            epoch: version.epoch,
+            dir: self.dir.clone(),
+            fs: self.fs.clone(),
+            clock: self.clock.clone(),
+            // It makes no files.
+            numbers: Arc::new(FileNumbers::new(version.next_file)),
+            is_read_only: true,
+            is_following: true,
+            events: EventQueue::default(),
+        };
+        let provider = self.provider.as_deref();
+        let resolved = resolve(
+            &partition.name,
+            &partition.hooks,
+            provider,
+            Some(&|factory: &dyn ValueStoreFactory| open_store(factory, context.clone())),
+        );
+        let hooks = resolved.unwrap_or_else(|error| PartitionHooks {
             missing: Some(error.to_string()),
             ..PartitionHooks::default()
         });
-        let mut records = partition.hooks.iter();
-        if let Some(store) = records.find(|record| record.kind == HookKind::ValueStore) {
-            // A value store would have to know that it only reads, and none says so yet.
-            hooks.missing = Some(store.name.clone());
-        }
         let active = self.empty.clone();
         let view = ReadView { active, sealed: Vec::new(), version: partition.clone() };
         let seq = partition.flushed_through;
-        Followed::new(Arc::new(view), Arc::new(hooks), seq, self.pins.pin(edit))
+        let pin = self.pins.pin(version.edit_number);
+        Followed::new(Arc::new(view), Arc::new(hooks), seq, pin)
     }
-}
-
-fn take_lease(
-    fs: &Arc<dyn Fs>,
-    dir: &Path,
-    random: Box<dyn FnMut() -> u64 + Send>,
-) -> Result<Option<Lease>> {
-    match Lease::take(fs.clone(), dir, random) {
-        Ok(lease) => Ok(Some(lease)),
-        // A medium that nobody writes needs no lease.
-        Err(error) if is_read_only(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn is_read_only(error: &Error) -> bool {
-    let kind = error.io_source().map(io::Error::kind);
-    matches!(kind, Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied))
 }
 
 /// The error of a file that is not there: the primary deleted it.
@@ -464,10 +453,4 @@ fn gone(path: &Path, error: Error) -> Error {
 
 fn is_missing(error: &Error) -> bool {
     error.io_source().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
-}
-
-/// Distinct in every process, which is all that the names of leases ask for.
-fn random_from_hasher_keys() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }

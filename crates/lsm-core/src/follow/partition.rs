@@ -21,6 +21,7 @@ use crate::read::{
     self, Bounds, Cursor, GetContext, KeyRange, Keys, Range, ReadPoint, prefix_bounds,
 };
 use crate::types::{KeyForm, PartitionId, SeqNo, Slice};
+use crate::version::PartitionVersion;
 
 /// A partition at one moment.
 pub(super) struct Shown {
@@ -43,7 +44,11 @@ pub(super) struct Followed {
     /// Every operation of the partition up to this one is in `view`. Stored behind `view` with
     /// release, loaded with acquire before it.
     complete: AtomicU64,
+    /// The place in the log before which `view` has everything. A figure: relaxed.
+    reach: AtomicU64,
     is_dropped: AtomicBool,
+    /// The last edit that the value store was told of; changed under the tail's lock.
+    told_edit: AtomicU64,
 }
 
 impl Followed {
@@ -61,8 +66,10 @@ impl Followed {
             key_form: hooks.rules.key_form,
             hooks,
             complete: AtomicU64::new(version.flushed_through.get()),
+            reach: AtomicU64::new(0),
             view: ArcSwap::from_pointee(Shown { view, seq, pin }),
             is_dropped: AtomicBool::new(false),
+            told_edit: AtomicU64::new(0),
         }
     }
 
@@ -82,10 +89,34 @@ impl Followed {
         self.complete.store(complete.get(), Ordering::Release);
     }
 
+    /// Notes that the present view has everything before this place of the log.
+    pub(super) fn note_reach(&self, reach: u64) {
+        self.reach.store(reach, Ordering::Relaxed);
+    }
+
+    /// The place in the log before which everything is seen.
+    pub(super) fn reach(&self) -> u64 {
+        self.reach.load(Ordering::Relaxed)
+    }
+
     /// Every operation of the partition up to this one is seen.
     #[inline]
     pub(super) fn complete(&self) -> SeqNo {
         SeqNo::new(self.complete.load(Ordering::Acquire)).expect("it was stored from a SeqNo")
+    }
+
+    /// Tells the value store, if there is one, what the edits said that it has not heard of.
+    ///
+    /// # Errors
+    /// Those of the store, which then hears of the same edits again.
+    pub(super) fn tell_store(&self, version: &PartitionVersion) -> Result<()> {
+        let Some(store) = &self.hooks.store else { return Ok(()) };
+        let told = self.told_edit.load(Ordering::Relaxed);
+        for (number, section) in version.store_sections.iter().filter(|(edit, _)| *edit > told) {
+            store.apply(*number, section)?;
+            self.told_edit.store(*number, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(super) fn mark_dropped(&self) {
@@ -144,6 +175,12 @@ impl FollowedPartition {
         self.followed.complete()
     }
 
+    /// Returns how many bytes of the primary's log lie behind the place up to which the partition has
+    /// everything; other partitions' are among them. `None` without a cursor.
+    pub fn bytes_behind(&self) -> Option<u64> {
+        self.inner.bytes_behind(&self.followed)
+    }
+
     /// Returns what the partition must have to see every commit that was acknowledged before this
     /// call; `None` without a primary on this machine that says so.
     ///
@@ -194,13 +231,23 @@ impl FollowedMoment {
         &self.partition.followed.name
     }
 
+    /// Returns the newest operation on this partition that is seen, or a later one that a flush
+    /// of it covered.
+    pub fn newest(&self) -> SeqNo {
+        let ReadView { active, sealed, version } = &*self.view.view;
+        let memtables = sealed.iter().chain([active]);
+        let logged = memtables.map(|memtable| memtable.last_seq()).max().unwrap_or_default();
+        let tables = version.tables().map(|(_, table)| table.meta.newest()).max();
+        logged.max(version.flushed_through).max(tables.unwrap_or_default())
+    }
+
     #[inline]
     fn look<T>(&self, key: &[u8], look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>) -> Result<T> {
         let FollowedPartition { inner, followed } = &self.partition;
         let context = GetContext {
             view: &self.view.view,
             tables: &inner.tables,
-            store: None,
+            store: followed.hooks.store.as_ref(),
             seq: self.seq(),
         };
         let moment = Moment { context, hooks: &followed.hooks, partition: &followed.name };
@@ -238,7 +285,8 @@ impl FollowedMoment {
         Cursor::open(&bounds, Ok(self.point()))
     }
 
-    fn point(&self) -> ReadPoint {
+    /// Returns the moment to read from.
+    pub fn point(&self) -> ReadPoint {
         let FollowedPartition { inner, followed } = &self.partition;
         // The view's pin, and with it the lease.
         let keep: Arc<dyn Any + Send + Sync> = Arc::new(self.clone());
@@ -248,7 +296,7 @@ impl FollowedMoment {
             context: inner.tables.clone(),
             partition: followed.name.clone(),
             key_form: followed.key_form,
-            store: None,
+            store: followed.hooks.store.clone(),
             check: None,
             keep,
         }

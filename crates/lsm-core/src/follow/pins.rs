@@ -27,9 +27,10 @@ impl Pins {
         EditPin { pins: self.clone(), edit }
     }
 
-    /// The oldest edit that is held.
-    pub(super) fn oldest(&self) -> Option<u64> {
-        self.held.lock().keys().next().copied()
+    /// The oldest edit behind `lost` that is held.
+    pub(super) fn oldest_behind(&self, lost: u64) -> Option<u64> {
+        let held = self.held.lock();
+        held.range(lost.saturating_add(1)..).next().map(|(edit, _)| *edit)
     }
 }
 
@@ -61,13 +62,14 @@ mod tests {
         let pins = Arc::new(Pins::default());
         let old = [pins.pin(3), pins.pin(3)];
         let new = pins.pin(7);
-        assert_eq!(pins.oldest(), Some(3));
+        assert_eq!(pins.oldest_behind(0), Some(3));
         let [first, second] = old;
         drop(first);
-        assert_eq!(pins.oldest(), Some(3));
+        assert_eq!(pins.oldest_behind(2), Some(3));
         drop(second);
-        assert_eq!((pins.oldest(), new.edit()), (Some(7), 7));
+        assert_eq!((pins.oldest_behind(0), new.edit()), (Some(7), 7));
+        assert_eq!(pins.oldest_behind(7), None, "its lease was taken away");
         drop(new);
-        assert_eq!(pins.oldest(), None);
+        assert_eq!(pins.oldest_behind(0), None);
     }
 }

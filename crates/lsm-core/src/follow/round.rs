@@ -20,34 +20,58 @@ use std::sync::Arc;
 
 use super::partition::Shown;
 use super::tail::{Bound, Tail, attempts_for};
-use super::{CutViews, FollowerState, Inner, Reached, SyncExtent};
-use crate::error::Result;
+use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
+use crate::error::{Error, ErrorKind, Result};
 use crate::partition::ReadView;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
 
 /// Returns `true` if nothing is committed in `extent` that `version` and its log do not have: the
 /// log was closed, or never begun.
-fn is_at_rest(version: &DbVersion, extent: SyncExtent) -> bool {
+fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>) -> bool {
     let is_unwritten = match extent {
         // What passes no log may be in a primary's memory.
         SyncExtent::Only(id) => version.partitions.get(id).is_some_and(|p| p.options.logged),
-        SyncExtent::All | SyncExtent::Layout => false,
+        SyncExtent::All | SyncExtent::Group(_) | SyncExtent::Layout => false,
     };
     version.log_closed.is_some() || (is_unwritten && version.log_segments.is_empty())
 }
 
 impl Inner {
     /// See [`Follower::sync`](super::Follower::sync).
-    pub(super) fn sync(&self, extent: SyncExtent) -> Result<Reached> {
+    pub(super) fn sync(&self, extent: SyncExtent<'_>, reach: SyncReach) -> Result<Reached> {
+        self.sync_under(&mut self.tail.lock(), extent, reach)
+    }
+
+    /// See [`Follower::sync_group`](super::Follower::sync_group).
+    pub(super) fn sync_group(&self, group: &[PartitionId], reach: SyncReach) -> Result<CutViews> {
+        if self.follows_tables_only {
+            let message = "flushed tables alone are followed, which are of no one commit";
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let mut tail = self.tail.lock();
+        let reached = self.sync_under(&mut tail, SyncExtent::Group(group), reach)?;
+        // Under the lock: nobody has brought one of them further meanwhile.
+        Ok(self.cut_of(reached, |id| group.contains(&id)))
+    }
+
+    fn sync_under(
+        &self,
+        tail: &mut Tail,
+        extent: SyncExtent<'_>,
+        reach: SyncReach,
+    ) -> Result<Reached> {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let error = match self.round(&mut tail, extent) {
+            let error = match self.round(tail, extent, reach) {
                 Ok(reached) => return Ok(reached),
                 Err(error) => error,
             };
+            // Nothing was begun that does not fit: the next round goes on from here.
+            if error.kind() == ErrorKind::LimitExceeded {
+                return Err(error);
+            }
             // What was begun may be half done: memtables are filled anew from the log's front. What
             // readers see stays.
             tail.log = None;
@@ -59,35 +83,35 @@ impl Inner {
         }
     }
 
-    fn round(&self, tail: &mut Tail, extent: SyncExtent) -> Result<Reached> {
-        let bound = tail.look(self, extent)?;
+    fn round(&self, tail: &mut Tail, extent: SyncExtent<'_>, reach: SyncReach) -> Result<Reached> {
+        let bound = tail.look(self, extent, reach)?;
         let version = tail.version().clone();
         let is_news = tail.taken.as_ref().is_none_or(|taken| !Arc::ptr_eq(taken, &version));
         if is_news {
-            self.take_partitions(&version);
+            self.take_partitions(&version)?;
             tail.taken = Some(version.clone());
         }
-        let is_final = bound.visible.is_none() && is_at_rest(&version, extent);
+        let is_final = bound.visible.is_none()
+            && reach == SyncReach::Committed
+            && is_at_rest(&version, extent);
         let epoch = version.epoch;
         let edit = version.edit_number;
         let seq = match extent {
             SyncExtent::Layout => bound.visible.unwrap_or_default(),
-            SyncExtent::Only(_) | SyncExtent::All => tail.scan(self, &bound)?,
+            _ if self.follows_tables_only => bound.visible.unwrap_or_default(),
+            SyncExtent::Only(_) | SyncExtent::Group(_) | SyncExtent::All => {
+                tail.scan(self, &bound)?
+            }
         };
         let reached = Reached { seq, epoch, edit, is_final };
-        match extent {
-            SyncExtent::Layout => {}
-            SyncExtent::Only(id) => {
-                if let Some(partition) = version.partitions.get(id) {
-                    self.bring(tail, partition, seq, &bound)?;
-                }
+        for partition in version.partitions.values().filter(|it| extent.has(it.id)) {
+            match self.follows_tables_only {
+                true => self.bring_tables(tail, partition),
+                false => self.bring(tail, partition, seq, &bound)?,
             }
-            SyncExtent::All => {
-                for partition in version.partitions.values() {
-                    self.bring(tail, partition, seq, &bound)?;
-                }
-                self.take_cut(reached);
-            }
+        }
+        if extent == SyncExtent::All && !self.follows_tables_only {
+            self.cut.store(Arc::new(self.cut_of(reached, |_| true)));
         }
         if is_news {
             self.release_others(tail, extent, seq, &bound)?;
@@ -98,8 +122,12 @@ impl Inner {
             edit: version.edit_number,
         }));
         if let Some(lease) = &mut tail.lease {
-            let oldest = self.pins.oldest().unwrap_or(version.edit_number);
-            lease.advance(oldest.min(version.edit_number))?;
+            let oldest = self.pins.oldest_behind(tail.lost_edit).unwrap_or(version.edit_number);
+            lease.advance(oldest.min(version.edit_number), self.clock.now())?;
+            if is_news {
+                // What this version names is held from here on, or from no time on at all.
+                lease.check()?;
+            }
         }
         Ok(reached)
     }
@@ -129,6 +157,7 @@ impl Inner {
         let is_changed = tail.grow(self, partition)?;
         let before = followed.pin();
         let edit = tail.version().edit_number;
+        followed.note_reach(bound.reach.0);
         let is_same = !is_changed && Arc::ptr_eq(&before.view.version, partition);
         if is_same && before.pin.edit() == edit {
             followed.note_complete(complete);
@@ -146,19 +175,32 @@ impl Inner {
         Ok(())
     }
 
+    /// Shows the tables of a partition, and nothing of the log.
+    fn bring_tables(&self, tail: &Tail, partition: &Arc<PartitionVersion>) {
+        let followed = self.partitions.read().by_id.get(&partition.id).cloned();
+        let Some(followed) = followed else { return };
+        let newest = partition.tables().map(|(_, table)| table.meta.newest()).max();
+        let flushed = partition.flushed_through;
+        let active = self.empty.clone();
+        let view = Arc::new(ReadView { active, sealed: Vec::new(), version: partition.clone() });
+        let seq = flushed.max(newest.unwrap_or_default());
+        let pin = self.pins.pin(tail.version().edit_number);
+        followed.show(Shown { view, seq, pin }, flushed);
+    }
+
     /// Lets go of old versions that only partitions outside of `extent` hold: a partition that
     /// nobody reads, or whose tables are the same, holds the present one.
     fn release_others(
         &self,
         tail: &mut Tail,
-        extent: SyncExtent,
+        extent: SyncExtent<'_>,
         seq: SeqNo,
         bound: &Bound,
     ) -> Result<()> {
         let version = tail.version().clone();
         let others: Vec<(PartitionId, bool)> = match extent {
             SyncExtent::All => Vec::new(),
-            SyncExtent::Only(_) | SyncExtent::Layout => {
+            SyncExtent::Only(_) | SyncExtent::Group(_) | SyncExtent::Layout => {
                 let partitions = self.partitions.read();
                 let by_id = partitions.by_id.iter();
                 by_id.map(|(id, followed)| (*id, Arc::strong_count(followed) > 1)).collect()
@@ -166,7 +208,7 @@ impl Inner {
         };
         for (id, is_read) in others {
             let Some(partition) = version.partitions.get(id) else { continue };
-            if extent == SyncExtent::Only(id) {
+            if extent.has(id) {
                 continue;
             }
             let Some(followed) = self.partitions.read().by_id.get(&id).cloned() else { continue };
@@ -176,6 +218,8 @@ impl Inner {
                 let Shown { view, seq, .. } = &*before;
                 let same = Shown { view: view.clone(), seq: *seq, pin };
                 followed.show(same, followed.complete());
+            } else if self.follows_tables_only {
+                self.bring_tables(tail, partition);
             } else if !is_read && !tail.growing.contains_key(&id) {
                 let active = self.empty.clone();
                 let view = ReadView { active, sealed: Vec::new(), version: partition.clone() };
@@ -188,12 +232,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Keeps all partitions as they are now.
-    fn take_cut(&self, reached: Reached) {
+    /// The partitions that `takes` says, as they are now.
+    fn cut_of(&self, reached: Reached, takes: impl Fn(PartitionId) -> bool) -> CutViews {
         let partitions = self.partitions.read();
-        let by_id = partitions.by_id.iter();
+        let by_id = partitions.by_id.iter().filter(|(id, _)| takes(**id));
         let partitions =
             by_id.map(|(id, followed)| (*id, (followed.clone(), followed.pin()))).collect();
-        self.cut.store(Arc::new(CutViews { reached: Some(reached), partitions }));
+        CutViews { reached: Some(reached), partitions }
     }
 }

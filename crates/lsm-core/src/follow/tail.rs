@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::growing::Growing;
 use super::log::{LogTail, Parked};
-use super::{Inner, SyncExtent, is_missing};
+use super::{Inner, SyncExtent, SyncReach, is_missing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
@@ -33,6 +33,8 @@ pub(super) struct Tail {
     pub(super) log: Option<LogTail>,
     pub(super) growing: HashMap<PartitionId, Growing>,
     pub(super) lease: Option<Lease>,
+    /// Views of this edit and of earlier ones lost their files with a lease that was taken away.
+    pub(super) lost_edit: u64,
     /// The last sequence of epochs before the present one, as far as it was seen.
     ends: BTreeMap<Epoch, SeqNo>,
     /// The version whose partitions were taken in.
@@ -81,7 +83,7 @@ fn names_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
 /// The number of attempts that an error is worth.
 pub(super) fn attempts_for(error: &Error) -> usize {
     match error.kind() {
-        ErrorKind::FileGone | ErrorKind::NeedsManifest => ATTEMPTS,
+        ErrorKind::FileGone | ErrorKind::LeaseLost | ErrorKind::NeedsManifest => ATTEMPTS,
         ErrorKind::Corruption => DAMAGED_ATTEMPTS,
         _ if is_missing(error) => ATTEMPTS,
         _ => 0,
@@ -96,6 +98,7 @@ impl Tail {
             log: None,
             growing: HashMap::new(),
             lease,
+            lost_edit: 0,
             ends: BTreeMap::new(),
             taken: None,
         };
@@ -129,6 +132,14 @@ impl Tail {
     /// Begins anew from the folder's listing.
     pub(super) fn reattach(&mut self, inner: &Inner) -> Result<()> {
         let known = self.version().clone();
+        // Before the manifest is read, as at first.
+        let is_renewed = match &mut self.lease {
+            Some(lease) if !lease.is_there()? => {
+                lease.renew()?;
+                true
+            }
+            _ => false,
+        };
         let manifest = open_manifest(&*inner.fs, &inner.dir, Some(&known))?;
         let version = manifest.version();
         if version.db_id != known.db_id {
@@ -143,6 +154,10 @@ impl Tail {
             );
             return Err(Error::new(ErrorKind::NeedsManifest, what));
         }
+        if is_renewed {
+            let is_past = version.edit_number > known.edit_number;
+            self.lost_edit = known.edit_number.saturating_sub(u64::from(!is_past));
+        }
         let epoch = version.epoch;
         if epoch != known.epoch {
             // All that the log of the other one held is in tables.
@@ -153,6 +168,7 @@ impl Tail {
             let end = version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq);
             for followed in inner.partitions.read().by_id.values() {
                 followed.note_complete(followed.complete().min(end));
+                followed.note_reach(0);
             }
         }
         self.manifest = manifest;
@@ -162,7 +178,12 @@ impl Tail {
     }
 
     /// Brings the manifest to the present, and says how far the log counts.
-    pub(super) fn look(&mut self, inner: &Inner, extent: SyncExtent) -> Result<Bound> {
+    pub(super) fn look(
+        &mut self,
+        inner: &Inner,
+        extent: SyncExtent<'_>,
+        reach: SyncReach,
+    ) -> Result<Bound> {
         for _ in 0..LOOKS {
             let cursor = self.cursor.clone();
             let cursor = cursor.filter(|cursor| cursor.state() == CursorState::Live);
@@ -170,8 +191,13 @@ impl Tail {
                 Some(cursor) => self.look_at_cursor(inner, &cursor, extent)?,
                 None => self.look_at_files(inner)?,
             };
-            if let Some(bound) = bound {
-                return Ok(bound);
+            match bound {
+                None => {}
+                Some(bound) if reach == SyncReach::Durable && bound.visible.is_some() => {
+                    // The manifest is at the present now.
+                    return self.look_at_log(inner);
+                }
+                Some(bound) => return Ok(bound),
             }
         }
         let message = "the manifest changed all the time while it was read";
@@ -182,7 +208,7 @@ impl Tail {
         &mut self,
         inner: &Inner,
         cursor: &CursorReader,
-        extent: SyncExtent,
+        extent: SyncExtent<'_>,
     ) -> Result<Option<Bound>> {
         let edit = cursor.edit();
         // One that is named, and that no edit went to yet, is newer than the cursor's.
@@ -208,8 +234,9 @@ impl Tail {
         // One commit for all partitions: no table may be ahead of it. A flush never is of what is
         // visible, so that looking again helps.
         let flushed = self.version().partitions.values().map(|p| p.flushed_through).max();
-        let is_ahead =
-            extent == SyncExtent::All && flushed.is_some_and(|flushed| flushed > visible);
+        let is_ahead = extent.is_cut()
+            && !inner.follows_tables_only
+            && flushed.is_some_and(|flushed| flushed > visible);
         Ok((is_current && !is_ahead).then_some(Bound { visible: Some(visible), reach }))
     }
 
@@ -238,6 +265,14 @@ impl Tail {
                 return Ok(None);
             }
         }
+        self.look_at_log(inner).map(Some)
+    }
+
+    /// The end of what the log attests.
+    fn look_at_log(&mut self, inner: &Inner) -> Result<Bound> {
+        if inner.follows_tables_only {
+            return Ok(Bound { visible: None, reach: Lsn::default() });
+        }
         self.ensure_log(inner)?;
         let is_closed = self.version().log_closed.is_some();
         let reach = match (&self.log, is_closed) {
@@ -245,7 +280,7 @@ impl Tail {
             // Its end is durable, and nothing comes behind it.
             _ => Lsn(u64::MAX),
         };
-        Ok(Some(Bound { visible: None, reach }))
+        Ok(Bound { visible: None, reach })
     }
 
     /// Opens the segments of the version.
@@ -288,13 +323,19 @@ impl Tail {
         let id = partition.id;
         let flushed = partition.flushed_through;
         let log = self.log.as_mut().expect("it was scanned");
-        let parked = log.take(id);
         let mut is_changed = !self.growing.contains_key(&id);
         let growing = self.growing.entry(id).or_insert_with(|| Growing::new(&inner.slabs));
         if !growing.let_go_of_flushed(flushed) {
             let message = "a flush covers a part of a memtable";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
         }
+        let taken = inner.memtable_bytes();
+        let wanted = log.noted_bytes(id);
+        if wanted > 0 && taken.saturating_add(wanted) > inner.memtable_bytes_max {
+            let what = "memory of what the primary has not flushed";
+            return Err(Error::limit(what, taken + wanted, inner.memtable_bytes_max));
+        }
+        let parked = log.take(id);
         let mut ends: HashMap<FileNo, u64> = HashMap::new();
         for section in &parked {
             if let Parked::Section { segment, place, .. } = section {

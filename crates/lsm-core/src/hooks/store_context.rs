@@ -56,6 +56,9 @@ pub struct StoreContext {
     pub numbers: Arc<FileNumbers>,
     /// `true` if the database is open read-only: then the store must not write or sync.
     pub is_read_only: bool,
+    /// Another process writes, and deletes files: one that is not there is
+    /// [`FileGone`](crate::error::ErrorKind::FileGone), and no damage.
+    pub is_following: bool,
     /// Takes what listeners are to be told.
     pub events: EventQueue,
 }

@@ -6,7 +6,7 @@ use std::cell::OnceCell;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::get::{lost, read_handle, unreadable};
+use super::get::{GetContext, Located, locate, lost, read_handle, unreadable};
 use super::range::Bounds;
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -42,6 +42,22 @@ impl ReadPoint {
     /// Returns the name of the partition.
     pub fn partition(&self) -> &Arc<str> {
         &self.partition
+    }
+
+    /// Returns the value store of the partition, if it has one.
+    pub fn value_store(&self) -> Option<&Arc<dyn ValueStore>> {
+        self.store.as_ref()
+    }
+
+    /// Returns the place of the value of `key`. What lies in the value store is not touched.
+    ///
+    /// # Errors
+    /// Those of a get.
+    pub fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
+        let store = self.store.as_ref();
+        let context = GetContext { view: &self.view, tables: &self.context, store, seq: self.seq };
+        let located = self.key_form.with_stored(key, |key| locate(&context, key));
+        located.map_err(|error| error.in_partition(&self.partition))
     }
 
     /// Returns the same point, of which `check` sees each block of a table before anything of the

@@ -10,8 +10,10 @@
 //!      0    8 magic            "SILTREAD"
 //!      8    4 format version   1
 //!     12    4 process          its id, for people
-//!     16    8 checksum         XXH3-64 of the 16 bytes before
-//!     24    - records, the last whole one counts:
+//!     16    8 machine run      see `Fs::machine_run`; 0 if unknown. Its lock tells those who have
+//!                              the same whether the secondary lives
+//!     24    8 checksum         XXH3-64 of the 24 bytes before
+//!     32    - records, the last whole one counts:
 //!      0    8 edit             files that this edit or an earlier one dropped are not needed
 //!      8    8 checksum         XXH3-64 of the edit, seeded with the record's offset
 //! ```
@@ -20,28 +22,40 @@
 //! 1. A lease is there, and holds everything, before its secondary reads the manifest. A deletion
 //!    that was decided without it is of a file that this manifest does not name any more.
 //! 2. Edits in a lease only grow, so a reader of it that comes late holds too much, never too little.
+//! 3. A lease is taken away by deleting its file, after which its secondary's files may go. It finds
+//!    that out when it reads on, and takes another one before it reads the manifest anew.
+//!
+//! A secondary on another machine appends its edit again every [`BEAT`]: a lease of another machine
+//! that does not grow for [`TIME_TO_LIVE`] by the primary's own clock is taken away.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::codec::{checksum64, checksum64_seeded, put_u64};
+use crate::codec::{Reader, checksum64, checksum64_seeded, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{AppendMode, File, Fs, LockGuard, names};
 
 const MAGIC: [u8; 8] = *b"SILTREAD";
 const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 24;
+const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = 16;
 /// A lease of this length is replaced by a new one.
 const LEASE_BYTES_MAX: u64 = 64 << 10;
 /// Leases that a primary may have swept away while they were made.
 const ATTEMPTS: usize = 8;
+/// A lease is appended to at least this often, while its secondary catches up.
+const BEAT: Duration = Duration::from_secs(15);
+/// The time after which a lease of another machine that does not grow is taken away.
+pub const TIME_TO_LIVE: Duration = Duration::from_secs(60);
 
-fn header() -> Vec<u8> {
+fn header(machine_run: Option<u64>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES);
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
     bytes.extend_from_slice(&std::process::id().to_le_bytes());
+    put_u64(&mut bytes, machine_run.unwrap_or_default());
     let sum = checksum64(&bytes);
     put_u64(&mut bytes, sum);
     bytes
@@ -52,6 +66,25 @@ fn record(edit: u64, offset: u64) -> Vec<u8> {
     let sum = checksum64_seeded(&bytes, offset);
     put_u64(&mut bytes, sum);
     bytes
+}
+
+/// The maker of a lease.
+#[derive(Clone, Copy)]
+struct LeaseMaker {
+    process: u32,
+    machine_run: u64,
+}
+
+/// The maker of the lease with these bytes; `None` if they do not name it.
+fn owner_in(bytes: &[u8]) -> Option<LeaseMaker> {
+    let mut reader = Reader::new(bytes.get(..HEADER_BYTES)?);
+    let magic = reader.take(MAGIC.len()).ok()?;
+    let version = reader.u32().ok()?;
+    let process = reader.u32().ok()?;
+    let machine_run = reader.u64().ok()?;
+    let is_ours = magic == MAGIC && version == VERSION;
+    let is_whole = reader.u64().ok()? == checksum64(&bytes[..HEADER_BYTES - 8]);
+    (is_ours && is_whole).then_some(LeaseMaker { process, machine_run })
 }
 
 /// The edit that the bytes of a lease name; 0, which holds everything, if they name none.
@@ -76,6 +109,7 @@ pub struct Lease {
     random: Box<dyn FnMut() -> u64 + Send>,
     held: Held,
     edit: u64,
+    appended_at: Duration,
 }
 
 struct Held {
@@ -96,20 +130,38 @@ impl Lease {
         mut random: Box<dyn FnMut() -> u64 + Send>,
     ) -> Result<Lease> {
         let held = Held::take(&*fs, dir, &mut *random)?;
-        Ok(Lease { fs, dir: dir.to_owned(), random, held, edit: 0 })
+        Ok(Lease { fs, dir: dir.to_owned(), random, held, edit: 0, appended_at: Duration::ZERO })
     }
 
-    /// Lets go of what `edit` and earlier ones dropped.
+    /// As [`Lease::take`]; `None` on a medium that cannot be written: nobody writes there.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn take_if_writable(
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        random: Box<dyn FnMut() -> u64 + Send>,
+    ) -> Result<Option<Lease>> {
+        match Lease::take(fs.clone(), dir, random) {
+            Ok(lease) => Ok(Some(lease)),
+            Err(error) if is_unwritable(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets go of what `edit` and earlier ones dropped. `now` is any clock's that does not go back.
     ///
     /// # Errors
     /// Those of the file system.
     ///
     /// # Cost
-    /// One append if `edit` is news.
-    pub fn advance(&mut self, edit: u64) -> Result<()> {
-        if edit <= self.edit {
+    /// One append if `edit` is news; some seconds apart also if not.
+    pub fn advance(&mut self, edit: u64, now: Duration) -> Result<()> {
+        let is_beat_due = now.saturating_sub(self.appended_at) >= BEAT;
+        if edit <= self.edit && !is_beat_due {
             return Ok(());
         }
+        let edit = edit.max(self.edit);
         if self.held.bytes >= LEASE_BYTES_MAX {
             // The old one is let go behind the new one, which holds no less.
             let mut held = Held::take(&*self.fs, &self.dir, &mut *self.random)?;
@@ -119,6 +171,42 @@ impl Lease {
         }
         self.held.append(edit)?;
         self.edit = edit;
+        self.appended_at = now;
+        Ok(())
+    }
+
+    /// Makes sure that nobody has taken the lease away.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LeaseLost`] if somebody has: files that it held may be gone. Those of the file
+    /// system.
+    pub fn check(&self) -> Result<()> {
+        if self.is_there()? {
+            return Ok(());
+        }
+        let message = "the primary has taken the lease of this secondary away";
+        Err(Error::new(ErrorKind::LeaseLost, message))
+    }
+
+    /// Returns `true` if nobody has taken the lease away.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn is_there(&self) -> Result<bool> {
+        match self.fs.open_read(&self.held.path) {
+            Ok(_) => Ok(true),
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes another lease in the place of one that was taken away. It holds everything.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn renew(&mut self) -> Result<()> {
+        self.held = Held::take(&*self.fs, &self.dir, &mut *self.random)?;
+        self.edit = 0;
         Ok(())
     }
 }
@@ -130,8 +218,13 @@ impl Drop for Lease {
     }
 }
 
+fn is_unwritable(error: &Error) -> bool {
+    let kind = error.io_source().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied))
+}
+
 fn is_missing(error: &Error) -> bool {
-    error.io_source().is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    error.io_source().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
 impl Held {
@@ -145,7 +238,7 @@ impl Held {
                 Err(error) if is_missing(&error) => continue,
                 opened => opened?,
             };
-            file.append(&header())?;
+            file.append(&header(fs.machine_run()))?;
             return Ok(Held { path, file, bytes: HEADER_BYTES as u64, _lock: lock });
         }
         let message = "a lease was taken away again and again while it was made";
@@ -163,35 +256,65 @@ impl Held {
     }
 }
 
-/// The edits of the leases whose secondaries live. Leases of dead ones are deleted.
+/// A lease whose secondary lives, as far as that can be told.
+#[derive(Clone, Debug)]
+pub struct HeldLease {
+    /// The name of its file.
+    pub name: String,
+    /// The process of its secondary; 0 if it has not said so yet.
+    pub process: u32,
+    /// The secondary runs on this machine, so that its lock tells whether it lives.
+    pub is_local: bool,
+    /// Files that this edit or an earlier one dropped are not needed.
+    pub edit: u64,
+    /// The length of its file, which grows while the secondary lives.
+    pub bytes: u64,
+}
+
+/// The leases whose secondaries live. Those of dead ones are deleted; of another machine's nothing is
+/// known but their growth.
 ///
 /// # Errors
 /// Those of the file system: then nothing is known, and everything is held.
-pub fn held_leases(fs: &dyn Fs, dir: &Path) -> Result<Vec<u64>> {
-    let mut edits = Vec::new();
+pub fn held_leases(fs: &dyn Fs, dir: &Path) -> Result<Vec<HeldLease>> {
+    let mut leases = Vec::new();
     for name in fs.list_names(dir, names::LEASE_PREFIX)? {
         if !names::is_lease(&name) {
             continue;
         }
-        let path = dir.join(name);
-        match fs.try_lock_shared(&path) {
-            Ok(None) => {}
-            Ok(Some(lock)) => {
-                // Under the lock: a secondary that takes it afterwards finds the name gone.
-                fs.delete(&path)?;
-                drop(lock);
-                continue;
-            }
-            Err(error) if is_missing(&error) => continue,
-            Err(error) => return Err(error),
-        }
-        match fs.open_read(&path) {
-            Ok(file) => edits.push(edit_in(&read_lease(&*file)?)),
+        match held_lease(fs, &dir.join(&name), name) {
+            Ok(lease) => leases.extend(lease),
             Err(error) if is_missing(&error) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(edits)
+    Ok(leases)
+}
+
+fn held_lease(fs: &dyn Fs, path: &Path, name: String) -> Result<Option<HeldLease>> {
+    let lock = fs.try_lock_shared(path)?;
+    let bytes = read_lease(&*fs.open_read(path)?)?;
+    let owner = owner_in(&bytes);
+    let is_local = owner.is_none_or(|owner| Some(owner.machine_run) == fs.machine_run());
+    if let Some(lock) = lock
+        && is_local
+    {
+        // Under the lock: a secondary that takes it afterwards finds the name gone.
+        fs.delete(path)?;
+        drop(lock);
+        return Ok(None);
+    }
+    let process = owner.map_or(0, |owner| owner.process);
+    let edit = edit_in(&bytes);
+    Ok(Some(HeldLease { name, process, is_local, edit, bytes: bytes.len() as u64 }))
+}
+
+/// Takes a lease away: its secondary will find that out.
+///
+/// # Errors
+/// Those of the file system.
+pub fn take_away(fs: &dyn Fs, dir: &Path, lease: &HeldLease) -> Result<()> {
+    fs.delete(&dir.join(&lease.name))
 }
 
 /// The bytes of a lease. One that is longer than any lease holds everything.
@@ -223,7 +346,12 @@ mod tests {
     }
 
     fn held(fs: &Arc<dyn Fs>) -> Vec<u64> {
-        held_leases(&**fs, "/db".as_ref()).unwrap()
+        let leases = held_leases(&**fs, "/db".as_ref()).unwrap();
+        leases.iter().map(|lease| lease.edit).collect()
+    }
+
+    fn advance(lease: &mut Lease, edit: u64) {
+        lease.advance(edit, Duration::ZERO).unwrap();
     }
 
     #[test]
@@ -231,8 +359,8 @@ mod tests {
         let fs = folder();
         let mut lease = take(&fs, 0);
         assert_eq!(held(&fs), [0]);
-        lease.advance(7).unwrap();
-        lease.advance(5).unwrap();
+        advance(&mut lease, 7);
+        advance(&mut lease, 5);
         assert_eq!(held(&fs), [7], "edits only grow");
         let other = take(&fs, 100);
         assert_eq!(held(&fs), [7, 0]);
@@ -245,7 +373,7 @@ mod tests {
         let fs = folder();
         let mut lease = take(&fs, 0);
         for edit in 1..10_000 {
-            lease.advance(edit).unwrap();
+            advance(&mut lease, edit);
         }
         assert_eq!(held(&fs), [9_999]);
         let files = fs.list("/db".as_ref(), "").unwrap();
@@ -256,7 +384,7 @@ mod tests {
     fn a_dead_secondary_holds_nothing_and_its_lease_goes() {
         let fs = folder();
         let mut lease = take(&fs, 0);
-        lease.advance(3).unwrap();
+        advance(&mut lease, 3);
         // As a process that is killed: the file stays, the lock does not.
         let path = lease.held.path.clone();
         let bytes = read_lease(&*fs.open_read(&path).unwrap()).unwrap();
@@ -267,7 +395,7 @@ mod tests {
 
     #[test]
     fn whatever_the_bytes_a_lease_never_holds_less_than_its_last_whole_record() {
-        let mut bytes = header();
+        let mut bytes = header(Some(7));
         for (number, edit) in [4_u64, 9, 30].into_iter().enumerate() {
             bytes.extend(record(edit, (HEADER_BYTES + number * RECORD_BYTES) as u64));
         }

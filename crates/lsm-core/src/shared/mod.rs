@@ -8,4 +8,4 @@ mod cursor;
 mod lease;
 
 pub use cursor::{CursorReader, CursorState, CursorWriter};
-pub use lease::{Lease, held_leases};
+pub use lease::{HeldLease, Lease, TIME_TO_LIVE, held_leases, take_away};

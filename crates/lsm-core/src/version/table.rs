@@ -253,6 +253,8 @@ pub enum Missing {
     Damage,
     /// The primary has deleted it: this is a secondary that no lease protects.
     Gone,
+    /// The primary has deleted it: this is a secondary whose lease it took away.
+    LeaseLost,
 }
 
 impl TableContext {
@@ -379,6 +381,10 @@ impl Eq for Table {}
 fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
     match context.missing {
         Missing::Damage => Error::corruption(path, None, "the table is missing"),
+        Missing::LeaseLost => {
+            let message = "the primary has deleted the lease that held a table";
+            Error::because(ErrorKind::LeaseLost, message, error)
+        }
         Missing::Gone => {
             let message = "the primary has deleted a table that this secondary reads";
             Error::because(ErrorKind::FileGone, message, error)

@@ -1,8 +1,9 @@
 //! The writes that a secondary sees, and those that it does not.
 
 use lsm_core::ErrorKind;
-use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
-use lsm_core::options::{Durability, PartitionOptions};
+use lsm_core::db::{BackgroundMode, VerifyOptions};
+use lsm_core::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
+use lsm_core::options::{Durability, Options, PartitionOptions};
 use secondary::{Level, Target};
 
 use super::*;
@@ -265,4 +266,59 @@ fn an_ingest_is_seen_over_what_was_written_before() {
     p.put("other", "3").unwrap();
     assert_eq!(content(&followed.at(Level::Strong).unwrap()), content_of(&p));
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"ingested"[..]));
+}
+
+/// A limit of nothing: the primary takes the lease away as soon as it has something to delete.
+#[test]
+fn a_secondary_whose_lease_is_taken_away_reads_on_and_what_it_showed_ends() {
+    let fs = in_memory();
+    let options = Options::new().leased_bytes_max(0);
+    let db = Db::builder(DIR).fs(fs.clone()).options(options).background(BackgroundMode::Stepped);
+    let db = db.open().unwrap();
+    let p = db.partition("p").unwrap();
+    let follower = secondary(&fs);
+    let followed = follower.partition("p").unwrap();
+    for round in 0..5 {
+        p.put("k", round.to_string()).unwrap();
+        p.flush().unwrap();
+        let reading = followed.at(Level::Strong).unwrap();
+        p.compact(..).unwrap();
+        p.put("k", "later").unwrap();
+        p.compact(..).unwrap();
+        db.wait_idle().unwrap();
+        let lost = reading.get("k").err().unwrap();
+        assert_eq!(lost.kind(), ErrorKind::LeaseLost, "{lost}");
+        assert_eq!(reading.iter().next().unwrap().err().unwrap().kind(), ErrorKind::LeaseLost);
+        assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"later"[..]), "it looked again");
+        assert_eq!(db.lease_holders().unwrap().len(), 1, "and holds what it reads now");
+        assert_eq!(db.stats().leased_bytes, 0);
+    }
+}
+
+#[test]
+fn a_secondary_verifies_what_its_primary_has() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = db.partition("p").unwrap();
+    let follower = secondary(&fs);
+    for key in 0..100 {
+        p.put(format!("{key:03}"), "x".repeat(100)).unwrap();
+    }
+    p.flush().unwrap();
+    p.put("in the log", "alone").unwrap();
+    let report = follower.verify(VerifyOptions::default()).unwrap();
+    assert!(report.is_sound() && report.entries >= 100, "{report}");
+    let names = fs.list(DIR.as_ref(), "").unwrap();
+    let table = names.iter().find(|entry| entry.name.ends_with(".sst")).unwrap();
+    let path = std::path::Path::new(DIR).join(&table.name);
+    let file = fs.open_read(&path).unwrap();
+    let mut bytes = vec![0; table.len as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes[200] ^= 1;
+    fs.delete(&path).unwrap();
+    fs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&bytes).unwrap();
+    let report = follower.verify(VerifyOptions::default()).unwrap();
+    assert_eq!(report.damage().len(), 1, "{report}");
+    assert_eq!(report.damage()[0].partition.as_deref(), Some("p"));
+    assert!(db.lease_holders().unwrap().len() == 1, "the verification let go of its own");
 }

@@ -4,6 +4,8 @@
 
 mod follow;
 mod levels;
+mod modes;
+mod other_side;
 mod processes;
 mod steps;
 

@@ -1,23 +1,35 @@
-//! A writing process with churn, killed again and again, and secondaries in this one that read all
-//! the time.
+//! A writing process with churn, stopped, continued and killed again and again; a reading process
+//! that is killed with it; and secondaries in this one that read all the time.
 //!
 //! The test binary starts itself again as the writer, which says each acknowledgement into a pipe. A
 //! strong read must see what was acknowledged before it began, whatever becomes of the writer.
+//! `ROUNDS` says how many writers there are, one after another; `scripts/secondary-soak.sh` gives many.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use lsm_core::ErrorKind;
 use lsm_core::options::Durability;
-use secondary::{Level, SecondaryPartition, Target};
+use rustix::process::{Pid, Signal, kill_process};
+use secondary::{Level, ReadOptions, SecondaryPartition, Target};
 use testkit::Rng;
 
 use super::*;
 
 const FOLDER: &str = "SILTSTONE_PRIMARY_FOLDER";
+const READER_FOLDER: &str = "SILTSTONE_SECONDARY_FOLDER";
 const SLOTS: u64 = 200;
+/// Writers, one after another, unless `ROUNDS` says another number.
 const ROUNDS: u64 = 6;
+/// Reads that go on while the writer is stopped.
+const READS_BESIDE_STOPPED: u64 = 30;
 const NAMES: [&str; 2] = ["left", "right"];
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
 
 fn open(folder: &Path) -> lsm_core::Result<Db> {
     let options = options().write_buffer_bytes(24 << 10).wal_segment_bytes(8 << 10);
@@ -67,13 +79,27 @@ fn child_that_writes_until_it_is_killed() {
     }
 }
 
-fn start(folder: &Path) -> (Child, impl BufRead) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "processes::child_that_writes_until_it_is_killed", "--nocapture"])
-        .env(FOLDER, folder)
+/// The reader: does nothing unless a parent asks for it.
+#[test]
+fn child_that_reads_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(READER_FOLDER) else { return };
+    let shared = Shared::default();
+    println!("reading");
+    read(Path::new(&folder), &shared, 7);
+}
+
+/// This binary again, as the child that the named test is.
+fn start_as(test: &str, variable: &str, folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, folder)
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+fn start(folder: &Path) -> (Child, impl BufRead) {
+    let mut child = start_as("processes::child_that_writes_until_it_is_killed", FOLDER, folder);
     let lines = BufReader::new(child.stdout.take().unwrap());
     (child, lines)
 }
@@ -92,9 +118,16 @@ struct Shared {
     reads: AtomicU64,
 }
 
-fn count_at(partition: &SecondaryPartition, level: Level) -> u64 {
-    let reading = partition.at(level).unwrap();
-    reading.get("count").unwrap().map_or(0, |count| number_in(&count))
+/// The count at level 1; `None` if the writer is stopped, or was killed, between two steps of a commit.
+fn strong_count(partition: &SecondaryPartition) -> Option<u64> {
+    let options = ReadOptions::new(Level::Strong).wait(Duration::from_millis(20));
+    match partition.read(&options) {
+        Err(error) if error.kind() == ErrorKind::Behind => None,
+        reading => {
+            let count = reading.unwrap().get("count").unwrap();
+            Some(count.map_or(0, |count| number_in(&count)))
+        }
+    }
 }
 
 /// Reads until it is over.
@@ -110,10 +143,11 @@ fn read(folder: &Path, shared: &Shared, seed: u64) {
         let before = shared.acknowledged.load(Ordering::Acquire);
         match rng.below(4) {
             0 => {
-                let found = count_at(partition, Level::Strong);
-                assert!(found >= before, "{found} is older than {before}, which was acknowledged");
-                assert!(found >= newest[which], "{found} after {}", newest[which]);
-                newest[which] = found;
+                if let Some(found) = strong_count(partition) {
+                    assert!(found >= before, "{found} is older than {before}: acknowledged");
+                    assert!(found >= newest[which], "{found} after {}", newest[which]);
+                    newest[which] = found;
+                }
             }
             1 => {
                 follower.sync(Target::Latest).unwrap();
@@ -163,9 +197,13 @@ fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
                 scope.spawn(move || read(folder, shared, seed))
             })
             .collect();
-        for _ in 0..ROUNDS {
+        let rounds = std::env::var("ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+        for _ in 0..rounds.unwrap_or(ROUNDS) {
             let (mut child, mut lines) = start(folder);
+            let reader = "processes::child_that_reads_until_it_is_killed";
+            let mut reader = start_as(reader, READER_FOLDER, folder);
             let wanted = 1 + rng.below(2_000);
+            let pause_at = rng.below(wanted);
             let mut line = String::new();
             let mut got = 0;
             while got < wanted && readers.iter().all(|reader| !reader.is_finished()) {
@@ -175,9 +213,23 @@ fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
                     shared.acknowledged.store(number, Ordering::Release);
                     got += 1;
                 }
+                if got == pause_at {
+                    signal(&child, Signal::STOP);
+                    let until = shared.reads.load(Ordering::Relaxed) + READS_BESIDE_STOPPED;
+                    while shared.reads.load(Ordering::Relaxed) < until
+                        && readers.iter().all(|reader| !reader.is_finished())
+                    {
+                        std::thread::yield_now();
+                    }
+                    signal(&child, Signal::CONT);
+                }
             }
-            child.kill().unwrap();
-            child.wait().unwrap();
+            let ended = reader.try_wait().unwrap();
+            assert!(ended.is_none(), "the reading process ended by itself: {ended:?}");
+            for child in [&mut child, &mut reader] {
+                child.kill().unwrap();
+                child.wait().unwrap();
+            }
         }
         shared.is_over.store(true, Ordering::Release);
     });

@@ -1,6 +1,7 @@
 //! Tables and values that somebody holds, and what is left when nobody does.
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::compaction::drawing::{draw, table};
 use crate::error::{Error, ErrorKind};
 use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
@@ -10,7 +11,8 @@ use crate::hooks::{PartitionHooks, PendingHandle, StoreEdit};
 fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
     let fs = Arc::new(FaultFs::over_mem(MemFs::new()));
     fs.create_dir("/db".as_ref()).unwrap();
-    (fs.clone(), ObsoleteFiles::new(fs, "/db".into()))
+    let leases = LeaseBook::new(Arc::new(SystemClock::new()), u64::MAX);
+    (fs.clone(), ObsoleteFiles::new(fs, "/db".into(), leases))
 }
 
 /// A table with a file.

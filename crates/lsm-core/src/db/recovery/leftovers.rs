@@ -16,7 +16,8 @@ use crate::version::{DbVersion, retire};
 
 impl Opening {
     /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
-    /// next open: no later step relies on it. Returns the tables that a secondary may read.
+    /// next open: no later step relies on it. Returns the tables and chunk files that a secondary may
+    /// read.
     pub(super) fn remove_leftovers(
         &self,
         fs: &dyn Fs,
@@ -49,7 +50,7 @@ impl Opening {
             if name.kind == FileKind::Manifest || live.contains(name) {
                 continue;
             }
-            if is_leased && name.kind == FileKind::Sst {
+            if is_leased && matches!(name.kind, FileKind::Sst | FileKind::Chunk) {
                 leased.push(*name);
             } else {
                 let _ = fs.delete(&name.path(dir));

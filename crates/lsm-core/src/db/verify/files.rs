@@ -208,6 +208,8 @@ impl VerifyRun<'_> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.world.dir);
         let file = match self.fs.open_read(&path) {
             Ok(file) => file,
+            // Its writer has flushed what it held.
+            Err(error) if self.db.is_beside && is_not_found(&error) => return Ok(false),
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
                 return Ok(false);
@@ -276,6 +278,8 @@ impl VerifyRun<'_> {
         let mut is_read = true;
         let mut found = match check_generation(fs, dir, name, written) {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
+            // Its writer goes on in another generation.
+            Err(error) if self.db.is_beside && is_not_found(&error) => return Ok(false),
             Err(error) => {
                 is_read = false;
                 vec![missing(&error, &path, "the manifest is missing")]
@@ -289,6 +293,8 @@ impl VerifyRun<'_> {
                 Ok(None) => found.push(missing_manifest(&path)),
                 // After a failed write the last edit may be there or not.
                 Ok(Some(_)) if written.is_none() => {}
+                // Its writer goes on.
+                Ok(Some(_)) if self.db.is_beside => {}
                 Ok(Some(mut recovered)) => {
                     let current = versions.current();
                     recovered.version.next_file = current.next_file;

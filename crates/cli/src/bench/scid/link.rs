@@ -1,0 +1,134 @@
+//! [`Node`]: a process of the experiment, as its client sees it.
+//!
+//! ```text
+//! request   verb u8, sequence u64, epoch u32, key length u32, value length u32, key, value
+//! answer    status u8, sequence u64, epoch u32, value length u32, value
+//! ```
+//!
+//! All numbers are little-endian. Requests and answers take turns on a pipe each way.
+
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use siltstone::{Commit, Epoch, SeqNo};
+
+use crate::output::Failure;
+
+/// The verbs of requests.
+pub(super) const GET: u8 = 0;
+pub(super) const GET_STRONG: u8 = 1;
+pub(super) const PUT: u8 = 2;
+pub(super) const REACH: u8 = 3;
+/// The statuses of answers.
+pub(super) const FOUND: u8 = 0;
+pub(super) const MISSING: u8 = 1;
+pub(super) const FAILED: u8 = 2;
+
+pub(super) const REQUEST_BYTES: usize = 21;
+pub(super) const ANSWER_BYTES: usize = 17;
+
+/// See the module.
+pub(super) struct Node {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    buffer: Vec<u8>,
+}
+
+/// An answer.
+pub(super) struct Answer {
+    pub(super) commit: Commit,
+    pub(super) value: Option<Vec<u8>>,
+}
+
+fn broken(deed: &str, e: &std::io::Error) -> Failure {
+    Failure::Io(format!("cannot {deed} a process of the experiment: {e}"))
+}
+
+/// The number in the bytes from `at` on.
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// The number in the bytes from `at` on.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+impl Node {
+    /// Starts a process for the database in `folder`.
+    pub(super) fn start(folder: &Path, role: &str) -> Result<Node, Failure> {
+        let program = std::env::current_exe().map_err(|e| broken("find", &e))?;
+        let mut command = Command::new(program);
+        command.arg("bench-scid-node").arg(role).arg(folder);
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|e| broken("start", &e))?;
+        let requests = child.stdin.take();
+        let answers = child.stdout.take().expect("it is piped");
+        let mut node =
+            Node { child, requests, answers: BufReader::new(answers), buffer: Vec::new() };
+        // It says when it is ready.
+        node.answer()?;
+        Ok(node)
+    }
+
+    fn ask(&mut self, verb: u8, commit: Commit, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        self.buffer.clear();
+        self.buffer.push(verb);
+        self.buffer.extend_from_slice(&commit.seq.get().to_le_bytes());
+        self.buffer.extend_from_slice(&commit.epoch.0.to_le_bytes());
+        self.buffer.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        self.buffer.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        self.buffer.extend_from_slice(key);
+        self.buffer.extend_from_slice(value);
+        let requests = self.requests.as_mut().expect("it is closed by `stop` alone");
+        requests.write_all(&self.buffer).map_err(|e| broken("ask", &e))
+    }
+
+    /// Waits for an answer.
+    pub(super) fn answer(&mut self) -> Result<Answer, Failure> {
+        let mut head = [0; ANSWER_BYTES];
+        self.answers.read_exact(&mut head).map_err(|e| broken("hear", &e))?;
+        let mut value = vec![0; u32_at(&head, 13) as usize];
+        self.answers.read_exact(&mut value).map_err(|e| broken("hear", &e))?;
+        let seq = SeqNo::new(u64_at(&head, 1)).unwrap_or_default();
+        let commit = Commit { seq, epoch: Epoch(u32_at(&head, 9)) };
+        match head[0] {
+            FOUND => Ok(Answer { commit, value: Some(value) }),
+            MISSING => Ok(Answer { commit, value: None }),
+            _ => Err(Failure::Io(String::from_utf8_lossy(&value).into_owned())),
+        }
+    }
+
+    /// Writes.
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Commit, Failure> {
+        self.ask(PUT, nothing(), key, value)?;
+        Ok(self.answer()?.commit)
+    }
+
+    /// Reads.
+    pub(super) fn get(&mut self, is_strong: bool, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+        self.ask(if is_strong { GET_STRONG } else { GET }, nothing(), key, &[])?;
+        Ok(self.answer()?.value)
+    }
+
+    /// Asks a secondary to apply everything through `commit`; it answers when it has.
+    pub(super) fn ask_to_reach(&mut self, commit: Commit) -> Result<(), Failure> {
+        self.ask(REACH, commit, &[], &[])
+    }
+
+    /// Ends the process.
+    pub(super) fn stop(mut self) -> Result<(), Failure> {
+        drop(self.requests.take());
+        let status = self.child.wait().map_err(|e| broken("end", &e))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(Failure::Io(format!("a process of the experiment ended with {status}"))),
+        }
+    }
+}
+
+fn nothing() -> Commit {
+    Commit { seq: SeqNo::ZERO, epoch: Epoch(0) }
+}

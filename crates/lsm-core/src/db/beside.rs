@@ -1,0 +1,163 @@
+//! Opening beside the process that writes: what it has committed by now, as a read-only database.
+//!
+//! For whoever looks at a whole database once, as the command's reading verbs do. A secondary
+//! (`follow/`) is what goes on following. No lock is asked for and nothing is recovered: a lease holds the
+//! files, and of the log only what the writer has committed is replayed into memory.
+//!
+//! Invariants:
+//! 1. The lease is there before the manifest is read.
+//! 2. Nothing is replayed that the commit cursor, or without one the log, does not say is committed.
+//! 3. What vanished, or was about to change, is a reason to begin anew, and never damage.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::recovery::{LogFiles, Opening};
+use super::world::World;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::{Fs, LockGuard};
+use crate::replay::Replay;
+use crate::shared::{CursorReader, CursorState, Lease};
+use crate::types::SeqNo;
+use crate::wal::{LogReader, Lsn};
+
+/// Attempts while the writer changes what is read.
+const ATTEMPTS: usize = 200;
+/// The same for what looks like damage, and may be a file that was made or removed meanwhile.
+const DAMAGED_ATTEMPTS: usize = 4;
+/// Between two attempts, once the first ones failed.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Holds the files that are read, in the place of the folder's lock.
+struct HeldByLease {
+    _lease: Option<Mutex<Lease>>,
+}
+
+impl LockGuard for HeldByLease {}
+
+/// The commits of the writer at one moment.
+pub(super) struct CommittedPart {
+    /// The last sequence that its readers see; `None` without a cursor.
+    visible: Option<SeqNo>,
+    /// Everything before this place of the log is committed.
+    reach: Option<Lsn>,
+}
+
+/// Takes a lease; none on a medium that cannot be written, where nobody writes.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) fn hold(
+    fs: &Arc<dyn Fs>,
+    dir: &Path,
+    random: Box<dyn FnMut() -> u64 + Send>,
+) -> Result<Box<dyn LockGuard>> {
+    let lease = Lease::take_if_writable(fs, dir, random)?;
+    Ok(Box::new(HeldByLease { _lease: lease.map(Mutex::new) }))
+}
+
+/// Calls `begin` until the writer does not change meanwhile what it reads.
+///
+/// # Errors
+/// The last one of `begin`.
+pub(super) fn settled<T>(mut begin: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        match begin() {
+            Err(error) if attempt < attempts_for(&error) => {
+                if attempt >= DAMAGED_ATTEMPTS {
+                    // Nobody unparks this thread.
+                    std::thread::park_timeout(PAUSE);
+                }
+            }
+            begun => return begun,
+        }
+    }
+}
+
+fn attempts_for(error: &Error) -> usize {
+    let is_missing = error.io_source().is_some_and(|e| e.kind() == io::ErrorKind::NotFound);
+    match error.kind() {
+        ErrorKind::NeedsManifest | ErrorKind::FileGone => ATTEMPTS,
+        ErrorKind::Corruption => DAMAGED_ATTEMPTS,
+        // A folder without a database stays without one.
+        _ if is_missing => DAMAGED_ATTEMPTS,
+        _ => 0,
+    }
+}
+
+fn changed(what: &str) -> Error {
+    Error::new(ErrorKind::NeedsManifest, format!("{what} while the database was opened"))
+}
+
+impl Opening {
+    /// The commits of the writer, if the manifest is as new as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NeedsManifest`] if the manifest is to be read again.
+    pub(super) fn committed(&self, fs: &dyn Fs, dir: &Path) -> Result<CommittedPart> {
+        let version = &self.version;
+        let Some(cursor) = CursorReader::open(fs, dir, version.db_id, version.epoch)? else {
+            let reach = version.log_closed.map(|_| Lsn(u64::MAX));
+            return Ok(CommittedPart { visible: None, reach });
+        };
+        if cursor.state() != CursorState::Live {
+            return Err(changed("the writer began or ended"));
+        }
+        // In this order, see `follow/round.rs`.
+        let visible = cursor.visible()?;
+        let reach = Lsn(cursor.end());
+        let is_current = cursor.edit() <= version.edit_number;
+        let flushed = version.partitions.values().map(|partition| partition.flushed_through).max();
+        if !is_current || flushed.is_some_and(|flushed| flushed > visible) {
+            return Err(changed("the manifest grew"));
+        }
+        Ok(CommittedPart { visible: Some(visible), reach: Some(reach) })
+    }
+
+    /// Replays what is committed; returns its last sequence as well. Fails with what `is_full` says
+    /// once that takes `bytes_max` of memory.
+    ///
+    /// # Errors
+    /// Those of reading; corruption.
+    pub(super) fn replay_committed(
+        &self,
+        world: &World,
+        committed: &CommittedPart,
+        replay: &mut Replay,
+        mut check_room: impl FnMut(&Replay) -> Result<()>,
+    ) -> Result<SeqNo> {
+        let files = LogFiles { fs: &*world.fs, dir: &world.dir };
+        let sources = self.log_sources(&files)?;
+        let mut reading = self.log_reading();
+        reading.reach = match committed.reach {
+            Some(reach) => reach,
+            None => {
+                let logged = self.version.partitions.values().filter(|p| p.options.logged);
+                let flushed = logged.map(|partition| partition.flushed_through).max();
+                let reader = LogReader::new(sources.clone(), reading.clone())?;
+                reader.attested(flushed.unwrap_or_default())?
+            }
+        };
+        let reach = reading.reach;
+        let mut reader = LogReader::new(sources, reading)?;
+        while let Some(frame) = reader.next_frame()? {
+            let path = self.segment_path(frame.place.segment, &world.dir);
+            replay.apply(&self.version, &frame, &path)?;
+            check_room(replay)?;
+        }
+        if committed.visible.is_some() && reader.lsn().unwrap_or_default() < reach {
+            let place = reader.position().place;
+            let path = self.segment_path(place.segment, &world.dir);
+            let what = format!("the log ends here, but its writer has committed up to {reach}");
+            return Err(Error::corruption(path, place.offset, what));
+        }
+        let last_seq = reader.position().last_seq;
+        Ok(last_seq.max(committed.visible.unwrap_or_default()))
+    }
+}

@@ -1,0 +1,253 @@
+//! [`LeaseBook`]: what secondaries hold, and how long they may.
+//!
+//! Called by `obsolete.rs`, in its turn, when something is about to go; never by a write. The bytes of a
+//! lease are described in `shared/lease.rs`.
+//!
+//! Invariants:
+//! 1. Files go only after the leases that held them are gone.
+//! 2. Leases hold no more than `bytes_max`: beyond that the one that holds most is taken away, which
+//!    its secondary finds out.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::DbInner;
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::shared::{HeldLease, TIME_TO_LIVE, held_leases, take_away};
+use crate::types::FileNo;
+
+/// A secondary that holds files of the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseHolder {
+    /// The id of its process; 0 if it has not said so yet.
+    pub process: u32,
+    /// It runs on this machine, in the present run of that.
+    pub is_local: bool,
+    /// Edits of the manifest between the oldest state that it reads and the present one.
+    pub edits_behind: u64,
+}
+
+/// The holds of secondaries, as they were looked up for one removal.
+#[derive(Clone, Copy)]
+pub(super) struct Holds {
+    /// Files that this edit or an earlier one dropped are read by none.
+    released: u64,
+}
+
+impl Holds {
+    /// Nobody holds anything.
+    pub(super) const NONE: Holds = Holds { released: u64::MAX };
+    /// Everything is held: nothing is known.
+    pub(super) const ALL: Holds = Holds { released: 0 };
+
+    fn of(leases: &[HeldLease]) -> Holds {
+        let oldest = leases.iter().map(|lease| lease.edit).min();
+        oldest.map_or(Holds::NONE, |released| Holds { released })
+    }
+
+    /// Returns `true` if no secondary reads what `edit` dropped.
+    pub(super) fn release(self, edit: u64) -> bool {
+        edit <= self.released
+    }
+}
+
+/// The length of a lease, and when it was first seen with it.
+struct Growth {
+    bytes: u64,
+    at: Duration,
+}
+
+/// See the module.
+pub(super) struct LeaseBook {
+    clock: Arc<dyn Clock>,
+    bytes_max: u64,
+    /// Leases of other machines, by name.
+    remote: Mutex<HashMap<String, Growth>>,
+}
+
+impl LeaseBook {
+    pub(super) fn new(clock: Arc<dyn Clock>, bytes_max: u64) -> LeaseBook {
+        LeaseBook { clock, bytes_max, remote: Mutex::default() }
+    }
+
+    /// Looks up what secondaries hold. `held_bytes` says how much that is if they need what edits
+    /// behind the given one dropped.
+    ///
+    /// # Errors
+    /// Those of the file system: then nothing is known.
+    pub(super) fn holds(
+        &self,
+        fs: &dyn Fs,
+        dir: &Path,
+        held_bytes: impl Fn(u64) -> u64,
+    ) -> Result<Holds> {
+        let mut leases = held_leases(fs, dir)?;
+        for expired in self.take_expired(&mut leases) {
+            take_away(fs, dir, &expired)?;
+        }
+        loop {
+            let holds = Holds::of(&leases);
+            if leases.is_empty() || held_bytes(holds.released) <= self.bytes_max {
+                return Ok(holds);
+            }
+            let oldest = leases.iter().enumerate().min_by_key(|(_, lease)| lease.edit);
+            let Some(oldest) = oldest.map(|(place, _)| place) else { return Ok(holds) };
+            take_away(fs, dir, &leases[oldest])?;
+            leases.swap_remove(oldest);
+        }
+    }
+
+    /// Takes out the leases of other machines that did not grow for too long.
+    fn take_expired(&self, leases: &mut Vec<HeldLease>) -> Vec<HeldLease> {
+        let now = self.clock.now();
+        let mut remote = self.remote.lock();
+        remote.retain(|name, _| leases.iter().any(|lease| lease.name == *name));
+        let expired = leases.extract_if(.., |lease| {
+            if lease.is_local {
+                return false;
+            }
+            let seen = Growth { bytes: lease.bytes, at: now };
+            let growth = remote.entry(lease.name.clone()).or_insert(seen);
+            if growth.bytes != lease.bytes {
+                *growth = Growth { bytes: lease.bytes, at: now };
+            }
+            now.saturating_sub(growth.at) >= TIME_TO_LIVE
+        });
+        expired.collect()
+    }
+}
+
+impl DbInner {
+    /// The secondaries that hold files.
+    ///
+    /// # Errors
+    /// Those of the file system; a closed database.
+    pub(super) fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
+        self.check_not_closed()?;
+        let present = self.catalog.durable_edit();
+        let leases = held_leases(&*self.world.fs, &self.world.dir)?;
+        let holders = leases.iter().map(|lease| LeaseHolder {
+            process: lease.process,
+            is_local: lease.is_local,
+            edits_behind: present.saturating_sub(lease.edit),
+        });
+        Ok(holders.collect())
+    }
+}
+
+impl DbInner {
+    /// Bytes of tables in the folder that are in no version: beside a writer, what secondaries hold
+    /// and what jobs are writing. 0 if the folder cannot be listed.
+    pub(super) fn unnamed_table_bytes(&self) -> u64 {
+        let entries = self.world.fs.list(&self.world.dir, "").unwrap_or_default();
+        let version = self.catalog.current();
+        let tables = version.partitions.values().flat_map(|partition| partition.tables());
+        let live: HashSet<FileNo> = tables.map(|(_, table)| table.meta.file).collect();
+        let unnamed = entries.iter().filter(|entry| {
+            let name = FileName::parse(&entry.name);
+            name.is_some_and(|name| name.kind == FileKind::Sst && !live.contains(&name.number))
+        });
+        unnamed.map(|entry| entry.len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::fs::{AppendMode, MemFs};
+    use crate::shared::Lease;
+
+    const DIR: &str = "/db";
+
+    /// A clock that tests set, in seconds.
+    #[derive(Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Duration {
+            Duration::from_secs(self.0.load(Ordering::Relaxed))
+        }
+
+        fn unix_time(&self) -> Duration {
+            self.now()
+        }
+    }
+
+    fn folder() -> Arc<dyn Fs> {
+        let fs = MemFs::new();
+        fs.create_dir(DIR.as_ref()).unwrap();
+        Arc::new(fs)
+    }
+
+    /// Another number at each call, so that a lease that is taken again has another name.
+    fn numbers_from(mut number: u64) -> impl FnMut() -> u64 + Send + 'static {
+        move || {
+            number += 1;
+            number
+        }
+    }
+
+    fn lease(fs: &Arc<dyn Fs>, id: u64, edit: u64) -> Lease {
+        let random = Box::new(numbers_from(id * 100));
+        let mut lease = Lease::take(fs.clone(), DIR.as_ref(), random).unwrap();
+        lease.advance(edit, Duration::ZERO).unwrap();
+        lease
+    }
+
+    #[test]
+    fn beyond_the_limit_the_lease_that_holds_most_is_taken_away() {
+        let fs = folder();
+        let book = LeaseBook::new(Arc::new(Hand::default()), 100);
+        let mut old = lease(&fs, 1, 3);
+        let new = lease(&fs, 2, 8);
+        // Each edit dropped 20 bytes, and the present one is 10.
+        let holds = book.holds(&*fs, DIR.as_ref(), |released| (10 - released) * 20).unwrap();
+        assert!(holds.release(8) && !holds.release(9));
+        let lost = old.check().unwrap_err();
+        assert_eq!(lost.kind(), crate::error::ErrorKind::LeaseLost);
+        new.check().unwrap();
+        old.renew().unwrap();
+        let holds = book.holds(&*fs, DIR.as_ref(), |_| 0).unwrap();
+        assert!(!holds.release(1), "a fresh lease holds everything");
+    }
+
+    /// Copies the leases of one machine to another one, which sees the same files and no locks.
+    fn copy_leases(from: &dyn Fs, to: &dyn Fs) {
+        for name in from.list_names(DIR.as_ref(), "reader-").unwrap() {
+            let path = Path::new(DIR).join(name);
+            let file = from.open_read(&path).unwrap();
+            let mut bytes = vec![0; file.len().unwrap() as usize];
+            file.read_at(0, &mut bytes).unwrap();
+            to.delete(&path).unwrap();
+            to.open_append(&path, AppendMode::IfAbsent).unwrap().append(&bytes).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_lease_of_another_machine_lasts_while_it_grows() {
+        let clock = Arc::new(Hand::default());
+        let book = LeaseBook::new(clock.clone(), u64::MAX);
+        let here = folder();
+        let elsewhere = folder();
+        let mut lease = lease(&elsewhere, 1, 3);
+        for (second, is_released) in [(0, false), (50, false), (109, false), (111, true)] {
+            clock.0.store(second, Ordering::Relaxed);
+            if second == 50 {
+                lease.advance(3, clock.now()).unwrap();
+            }
+            copy_leases(&*elsewhere, &*here);
+            let holds = book.holds(&*here, DIR.as_ref(), |_| 0).unwrap();
+            assert_eq!(holds.release(4), is_released, "{second} s");
+        }
+    }
+}

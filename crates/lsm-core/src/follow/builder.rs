@@ -1,0 +1,157 @@
+//! [`FollowBuilder`]: from a folder to a [`Follower`].
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLock};
+
+use super::tail::{self, Tail};
+use super::{Follower, FollowerState, Inner, SyncExtent};
+use crate::cache::Blocks;
+use crate::clock::{Clock, SystemClock};
+use crate::error::Result;
+use crate::fs::{Fs, OpenFiles, OsFs};
+use crate::hooks::HookProvider;
+use crate::memtable::{Memtable, SlabPool};
+use crate::options::Options;
+use crate::shared::Lease;
+use crate::sstable::BlockCache;
+use crate::types::MemtableId;
+use crate::version::{Missing, TableContext};
+
+/// The world that a [`Follower`] lives in.
+#[must_use = "a builder does nothing until it opens"]
+pub struct FollowBuilder {
+    dir: PathBuf,
+    fs: Arc<dyn Fs>,
+    clock: Arc<dyn Clock>,
+    hooks: Option<Arc<dyn HookProvider>>,
+    options: Options,
+    takes_lease: bool,
+    follows_tables_only: bool,
+    memtable_bytes_max: u64,
+    random: Option<Box<dyn FnMut() -> u64 + Send>>,
+}
+
+impl FollowBuilder {
+    pub(super) fn new(path: &Path) -> FollowBuilder {
+        FollowBuilder {
+            dir: path.to_owned(),
+            fs: Arc::new(OsFs),
+            clock: Arc::new(SystemClock::new()),
+            hooks: None,
+            options: Options::default(),
+            takes_lease: true,
+            follows_tables_only: false,
+            memtable_bytes_max: 1 << 30,
+            random: None,
+        }
+    }
+
+    /// Another file system. Default: the operating system's.
+    pub fn fs(mut self, fs: Arc<dyn Fs>) -> FollowBuilder {
+        self.fs = fs;
+        self
+    }
+
+    /// Another clock. Default: the machine's monotonic one.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> FollowBuilder {
+        self.clock = clock;
+        self
+    }
+
+    /// The code of the hooks that partitions name. Default: none.
+    pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> FollowBuilder {
+        self.hooks = Some(provider);
+        self
+    }
+
+    /// Of these, the block cache and the number of open files matter to a follower.
+    pub fn options(mut self, options: Options) -> FollowBuilder {
+        self.options = options;
+        self
+    }
+
+    /// Takes a lease, or none. Default: it takes one. Without one the primary may delete files that are
+    /// read here; that is right for a copy that nobody writes, and for a medium that cannot be written.
+    pub fn lease(mut self, takes_lease: bool) -> FollowBuilder {
+        self.takes_lease = takes_lease;
+        self
+    }
+
+    /// Follows what the primary has flushed, and nothing of its log. Default: `false`.
+    pub fn tables_only(mut self, follows_tables_only: bool) -> FollowBuilder {
+        self.follows_tables_only = follows_tables_only;
+        self
+    }
+
+    /// The memory that may be taken by what the primary has not flushed, in bytes. Default 1 GiB.
+    pub fn memtable_bytes_max(mut self, bytes: u64) -> FollowBuilder {
+        self.memtable_bytes_max = bytes;
+        self
+    }
+
+    /// Another source of random numbers, which name leases.
+    pub fn random(mut self, random: impl FnMut() -> u64 + Send + 'static) -> FollowBuilder {
+        self.random = Some(Box::new(random));
+        self
+    }
+
+    /// Opens the database that is there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is none; corruption; those of the file system.
+    pub fn open(self) -> Result<Follower> {
+        self.options.check()?;
+        let FollowBuilder { dir, fs, clock, hooks, options, takes_lease, random, .. } = self;
+        let held = fs.hold_dir(&dir)?;
+        let fs = held.fs.unwrap_or(fs);
+        let dir = held.path;
+        let random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
+        // Before the manifest is read, so that no file that it names goes meanwhile.
+        let lease = match takes_lease {
+            true => Lease::take_if_writable(&fs, &dir, random)?,
+            false => None,
+        };
+        let manifest = tail::open_manifest(&*fs, &dir, None)?;
+        let version = manifest.version().clone();
+        let cache = Arc::new(Blocks::new(options.cache_bytes));
+        let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
+        let tables = Arc::new(TableContext {
+            fs: fs.clone(),
+            dir: dir.clone(),
+            db_id: version.db_id,
+            missing: if lease.is_some() { Missing::LeaseLost } else { Missing::Gone },
+            cache: block_cache,
+            files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
+        });
+        let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
+        let present = FollowerState { cursor: None, epoch: version.epoch, edit: 0 };
+        let inner = Arc::new(Inner {
+            fs,
+            dir,
+            clock,
+            tables,
+            follows_tables_only: self.follows_tables_only,
+            memtable_bytes_max: self.memtable_bytes_max,
+            empty: Arc::new(Memtable::new(MemtableId(0), &slabs)),
+            slabs,
+            provider: hooks,
+            pins: Arc::default(),
+            partitions: RwLock::default(),
+            present: ArcSwap::from_pointee(present),
+            cut: ArcSwap::default(),
+            tail: Mutex::new(Tail::new(manifest, lease)),
+        });
+        let follower = Follower { inner };
+        follower.sync(SyncExtent::Layout)?;
+        Ok(follower)
+    }
+}
+
+/// Distinct in every process, which is all that the names of leases ask for.
+fn random_from_hasher_keys() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}

@@ -1,0 +1,92 @@
+//! [`Builder`]: from a folder to a [`Secondary`].
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::clock::{Clock, SystemClock};
+use lsm_core::error::Result;
+use lsm_core::follow::{FollowBuilder, Follower};
+use lsm_core::fs::Fs;
+use lsm_core::hooks::HookProvider;
+use lsm_core::options::Options;
+
+use crate::secondary::Secondary;
+#[cfg(doc)]
+use crate::{ErrorKind, Level, OnUnmet};
+
+/// The world that a [`Secondary`] lives in.
+#[must_use = "a builder does nothing until it opens"]
+pub struct Builder {
+    engine: FollowBuilder,
+    clock: Arc<dyn Clock>,
+}
+
+impl Builder {
+    pub(crate) fn new(path: &Path) -> Builder {
+        Builder { engine: Follower::builder(path), clock: Arc::new(SystemClock::new()) }
+    }
+
+    /// Another file system, for tests and exotic media. Default: the operating system's.
+    pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
+        self.engine = self.engine.fs(fs);
+        self
+    }
+
+    /// Another clock. Default: the machine's monotonic one.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
+        self.engine = self.engine.clock(clock.clone());
+        self.clock = clock;
+        self
+    }
+
+    /// The code of the hooks that partitions name. Default: none.
+    pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
+        self.engine = self.engine.hooks(provider);
+        self
+    }
+
+    /// Of these, `cache_bytes`, `open_files_max` and `write_buffer_bytes` (memory that is kept for
+    /// memtables) matter to a secondary.
+    pub fn options(mut self, options: Options) -> Builder {
+        self.engine = self.engine.options(options);
+        self
+    }
+
+    /// Takes a lease, which holds the files that are read, or none. Default: it takes one. A medium that cannot
+    /// be written is read without one all the same.
+    pub fn lease(mut self, takes_lease: bool) -> Builder {
+        self.engine = self.engine.lease(takes_lease);
+        self
+    }
+
+    /// Follows what the primary has flushed, and nothing of its log: no memory but the block cache, and
+    /// nothing to catch up with between two flushes. Default: `false`. Only [`Level::Eventual`], a
+    /// [`Level::Bounded`] that is wide enough, a [`Level::Session`] whose commit is flushed, and a strong
+    /// read of a partition that has nothing unflushed are served then; others are
+    /// [`ErrorKind::NotLogged`].
+    pub fn tables_only(mut self, follows_tables_only: bool) -> Builder {
+        self.engine = self.engine.tables_only(follows_tables_only);
+        self
+    }
+
+    /// The memory that may be taken by what the primary has written and not flushed, in bytes. Default
+    /// 1 GiB. A partition that would take more is not brought further until the primary has flushed:
+    /// that is [`ErrorKind::LimitExceeded`], and [`OnUnmet::Weaker`] serves what there is.
+    pub fn memtable_bytes_max(mut self, bytes: u64) -> Builder {
+        self.engine = self.engine.memtable_bytes_max(bytes);
+        self
+    }
+
+    /// Opens the database that is there, whether somebody writes it or not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::Unsupported`] if newer code wrote
+    /// it; corruption of the manifest; those of the file system.
+    ///
+    /// # Cost
+    /// Reads the manifest. The log and the tables are read when a partition is asked for.
+    pub fn open(self) -> Result<Secondary> {
+        let follower = self.engine.open()?;
+        Ok(Secondary::new(follower, self.clock))
+    }
+}

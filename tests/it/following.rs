@@ -1,0 +1,138 @@
+//! Secondaries of a whole store: large values and verified reads beside a writer.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::fs::MemFs;
+use siltstone::large_values::ReadBlobs;
+use siltstone::secondary::{Level, ReadVerified, Secondary};
+use siltstone::{
+    BackgroundMode, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, PartitionOptions,
+};
+
+fn primary(fs: &MemFs) -> Db {
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
+    builder.background(BackgroundMode::Stepped).open().unwrap()
+}
+
+fn secondary(fs: &MemFs, lease: bool) -> Secondary {
+    Db::secondary_builder("/db").fs(Arc::new(fs.clone())).lease(lease).open().unwrap()
+}
+
+fn with_large_values() -> PartitionOptions {
+    let large = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
+    PartitionOptions::new().large_values(large.chunk_bytes(4 << 10))
+}
+
+fn value(seed: u8) -> Vec<u8> {
+    (0..5_000_u32).map(|n| seed.wrapping_add(n as u8)).collect()
+}
+
+#[test]
+fn large_values_are_read_on_a_secondary_and_stay_while_a_view_reads_them() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    media.put("film", value(1)).unwrap();
+    let follower = secondary(&fs, true);
+    let followed = follower.partition("media").unwrap();
+    let view = followed.at(Level::Strong).unwrap();
+    assert_eq!(view.get("film").unwrap().as_deref(), Some(&value(1)[..]));
+    let reader = view.open_blob("film").unwrap().unwrap();
+    let mut end = [0; 7];
+    reader.read_exact_at(reader.len() - 7, &mut end).unwrap();
+    assert_eq!(end, value(1)[4_993..]);
+    assert_eq!(view.get_range("film", 100..110).unwrap().as_deref(), Some(&value(1)[100..110]));
+    assert_eq!(view.stat_blob("film").unwrap().unwrap().len, 5_000);
+    media.put("film", value(2)).unwrap();
+    media.reclaim().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(view.get("film").unwrap().as_deref(), Some(&value(1)[..]), "the lease holds it");
+    let now = followed.at(Level::Strong).unwrap();
+    assert_eq!(now.get("film").unwrap().as_deref(), Some(&value(2)[..]));
+    drop((view, reader));
+    now.get("film").unwrap();
+    assert!(follower.verify(Default::default()).unwrap().is_sound());
+}
+
+#[test]
+fn without_a_lease_a_vanished_chunk_file_is_told() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    media.put("film", value(1)).unwrap();
+    media.flush().unwrap();
+    let follower = secondary(&fs, false);
+    let followed = follower.partition("media").unwrap();
+    let view = followed.at(Level::Strong).unwrap();
+    media.put("film", value(2)).unwrap();
+    media.reclaim().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(view.get("film").err().unwrap().kind(), ErrorKind::FileGone);
+    assert_eq!(followed.get("film").unwrap().as_deref(), Some(&value(2)[..]), "it looked again");
+}
+
+/// A chunk file that only a view of a secondary reads is there after the next open as well.
+#[test]
+fn the_next_primary_keeps_the_large_values_that_a_secondary_reads() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    media.put("film", value(1)).unwrap();
+    media.flush().unwrap();
+    let follower = secondary(&fs, true);
+    let view = follower.partition("media").unwrap().at(Level::Strong).unwrap();
+    media.put("film", value(2)).unwrap();
+    media.reclaim().unwrap();
+    drop(media);
+    db.close().unwrap();
+    let db = primary(&fs);
+    db.wait_idle().unwrap();
+    assert_eq!(view.get("film").unwrap().as_deref(), Some(&value(1)[..]));
+}
+
+#[test]
+fn a_secondary_verifies_what_it_reads() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
+    let sealed = db.partition_with("sealed", options).unwrap();
+    sealed.put("k", "v").unwrap();
+    sealed.flush().unwrap();
+    sealed.put("l", "w").unwrap();
+    let follower = secondary(&fs, true);
+    let view = follower.partition("sealed").unwrap().at(Level::Strong).unwrap();
+    let here = view.verified_get("k").unwrap().unwrap();
+    let there = sealed.verified_get("k").unwrap().unwrap();
+    assert_eq!(here.value, there.value);
+    assert_eq!(view.verified_range(..).map(Result::unwrap).count(), 2);
+    // A bit of the table turns over: the view says so, and returns nothing.
+    let names = fs.list_tables();
+    flip(&fs, &names, 40);
+    let fresh = secondary(&fs, true);
+    let view = fresh.partition("sealed").unwrap().at(Level::Strong).unwrap();
+    assert!(view.verified_get("k").err().unwrap().is_corruption());
+}
+
+trait Tables {
+    fn list_tables(&self) -> Vec<String>;
+}
+
+impl Tables for MemFs {
+    fn list_tables(&self) -> Vec<String> {
+        use lsm_core::fs::Fs;
+        let names = self.list_names(Path::new("/db"), "").unwrap();
+        names.into_iter().filter(|name| name.ends_with(".sst")).collect()
+    }
+}
+
+fn flip(fs: &MemFs, names: &[String], at: usize) {
+    use lsm_core::fs::{AppendMode, Fs};
+    for name in names {
+        let path = Path::new("/db").join(name);
+        let mut bytes = fs.read_raw(&path).unwrap();
+        bytes[at] ^= 1;
+        fs.delete(&path).unwrap();
+        fs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&bytes).unwrap();
+    }
+}
