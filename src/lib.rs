@@ -182,9 +182,9 @@ pub use db::Db;
 #[doc(hidden)]
 pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
-    BackgroundFailure, BulkLoad, Class, Commit, Durable, ExportSummary, Gauge, Health,
-    IngestSummary, LeaseHolder, PartitionHealth, Reason, Resume, Severity, StallHealth, Swap,
-    TransactionRange, VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
+    BackgroundFailure, BulkLoad, Class, Commit, Durable, ExportOptions, ExportSummary, Gauge,
+    Health, IngestSummary, LeaseHolder, PartitionHealth, Reason, Resume, Severity, StallHealth,
+    Swap, TransactionRange, VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};

@@ -5,7 +5,7 @@ mod modify;
 use std::fmt;
 use std::path::Path;
 
-use lsm_core::db::{BulkLoad, Commit, ExportSummary, IngestSummary};
+use lsm_core::db::{BulkLoad, Commit, ExportOptions, ExportSummary, IngestSummary};
 use lsm_core::error::{Error, Result};
 use lsm_core::options::Durability;
 use lsm_core::raw::{RawVersion, Walk};
@@ -272,6 +272,20 @@ impl Partition {
     /// Reads the range and writes it, with the compression of the deep levels of the partition.
     pub fn export(&self, range: impl KeyRange, dir: impl AsRef<Path>) -> Result<ExportSummary> {
         self.0.export(range, dir)
+    }
+
+    /// [`Partition::export`] with options: for example without the metadata of MetaHive, for a
+    /// partition that is to have none.
+    ///
+    /// # Errors
+    /// As for [`Partition::export`].
+    pub fn export_with(
+        &self,
+        range: impl KeyRange,
+        dir: impl AsRef<Path>,
+        options: ExportOptions,
+    ) -> Result<ExportSummary> {
+        self.0.export_with(range, dir, options)
     }
 
     /// Adds an export of this or another database from the folder `dir`. It sets all keys of the export

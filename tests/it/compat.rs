@@ -11,6 +11,7 @@
 #![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
 
 mod gaps;
+mod keys;
 mod ttl;
 
 use std::collections::BTreeMap;

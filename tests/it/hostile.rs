@@ -49,6 +49,13 @@ fn build() -> MemFs {
     let plain = db.partition_with("plain", options.clone().compression(Compression::None)).unwrap();
     let expiring = options.clone().filter(Arc::new(TtlFilter::stored(&TtlRule::in_value(0))));
     let expiring = db.partition_with("expiring", expiring).unwrap();
+    // Its rules stand in the manifest, with the form of its keys.
+    let sealed = options.metahive(metahive::MetaHiveOptions::new());
+    let sealed = db.partition_with("sealed", sealed).unwrap();
+    for n in 0..40u64 {
+        sealed.put(n.to_be_bytes(), "any key").unwrap();
+    }
+    sealed.compact(..).unwrap();
     for n in 0..160 {
         expiring.put(n.to_string(), u64::MAX.to_be_bytes()).unwrap();
         let key = format!("key{:03}", n * 7 % 60);

@@ -12,6 +12,7 @@ mod flips;
 mod model;
 mod restore;
 mod scrub;
+mod spans;
 mod verified;
 
 use std::collections::BTreeMap;

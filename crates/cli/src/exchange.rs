@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::path::PathBuf;
 
 use serde_json::json;
-use siltstone::Db;
+use siltstone::{Db, ExportOptions};
 
 use crate::bytes::Encoding;
 use crate::engine::{Existing, Target};
@@ -52,6 +52,9 @@ pub(crate) struct ExportArgs {
     /// End of the range; this key is not included
     #[arg(long)]
     to: Option<OsString>,
+    /// Leave the metadata of MetaHive out
+    #[arg(long)]
+    without_metadata: bool,
     #[command(flatten)]
     encoding: Encoding,
 }
@@ -68,7 +71,10 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
     let summary = progress::during(
         "exporting",
         || progress::folder_bytes(&args.folder),
-        || partition.export(range, &args.folder),
+        || {
+            let options = ExportOptions::new().hidden_entries(!args.without_metadata);
+            partition.export_with(range, &args.folder, options)
+        },
     )?;
     drop(partition);
     let entries = summary.entries;

@@ -76,7 +76,8 @@ pub(crate) struct HiveFilter {
     spans: Spans,
     /// The metadata that the last input had, of a provider that may carry it on.
     carried: Option<Vec<u8>>,
-    /// The sums of the inputs, block by block: offset and low bits. For inspections alone.
+    /// The sums of the inputs, block by block: offset and low bits. Of one table that is looked at by
+    /// itself, whose blocks no judge has seen.
     pub(crate) block_sums: Option<Vec<(u64, u32)>>,
 }
 
@@ -96,7 +97,7 @@ impl HiveFilter {
             table_keys: 0,
             spans: Spans::default(),
             carried: None,
-            block_sums: None,
+            block_sums: is_table_alone(job).then(Vec::new),
         })
     }
 
@@ -208,6 +209,14 @@ impl HiveFilter {
         }
         cut
     }
+}
+
+/// Returns `true` if the blocks of one table come as they are: nothing was put in the place of entries.
+fn is_table_alone(job: &Job<'_>) -> bool {
+    job.kind == JobKind::Compaction
+        && !job.partial
+        && job.inputs.len() == 1
+        && job.repaired.is_empty()
 }
 
 /// V+ of a provider.
@@ -338,6 +347,9 @@ impl CompactionFilter for HiveFilter {
             // With faults the job runs again, over what a repair puts in their places.
             if faults.is_empty() {
                 self.judge.check_counts()?;
+                if let Some(sums) = &self.block_sums {
+                    self.judge.check_digests(sums)?;
+                }
             }
             return Ok(Cut::Allowed);
         }

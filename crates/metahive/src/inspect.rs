@@ -136,8 +136,7 @@ impl Inspector {
             inputs: std::slice::from_ref(&input),
             ..Job::new(&self.partition, JobKind::Compaction)
         };
-        let mut filter = HiveFilter::start(self.shared.clone(), &job)?;
-        filter.block_sums = seal.as_ref().map(|_| Vec::new());
+        let filter = HiveFilter::start(self.shared.clone(), &job)?;
         let key_form = self.key_form;
         Ok(Ok(Inspection { seal, key_form, filter, faults: Faults::default() }))
     }
@@ -171,7 +170,7 @@ impl Inspection {
     /// All that is behind the last entry.
     pub(crate) fn finish(mut self) -> Inspected {
         let sums = self.filter.block_sums.take().unwrap_or_default();
-        let incomplete = self.seal.as_ref().map_or_else(Vec::new, |seal| incomplete(seal, &sums));
+        let incomplete = self.seal.as_ref().map_or_else(Vec::new, |seal| seal.incomplete(&sums));
         let (entries, counts, of_metadata) = self.filter.finish_verifying(&mut self.faults);
         let orphans = counts.orphans_dropped;
         let mut inspected = Inspected { entries, counts, orphans, faults: Vec::new(), incomplete };
@@ -196,30 +195,6 @@ impl Inspection {
 fn stored<'a>(entry: &RawEntry<'a>) -> Entry<'a> {
     let RawEntry { key, seq, stored_seq, kind, value, hidden, .. } = *entry;
     Entry { key, seq, stored_seq, kind, value, hidden }
-}
-
-/// The offsets of the blocks whose entries are not those that were written to them, by the digests
-/// of the seal and the sums of what is there. `None` where only the table as a whole shows it.
-fn incomplete(seal: &TableSeal, sums: &[(u64, u32)]) -> Vec<Option<u64>> {
-    let blocks: u64 = seal.spans.iter().map(|span| span.blocks).sum();
-    if blocks != sums.len() as u64 {
-        // A block may have nothing but metadata. Then the digests as a whole must do.
-        let told = seal.spans.iter().fold(0u32, |sum, span| sum.wrapping_add(span.digest));
-        let found = sums.iter().fold(0u32, |sum, (_, block)| sum.wrapping_add(*block));
-        let is_whole = seal.spans.is_empty() || told == found;
-        return if is_whole { Vec::new() } else { vec![None] };
-    }
-    let mut incomplete = Vec::new();
-    let mut rest = sums;
-    for span in &seal.spans {
-        let (blocks, behind) = rest.split_at(span.blocks as usize);
-        let found = blocks.iter().fold(0u32, |sum, (_, block)| sum.wrapping_add(*block));
-        if found != span.digest {
-            incomplete.extend(blocks.iter().map(|(offset, _)| Some(*offset)));
-        }
-        rest = behind;
-    }
-    incomplete
 }
 
 /// The findings in a table.

@@ -12,7 +12,8 @@
 use std::sync::Arc;
 
 use lsm_core::hooks::{
-    BlockVerdict, DamagedBlock, Entry, Fault, JudgeSources, JudgedTable, Mended, Origin, TableJudge,
+    BlockVerdict, DamagedBlock, Entry, Fault, JudgeSources, JudgedTable, Mended, Origin,
+    TableJudge, TableVerdict,
 };
 use lsm_core::types::SeqNo;
 
@@ -50,6 +51,8 @@ pub(crate) struct HiveJudge {
     is_span_broken: bool,
     /// The walk began in its midst.
     is_span_partial: bool,
+    /// Entries were lost, and their gap is told.
+    has_lost: bool,
     /// Entries of the present block, and of all before.
     block_entries: u64,
     entries: u64,
@@ -81,6 +84,7 @@ impl HiveJudge {
             span_digest: 0,
             is_span_broken: false,
             is_span_partial: false,
+            has_lost: false,
             block_entries: 0,
             entries: 0,
             pending: Vec::new(),
@@ -131,6 +135,7 @@ impl HiveJudge {
         self.block_entries = 0;
         self.entries += entries;
         self.is_span_broken |= !is_whole;
+        self.has_lost |= !is_whole;
         let is_single = self.step(notes).1 == 1;
         if is_single {
             self.next_span();
@@ -207,6 +212,7 @@ impl TableJudge for HiveJudge {
                 return BlockVerdict::Damaged;
             }
             self.next_span();
+            self.has_lost = true;
             self.entries += entries;
             return BlockVerdict::AllDamaged;
         }
@@ -227,12 +233,26 @@ impl TableJudge for HiveJudge {
         mend::mend(self, block)
     }
 
-    fn end(&mut self, blocks: u64) -> bool {
-        let Some(seal) = &self.seal else { return true };
+    fn end(&mut self, blocks: u64) -> TableVerdict {
+        let Some(seal) = &self.seal else { return TableVerdict::Whole };
+        let entries = self.entries;
+        let sealed = seal.sealed;
         if seal.spans.is_empty() {
-            return self.entries >= seal.sealed;
+            // Nothing but their number tells whether entries are missing.
+            return if entries < sealed { TableVerdict::Lost } else { TableVerdict::Whole };
         }
-        seal.spans.iter().map(|span| span.blocks).sum::<u64>() == blocks
+        if seal.spans.iter().map(|span| span.blocks).sum::<u64>() != blocks {
+            return TableVerdict::Lost;
+        }
+        if entries == sealed || self.has_lost {
+            return TableVerdict::Whole;
+        }
+        let what = format!("the seal of the table counts {sealed} entries, it has {entries}");
+        TableVerdict::Miscounted(what)
+    }
+
+    fn must_walk_all(&self) -> bool {
+        self.seal.as_ref().is_some_and(|seal| seal.spans.is_empty() && seal.sealed > 0)
     }
 
     fn skip(&mut self, blocks: u64) {

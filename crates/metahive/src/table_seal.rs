@@ -45,6 +45,9 @@ use crate::checksum;
 /// Name of the property.
 pub const PROPERTY: &str = "metahive";
 
+/// The damage that digests show.
+pub(crate) const INCOMPLETE: &str = "entries of the block are missing, or others have come";
+
 const VERSION: u8 = 2;
 /// The version without digests.
 const VERSION_WITHOUT_SPANS: u8 = 1;
@@ -85,17 +88,44 @@ impl TableSeal {
         open.find(|(k, payload)| k == key && payload.starts_with(&head)).map(|(_, p)| &p[..])
     }
 
-    /// The digest of the block with this number, if there is one of it alone.
-    pub fn digest_of(&self, number: u64) -> Option<u32> {
+    /// The span that the block with this number belongs to, and the number of its first block.
+    pub fn span_of(&self, number: u64) -> Option<(u64, Span)> {
         let mut first = 0;
         for span in &self.spans {
-            if first >= number {
-                let is_it = first == number && span.blocks == 1;
-                return is_it.then_some(span.digest);
+            if number < first + span.blocks {
+                return Some((first, *span));
             }
             first += span.blocks;
         }
         None
+    }
+
+    /// The digest of the block with this number, if there is one of it alone.
+    pub fn digest_of(&self, number: u64) -> Option<u32> {
+        let (_, span) = self.span_of(number)?;
+        (span.blocks == 1).then_some(span.digest)
+    }
+
+    /// The offsets of the blocks whose entries are not those that were written to them, by the sums of
+    /// what is there, block by block. `None` where only the table as a whole shows it.
+    pub(crate) fn incomplete(&self, sums: &[(u64, u32)]) -> Vec<Option<u64>> {
+        let blocks: u64 = self.spans.iter().map(|span| span.blocks).sum();
+        if blocks != sums.len() as u64 {
+            // A block may have nothing but metadata. Then the digests as a whole must do.
+            let told = self.spans.iter().fold(0u32, |sum, span| sum.wrapping_add(span.digest));
+            let is_whole = self.spans.is_empty() || told == sum_of(sums);
+            return if is_whole { Vec::new() } else { vec![None] };
+        }
+        let mut incomplete = Vec::new();
+        let mut rest = sums;
+        for span in &self.spans {
+            let (blocks, behind) = rest.split_at(span.blocks as usize);
+            if sum_of(blocks) != span.digest {
+                incomplete.extend(blocks.iter().map(|(offset, _)| Some(*offset)));
+            }
+            rest = behind;
+        }
+        incomplete
     }
 
     /// As bytes.
@@ -153,6 +183,10 @@ impl TableSeal {
             }
         }
     }
+}
+
+fn sum_of(blocks: &[(u64, u32)]) -> u32 {
+    blocks.iter().fold(0u32, |sum, (_, block)| sum.wrapping_add(*block))
 }
 
 /// As many spans as may be, by putting two and two together.

@@ -87,6 +87,29 @@ fn replica_and_handler_of_the_builder_are_there_before_the_first_compaction() {
     }
 }
 
+/// A copy that vouches for another value than the one that was written.
+struct Stale(Content);
+
+impl Replica for Stale {
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        let Some(found) = Copy(self.0.clone()).fetch(key, seq)? else { return Ok(None) };
+        Ok(Some(OwnedEntry { value: b"stale".to_vec(), ..found }))
+    }
+}
+
+#[test]
+fn what_a_replica_has_is_held_against_the_stored_sum() {
+    let (fs, model) = closed(Some(MetaHiveOptions::default()));
+    let victim = key_of(17);
+    assert_eq!(harm(&fs, &model[&victim], &[0xff; 40]), 1);
+    let given = MetaHiveOptions::new().replica(Arc::new(Stale(model.clone())));
+    let db = builder(Arc::new(fs), 61).metahive("p", given).open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.compact(..).unwrap();
+    assert!(p.get(&victim).unwrap_err().is_corruption(), "the sum says that it was another value");
+    assert!(p.verified_get(&victim).unwrap_err().is_corruption());
+}
+
 fn hidden(p: &Partition) -> u64 {
     p.walk().unwrap().tables().map(|table| table.meta().hidden).sum()
 }

@@ -6,6 +6,7 @@ use lsm_core::hooks::{Entry, Origin};
 use metahive::{MetadataProvider, RepairOptions, Verdict};
 
 use super::crash::take_images;
+use super::faulty::Faulty;
 use super::*;
 
 const EXPORT: &str = "/export";
@@ -243,10 +244,15 @@ fn damage_on_the_medium_is_found_and_mended_before_the_data_leaves() {
 #[test]
 fn what_no_source_repairs_does_not_leave_the_node() {
     let (it, _) = harmed(&[0xff, 0xff, 0xff]);
-    let refused = export(&it).unwrap_err();
-    assert!(refused.is_corruption());
-    assert_eq!(refused.damage().unwrap().keys, Some((key_of(136), key_of(138))));
-    assert!(!it.fs.paths().iter().any(|path| path.starts_with(EXPORT)), "nothing is left of it");
+    let bare = siltstone::ExportOptions::new().hidden_entries(false);
+    for refused in [export(&it).unwrap_err(), it.p.export_with(.., EXPORT, bare).unwrap_err()] {
+        assert!(refused.is_corruption());
+        assert_eq!(refused.damage().unwrap().keys, Some((key_of(136), key_of(138))));
+        assert!(
+            !it.fs.paths().iter().any(|path| path.starts_with(EXPORT)),
+            "nothing is left of it"
+        );
+    }
     // Between keys 136 and 137 there may have been others.
     assert!(it.p.export(..key_of(137), "/up to it").unwrap_err().is_corruption());
     it.p.export(..key_of(136), "/below").unwrap();
@@ -283,6 +289,40 @@ fn a_bit_that_flips_in_memory_while_an_export_runs_does_not_leave_the_node() {
         assert_eq!(pairs(target.iter()), model);
         assert!(provider.0.counts().faults > 0);
     }
+}
+
+fn one_more(seal: TableSeal) -> TableSeal {
+    TableSeal { sealed: seal.sealed + 1, ..seal }
+}
+
+/// By a node that notes nothing of the blocks of a table.
+fn without_digests(seal: TableSeal) -> TableSeal {
+    TableSeal { spans: Vec::new(), ..seal }
+}
+
+#[test]
+fn a_table_that_lacks_entries_by_its_seal_does_not_leave_the_node() {
+    for seal in [one_more, |seal| one_more(without_digests(seal))] {
+        let it = Faulty::sealing(seal);
+        let before = it.fs.paths();
+        for bare in [false, true] {
+            let options = siltstone::ExportOptions::new().hidden_entries(!bare);
+            let refused = it.p.export_with(.., EXPORT, options).unwrap_err();
+            assert!(refused.is_corruption(), "{refused}");
+            assert_eq!(it.fs.paths(), before, "nothing is left of it");
+        }
+    }
+    // Also where a part of the table leaves: without digests the export reads on to its end.
+    let it = Faulty::sealing(|seal| one_more(without_digests(seal)));
+    assert!(it.p.export(key_of(10)..key_of(12), EXPORT).unwrap_err().is_corruption());
+    let sound = Faulty::sealing(without_digests);
+    assert_eq!(sound.p.export(key_of(10)..key_of(12), EXPORT).unwrap().entries, 2);
+    // A compaction notes the number anew, where digests say that nothing is missing.
+    let it = Faulty::sealing(one_more);
+    it.p.compact(..).unwrap();
+    assert_eq!(it.p.iter().map(siltstone::Result::unwrap).count(), 300);
+    assert!(it.p.scrub(ScrubOptions::new()).unwrap().is_sound());
+    assert_eq!(it.p.export(.., EXPORT).unwrap().entries, 300);
 }
 
 /// Says that it is integrity, and seals one key wrongly: a node that is out of order.
@@ -351,4 +391,32 @@ fn a_power_cut_while_rules_are_taken_over_leaves_all_or_nothing() {
         let put = p.put("z\x01", "v");
         assert_eq!(put.is_err(), found == after, "{what}");
     }
+}
+
+#[test]
+fn an_export_without_metadata_is_that_of_a_plain_partition() {
+    let fs = MemFs::new();
+    let db = builder(Arc::new(fs.clone()), 70).open().unwrap();
+    let p = db.partition_with("p", tiny().metahive(MetaHiveOptions::default())).unwrap();
+    let mut model = Content::new();
+    for n in 0..100u64 {
+        let key = n.to_be_bytes();
+        p.put(key, format!("value {n}")).unwrap();
+        model.insert(key.to_vec(), format!("value {n}").into_bytes());
+    }
+    p.compact(..).unwrap();
+    let bare = siltstone::ExportOptions::new().hidden_entries(false);
+    assert_eq!(p.export_with(.., "/bare", bare).unwrap().entries, 100);
+    // A plain partition has the keys as they were given, no metadata, and no rule from then on.
+    let plain = db.partition_with("plain", tiny()).unwrap();
+    plain.ingest("/bare").unwrap();
+    assert_eq!(pairs(plain.iter()), model);
+    let hidden: u64 = plain.walk().unwrap().tables().map(|table| table.meta().hidden).sum();
+    assert_eq!(hidden, 0);
+    plain.put(b"k\x01", "legal").unwrap();
+    assert!(db.verify(siltstone::VerifyOptions::new()).unwrap().is_sound());
+    // With metadata the plain partition refuses what it would store in another way.
+    p.export(.., "/sealed").unwrap();
+    let other = db.partition_with("other", tiny()).unwrap();
+    assert_eq!(other.ingest("/sealed").unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

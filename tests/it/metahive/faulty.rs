@@ -17,8 +17,11 @@ type Emitted = Vec<(Vec<u8>, Vec<u8>)>;
 pub(super) struct Faulty {
     hive: MetaHive,
     fault: Arc<OnMetadata>,
-    miscount: fn(u64) -> u64,
+    on_seal: OnSeal,
 }
+
+/// The seal that is written in the place of another.
+type OnSeal = fn(TableSeal) -> TableSeal;
 
 /// The payload that replaces the V+ of a key.
 type OnMetadata = dyn Fn(&[u8], &[u8]) -> Emitted + Send + Sync;
@@ -26,21 +29,21 @@ type OnMetadata = dyn Fn(&[u8], &[u8]) -> Emitted + Send + Sync;
 impl Faulty {
     pub(super) fn new(
         fault: impl Fn(&[u8], &[u8]) -> Emitted + Send + Sync + 'static,
-        miscount: fn(u64) -> u64,
+        on_seal: OnSeal,
     ) -> Faulty {
-        Faulty { hive: MetaHive::default(), fault: Arc::new(fault), miscount }
+        Faulty { hive: MetaHive::default(), fault: Arc::new(fault), on_seal }
     }
 
     /// A store that was written with this fault in its metadata, open on a sound node.
     pub(super) fn metadata(
         fault: impl Fn(&[u8], &[u8]) -> Emitted + Send + Sync + 'static,
     ) -> Checked {
-        Faulty::new(fault, |count| count).store()
+        Faulty::new(fault, |seal| seal).store()
     }
 
-    /// A store that was written with this fault in the number of entries in each table's seal.
-    pub(super) fn counting(miscount: fn(u64) -> u64) -> Checked {
-        Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], miscount).store()
+    /// A store that was written with this fault in the seal of each table.
+    pub(super) fn sealing(on_seal: OnSeal) -> Checked {
+        Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], on_seal).store()
     }
 
     fn store(self) -> Checked {
@@ -80,8 +83,8 @@ impl CompactionFilterFactory for Faulty {
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
         let fault = self.fault.clone();
-        let miscount = self.miscount;
-        Ok(Box::new(FaultyFilter { inner: self.hive.start(job)?, fault, miscount }))
+        let on_seal = self.on_seal;
+        Ok(Box::new(FaultyFilter { inner: self.hive.start(job)?, fault, on_seal }))
     }
 
     fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
@@ -92,7 +95,7 @@ impl CompactionFilterFactory for Faulty {
 struct FaultyFilter {
     inner: Box<dyn CompactionFilter>,
     fault: Arc<OnMetadata>,
-    miscount: fn(u64) -> u64,
+    on_seal: OnSeal,
 }
 
 impl CompactionFilter for FaultyFilter {
@@ -134,8 +137,8 @@ impl CompactionFilter for FaultyFilter {
 
     fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
         self.inner.finish_table(properties)?;
-        let mut seal = TableSeal::of(properties, "integrity")?.unwrap();
-        seal.sealed = (self.miscount)(seal.sealed);
+        let seal = TableSeal::of(properties, "integrity")?.unwrap();
+        let seal = (self.on_seal)(seal);
         properties.0.insert(PROPERTY.to_owned(), seal.encode());
         Ok(())
     }

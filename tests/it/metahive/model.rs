@@ -51,6 +51,8 @@ struct Shape {
     is_compacted: bool,
     has_snapshots: bool,
     keys: u64,
+    /// Bytes that all keys have in front.
+    prefix: usize,
     seed: u64,
 }
 
@@ -61,12 +63,22 @@ const SMALL: Shape = Shape {
     is_compacted: false,
     has_snapshots: true,
     keys: 9,
+    prefix: 0,
     seed: 1,
 };
 
+/// With keys so long that the index of a flushed table has two levels.
+const TWO_LEVELS: Shape = Shape { keys: 300, prefix: 4000, has_snapshots: false, ..SMALL };
+
 impl Shape {
+    fn key(self, n: u64) -> Vec<u8> {
+        format!("{}pre/{n:02}", "x".repeat(self.prefix)).into_bytes()
+    }
+
     fn options(self, provider: &Provider) -> PartitionOptions {
-        let options = PartitionOptions::new().block_bytes(self.block_bytes).table_bytes(4 << 10);
+        let table_bytes = if self.prefix == 0 { 4 << 10 } else { 16 << 20 };
+        let options = PartitionOptions::new().block_bytes(self.block_bytes);
+        let options = options.table_bytes(table_bytes);
         options.compression(self.compression).level0_tables(100).hooks(provider.hooks())
     }
 
@@ -79,7 +91,7 @@ impl Shape {
 fn open(fs: &MemFs, shape: Shape) -> (Db, Partition, Arc<Log>) {
     let provider = shape.provider();
     let log = Arc::new(Log::default());
-    let options = small_buffers().write_buffer_bytes(1 << 20).cache_bytes(0);
+    let options = small_buffers().write_buffer_bytes(16 << 20).cache_bytes(0);
     let mut rng = Rng::new(shape.seed);
     let db = Db::builder(DIR)
         .fs(Arc::new(fs.clone()))
@@ -103,7 +115,7 @@ impl Store {
         let mut rng = Rng::new(shape.seed);
         for generation in 0..3u8 {
             for n in 0..shape.keys {
-                let key = format!("pre/{:02}", n * 3 + rng.below(2)).into_bytes();
+                let key = shape.key(n * 3 + rng.below(2));
                 store.write(&key, generation, &mut rng);
                 if shape.has_snapshots && generation == 1 && n == shape.keys / 2 {
                     store.snapshot();
@@ -240,6 +252,34 @@ fn every_bit_of_a_table_that_was_written_wrong_is_turned_back_or_loud() {
     assert!(of_data.lost * 20 < of_data.cases && of_others.lost == 0, "{of_data:?}, {of_others:?}");
 }
 
+/// A bit of each of some index blocks, of the two levels of an index, and of what else stands beside
+/// the data.
+#[test]
+fn damage_of_a_two_level_index_is_repaired() {
+    let first = Store::new(TWO_LEVELS);
+    let all = parts(&first);
+    let path = &all.iter().rfind(|part| part.what == "index").unwrap().path;
+    let index: Vec<&Part> =
+        all.iter().filter(|part| part.path == *path && part.what == "index").collect();
+    assert!(index.len() > 3, "the index has one level: {index:?}");
+    let mut rng = Rng::from_env_or(11);
+    let mut tally = Tally::default();
+    // The top, the last partition, and any other.
+    let any: &&Part = rng.pick(&index);
+    for part in [index[index.len() - 1], index[index.len() - 2], *any] {
+        for sealed in [false, true] {
+            let store = Store::new(TWO_LEVELS);
+            let bits = 8 * (part.at.len() - CHECKSUM_BYTES) as u64;
+            let bit = rng.below(bits) as usize;
+            put(&store.fs, part, sealed, |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
+            case(&store, Reads::All, &mut tally, &|| {
+                format!("bit {bit} of {part:?}, sealed: {sealed}")
+            });
+        }
+    }
+    assert!(tally.lost == 0, "{tally:?}");
+}
+
 impl Shape {
     fn random(rng: &mut Rng) -> Shape {
         Shape {
@@ -249,6 +289,7 @@ impl Shape {
             is_compacted: rng.below(3) == 0,
             has_snapshots: true,
             keys: 4 + rng.below(30),
+            prefix: 0,
             seed: rng.next_u64(),
         }
     }

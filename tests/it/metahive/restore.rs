@@ -38,6 +38,7 @@ const KEYS: u32 = 60;
 /// the newer table is destroyed and compacted.
 struct Lost {
     it: Checked,
+    log: Arc<Log>,
     copy: Copy,
     before: Snapshot,
 }
@@ -55,7 +56,9 @@ fn lost() -> Lost {
     let fs = MemFs::new();
     let provider = Provider::new(hive(None));
     let options = options().hooks(provider.hooks());
-    let db = builder(Arc::new(fs.clone()), 70).hooks(Arc::new(provider.clone())).open().unwrap();
+    let log = Arc::new(Log::default());
+    let open = builder(Arc::new(fs.clone()), 70).hooks(Arc::new(provider.clone()));
+    let db = open.listener(log.clone()).open().unwrap();
     let p = db.partition_with("p", options).unwrap();
     let mut it = Checked { fs, provider, db, p, model: Content::new(), snapshots: Vec::new() };
     for n in 0..KEYS {
@@ -89,7 +92,7 @@ fn lost() -> Lost {
     }
     it.p.compact(..).unwrap();
     assert!(!it.p.gaps().is_empty());
-    Lost { it, copy, before }
+    Lost { it, log, copy, before }
 }
 
 /// Everything is as the model has it, in every way of reading.
@@ -113,7 +116,7 @@ fn check_restored(it: &Checked, before: &Snapshot) {
 
 #[test]
 fn a_replica_that_comes_later_ends_the_gap() {
-    let Lost { it, copy, before } = lost();
+    let Lost { it, copy, before, .. } = lost();
     assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
     let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(copy)))));
     it.db.partition_with("p", options().hooks(hooks)).unwrap();
@@ -122,7 +125,7 @@ fn a_replica_that_comes_later_ends_the_gap() {
 
 #[test]
 fn what_was_written_into_a_gap_stays_and_a_repair_by_hand_ends_the_rest() {
-    let Lost { mut it, copy, before } = lost();
+    let Lost { mut it, copy, before, .. } = lost();
     assert!(!it.p.repair(..).unwrap().is_empty(), "nobody knows");
     it.p.put(key_of(7), "written meanwhile").unwrap();
     it.model.insert(key_of(7), b"written meanwhile".to_vec());
@@ -184,14 +187,147 @@ fn a_replica_that_does_not_vouch_ends_nothing() {
     assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
 }
 
+/// Every key of a gap is answered by what it was deleted or overwritten with, behind compactions too.
+#[test]
+fn a_deletion_in_a_gap_outlives_compactions() {
+    let Lost { it, before, .. } = lost();
+    drop(before);
+    it.p.delete(key_of(8)).unwrap();
+    it.p.put(key_of(9), "9").unwrap();
+    for _ in 0..2 {
+        assert_eq!(it.p.get(key_of(8)).unwrap(), None, "the deletion is newer than what was lost");
+        assert_eq!(it.p.get(key_of(9)).unwrap().as_deref(), Some(&b"9"[..]));
+        assert!(it.p.get(key_of(7)).unwrap_err().is_corruption());
+        it.p.compact(..).unwrap();
+    }
+    assert_eq!(it.p.get(key_of(8)).unwrap(), None);
+}
+
+#[test]
+fn a_gap_is_tried_again_at_an_open_with_the_builders_replica() {
+    let Lost { it, copy, before, .. } = lost();
+    drop(before);
+    let Checked { fs, provider, db, p, model, .. } = it;
+    drop(p);
+    db.close().unwrap();
+    // An open without a replica does not wait for one, and leaves the gap.
+    let db = builder(Arc::new(fs.clone()), 71).open().unwrap();
+    let p = db.partition("p").unwrap();
+    assert!(!p.gaps().is_empty() && p.get(key_of(3)).unwrap_err().is_corruption());
+    drop(p);
+    db.close().unwrap();
+    let given = MetaHiveOptions::new().replica(Arc::new(copy));
+    let db = builder(Arc::new(fs.clone()), 72).metahive("p", given).open().unwrap();
+    let p = db.partition("p").unwrap();
+    assert_eq!((p.gaps(), pairs(p.iter())), (Vec::new(), model.clone()));
+    assert_eq!(p.get(key_of(5)).unwrap(), None, "deleted before it was lost");
+    let it = Checked { fs, provider, db, p, model, snapshots: Vec::new() };
+    it.p.compact(..).unwrap();
+    assert_eq!(pairs(it.p.iter()), it.model);
+}
+
+/// A copy of which one key is not one that this partition stores.
+#[test]
+fn a_key_in_another_form_is_not_taken_from_a_replica() {
+    for key in [&b"key 017\x01"[..], b"key 017x\0", b"\0"] {
+        let Lost { it, mut copy, .. } = lost();
+        let last = it.db.visible_seq();
+        copy.0.insert(key.to_vec(), (SeqNo::new(3).unwrap(), Some(b"nobody's".to_vec())));
+        struct Everything(Copy);
+        impl Replica for Everything {
+            fn fetch(&self, _: &[u8], _: SeqNo) -> siltstone::Result<Option<OwnedEntry>> {
+                Ok(None)
+            }
+
+            fn fetch_range(
+                &self,
+                _: &[u8],
+                _: &[u8],
+                through: SeqNo,
+            ) -> siltstone::Result<Option<Vec<OwnedEntry>>> {
+                self.0.fetch_range(b"", b"\xff", through)
+            }
+        }
+        let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(Everything(copy))))));
+        it.db.partition_with("p", options().hooks(hooks)).unwrap();
+        let refused = it.p.repair(..).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains(&key.escape_ascii().to_string()), "{refused}");
+        assert!(!it.p.gaps().is_empty() && it.p.get(key_of(3)).unwrap_err().is_corruption());
+        assert_eq!(it.db.visible_seq(), last, "nothing was written");
+    }
+}
+
+/// The gaps of `p` that the manifest has, closed ones included.
+fn kept(fs: &MemFs) -> usize {
+    let dir = Path::new(DIR);
+    let listed = fs.list(dir, "").unwrap();
+    let names: Vec<_> = listed.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
+    let version = recover(fs, dir, &names).unwrap().unwrap().version;
+    version.partition_named("p").unwrap().gaps.iter().count()
+}
+
+fn check_given_up(it: &Checked) {
+    for n in 0..KEYS {
+        assert_eq!(it.p.get(key_of(n)).unwrap(), None, "an older value of {n} came up");
+    }
+    assert_eq!(it.p.keys().count(), 1);
+}
+
+#[test]
+fn a_gap_that_was_given_up_is_forgotten_when_nothing_is_left_that_it_hides() {
+    let Lost { it, before, .. } = lost();
+    it.p.accept_loss(..).unwrap();
+    it.p.put("zzz", "beside it").unwrap();
+    // The older values are there yet, and so is a reader that the gap refuses.
+    it.db.flush().unwrap();
+    check_given_up(&it);
+    assert!(kept(&it.fs) > 0);
+    it.p.compact(..).unwrap();
+    check_given_up(&it);
+    assert!(before.get(&it.p, key_of(3)).unwrap_err().is_corruption());
+    assert!(kept(&it.fs) > 0, "a snapshot from before sees it");
+    drop(before);
+    it.p.compact(..).unwrap();
+    assert_eq!(kept(&it.fs), 0);
+    check_given_up(&it);
+    let it = it.reopen();
+    check_given_up(&it);
+}
+
+/// Of the tables of an earlier run nobody knows what they leave out: one that was not written again
+/// keeps the gap.
+#[test]
+fn a_gap_that_was_given_up_outlives_a_reopening_until_all_is_written_again() {
+    let Lost { it, before, .. } = lost();
+    drop(before);
+    it.p.put("zzz", "beside it").unwrap();
+    it.p.accept_loss(..).unwrap();
+    let it = it.reopen();
+    it.p.put("zzzz", "flushed").unwrap();
+    it.p.delete("zzzz").unwrap();
+    it.db.flush().unwrap();
+    check_given_up(&it);
+    assert!(kept(&it.fs) > 0);
+    it.p.compact(..).unwrap();
+    check_given_up(&it);
+    assert_eq!(kept(&it.fs), 0);
+}
+
 /// Everybody who is asked names the gap, also behind a reopening.
 #[test]
 fn a_gap_is_named_by_all() {
-    let Lost { it, before, .. } = lost();
+    let Lost { it, log, before, .. } = lost();
     drop(before);
     let it = it.reopen();
     let gaps: Vec<Gap> = it.p.gaps();
     let text = gaps[0].to_string();
+    let events = log.0.lock().unwrap();
+    let heard = events.iter().any(|event| match event {
+        Event::Corruption(damage) => damage.what.contains(&text),
+        _ => false,
+    });
+    assert!(heard, "{events:#?}");
     let told = [
         it.db.health().to_string(),
         it.p.scrub(ScrubOptions::new()).unwrap().to_string(),

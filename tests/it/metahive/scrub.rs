@@ -325,7 +325,7 @@ fn halves_of_pairs_and_lost_pairs_are_faults_in_sealed_tables() {
     assert_eq!((report.counts.sealed, report.counts.orphans), (300, 1));
 
     // Of a pair that is missing altogether only the number is left.
-    let it = Faulty::counting(|entries| entries + 1);
+    let it = Faulty::sealing(|seal| TableSeal { sealed: seal.sealed + 1, ..seal });
     let report = scrubbed(&it.p);
     assert_eq!(keys(&report), vec![]);
     let damage: Vec<_> = report.damage().collect();
@@ -375,7 +375,7 @@ fn a_table_that_cannot_be_read_is_damage_and_the_others_are_scrubbed() {
 
 #[test]
 fn a_partition_that_another_filter_seals_is_refused() {
-    let faulty = Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], |count| count);
+    let faulty = Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], |seal| seal);
     let hooks = Hooks::new().filter(Arc::new(faulty));
     let db = builder(Arc::new(MemFs::new()), 26).open().unwrap();
     let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::job_iter::{JobEntry, asked_one_by_one};
 use super::replacements::Replacements;
 use super::survivors::is_plausible;
 use super::{JobIter, Stages};
@@ -76,6 +77,17 @@ impl InternalIter for MergeInput {
 }
 
 impl JobIter for MergeInput {
+    #[inline]
+    fn present(&self, wants_place: bool) -> JobEntry<'_> {
+        match self {
+            MergeInput::Judged(iter, level) => {
+                let (entry, vouched, at) = iter.on_table().present(*level);
+                JobEntry { entry, at, vouched: Some(vouched) }
+            }
+            _ => asked_one_by_one(self, wants_place),
+        }
+    }
+
     fn is_hidden(&self) -> bool {
         match self {
             MergeInput::Raw(iter, _) => iter.on_table().hidden(),
@@ -91,8 +103,15 @@ impl JobIter for MergeInput {
     #[inline]
     fn vouched(&self) -> Option<Vouched<'_>> {
         match self {
-            MergeInput::Judged(iter, _) => Some(iter.on_table().vouched()),
+            MergeInput::Judged(iter, level) => Some(iter.on_table().present(*level).1),
             _ => None,
+        }
+    }
+
+    fn must_walk_all(&self) -> bool {
+        match self {
+            MergeInput::Judged(iter, _) => iter.on_table().must_walk_all(),
+            _ => false,
         }
     }
 
@@ -101,7 +120,7 @@ impl JobIter for MergeInput {
             MergeInput::Level(iter) => iter.on_table().stored_seq(),
             MergeInput::Memtable(iter) => iter.key().trailer.seq(),
             MergeInput::Raw(iter, _) => iter.on_table().key().trailer.seq(),
-            MergeInput::Judged(iter, _) => iter.on_table().stored_seq(),
+            MergeInput::Judged(iter, level) => iter.on_table().present(*level).0.stored_seq,
             MergeInput::Repaired(iter) => iter.stored_seq(),
         }
     }
@@ -114,11 +133,7 @@ impl JobIter for MergeInput {
                 let level = *level;
                 Origin { file, level, block_offset, entry, block_verified }
             }
-            MergeInput::Judged(iter, level) => {
-                let (block_offset, entry) = iter.on_table().place();
-                let file = Some(iter.current_table().meta.file);
-                Origin { file, level: *level, block_offset, entry, block_verified: true }
-            }
+            MergeInput::Judged(iter, level) => iter.on_table().present(*level).2,
             MergeInput::Repaired(iter) => iter.origin(),
             // Of tables only a filter that seals asks.
             _ => Origin::MEMTABLE,
@@ -240,7 +255,7 @@ fn tell_lost(table: &Table, level: usize, error: &Error, findings: &JobFindings)
     };
     let fault = fault_of(table, level, format!("the table is lost: {error}"));
     findings.add(|found| {
-        found.gaps.push(gap);
+        found.add_gap(gap);
         found.lost.push(fault);
     });
 }

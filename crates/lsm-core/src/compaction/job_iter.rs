@@ -1,11 +1,28 @@
 //! [`JobIter`]: a cursor over the inputs of a job, for the loop of `survivors.rs`.
 
-use crate::hooks::{Origin, Vouched};
+use crate::hooks::{Entry, Origin, Vouched};
 use crate::iter::{InternalIter, MergeIter};
 use crate::types::SeqNo;
 
+/// An entry of a job, with all that its cursor knows of it.
+pub struct JobEntry<'a> {
+    /// The entry.
+    pub entry: Entry<'a>,
+    /// Its place.
+    pub at: Origin,
+    /// The note of the judge of its block, if there is one.
+    pub vouched: Option<Vouched<'a>>,
+}
+
 /// A cursor over the inputs of a job.
 pub trait JobIter: InternalIter {
+    /// The present entry, asked for at once: each single question goes through every layer of
+    /// cursors. Its place only if that is wanted.
+    #[inline]
+    fn present(&self, wants_place: bool) -> JobEntry<'_> {
+        asked_one_by_one(self, wants_place)
+    }
+
     /// Returns `true` if the entry is hidden.
     fn is_hidden(&self) -> bool {
         false
@@ -30,9 +47,36 @@ pub trait JobIter: InternalIter {
     fn stored_seq(&self) -> SeqNo {
         self.key().trailer.seq()
     }
+
+    /// Returns `true` if nothing but the end of an input shows whether it has all that was written
+    /// to it, and that is not reached.
+    fn must_walk_all(&self) -> bool {
+        false
+    }
+}
+
+/// The present entry of a cursor that has no faster answer.
+#[inline]
+pub(super) fn asked_one_by_one<I: JobIter + ?Sized>(iter: &I, wants_place: bool) -> JobEntry<'_> {
+    let key = iter.key();
+    let entry = Entry {
+        key: key.user,
+        seq: key.trailer.seq(),
+        stored_seq: iter.stored_seq(),
+        kind: key.trailer.kind().expect("a stored entry has a kind"),
+        value: iter.value(),
+        hidden: iter.is_hidden(),
+    };
+    let at = if wants_place { iter.origin() } else { Origin::MEMTABLE };
+    JobEntry { entry, at, vouched: iter.vouched() }
 }
 
 impl<I: JobIter> JobIter for MergeIter<I> {
+    #[inline]
+    fn present(&self, wants_place: bool) -> JobEntry<'_> {
+        self.current().present(wants_place)
+    }
+
     fn is_hidden(&self) -> bool {
         self.current().is_hidden()
     }
@@ -51,5 +95,9 @@ impl<I: JobIter> JobIter for MergeIter<I> {
 
     fn stored_seq(&self) -> SeqNo {
         self.current().stored_seq()
+    }
+
+    fn must_walk_all(&self) -> bool {
+        self.valid_sources().any(JobIter::must_walk_all)
     }
 }

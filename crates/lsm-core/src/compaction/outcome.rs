@@ -18,6 +18,8 @@ pub enum JobOutcome {
         lost: Vec<Fault>,
         /// The gaps that they leave.
         gaps: Vec<Gap>,
+        /// Inputs whose number of entries is not the one that was noted.
+        miscounted: Vec<Fault>,
     },
     /// Damaged entries; nothing was written.
     Faulty(Vec<Fault>),
@@ -25,11 +27,12 @@ pub enum JobOutcome {
 
 impl JobOutcome {
     /// With what the walks over the inputs found.
-    pub(super) fn and_found(mut self, found: Findings) -> JobOutcome {
-        if let JobOutcome::Done { mended, lost, gaps, .. } = &mut self {
+    pub(super) fn and_found(mut self, mut found: Findings) -> JobOutcome {
+        if let JobOutcome::Done { mended, lost, gaps, miscounted, .. } = &mut self {
+            gaps.extend(found.take_gaps());
+            miscounted.append(&mut found.miscounted);
             mended.extend(found.repaired);
             lost.extend(found.lost);
-            gaps.extend(found.gaps);
         }
         self
     }

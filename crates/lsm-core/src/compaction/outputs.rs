@@ -21,7 +21,7 @@ use crate::fs::{AppendMode, File, Fs};
 use crate::hooks::Properties;
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{SstIdentity, SstOptions, SstWriter};
-use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyRef, SeqNo, Trailer};
+use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
 use crate::version::{ExpiryNotes, Kept, Missing, SstMeta, TableContext};
 
 /// A table says for so many snapshots how many entries it kept for them.
@@ -95,6 +95,8 @@ pub struct Outputs<'a> {
     expiry_rule: Option<u64>,
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
+    /// The form of the keys, if they are written as given, and no hidden entries.
+    bare: Option<KeyForm>,
     values_only: bool,
     /// The name in errors for which no file can be named.
     folder: PathBuf,
@@ -124,6 +126,7 @@ impl<'a> Outputs<'a> {
             expiry_rule: None,
             base_seq,
             hidden_suffix: hidden_suffix.to_vec(),
+            bare: None,
             values_only: false,
             folder: factory.dir.clone(),
             cut_allowed: true,
@@ -131,6 +134,12 @@ impl<'a> Outputs<'a> {
             finished: Vec::new(),
             made: Vec::new(),
         }
+    }
+
+    /// With keys as they were given, and neither hidden entries nor notes of filters.
+    pub(super) fn bare(mut self, form: Option<KeyForm>) -> Outputs<'a> {
+        self.bare = form;
+        self
     }
 
     fn writer(&mut self) -> Result<&mut SstWriter> {
@@ -155,7 +164,8 @@ impl<'a> Outputs<'a> {
 
     /// Appends an entry; keys ascend.
     pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
-        self.writer()?.add(key, value)
+        let user = self.bare.map_or(key.user, |form| form.user(key.user));
+        self.writer()?.add(KeyRef { user, ..key }, value)
     }
 
     /// Notes that the entry appended last was kept for the readers at `snapshot` alone.
@@ -175,6 +185,9 @@ impl<'a> Outputs<'a> {
 
     /// Appends a hidden entry behind the one that it belongs to.
     pub(super) fn add_hidden(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        if self.bare.is_some() {
+            return Ok(());
+        }
         let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
         self.writer()?.add_hidden(key, payload)
     }
@@ -232,7 +245,9 @@ impl<'a> Outputs<'a> {
     /// Ends the table under way, if there is one, with what filters noted in it.
     pub(super) fn end_table(&mut self, properties: Properties) -> Result<()> {
         if let Some(mut writer) = self.writer.take() {
-            writer.set_user_properties(properties)?;
+            if self.bare.is_none() {
+                writer.set_user_properties(properties)?;
+            }
             let (summary, file) = writer.finish_unsynced()?;
             match &self.factory.later {
                 Some(later) => later.add(&*self.factory.fs, file)?,

@@ -21,7 +21,7 @@ use crate::hooks::{InputTable, Job, JobFindings, JobKind, JudgeSources};
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::Memtable;
-use crate::types::SeqNo;
+use crate::types::{Gaps, KeyForm, SeqNo};
 use crate::version::{Judges, PartitionVersion, Readers, Table, TableContext};
 
 /// See the module.
@@ -41,6 +41,8 @@ pub struct Merge<'a> {
     clip: Option<&'a Clip>,
     /// The compaction whose neighbours say where an output ends.
     compaction: Option<&'a Compaction>,
+    /// The form of the keys, if outputs have them as given, and no hidden entries.
+    bare: Option<KeyForm>,
 }
 
 /// The surroundings of a run: all that it needs beside its merge.
@@ -73,6 +75,7 @@ impl<'a> Merge<'a> {
             base_seq: version.flushed_through,
             clip: None,
             compaction: None,
+            bare: None,
         }
     }
 
@@ -90,6 +93,7 @@ impl<'a> Merge<'a> {
             base_seq: oldest.expect("a compaction has inputs"),
             clip: None,
             compaction: Some(compaction),
+            bare: None,
         }
     }
 
@@ -119,7 +123,15 @@ impl<'a> Merge<'a> {
             base_seq: SeqNo::ZERO,
             clip: Some(clip),
             compaction: None,
+            bare: None,
         }
+    }
+
+    /// With outputs that have keys as they were given, and neither hidden entries nor notes of
+    /// filters.
+    #[must_use]
+    pub fn bare(self, form: Option<KeyForm>) -> Merge<'a> {
+        Merge { bare: form, ..self }
     }
 
     /// Merges the inputs into tables.
@@ -141,6 +153,8 @@ impl<'a> Merge<'a> {
             let suffix = &stages.hooks().rules.reserved_suffix;
             readers = Arc::new(open_or_leave_out(&mut readable, tables, suffix, &findings)?);
             let inputs = input_tables(flat(&readable), tables, &readers)?;
+            let levels = flat(&readable).map(|(level, _)| level);
+            let inputs = levels.zip(inputs);
             let judge =
                 Judges::new(readers.clone(), factory.clone(), sources, findings.clone(), inputs);
             judges = Some(Arc::new(judge.struck_by(stages.inject.cloned())));
@@ -161,6 +175,11 @@ impl<'a> Merge<'a> {
             write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
                 .map_err(|error| blame(error, self.input_tables(), tables))?;
         Ok(outcome.and_found(findings.take()))
+    }
+
+    /// The closed gaps that the merge knows: what they hide is left out of its tables.
+    pub fn closed_gaps(&self) -> Gaps {
+        self.version.gaps.closed()
     }
 
     fn input_tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
@@ -189,7 +208,9 @@ impl<'a> Merge<'a> {
         let options = &self.version.options;
         // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.
         let compression = level_compression(options, self.level_to);
-        Outputs::new(factory, options, compression, self.base_seq, suffix)
+        let suffix = if self.bare.is_some() { &[][..] } else { suffix };
+        let outputs = Outputs::new(factory, options, compression, self.base_seq, suffix);
+        outputs.bare(self.bare)
     }
 
     /// The tables in which something older may lie than what this merge reads.

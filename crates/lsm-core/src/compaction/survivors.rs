@@ -14,6 +14,7 @@
 use std::collections::HashSet;
 
 use super::clip::ClipSide;
+use super::job_iter::JobEntry;
 use super::outcome::JobOutcome;
 use super::stages::Expires;
 use super::{Clip, JobIter, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of};
@@ -83,6 +84,7 @@ pub(super) fn write_survivors<I: JobIter>(
         match place {
             ClipSide::Inside => writing.read(entries)?,
             ClipSide::Outside => {}
+            ClipSide::Behind if entries.must_walk_all() => {}
             ClipSide::Behind => break,
         }
         entries.next()?;
@@ -127,19 +129,13 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     /// Takes in the entry under the cursor, unless a patch takes it away.
     fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
-        let key = entries.key();
-        let value = entries.value();
-        let stored_seq = entries.stored_seq();
-        let hidden = entries.is_hidden();
-        let at = self.origin(entries);
-        let kind = key.trailer.kind().expect("a stored entry has a kind");
-        let entry =
-            Entry { key: key.user, seq: key.trailer.seq(), stored_seq, kind, value, hidden };
+        let wants_place = self.stages.sealing.is_some() || !self.stages.patches.is_empty();
+        let JobEntry { entry, at, vouched } = entries.present(wants_place);
+        let Entry { value, stored_seq, kind, hidden, .. } = entry;
         if !at.block_verified {
             self.note_suspect(entry, at);
         }
         let is_as_read = self.stages.patches.is_empty() && self.stages.inject.is_none();
-        let vouched = entries.vouched();
         if is_as_read || entries.is_replacement() {
             return self.take(entry, at, vouched);
         }
@@ -187,11 +183,6 @@ impl<'a, 'o> Writing<'a, 'o> {
             detail: Vec::new(),
         };
         self.faults.mended(fault, "entry by entry");
-    }
-
-    fn origin<I: JobIter>(&self, entries: &I) -> Origin {
-        let wanted = self.stages.sealing.is_some() || !self.stages.patches.is_empty();
-        if wanted { entries.origin() } else { Origin::MEMTABLE }
     }
 
     /// Takes in an entry that no patch takes away.
@@ -455,6 +446,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             mended,
             lost: Vec::new(),
             gaps: Vec::new(),
+            miscounted: Vec::new(),
         })
     }
 }

@@ -107,15 +107,23 @@ impl DbInner {
         }
         let job = self.runner.start(self, partition);
         let merge = Merge::compaction(compaction, version);
-        let JobTables { tables, values, gaps } = self
-            .runner
-            .run(self, &job, &merge, &|| self.background.is_stopping() || partition.is_dropped())?;
+        let JobTables { tables, values, gaps, clear_of, miscounted: _ } =
+            self.runner.run(self, &job, &merge, &|| {
+                self.background.is_stopping() || partition.is_dropped()
+            })?;
         let inputs: Vec<Arc<Table>> = compaction.tables().map(|(_, table)| table.clone()).collect();
         let mut changes = changes(partition.id, compaction, &tables);
         changes.extend(gaps_added(partition.id, &gaps));
         let installed = self.install_job(
             partition,
-            Installation { changes, flushed: None, removed: inputs, made: &tables, values },
+            Installation {
+                changes,
+                flushed: None,
+                removed: inputs,
+                made: &tables,
+                values,
+                clear_of,
+            },
         )?;
         if installed {
             let written: u64 = tables.iter().map(|meta| meta.bytes).sum();

@@ -164,6 +164,7 @@ impl DbInner {
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(self.commit.visible_seq()));
         let values = std::mem::take(&mut written.made.values);
+        let clear_of = written.made.clear_of.clone();
         let installed = self.install_job(
             partition,
             Installation {
@@ -172,6 +173,7 @@ impl DbInner {
                 removed: Vec::new(),
                 made: &written.made.tables,
                 values,
+                clear_of,
             },
         )?;
         if !installed {

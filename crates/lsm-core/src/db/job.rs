@@ -27,14 +27,17 @@ use super::log_search::LogSearch;
 use crate::clock::Clock;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
-use crate::hooks::{Event, Inject, JobValues, PartitionHooks, catch};
+use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks, catch};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
-use crate::types::{Epoch, FileNo, Gap, MemtableId, PartitionId, SeqNo};
+use crate::types::{Epoch, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, SstMeta, Table, TableContext};
 
 /// Runs of a job over its repaired entries; one that still finds new faults then is given up.
 const REPAIR_ROUNDS: usize = 8;
+
+/// The source of a number of entries that was noted wrongly.
+const RECOUNTED: &str = "the digests of its blocks";
 
 /// The tables of a job: durable, and installed by nobody yet.
 pub(super) struct JobTables {
@@ -43,6 +46,10 @@ pub(super) struct JobTables {
     pub(super) values: JobValues,
     /// The gaps in which entries of the inputs are lost; to be installed with the tables.
     pub(super) gaps: Vec<Gap>,
+    /// Inputs whose number of entries is not the one that was noted. A compaction notes it anew.
+    pub(super) miscounted: Vec<Fault>,
+    /// The closed gaps that the job knew: what they hide is in none of the tables.
+    pub(super) clear_of: Gaps,
 }
 
 impl JobTables {
@@ -63,19 +70,32 @@ pub(super) struct Installation<'a> {
     pub(super) made: &'a [SstMeta],
     /// The effect that the value store hears of in the same edit.
     pub(super) values: JobValues,
+    /// The closed gaps of whose hidden entries `made` has none.
+    pub(super) clear_of: Gaps,
 }
 
 impl Installation<'_> {
     /// Changes that are no job's.
     pub(super) fn of(changes: Vec<Change>) -> Self {
         let values = JobValues::default();
-        Installation { changes, flushed: None, removed: Vec::new(), made: &[], values }
+        Installation {
+            changes,
+            flushed: None,
+            removed: Vec::new(),
+            made: &[],
+            values,
+            clear_of: Gaps::default(),
+        }
     }
 }
 
 /// The changes that keep these gaps.
 pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
     gaps.iter().map(|gap: &Gap| Change::GapAdded { partition, gap: gap.clone() }).collect()
+}
+
+fn is_made(made: &[SstMeta], table: &Table) -> bool {
+    made.iter().any(|meta| meta.file == table.meta.file)
 }
 
 /// The questions of jobs to the database around them.
@@ -163,8 +183,9 @@ impl JobRunner {
             let tables = &self.tables;
             let context = RunContext { factory, tables, stages, should_stop, sources };
             match (merge.run(context)?, hooks.sealing()) {
-                (JobOutcome::Done { tables, values, mended, lost, gaps }, _) => {
-                    for (fault, source) in mended {
+                (JobOutcome::Done { tables, values, mended, lost, gaps, miscounted }, _) => {
+                    let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
+                    for (fault, source) in mended.into_iter().chain(counted) {
                         self.events.tell(&Event::Corruption(self.damage_of(view, &fault)));
                         self.events.tell(&Event::Repaired {
                             partition: view.version.name.to_string(),
@@ -173,7 +194,8 @@ impl JobRunner {
                         });
                     }
                     self.tell_lost(view, lost, &gaps);
-                    return Ok(JobTables { tables, values, gaps });
+                    let clear_of = merge.closed_gaps();
+                    return Ok(JobTables { tables, values, gaps, miscounted, clear_of });
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
                     // Outside of the run: what unwinds here has nothing under way.
@@ -211,7 +233,7 @@ impl DbInner {
         partition: &PartitionState,
         installation: Installation<'_>,
     ) -> Result<bool> {
-        let Installation { mut changes, flushed, removed, made, values } = installation;
+        let Installation { mut changes, flushed, removed, made, values, clear_of } = installation;
         // Durability: values that the job moved, and values whose handles never were in a log,
         // before a table points to them.
         let unsynced = !values.carried.is_empty() || (flushed.is_some() && !partition.logged);
@@ -224,6 +246,8 @@ impl DbInner {
             self.forget(made);
             return Ok(false);
         }
+        let current = &editing.current().partitions[&partition.id];
+        changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
         let section = match store {
@@ -249,6 +273,12 @@ impl DbInner {
         values.keep();
         let version = installed?;
         let edit = version.edit_number;
+        if !clear_of.is_empty() {
+            let tables = version.partitions[&partition.id].tables();
+            for (_, table) in tables.filter(|(_, table)| is_made(made, table)) {
+                table.set_clear_of(clear_of.clone());
+            }
+        }
         // While the versions are locked, so that views take versions in, and stores' edits are
         // queued, in the order in which they became durable.
         partition.install(version.partitions[&partition.id].clone(), flushed);

@@ -1,20 +1,23 @@
 //! The owner's word on what is lost: [`Partition::gaps`] and [`Partition::accept_loss`].
 //!
-//! Gaps are found by compactions and kept by the manifest: see `types/gap.rs`.
+//! Gaps are found by compactions and kept by the manifest: see `types/gap.rs`. A closed one leaves the
+//! manifest with the job behind which nothing is left that it hides.
 
+use std::collections::HashSet;
 use std::ops::Bound;
+use std::sync::Arc;
 
-use super::Partition;
 use super::job::gaps_added;
+use super::{DbInner, Partition};
 use crate::error::Result;
 use crate::read::{Bounds, KeyRange, stored_bounds};
-use crate::types::{Gap, PartitionId, SeqNo};
-use crate::version::Change;
+use crate::types::{FileNo, Gap, Gaps, PartitionId, SeqNo};
+use crate::version::{Change, PartitionVersion, SstMeta, Table};
 
 impl Partition {
     /// The stretches of keys that are damaged beyond repair. Reads in them are errors unless a
-    /// newer entry answers. Keys are as they are stored: with a zero byte behind them in a
-    /// partition that takes any key.
+    /// newer entry answers. Keys are as they are stored: in a partition that takes any key, those that end
+    /// in `0x00` or `0x01` with a zero byte behind them.
     pub fn gaps(&self) -> Vec<Gap> {
         self.state().view().version.gaps.open().cloned().collect()
     }
@@ -22,6 +25,9 @@ impl Partition {
     /// Gives up what is lost in `range`: every entry there that is not newer than the loss is
     /// hidden for good, so that no older value rises from a deeper level, and reads and scans are
     /// answered again. Returns the gaps that were given up, cut to the range.
+    ///
+    /// Compactions leave out what is hidden, and when it is gone from every table the database
+    /// forgets that there was a gap. [`Partition::compact`] of the range does that at once.
     ///
     /// Snapshots that were taken before go on being refused there.
     ///
@@ -34,26 +40,74 @@ impl Partition {
         self.db().check_writable()?;
         self.state().check_live()?;
         let bounds = stored_bounds(self.state().key_form, range.bounds());
+        let db = self.db();
+        db.log.sync_all(&**db)?;
         // Nobody else closes gaps meanwhile.
-        let _between = self.db().between_groups();
-        let mut editing = self.db().catalog.edit()?;
+        let mut between = db.between_groups();
+        // Durability: what came before the number that is taken, as for an ingest.
+        db.log.sync_all(&**db)?;
+        let mut editing = db.catalog.edit()?;
         let id = self.state().id;
         let Some(version) = editing.current().partitions.get(id).cloned() else {
             return self.state().check_live().map(|()| Vec::new());
         };
-        let now = self.db().commit.visible_seq();
-        let mut changes = Vec::new();
+        let gaps = version.gaps.open();
+        let parts: Vec<_> =
+            gaps.filter_map(|gap| Some((gap, gap.split(borrowed(&bounds))?))).collect();
+        if parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A number of its own, so that no snapshot from before has it.
+        let seq = between.take_seqs(1);
+        let mut changes = vec![Change::LastSeq(seq)];
         let mut given_up = Vec::new();
-        for gap in version.gaps.open() {
-            let Some((within, rest)) = gap.split(borrowed(&bounds)) else { continue };
-            changes.extend(closing(id, gap, &within, &rest, now));
+        for (gap, (within, rest)) in parts {
+            changes.extend(closing(id, gap, &within, &rest, seq));
             given_up.push(within);
         }
-        if !changes.is_empty() {
-            let version = editing.install(changes)?;
-            self.state().install(version.partitions[&id].clone(), None);
-        }
+        let version = editing.install(changes)?;
+        self.state().install(version.partitions[&id].clone(), None);
+        drop(editing);
+        db.commit.publish_unlogged(&between);
         Ok(given_up)
+    }
+}
+
+impl DbInner {
+    /// The changes that forget the closed gaps which hide nothing any more once a job has put `made`,
+    /// which has nothing that `clear_of` hide, in the place of `removed`.
+    ///
+    /// A reader at a snapshot before the closing is still refused there, so that a gap outlives
+    /// those. Memtables have nothing older than what is flushed.
+    pub(super) fn spent_gaps(
+        &self,
+        partition: &PartitionVersion,
+        removed: &[Arc<Table>],
+        made: &[SstMeta],
+        clear_of: &Gaps,
+    ) -> Vec<Change> {
+        if partition.gaps.is_empty() {
+            return Vec::new();
+        }
+
+        let gone: HashSet<FileNo> = removed.iter().map(|table| table.meta.file).collect();
+        let tables = partition.tables().map(|(_, table)| table);
+        let kept: Vec<&Arc<Table>> =
+            tables.filter(|table| !gone.contains(&table.meta.file)).collect();
+        let oldest_reader = self.snapshots.oldest(|| self.commit.visible_seq());
+        let mut changes = Vec::new();
+        for gap in partition.gaps.iter() {
+            let is_closed_for_all = gap.closed_at.is_some_and(|seq| seq <= oldest_reader);
+            if !is_closed_for_all || partition.flushed_through < gap.through {
+                continue;
+            }
+            let is_clear = kept.iter().all(|table| table.is_clear_of(gap))
+                && (clear_of.contains(gap) || made.iter().all(|meta| meta.oldest() >= gap.through));
+            if is_clear {
+                changes.push(Change::GapRemoved { partition: partition.id, gap: gap.clone() });
+            }
+        }
+        changes
     }
 }
 

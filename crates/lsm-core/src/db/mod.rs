@@ -79,7 +79,7 @@ pub use background::BackgroundMode;
 pub use commit::Commit;
 pub use durable::Durable;
 pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};
-pub use exchange::{BulkLoad, ExportSummary, IngestSummary};
+pub use exchange::{BulkLoad, ExportOptions, ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth, StallHealth};
 pub use inject::InMemory;

@@ -13,15 +13,17 @@
 //! Invariants:
 //! 1. No write is overruled: a key that has an entry newer than the gap is left as it is.
 //! 2. Snapshots that were taken before go on being refused in the gap.
+//! 3. No key comes in that a put would refuse, or would store in another form.
 
 use std::sync::Arc;
 
 use super::job::{Installation, StartedJob};
 use super::loss::closing;
 use super::{DbInner, Partition};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, OwnedEntry};
 use crate::iter::InternalIter;
+use crate::limits::check_key;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::{Bounds, KeyRange, Source, stored_bounds};
@@ -53,7 +55,8 @@ impl Partition {
     /// knows for what stood in gaps. Returns the gaps that are left there.
     ///
     /// # Errors
-    /// Those of [`Partition::compact`]; of the copy.
+    /// Those of [`Partition::compact`]; of the copy; [`ErrorKind::InvalidArgument`] if the copy has a key
+    /// in another form than the partition stores it.
     ///
     /// # Durability
     /// Durable once this returns.
@@ -124,6 +127,9 @@ impl DbInner {
             }
         }
         let Some(entries) = answer else { return Ok(true) };
+        for entry in &entries {
+            check_restored_key(partition, &entry.key)?;
+        }
         let Some(restored) = self.restored(&view, gaps, &asked, entries)? else { return Ok(true) };
         let tables = self.write_restored(partition, &view, &restored)?;
         let installed = self.install_restored(partition, part, tables, &restored)?;
@@ -252,7 +258,7 @@ impl DbInner {
         self.check_open()?;
         partition.check_live()?;
         let view = partition.pin();
-        if !view.version.gaps.all().contains(gap) {
+        if !view.version.gaps.contains(gap) {
             return Ok(false);
         }
         let mut newest = NewestEntries::of(self, &view)?;
@@ -263,6 +269,21 @@ impl DbInner {
         }
         Ok(true)
     }
+}
+
+/// Checks a stored key that the copy has: what a put of it would refuse is refused, and a key that
+/// the partition would store in another form. An entry under such a key would be nobody's.
+fn check_restored_key(partition: &PartitionState, stored: &[u8]) -> Result<()> {
+    partition.check_key(stored)?;
+    if !partition.key_form.is_stored(stored) {
+        let message = format!(
+            "partition {:?} stores key \"{}\" in another form than the copy has it",
+            partition.name,
+            stored.escape_ascii()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    check_key(partition.key_form.user(stored))
 }
 
 /// Finds the newest entries of keys.

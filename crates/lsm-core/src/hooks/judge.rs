@@ -9,7 +9,8 @@
 //! 1. Nothing of a block is handed over before all of it was judged.
 //! 2. Where entries are lost the walk tells between which sound ones: see [`Gap`].
 
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -51,8 +52,12 @@ pub trait TableJudge: Send {
     /// Says what takes the place of a damaged block.
     fn mend(&mut self, block: &mut dyn DamagedBlock) -> Mended;
 
-    /// Judges the table behind its last block: whether `blocks` are all of them.
-    fn end(&mut self, blocks: u64) -> bool;
+    /// Judges the table behind its last block, which is the last of `blocks`.
+    fn end(&mut self, blocks: u64) -> TableVerdict;
+
+    /// Returns `true` if nothing but the end of a walk over all blocks shows whether entries are
+    /// missing: then a job that wants a part of the table walks along all of it.
+    fn must_walk_all(&self) -> bool;
 
     /// Is told that the walk begins behind `blocks` of the table.
     fn skip(&mut self, blocks: u64);
@@ -75,6 +80,18 @@ pub enum BlockVerdict {
     Later,
     /// The blocks since the last verdict, this one included, are not what was written.
     AllDamaged,
+}
+
+/// The verdict of a judge on a table, behind its blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableVerdict {
+    /// It has what was written to it.
+    Whole,
+    /// Entries are missing, nobody knows which.
+    Lost,
+    /// Each block has what was written to it, and all are there, and yet their number is another
+    /// than the one that was noted, as this text says. A compaction writes the number anew.
+    Miscounted(String),
 }
 
 /// A damaged block, and what can be tried with it.
@@ -189,11 +206,44 @@ pub struct JobFindings(Arc<Mutex<Findings>>);
 #[derive(Debug, Default)]
 pub struct Findings {
     /// The gaps in which entries are lost.
-    pub gaps: Vec<Gap>,
+    gaps: Vec<Gap>,
+    /// The keys from the first to the last of each gap; stretches that meet are one.
+    reached: BTreeMap<Box<[u8]>, Box<[u8]>>,
     /// The repairs, each with its source.
     pub repaired: Vec<(Fault, String)>,
     /// The losses.
     pub lost: Vec<Fault>,
+    /// Tables whose number of entries is not the one that was noted.
+    pub miscounted: Vec<Fault>,
+}
+
+impl Findings {
+    /// Adds a gap.
+    pub fn add_gap(&mut self, gap: Gap) {
+        let mut first = gap.from.clone();
+        let mut last = gap.to.clone();
+        while let Some((from, to)) = self.reached.range(..=last.clone()).next_back()
+            && *to >= first
+        {
+            let from = from.clone();
+            last = last.max(to.clone());
+            self.reached.remove(&from);
+            first = first.min(from);
+        }
+        self.reached.insert(first, last);
+        self.gaps.push(gap);
+    }
+
+    /// Takes the gaps out.
+    pub fn take_gaps(&mut self) -> Vec<Gap> {
+        std::mem::take(&mut self.gaps)
+    }
+
+    fn reach(&self, key: &[u8]) -> bool {
+        let before = (Bound::Unbounded, Bound::Included(key));
+        let nearest = self.reached.range::<[u8], _>(before).next_back();
+        nearest.is_some_and(|(_, to)| **to >= *key)
+    }
 }
 
 impl JobFindings {
@@ -209,8 +259,7 @@ impl JobFindings {
 
     /// Returns `true` if a version of `key` is lost, as far as the walks have come.
     pub fn reach(&self, key: &[u8]) -> bool {
-        let found = self.0.lock();
-        found.gaps.iter().any(|gap| *gap.from <= *key && *key <= *gap.to)
+        self.0.lock().reach(key)
     }
 }
 
@@ -225,4 +274,34 @@ pub trait JudgeSources: Send + Sync {
     /// Stored keys of the partition from `from` to `to`, whatever their versions are, at most
     /// `count` of them.
     fn keys_between(&self, from: &[u8], to: &[u8], count: usize) -> Vec<Vec<u8>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gaps that overlap in every way, in an order of which each is new.
+    #[test]
+    fn what_is_lost_is_reached_whatever_order_it_is_found_in() {
+        let spans = [(10, 12), (30, 34), (11, 20), (5, 6), (20, 21), (4, 40), (50, 50)];
+        let mut findings = Findings::default();
+        for count in 1..=spans.len() {
+            let (from, to) = spans[count - 1];
+            let gap = Gap {
+                from: [from].into(),
+                from_below: SeqNo::ZERO,
+                to: [to].into(),
+                to_included: true,
+                through: SeqNo::MAX,
+                closed_at: None,
+            };
+            findings.add_gap(gap);
+            for key in 0..60u8 {
+                let expected = spans[..count].iter().any(|(from, to)| (*from..=*to).contains(&key));
+                assert_eq!(findings.reach(&[key]), expected, "{key} of {count}");
+            }
+        }
+        assert_eq!(findings.reached.len(), 2);
+        assert_eq!(findings.take_gaps().len(), spans.len());
+    }
 }

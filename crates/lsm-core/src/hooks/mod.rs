@@ -38,7 +38,7 @@ pub use filter::{
 pub use guarded::{as_any, store_as_any};
 pub use judge::{
     BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgeSources, JudgedTable, Mended,
-    Piece, TableJudge, Vouched,
+    Piece, TableJudge, TableVerdict, Vouched,
 };
 pub use store::{
     AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,

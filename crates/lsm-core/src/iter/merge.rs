@@ -49,6 +49,11 @@ impl<I: InternalIter> MergeIter<I> {
         &self.sources[self.heap[0]]
     }
 
+    /// Those that are not at their ends.
+    pub fn valid_sources(&self) -> impl Iterator<Item = &I> {
+        self.heap.iter().map(|index| &self.sources[*index])
+    }
+
     fn precedes(&self, a: usize, b: usize) -> bool {
         // The prefixes decide nearly always, and comparing them touches no block. Equal prefixes
         // say nothing, since keys may share their first 8 bytes.

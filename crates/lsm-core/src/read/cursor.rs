@@ -28,7 +28,7 @@ pub struct ReadPoint {
     pub(crate) context: Arc<TableContext>,
     /// Names the partition in errors.
     pub(crate) partition: Arc<str>,
-    /// Stored keys have a zero byte behind them.
+    /// The form of stored keys.
     pub(crate) key_form: KeyForm,
     /// The store of large values.
     pub(crate) store: Option<Arc<dyn ValueStore>>,

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
-use super::stored::{Access, Extent, StoredPayload};
+use super::stored::{Access, Extent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    BlockVerdict, Entry, Inject, JobFindings, JudgedTable, Mended, Piece, TableJudge, Vouched,
-    catch,
+    BlockVerdict, Entry, Inject, JobFindings, JudgedTable, Mended, Origin, Piece, TableJudge,
+    TableVerdict, Vouched, catch,
 };
 use crate::iter::InternalIter;
 use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
@@ -66,7 +66,7 @@ pub struct JudgedIter {
     offset: u64,
     /// The entries of the present block; their keys are here, their values in `bytes`.
     decoder: Decoder,
-    bytes: Arc<[u8]>,
+    bytes: Vec<u8>,
     at: usize,
     is_valid: bool,
     /// The last sound entry before the present block.
@@ -89,7 +89,7 @@ impl JudgedIter {
             number: 0,
             offset: 0,
             decoder: Decoder::default(),
-            bytes: Arc::new([]),
+            bytes: Vec::new(),
             at: 0,
             is_valid: false,
             before: Before { key: by.table.keys.0.to_vec(), seq: None },
@@ -101,24 +101,35 @@ impl JudgedIter {
         }
     }
 
-    /// The judge's note on the present entry. Only while valid.
+    /// Returns `true` if the walk must come to the end of the table: nothing before shows whether
+    /// entries are missing.
+    pub fn must_walk_all(&self) -> bool {
+        self.by.judge.must_walk_all()
+    }
+
+    /// The present entry, the judge's note on it, and its place in a table of `level`. Only while
+    /// valid.
     #[inline]
-    pub fn vouched(&self) -> Vouched<'_> {
+    pub fn present(&self, level: usize) -> (Entry<'_>, Vouched<'_>, Origin) {
         let slot = self.slot();
+        let stored_seq = slot.trailer.seq();
+        let entry = Entry {
+            key: self.decoder.key(self.at),
+            seq: self.by.table.global_seq.unwrap_or(stored_seq),
+            stored_seq,
+            kind: slot.trailer.kind().expect("a judged entry has a kind"),
+            value: &self.bytes[slot.value.clone()],
+            hidden: false,
+        };
         let hidden = slot.hidden.clone().map(|range| &self.bytes[range]);
-        Vouched { note: slot.note, hidden }
-    }
-
-    /// The place of the present entry: offset of its block, and which entry of it.
-    #[inline]
-    pub fn place(&self) -> (u64, u32) {
-        (self.offset, self.slot().index)
-    }
-
-    /// The sequence number in the file. Only while valid.
-    #[inline]
-    pub fn stored_seq(&self) -> SeqNo {
-        self.slot().trailer.seq()
+        let at = Origin {
+            file: Some(self.by.table.file),
+            level,
+            block_offset: self.offset,
+            entry: slot.index,
+            block_verified: true,
+        };
+        (entry, Vouched { note: slot.note, hidden }, at)
     }
 
     #[inline]
@@ -152,34 +163,35 @@ impl JudgedIter {
         let end = self.by.table.keys.1.clone();
         if self.is_cut_short {
             self.is_lost_behind = true;
-            let fault = self.index_fault("the index is damaged, and blocks with it".to_owned());
+            let fault = self.fault_of_table("the index is damaged, and blocks with it".to_owned());
             self.by.findings.add(|findings| findings.lost.push(fault));
         }
         if self.is_lost_behind {
             self.add_gap(&end, true);
         }
-        if self.is_from_start && !self.is_cut_short && !self.by.judge.end(self.number) {
-            let first = self.by.table.keys.0.clone();
-            self.add_gap_between(&first, SeqNo::MAX, &end, true);
+        if !self.is_from_start || self.is_cut_short {
+            return;
+        }
+        match self.by.judge.end(self.number) {
+            TableVerdict::Whole => {}
+            TableVerdict::Lost => {
+                let first = self.by.table.keys.0.clone();
+                self.add_gap_between(&first, SeqNo::MAX, &end, true);
+            }
+            TableVerdict::Miscounted(what) => {
+                let fault = self.fault_of_table(what);
+                self.by.findings.add(|findings| findings.miscounted.push(fault));
+            }
         }
     }
 
     /// Takes in the block at `extent` as far as it is sound.
     fn load(&mut self, extent: Extent) -> Result<()> {
         self.offset = extent.offset;
-        let stored = self.ahead.stored(&self.reader, extent);
-        let payload =
-            match stored.and_then(|stored| self.reader.source().open(extent.offset, stored)) {
-                Ok(payload) => Some(payload),
-                Err(error) if error.is_corruption() => None,
-                Err(error) => return Err(error),
-            };
-        let verdict = match payload {
-            Some(StoredPayload { bytes, len }) => {
-                self.bytes = bytes;
-                catch("a filter's judge", || self.judge(len))?
-            }
-            None => BlockVerdict::Damaged,
+        let verdict = match self.read(extent) {
+            Ok(len) => catch("a filter's judge", || self.judge(len))?,
+            Err(error) if error.is_corruption() => BlockVerdict::Damaged,
+            Err(error) => return Err(error),
         };
         match verdict {
             BlockVerdict::Sound => {
@@ -208,6 +220,12 @@ impl JudgedIter {
             self.by.findings.add(|findings| findings.repaired.extend(repaired));
         }
         Ok(())
+    }
+
+    /// Reads the block at `extent` into `bytes`; returns the length of its payload.
+    fn read(&mut self, extent: Extent) -> Result<usize> {
+        let stored = self.ahead.stored(&self.reader, extent)?;
+        self.reader.source().open_into(extent.offset, stored, &mut self.bytes)
     }
 
     /// Judges the block whose payload is in `bytes`.
@@ -311,7 +329,7 @@ impl JudgedIter {
             let trailer = key.trailer;
             self.decoder.push(key, DecodedSlot { key_end: 0, trailer, value, hidden, note, index });
         }
-        self.bytes = bytes.into();
+        self.bytes = bytes;
         Ok(())
     }
 
@@ -351,7 +369,7 @@ impl JudgedIter {
         let to = to.into();
         let through = self.by.table.seqs.1;
         let gap = Gap { from, from_below, to, to_included, through, closed_at: None };
-        self.by.findings.add(|findings| findings.gaps.push(gap));
+        self.by.findings.add(|findings| findings.add_gap(gap));
     }
 }
 
@@ -400,7 +418,7 @@ impl InternalIter for JudgedIter {
 
     /// Only once, before any other move.
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        if self.reader.is_walked_only() {
+        if self.reader.is_walked_only() || self.by.judge.must_walk_all() {
             return self.seek_from_first(target);
         }
         let mut index = IndexCursor::new(&self.reader);

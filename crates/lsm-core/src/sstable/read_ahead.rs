@@ -50,7 +50,7 @@ impl ReadAhead {
         // What is here is void from now on, also if the read fails.
         let mut bytes = std::mem::take(&mut self.bytes);
         self.offset = extent.offset;
-        bytes.clear();
+        // All of it is written over: only what it grows by is cleared.
         bytes.resize(usize::try_from(most).expect("at most a block or the read-ahead"), 0);
         source.read_exact(self.access, extent.offset, &mut bytes)?;
         self.bytes = bytes;

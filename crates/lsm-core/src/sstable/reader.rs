@@ -420,6 +420,16 @@ impl SstReader {
         None
     }
 
+    /// The extent of the data block with this number; `None` if there is none.
+    pub(super) fn extent_of(&self, number: u64) -> Result<Option<Extent>> {
+        let Ok(number) = usize::try_from(number) else { return Ok(None) };
+        match self.blocks().nth(number) {
+            None => Ok(None),
+            Some(Ok((offset, len))) => Ok(Some(Extent { offset, len })),
+            Some(Err(error)) => Err(error),
+        }
+    }
+
     /// The extent that entry `i` of an index partition names.
     pub(super) fn leaf_extent(&self, leaf: &Block, i: usize) -> Result<Extent> {
         extent_at(leaf, i)

@@ -265,6 +265,29 @@ impl TableSource {
         }
     }
 
+    /// As [`TableSource::open`], into a buffer that serves for block after block; returns the length of
+    /// the payload, which may be less than that of the buffer.
+    pub(super) fn open_into(&self, offset: u64, stored: &[u8], out: &mut Vec<u8>) -> Result<usize> {
+        let (len, compression) = self.verify(offset, stored)?;
+        let payload = &stored[..len];
+        match compression {
+            Compression::None => {
+                out.clear();
+                out.extend_from_slice(payload);
+                Ok(len)
+            }
+            Compression::Lz4 => {
+                let (len, packed) = self.packed(offset, payload)?;
+                // What is there is written over: only what it grows by need be cleared.
+                if out.len() < len {
+                    out.resize(len, 0);
+                }
+                self.unpack_into(offset, packed, &mut out[..len])?;
+                Ok(len)
+            }
+        }
+    }
+
     /// Returns `true` if `stored` is a block that was written at `offset`, in every byte.
     pub(super) fn is_block(&self, offset: u64, stored: &[u8]) -> bool {
         self.verify(offset, stored).is_ok()
@@ -286,7 +309,16 @@ impl TableSource {
         Ok((payload.len(), compression))
     }
 
-    fn decompress(&self, offset: u64, packed: &[u8]) -> Result<StoredPayload> {
+    fn decompress(&self, offset: u64, payload: &[u8]) -> Result<StoredPayload> {
+        let (len, packed) = self.packed(offset, payload)?;
+        let mut bytes = zeroed(len);
+        let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        self.unpack_into(offset, packed, buf)?;
+        Ok(StoredPayload { bytes, len })
+    }
+
+    /// The length of a compressed payload when it is unpacked, and its packed bytes.
+    fn packed<'p>(&self, offset: u64, packed: &'p [u8]) -> Result<(usize, &'p [u8])> {
         let Some((plain, head)) = varint_at(packed, 0) else {
             return Err(self.corruption(offset, "LZ4 block does not decode"));
         };
@@ -296,10 +328,12 @@ impl TableSource {
         }
         let len = usize::try_from(plain)
             .map_err(|_| self.corruption(offset, "LZ4 block does not fit into memory"))?;
-        let mut bytes = zeroed(len);
-        let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
-        match decompress_into(&packed[head..], buf) {
-            Ok(got) if got == len => Ok(StoredPayload { bytes, len }),
+        Ok((len, &packed[head..]))
+    }
+
+    fn unpack_into(&self, offset: u64, packed: &[u8], out: &mut [u8]) -> Result<()> {
+        match decompress_into(packed, out) {
+            Ok(got) if got == out.len() => Ok(()),
             _ => Err(self.corruption(offset, "LZ4 block does not decode")),
         }
     }

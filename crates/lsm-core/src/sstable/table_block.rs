@@ -141,6 +141,19 @@ impl<'a> TableBlock<'a> {
         self.reader.number_of(self.extent)
     }
 
+    /// Returns the data block with this number of the same table; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of reading the index and the block.
+    pub fn sibling(&self, number: u64) -> Result<Option<TableBlock<'a>>> {
+        let Some(extent) = self.reader.extent_of(number)? else { return Ok(None) };
+        let block = match self.is_fresh {
+            true => self.reader.fresh_block(extent)?,
+            false => self.reader.block(extent)?,
+        };
+        Ok(Some(TableBlock::new(self.reader, extent, block, self.is_fresh)))
+    }
+
     /// Returns `true` if a hook has said so since the block came into memory.
     #[inline]
     pub fn is_whole(&self) -> bool {

@@ -1,5 +1,5 @@
 //! [`Gap`]: a stretch of a partition whose keys are not known, because the entries that stood
-//! there are damaged beyond repair. [`Gaps`] are those of one partition.
+//! there are damaged beyond repair. Those of one partition are its [`Gaps`](super::Gaps).
 //!
 //! A compaction that cannot tell which key a damaged entry had may not put anything under a key
 //! that it guessed, and may not leave the entry out: an older version from a deeper level would
@@ -17,17 +17,15 @@
 //! 1. An open gap answers nothing by an older entry, wherever compactions have moved that.
 //! 2. A closed gap hides what an open one refuses, for reads from the sequence on at which it was
 //!    closed; for snapshots before that it is open.
-//! 3. A partition without gaps pays one look at a pointer.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
 
 use super::SeqNo;
 
-/// See the module. Keys are as they are stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// See the module. Keys are as they are stored. Gaps sort by their first keys.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gap {
     /// The key of the sound entry before.
     pub from: Box<[u8]>,
@@ -57,7 +55,7 @@ pub enum InGap {
 impl Gap {
     /// The newest sequence that a lost version of `key` may have; `None` if the gap does not
     /// reach the key.
-    fn newest_lost(&self, key: &[u8]) -> Option<SeqNo> {
+    pub(super) fn newest_lost(&self, key: &[u8]) -> Option<SeqNo> {
         match key.cmp(&self.from) {
             Ordering::Less => return None,
             Ordering::Equal => {
@@ -90,7 +88,7 @@ impl Gap {
 
     /// Returns `true` if a walk at `seq` over the keys between `lower` and `upper` passes keys that
     /// may be lost.
-    fn is_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> bool {
+    pub(super) fn is_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> bool {
         // Who sees the sound version of `from` sees no lost one of it.
         let has_from = seq < self.from_below;
         let starts_behind = match upper {
@@ -166,80 +164,6 @@ impl fmt::Display for Gap {
 impl serde::Serialize for Gap {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-/// The gaps of one partition, by their first keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gaps(Option<Arc<[Gap]>>);
-
-impl Gaps {
-    /// Returns `true` if there is none.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    /// All of them.
-    pub fn all(&self) -> &[Gap] {
-        self.0.as_deref().unwrap_or_default()
-    }
-
-    /// Those whose loss is not accepted.
-    pub fn open(&self) -> impl Iterator<Item = &Gap> {
-        self.all().iter().filter(|gap| gap.closed_at.is_none())
-    }
-
-    /// Those whose loss is accepted.
-    #[must_use]
-    pub fn closed(&self) -> Gaps {
-        let closed = self.all().iter().filter(|gap| gap.closed_at.is_some());
-        let closed: Vec<Gap> = closed.cloned().collect();
-        Gaps((!closed.is_empty()).then(|| closed.into()))
-    }
-
-    /// Adds a gap. One that is there already stays once: two runs of a job find the same damage.
-    pub(crate) fn add(&mut self, gap: Gap) {
-        if self.all().contains(&gap) {
-            return;
-        }
-        let mut all = self.all().to_vec();
-        all.push(gap);
-        all.sort_by(|a, b| (&a.from, &a.to, a.through).cmp(&(&b.from, &b.to, b.through)));
-        self.0 = Some(all.into());
-    }
-
-    /// Takes a gap out; `false` if it was not there.
-    pub(crate) fn remove(&mut self, gap: &Gap) -> bool {
-        let mut all = self.all().to_vec();
-        let Some(at) = all.iter().position(|it| it == gap) else { return false };
-        all.remove(at);
-        self.0 = if all.is_empty() { None } else { Some(all.into()) };
-        true
-    }
-
-    /// The effect on a read of `key` at `seq`, by what it found, and the gap that says so.
-    pub fn judge(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> (InGap, Option<&Gap>) {
-        let mut verdict = (InGap::Sound, None);
-        for gap in self.all() {
-            match gap.judge(key, seq, found) {
-                InGap::Sound => {}
-                InGap::Unknown => return (InGap::Unknown, Some(gap)),
-                InGap::Hidden => verdict = (InGap::Hidden, Some(gap)),
-            }
-        }
-        verdict
-    }
-
-    /// The first gap that a walk at `seq` over the keys between `lower` and `upper` may not pass.
-    pub fn refusing(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> Option<&Gap> {
-        let mut all = self.all().iter();
-        all.find(|gap| gap.is_open_at(seq) && gap.is_passed(lower, upper, seq))
-    }
-
-    /// Returns `true` if a version of `key` may be lost: then nothing that answers for it may go.
-    pub fn reach(&self, key: &[u8]) -> bool {
-        self.open().any(|gap| gap.newest_lost(key).is_some())
     }
 }
 

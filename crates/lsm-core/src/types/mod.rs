@@ -2,13 +2,15 @@
 
 mod entry_sum;
 mod gap;
+mod gaps;
 mod ids;
 mod key;
 mod key_form;
 mod operation;
 mod slice;
 
-pub use gap::{Gap, Gaps, InGap};
+pub use gap::{Gap, InGap};
+pub use gaps::Gaps;
 pub use ids::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use key_form::KeyForm;

@@ -80,7 +80,6 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
         changes.extend(
             partition
                 .gaps
-                .all()
                 .iter()
                 .map(|gap| Change::GapAdded { partition: partition.id, gap: gap.clone() }),
         );

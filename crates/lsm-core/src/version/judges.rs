@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{SstMeta, Table, TableContext};
 use crate::error::{Error, Result};
 use crate::hooks::{
-    CompactionFilterFactory, Inject, InputTable, JobFindings, JudgeSources, JudgedTable, TableJudge,
+    CompactionFilterFactory, Inject, InputTable, JobFindings, JudgeSources, JudgedTable,
 };
 use crate::sstable::{JudgedBy, SstReader};
 use crate::types::FileNo;
@@ -44,20 +44,21 @@ pub struct Judges {
     factory: Arc<dyn CompactionFilterFactory>,
     sources: Arc<dyn JudgeSources>,
     findings: JobFindings,
-    inputs: HashMap<FileNo, InputTable>,
+    /// With their levels.
+    inputs: HashMap<FileNo, (usize, InputTable)>,
     inject: Option<Arc<Inject>>,
 }
 
 impl Judges {
-    /// Those of `factory`, whose findings come together in `findings`.
+    /// Those of `factory` for tables with their levels, whose findings come together in `findings`.
     pub fn new(
         readers: Arc<Readers>,
         factory: Arc<dyn CompactionFilterFactory>,
         sources: Arc<dyn JudgeSources>,
         findings: JobFindings,
-        inputs: impl IntoIterator<Item = InputTable>,
+        inputs: impl IntoIterator<Item = (usize, InputTable)>,
     ) -> Judges {
-        let inputs = inputs.into_iter().map(|input| (input.file, input)).collect();
+        let inputs = inputs.into_iter().map(|input| (input.1.file, input)).collect();
         Judges { readers, factory, sources, findings, inputs, inject: None }
     }
 
@@ -67,36 +68,29 @@ impl Judges {
         Judges { inject, ..self }
     }
 
-    fn judge(&self, meta: &SstMeta) -> Result<Option<Box<dyn TableJudge>>> {
-        match self.inputs.get(&meta.file) {
-            Some(input) => self.factory.judge(input, &judged_table(meta), &self.sources),
-            None => Ok(None),
-        }
-    }
-
     /// The judge of a table, with what it needs.
     ///
     /// # Errors
     /// Those of the factory.
     pub(super) fn of(&self, meta: &SstMeta) -> Result<JudgedBy> {
-        let judge = self.judge(meta)?.ok_or_else(|| {
-            let what = format!("table {} has no judge", meta.file);
-            Error::new(crate::ErrorKind::InvalidArgument, what)
-        })?;
-        Ok(JudgedBy {
-            judge,
-            table: judged_table(meta),
-            findings: self.findings.clone(),
-            inject: self.inject.clone(),
-        })
+        let input = self.inputs.get(&meta.file);
+        let (level, input) = input.ok_or_else(|| without_judge(meta.file))?;
+        let table = judged_table(meta, *level);
+        let judge = self.factory.judge(input, &table, &self.sources)?;
+        let judge = judge.ok_or_else(|| without_judge(meta.file))?;
+        Ok(JudgedBy { judge, table, findings: self.findings.clone(), inject: self.inject.clone() })
     }
 }
 
+fn without_judge(file: FileNo) -> Error {
+    Error::new(crate::ErrorKind::InvalidArgument, format!("table {file} has no judge"))
+}
+
 /// The description of a table for its judge.
-fn judged_table(meta: &SstMeta) -> JudgedTable {
+fn judged_table(meta: &SstMeta, level: usize) -> JudgedTable {
     JudgedTable {
         file: meta.file,
-        level: 0,
+        level,
         bytes: meta.bytes,
         keys: (meta.smallest.user.clone(), meta.largest.user.clone()),
         seqs: (meta.oldest(), meta.newest()),

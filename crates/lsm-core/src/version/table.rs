@@ -20,7 +20,7 @@ use crate::hooks::Ageing;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
-use crate::types::{DbId, Epoch, FileNo, InternalKey, SeqNo};
+use crate::types::{DbId, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
 
 use super::Expiries;
 
@@ -272,12 +272,15 @@ pub struct Table {
     /// The manifest's description of it.
     pub meta: SstMeta,
     reader: OnceLock<Arc<SstReader>>,
+    /// The closed gaps that the job knew that wrote the table: it left out what they hide. Of a table
+    /// of an earlier run of the program nobody knows.
+    clear_of: OnceLock<Gaps>,
 }
 
 impl Table {
     /// The table of a description.
     pub fn new(meta: SstMeta) -> Table {
-        Table { meta, reader: OnceLock::new() }
+        Table { meta, reader: OnceLock::new(), clear_of: OnceLock::new() }
     }
 
     /// The path of its file.
@@ -354,6 +357,20 @@ impl Table {
             reader: reader.placed(file_no, global_seq),
             repaired,
         }))
+    }
+
+    /// Notes that the job that wrote the table has left out what these closed gaps hide.
+    pub fn set_clear_of(&self, closed: Gaps) {
+        // Once, by who installs the job.
+        let _ = self.clear_of.set(closed);
+    }
+
+    /// Returns `true` if the table holds nothing that a closed gap hides, as far as anybody knows.
+    pub fn is_clear_of(&self, gap: &Gap) -> bool {
+        self.meta.ends_before(&gap.from)
+            || self.meta.starts_after(&gap.to)
+            || self.meta.oldest() >= gap.through
+            || self.clear_of.get().is_some_and(|closed| closed.contains(gap))
     }
 
     /// Memory of its filter and index, in bytes, if it is open.

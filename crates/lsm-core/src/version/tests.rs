@@ -394,8 +394,7 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
         8 => vec![Change::GapAdded { partition: partition?.id, gap: gap(pick, word) }],
         9 => {
             let id = partition?.id;
-            let gaps = partition?.gaps.all();
-            let gap = gaps.get(pick as usize)?.clone();
+            let gap = partition?.gaps.iter().nth(pick as usize)?.clone();
             vec![Change::GapRemoved { partition: id, gap }]
         }
         _ => {
@@ -405,19 +404,23 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
                 table_bytes: 1024 + u64::from(word),
                 ..PartitionOptions::default()
             };
-            let hooks = vec![HookRecord {
-                kind: HookKind::Filter,
-                name: "seal".into(),
-                params: vec![1, 2],
-                rules: Rules {
-                    reserved_suffix: vec![1],
-                    key_form: KeyForm::Escaped,
-                    when_absent: WhenAbsent::Refuse,
-                },
-            }];
-            vec![Change::PartitionOptionsChanged { id: partition?.id, options, hooks }]
+            vec![Change::PartitionOptionsChanged {
+                id: partition?.id,
+                options,
+                hooks: vec![seal()],
+            }]
         }
     })
+}
+
+/// A hook with rules, among them that keys are stored in form 2.
+fn seal() -> HookRecord {
+    let rules = Rules {
+        reserved_suffix: vec![1],
+        key_form: KeyForm::Escaped,
+        when_absent: WhenAbsent::Refuse,
+    };
+    HookRecord { kind: HookKind::Filter, name: "seal".into(), params: vec![1, 2], rules }
 }
 
 #[test]
@@ -432,7 +435,7 @@ fn bytes_of_an_edit_are_these() {
         Change::PartitionOptionsChanged {
             id: PartitionId(3),
             options: PartitionOptions::default(),
-            hooks: Vec::new(),
+            hooks: vec![seal()],
         },
         Change::GapAdded { partition: PartitionId(3), gap: gap(7, 0x1_0a0b) },
         Change::GapRemoved { partition: PartitionId(3), gap: gap(7, 0x2_0a0b) },
@@ -445,7 +448,7 @@ fn bytes_of_an_edit_are_these() {
         "0838 00 02 05 01 ed07 01000000000000000000000000000000 01613b01 01623201 00 32 3b 0a 01 02",
         // When its entries expire: the rule, the earliest, two groups.
         "1112 0807060504030201 01 ac02 ac0205 f0a20402",
-        "0422 03 00 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
+        "042f 03 01 01 047365616c 020102 0101 02 01 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
         "2012 03 0430613062 07 0530613062 7a 01 8b9404 00",
         "2212 03 0430613062 07 0530613062 7a 00 8b9408 08",
     ];

@@ -22,7 +22,7 @@ use crate::counts::Counts;
 use crate::detail::{Cause, Detail, Place};
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key};
-use crate::table_seal::TableSeal;
+use crate::table_seal::{INCOMPLETE, TableSeal};
 use crate::verdict::{Verdict, judge};
 
 /// Half of a pair, and what is wrong with it.
@@ -128,6 +128,24 @@ impl Judge {
             }
         }
         Ok(())
+    }
+
+    /// Holds the blocks of the only table against the digests of its seal: an entry that stands in the
+    /// place of another with metadata of its own shows nowhere else.
+    ///
+    /// # Errors
+    /// Corruption that names the block, if a block has not the entries that were written to it.
+    pub(super) fn check_digests(&self, sums: &[(u64, u32)]) -> Result<()> {
+        let [CountedTable { path, seal: Some(seal), entries, .. }] = &self.tables[..] else {
+            return Ok(());
+        };
+        if !self.is_whole || *entries == 0 {
+            return Ok(());
+        }
+        match seal.incomplete(sums).first() {
+            Some(offset) => Err(Error::corruption(path, *offset, INCOMPLETE)),
+            None => Ok(()),
+        }
     }
 
     /// Returns `true` if the entry is metadata, or was before it was damaged: no user key ends as

@@ -10,6 +10,7 @@ use lsm_core::types::FileNo;
 
 use super::ScrubMark;
 use crate::inspect::{EntryFault, Inspected, Inspection, Sealing};
+use crate::table_seal::INCOMPLETE;
 
 /// Entries by what is known of them. In a table or in several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,8 +166,7 @@ impl TableReport {
             let is_told = self.faults.iter().any(|fault| fault.at.block_offset == offset)
                 || self.damage.iter().any(|damage| damage.offset == Some(offset));
             if !is_told {
-                let what = "entries of the block are missing, or others have come";
-                self.push_damage(table, &Error::corruption(&self.path, offset, what));
+                self.push_damage(table, &Error::corruption(&self.path, offset, INCOMPLETE));
             }
         }
     }

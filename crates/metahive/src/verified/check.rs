@@ -16,7 +16,7 @@ use crate::counts::Counts;
 use crate::judge::metadata_of;
 use crate::metahive::{MetaHive, Shared};
 use crate::payload::HEAD_BYTES;
-use crate::table_seal::TableSeal;
+use crate::table_seal::{INCOMPLETE, TableSeal};
 
 /// Why there is no answer.
 pub(super) enum Doubt {
@@ -100,9 +100,6 @@ impl<'a> EntryCheck<'a> {
     ) -> Result<By, Doubt> {
         let TablePlace { block, at, .. } = place;
         let Some(seal) = self.seal(block.table())? else { return Ok(By::Block) };
-        if !block.is_whole() {
-            self.whole(&seal, block)?;
-        }
         let entry = stored(key, found.stored_seq, found.kind, found.value);
         let is_beside = self.pair(&seal, block, *at, &entry)?;
         let mut first = at.index();
@@ -112,6 +109,10 @@ impl<'a> EntryCheck<'a> {
         }
         if !is_beside && first > 0 {
             self.nth(&seal, block, first - 1, &mut Vec::new())?;
+        }
+        // Behind what can name the key: a digest names only the block.
+        if !block.is_whole() {
+            self.whole(&seal, block)?;
         }
         Ok(By::Metadata)
     }
@@ -146,11 +147,32 @@ impl<'a> EntryCheck<'a> {
     /// compared by itself each time; so once is enough for as long as the block is in memory.
     #[cold]
     fn whole(&self, seal: &TableSeal, block: &TableBlock<'_>) -> Result<(), Doubt> {
-        let digest = if seal.spans.is_empty() { None } else { block.number() };
-        let Some(digest) = digest.and_then(|number| seal.digest_of(number)) else {
+        let number = if seal.spans.is_empty() { None } else { block.number() };
+        let Some((first, span)) = number.and_then(|number| seal.span_of(number)) else {
             block.set_whole();
             return Ok(());
         };
+        let mut sum = 0u32;
+        for other in first..first + span.blocks {
+            let digest = if Some(other) == number {
+                self.digest(block)?
+            } else {
+                let Some(sibling) = block.sibling(other)? else {
+                    return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
+                };
+                self.digest(&sibling)?
+            };
+            sum = sum.wrapping_add(digest);
+        }
+        if sum != span.digest {
+            return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
+        }
+        block.set_whole();
+        Ok(())
+    }
+
+    /// The sum of the entries of a block by what their metadata says of them.
+    fn digest(&self, block: &TableBlock<'_>) -> Result<u32, Doubt> {
         let mut sum = 0u32;
         let mut buffer = Vec::new();
         for i in 0..block.len() {
@@ -168,12 +190,7 @@ impl<'a> EntryCheck<'a> {
             };
             sum = sum.wrapping_add(entry_sum as u32);
         }
-        if sum != digest {
-            let what = "entries of the block are missing, or others have come";
-            return Err(Doubt::Damage(block.corruption(what)));
-        }
-        block.set_whole();
-        Ok(())
+        Ok(sum)
     }
 
     /// Verifies visible entry `i` of a block; its key is put together in `buffer`.

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use lsm_core::codec::checksum64_seeded;
-use lsm_core::internals::sstable::SstIdentity;
-use lsm_core::raw::RawMode;
+use lsm_core::internals::sstable::{SstIdentity, SstReader};
+use lsm_core::types::DbId;
 
 use super::*;
 
@@ -24,40 +24,46 @@ const TRAILER_BYTES: usize = 9;
 /// The parts of all tables.
 pub(super) fn parts(store: &Store) -> Vec<Part> {
     let walk = store.p.walk().unwrap();
+    let metas = walk.tables();
+    let parts = metas.flat_map(|table| parts_of(&store.fs, &table.path(), walk.db_id()));
+    parts.collect()
+}
+
+/// The parts of one table, also of an export.
+pub(super) fn parts_of(fs: &MemFs, path: &Path, db_id: DbId) -> Vec<Part> {
+    let name = FileName::parse(path.file_name().unwrap().to_str().unwrap()).unwrap();
+    let identity = SstIdentity { db_id, file: name.number, epoch: name.epoch };
+    let unique_id = identity.unique_id();
+    let open = fs.open_read(path).unwrap();
+    let reader = SstReader::open(open, path.to_owned(), identity, None, None).unwrap();
+    let data_end = reader.properties().data_bytes as usize;
     let mut parts = Vec::new();
-    for table in walk.tables() {
-        let identity =
-            SstIdentity { db_id: walk.db_id(), file: table.meta().file, epoch: table.meta().epoch };
-        let path = table.path();
-        let unique_id = identity.unique_id();
-        let mut starts = std::collections::BTreeSet::new();
-        let mut entries = table.walk(RawMode::default()).unwrap();
-        while let Some(entry) = entries.next().unwrap() {
-            starts.insert(entry.at.block_offset as usize);
-        }
-        let data_end = table.properties().unwrap().data_bytes as usize;
-        let ends = starts.iter().skip(1).copied().chain([data_end]);
-        for (start, end) in starts.iter().copied().zip(ends) {
-            let path = path.clone();
-            let at = start..end;
-            parts.push(Part { path, unique_id, what: "data block", at });
-        }
-        // Behind the data each block verifies at its own place and by its own length.
-        let file = store.fs.read_raw(&table.path()).unwrap();
-        let mut start = data_end;
-        for what in ["bloom", "index", "properties"] {
-            let end = (start + TRAILER_BYTES + 1..=file.len())
-                .find(|end| is_sealed(&file[start..*end], unique_id, start))
-                .expect("blocks lie one behind the other");
-            let path = path.clone();
-            let at = start..end;
-            parts.push(Part { path, unique_id, what, at });
-            start = end;
-        }
-        let path = path.clone();
-        let at = start..file.len();
-        parts.push(Part { path, unique_id, what: "footer", at });
+    for block in Arc::new(reader).blocks() {
+        let (start, len) = block.unwrap();
+        let at = start as usize..(start + len) as usize;
+        parts.push(Part { path: path.to_owned(), unique_id, what: "data block", at });
     }
+    // Behind the data each block verifies at its own place and by its own length.
+    let file = fs.read_raw(path).unwrap();
+    let mut start = data_end;
+    let mut sealed = Vec::new();
+    while let Some(end) = (start + TRAILER_BYTES + 1..=file.len())
+        .find(|end| is_sealed(&file[start..*end], unique_id, start))
+    {
+        sealed.push(start..end);
+        start = end;
+    }
+    // An index of two levels is several blocks, the top one last.
+    let count = sealed.len();
+    for (number, at) in sealed.into_iter().enumerate() {
+        let what = match number {
+            0 => "bloom",
+            _ if number + 1 == count => "properties",
+            _ => "index",
+        };
+        parts.push(Part { path: path.to_owned(), unique_id, what, at });
+    }
+    parts.push(Part { path: path.to_owned(), unique_id, what: "footer", at: start..file.len() });
     parts
 }
 

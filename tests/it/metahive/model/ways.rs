@@ -19,15 +19,21 @@ pub(super) enum Way {
     Twice,
     /// Exported and ingested by another store.
     Export,
+    /// The same, with damage of the exported files before they are ingested.
+    ExportAndDamage,
+    /// Exported without metadata, and ingested by a store that knows nothing of it.
+    ExportBare,
     /// Compacted, then what is lost is given up.
     AcceptLoss,
 }
 
 impl Way {
     pub(super) fn random(rng: &mut Rng) -> Way {
-        use Way::{AcceptLoss, Compact, CompactPart, Export, Reopen, Twice, WriteAndStep};
-        let all = [Compact, CompactPart, WriteAndStep, Reopen, Twice, Export, AcceptLoss];
-        *rng.pick(&all)
+        use Way::{AcceptLoss, Compact, CompactPart, Reopen, Twice, WriteAndStep};
+        use Way::{Export, ExportAndDamage, ExportBare};
+        let within = [Compact, CompactPart, WriteAndStep, Reopen, Twice, AcceptLoss];
+        let out = [Export, ExportAndDamage, ExportBare];
+        if rng.below(3) > 0 { *rng.pick(&within) } else { *rng.pick(&out) }
     }
 }
 
@@ -44,7 +50,7 @@ pub(super) fn go(
     match way {
         Way::Compact => {}
         Way::CompactPart => {
-            let from = format!("pre/{:02}", rng.below(3 * shape.keys)).into_bytes();
+            let from = shape.key(rng.below(3 * shape.keys));
             compact(store, from.., about);
         }
         Way::WriteAndStep => {
@@ -61,7 +67,9 @@ pub(super) fn go(
             write_some(store, shape, rng);
             check(store, Reads::All, &|| format!("between two compactions: {}", about()));
         }
-        Way::Export => export(store, shape, about),
+        Way::Export => export(store, shape, None, about),
+        Way::ExportAndDamage => export(store, shape, Some(rng), about),
+        Way::ExportBare => export_bare(store, about),
         Way::AcceptLoss => {
             compact(store, .., about);
             accept_loss(store, about);
@@ -79,17 +87,13 @@ fn compact(store: &Store, range: impl lsm_core::read::KeyRange, about: &dyn Fn()
 
 fn write_some(store: &mut Store, shape: Shape, rng: &mut Rng) {
     for _ in 0..shape.keys / 2 {
-        let key = format!("pre/{:02}", rng.below(3 * shape.keys)).into_bytes();
+        let key = shape.key(rng.below(3 * shape.keys));
         store.write(&key, 7, rng);
     }
 }
 
-/// An export either fails or is all that there is, wherever it is ingested.
-fn export(store: &Store, shape: Shape, about: &dyn Fn() -> String) {
-    if let Err(error) = store.p.export(.., EXPORT) {
-        assert!(error.is_corruption(), "{error}: {}", about());
-        return;
-    }
+/// The exported files on another node.
+fn brought(store: &Store) -> MemFs {
     let fs = MemFs::new();
     let dir = Path::new(EXPORT);
     fs.create_dir(dir).unwrap();
@@ -97,13 +101,71 @@ fn export(store: &Store, shape: Shape, about: &dyn Fn() -> String) {
         let bytes = store.fs.read_raw(&path).unwrap();
         fs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&bytes).unwrap();
     }
+    fs
+}
+
+/// Changes a part of an exported table; what it did.
+fn damage_export(fs: &MemFs, store: &Store, rng: &mut Rng) -> String {
+    let mut tables: Vec<PathBuf> = fs.paths();
+    tables.retain(|path| path.extension().is_some_and(|ending| ending == "sst"));
+    if tables.is_empty() {
+        return "nothing to damage".to_owned();
+    }
+    let path: &PathBuf = rng.pick(&tables);
+    let all = parts::parts_of(fs, path, store.p.walk().unwrap().db_id());
+    let part = rng.pick(&all);
+    let sealed = rng.below(2) == 0;
+    let mut how = "";
+    put(fs, part, sealed, |bytes| how = change(bytes, rng));
+    format!("{how} of {part:?} of the export, sealed: {sealed}")
+}
+
+/// An export either fails or is all that there is, wherever it is ingested. Where it is damaged on its
+/// way, it is refused, or nothing of what it has is wrong.
+fn export(store: &Store, shape: Shape, damage: Option<&mut Rng>, about: &dyn Fn() -> String) {
+    if let Err(error) = store.p.export(.., EXPORT) {
+        assert!(error.is_corruption(), "{error}: {}", about());
+        return;
+    }
+    let fs = brought(store);
+    let damage = damage.map(|rng| damage_export(&fs, store, rng));
+    let is_damaged = damage.is_some();
+    take_in(store, fs, shape, is_damaged, &|| format!("{damage:?}: {}", about()));
+}
+
+/// Ingests what was exported by `store`.
+fn take_in(store: &Store, fs: MemFs, shape: Shape, is_damaged: bool, about: &dyn Fn() -> String) {
     let (db, p, log) = open(&fs, shape);
-    p.ingest(EXPORT).unwrap();
+    if let Err(error) = p.ingest(EXPORT) {
+        assert!(is_damaged && error.is_corruption(), "{error}: {}", about());
+        assert_eq!(p.iter().count(), 0, "{}", about());
+        return;
+    }
     let other = Store { fs, db, p, log, now: store.now.clone(), snapshots: Vec::new() };
     let loud = check(&other, Reads::All, &|| format!("in the other store: {}", about()));
     assert_eq!(loud.keys, 0, "an export that worked is sound: {}", about());
     other.p.compact(..).unwrap();
     check(&other, Reads::All, &|| format!("compacted in the other store: {}", about()));
+}
+
+/// Whoever takes such an export in has nothing to verify it by: it is right, or there is none.
+fn export_bare(store: &Store, about: &dyn Fn() -> String) {
+    let bare = siltstone::ExportOptions::new().hidden_entries(false);
+    if let Err(error) = store.p.export_with(.., EXPORT, bare) {
+        assert!(error.is_corruption(), "{error}: {}", about());
+        return;
+    }
+    let fs = brought(store);
+    let db = builder(Arc::new(fs), 5).open().unwrap();
+    let p = db.partition("plain").unwrap();
+    p.ingest(EXPORT).unwrap();
+    let has_hidden = p.walk().unwrap().tables().any(|table| table.meta().hidden > 0);
+    assert!(!has_hidden, "{}", about());
+    let expected = store.now.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?)));
+    assert_eq!(pairs(p.iter()), expected.collect::<Content>(), "{}", about());
+    for (key, value) in &store.now {
+        assert_eq!(p.get(key).unwrap().as_deref(), value.as_deref(), "{}", about());
+    }
 }
 
 /// Behind it nothing is loud, and no older value has come up: a key has its value or none.

@@ -28,8 +28,8 @@ use crate::hooks::{
 };
 use crate::read::{KeyRange, ReadPoint, lost, read_handle, stored_bounds};
 use crate::snapshot::JobSnapshots;
-use crate::types::{EntryKind, SeqNo};
-use crate::version::SstMeta;
+use crate::types::{EntryKind, KeyForm, SeqNo};
+use crate::version::{HookRecord, SstMeta};
 
 /// The result of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,28 @@ pub struct ExportSummary {
     pub bytes: u64,
     /// The sequence number up to which the export sees.
     pub seq: SeqNo,
+}
+
+/// Options of an export: the parts of a partition that it takes along.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "options do nothing by themselves"]
+pub struct ExportOptions {
+    is_bare: bool,
+}
+
+impl ExportOptions {
+    /// Returns the defaults.
+    pub fn new() -> ExportOptions {
+        ExportOptions::default()
+    }
+
+    /// Sets whether hidden entries travel with the entries that they belong to, as metadata does.
+    /// Without them each entry is verified all the same before it leaves, keys are those that users
+    /// gave, and any partition without rules for its keys takes the export in. Default `true`.
+    pub fn hidden_entries(mut self, travel: bool) -> ExportOptions {
+        self.is_bare = !travel;
+        self
+    }
 }
 
 impl Partition {
@@ -64,6 +86,19 @@ impl Partition {
     /// # Cost
     /// Reads the range and writes it, compressed as the partition's deeper levels are.
     pub fn export(&self, range: impl KeyRange, dir: impl AsRef<Path>) -> Result<ExportSummary> {
+        self.export_with(range, dir, ExportOptions::new())
+    }
+
+    /// [`Partition::export`] with options.
+    ///
+    /// # Errors
+    /// As for [`Partition::export`].
+    pub fn export_with(
+        &self,
+        range: impl KeyRange,
+        dir: impl AsRef<Path>,
+        options: ExportOptions,
+    ) -> Result<ExportSummary> {
         let db = self.db();
         let dir = dir.as_ref();
         let snapshot = self.db.snapshot();
@@ -82,7 +117,8 @@ impl Partition {
             return Err(lost(gap, &db.tables).in_partition(self.name()));
         }
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
-        let tables = db.write_extract(&point, &hooks, &clip, dir);
+        let bare = options.is_bare.then_some(point.key_form);
+        let tables = db.write_extract(&point, &hooks, &clip, bare, dir);
         db.events.deliver();
         let tables = tables.map_err(|error| error.in_partition(self.name()))?;
         let description = ExportDescription {
@@ -90,7 +126,7 @@ impl Partition {
             partition: self.name().to_owned(),
             seq: snapshot.seq(),
             options: (*version.options).clone(),
-            hooks: version.hooks.to_vec(),
+            hooks: travelling(&version.hooks, options),
             tables,
         };
         publish(db, dir, &description)?;
@@ -111,6 +147,7 @@ impl DbInner {
         point: &ReadPoint,
         hooks: &PartitionHooks,
         clip: &Clip,
+        bare: Option<KeyForm>,
         dir: &Path,
     ) -> Result<Vec<SstMeta>> {
         let inline = point.store.clone().map(|store| Arc::new(InlineValues(store)) as Arc<_>);
@@ -126,7 +163,7 @@ impl DbInner {
         // Of each key the newest version inside the clip goes on.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
-        let merge = Merge::export(&memtables, &point.view.version, clip);
+        let merge = Merge::export(&memtables, &point.view.version, clip).bare(bare);
         let view = point.view.clone();
         let job = StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None };
         let made = self
@@ -142,8 +179,24 @@ impl DbInner {
             remove_tables(self, dir, &made.tables);
             return Err(lost(gap, &self.tables));
         }
+        if let Some(fault) = made.miscounted.first() {
+            remove_tables(self, dir, &made.tables);
+            let damage = self.runner.damage_of(&point.view, fault);
+            return Err(Error::corruption(damage.file, None, damage.what));
+        }
         Ok(made.tables)
     }
+}
+
+/// The hooks that the description names: of a bare export none that has rules for keys.
+fn travelling(hooks: &[HookRecord], options: ExportOptions) -> Vec<HookRecord> {
+    let mut hooks = hooks.to_vec();
+    if options.is_bare {
+        hooks.retain(|hook| {
+            hook.rules.reserved_suffix.is_empty() && !hook.rules.key_form.takes_any_key()
+        });
+    }
+    hooks
 }
 
 fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {

@@ -14,5 +14,5 @@ mod export;
 mod ingest;
 
 pub use bulk::BulkLoad;
-pub use export::ExportSummary;
+pub use export::{ExportOptions, ExportSummary};
 pub use ingest::IngestSummary;

@@ -28,8 +28,13 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
     let slabs = Arc::new(SlabPool::new(0));
     let partition =
         PartitionState::new(Arc::new(of), PartitionHooks::default(), &slabs, &Arc::default());
-    let made =
-        JobTables { tables: vec![table(drawing)], values: JobValues::default(), gaps: Vec::new() };
+    let made = JobTables {
+        tables: vec![table(drawing)],
+        values: JobValues::default(),
+        gaps: Vec::new(),
+        miscounted: Vec::new(),
+        clear_of: crate::types::Gaps::default(),
+    };
     let through = MemtableId(1);
     let last_seq = seq(1000);
     let took = Duration::ZERO;

@@ -27,16 +27,17 @@ impl JudgedIter {
         self.blocks.extend(blocks_between(self.reader.source(), start, data_end)?);
         self.is_cut_short = self.blocks.last().is_none_or(|last| last.end() < data_end);
         if !self.is_cut_short {
-            let fault = self.index_fault("the index is damaged".to_owned());
+            let fault = self.fault_of_table("the index is damaged".to_owned());
             let source = "the data blocks".to_owned();
             self.by.findings.add(|findings| findings.repaired.push((fault, source)));
         }
         Ok(())
     }
 
-    /// Returns the fault that listeners are told of where the index is damaged.
+    /// Returns the fault that listeners are told of where the index is damaged, or the table as a
+    /// whole.
     #[cold]
-    pub(super) fn index_fault(&self, what: String) -> Fault {
+    pub(super) fn fault_of_table(&self, what: String) -> Fault {
         Fault {
             key: self.before.key.clone(),
             seq: SeqNo::ZERO,

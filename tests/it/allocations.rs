@@ -1,0 +1,62 @@
+//! Allocations that single calls make, counted on the thread that makes them.
+
+use std::sync::Arc;
+
+use lsm_core::fs::MemFs;
+use metahive::MetaHiveOptions;
+use siltstone::{BackgroundMode, Db, Partition, PartitionOptions};
+use testkit::Rng;
+
+const KEYS: u64 = 64;
+const VALUE: [u8; 10] = [7; 10];
+
+fn open() -> Db {
+    let mut rng = Rng::new(1);
+    Db::builder("/db")
+        .fs(Arc::new(MemFs::new()))
+        .background(BackgroundMode::Stepped)
+        .random(move || rng.next_u64())
+        .open()
+        .unwrap()
+}
+
+/// Of many calls that of the fewest allocations: now and then one of them begins a new piece of a
+/// memtable or of the log.
+fn least(mut call: impl FnMut(u64)) -> u64 {
+    let counts = (0..KEYS).map(|n| allocation_counter::measure(|| call(n)).count_total);
+    counts.min().unwrap()
+}
+
+/// The allocations of a put, and of a get of a key that is in memory, in a table, and nowhere.
+fn of_partition(db: &Db, p: &Partition, ending: &[u8]) -> [u64; 4] {
+    let keys = (0..2 * KEYS).map(|n| [&n.to_be_bytes()[..], ending].concat());
+    let keys: Vec<Vec<u8>> = keys.collect();
+    let (written, missing) = keys.split_at(KEYS as usize);
+    for key in written {
+        p.put(key, VALUE).unwrap();
+    }
+    let put = least(|n| assert!(p.put(&written[n as usize], VALUE).is_ok()));
+    let in_memory = of_gets(p, written);
+    let missing = of_gets(p, missing);
+    db.flush().unwrap();
+    p.get(&keys[0]).unwrap();
+    [put, in_memory, missing, of_gets(p, written)]
+}
+
+fn of_gets(p: &Partition, keys: &[Vec<u8>]) -> u64 {
+    least(|n| drop(p.get(&keys[n as usize]).unwrap()))
+}
+
+#[test]
+fn a_partition_that_takes_any_key_allocates_no_more_than_a_plain_one() {
+    let db = open();
+    let plain = db.partition("plain").unwrap();
+    let hive = PartitionOptions::new().metahive(MetaHiveOptions::new());
+    let any_key = db.partition_with("any key", hive).unwrap();
+    // The first are stored as they are, the others with a zero byte behind them.
+    for ending in [&b"2"[..], b"\0", b"\x01"] {
+        let expected = of_partition(&db, &plain, ending);
+        assert_eq!(of_partition(&db, &any_key, ending), expected, "keys that end in {ending:?}");
+        assert_eq!(expected[1..3], [0, 0], "a short value in memory, and no value");
+    }
+}
