@@ -5,6 +5,7 @@
 
 mod history;
 mod model;
+mod races;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

@@ -119,8 +119,8 @@ impl FaultFs {
     }
 
     /// Calls `observer` before each operation from now on, on the thread that asks for it and
-    /// before rules are looked at, so that it may add some. It must not operate on this file
-    /// system; on the one underneath it may.
+    /// before rules are looked at, so that it may add some. It operates on the file system underneath,
+    /// or on this one with care: then it is called again.
     pub fn set_observer(&self, observer: Arc<Observer>) {
         *self.shared.observer.write() = Some(observer);
     }

@@ -1,0 +1,111 @@
+//! A write of somebody else at the one moment that matters: while the caller reads a block of a table.
+//! Threads meet it once in a long run; here it comes from the file system, on the same thread.
+
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{FaultFs, FsOp, MemFs, OpKind};
+use siltstone::{BackgroundMode, Db, Durability, Options, Partition, Swap};
+
+use super::is_conflict;
+
+/// A store in which every read of the table of `key` goes to the file.
+struct Store {
+    fs: FaultFs,
+    db: Db,
+    p: Partition,
+}
+
+fn store() -> Store {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = Db::builder("/db")
+        .options(Options::new().cache_bytes(0))
+        .fs(Arc::new(fs.clone()))
+        .background(BackgroundMode::Stepped)
+        .open()
+        .unwrap();
+    let p = db.partition("p").unwrap();
+    p.put("key", "1").unwrap();
+    p.flush().unwrap();
+    Store { fs, db, p }
+}
+
+impl Store {
+    /// Has somebody else set `key` when a block of a table is read next.
+    fn slip_in(&self, value: &'static str) {
+        let writer = Mutex::new(Some(self.p.clone()));
+        self.fs.set_observer(Arc::new(move |op: &FsOp| {
+            let is_table = op.path.extension().is_some_and(|kind| kind == "sst");
+            if !is_table || op.kind != OpKind::Read {
+                return;
+            }
+            let writer = writer.lock().unwrap().take();
+            if let Some(writer) = writer {
+                writer.put("key", value).unwrap();
+            }
+        }));
+    }
+
+    #[track_caller]
+    fn check_value(&self, expected: &str) {
+        self.fs.clear_observer();
+        let value = self.p.get("key").unwrap().unwrap();
+        assert_eq!(&*value, expected.as_bytes());
+    }
+}
+
+/// Its number is taken before the read: taken behind it, the write in between would be lost.
+#[test]
+fn an_update_sees_what_was_written_while_it_read() {
+    let store = store();
+    store.slip_in("10");
+    let mut seen = Vec::new();
+    store
+        .p
+        .update("key", |old| {
+            let old = std::str::from_utf8(old.unwrap()).unwrap().to_owned();
+            let sum = old.parse::<u32>().unwrap() + 1;
+            seen.push(old);
+            Some(sum.to_string())
+        })
+        .unwrap();
+    assert_eq!(seen, ["1", "10"]);
+    store.check_value("11");
+}
+
+#[test]
+fn a_swap_sees_what_was_written_while_it_compared() {
+    let store = store();
+    store.slip_in("10");
+    let swap = store.p.compare_and_set("key", Some(b"1"), Some(b"2")).unwrap();
+    assert_eq!(swap, Swap::Differs(Some("10".into())));
+    store.check_value("10");
+}
+
+/// A proof holds through the number from before it looked, and not for what came while it did.
+#[test]
+fn a_proof_says_nothing_of_what_came_while_it_looked() {
+    let store = store();
+    let at = store.db.visible_seq();
+    // Tables have something newer now, so memory does not prove that nobody wrote.
+    store.p.put("other", "value").unwrap();
+    store.p.flush().unwrap();
+    let batch = store.db.batch().require(&store.p, "key", at).put(&store.p, "key", "2");
+    store.slip_in("10");
+    assert!(is_conflict(&batch.commit(Durability::Os)));
+    store.check_value("10");
+}
+
+/// As above, of a range that a transaction has read.
+#[test]
+fn a_proof_of_a_range_says_nothing_of_what_came_while_it_looked() {
+    let store = store();
+    let mut transaction = store.db.transaction();
+    assert_eq!(transaction.range(&store.p, "a".."z").count(), 1);
+    transaction.put(&store.p, "key", "2");
+    store.p.put("{", "behind the range").unwrap();
+    store.p.put("0", "before the range").unwrap();
+    store.p.flush().unwrap();
+    store.slip_in("10");
+    assert!(is_conflict(&transaction.commit(Durability::Os)));
+    store.check_value("10");
+}
