@@ -188,7 +188,8 @@ impl Model {
         let mut first_live: BTreeMap<&str, usize> = BTreeMap::new();
         for (at, step) in self.log.iter().enumerate() {
             match step {
-                Step::Create(name) => _ = first_live.insert(name, at),
+                // One that exists already stays as it is.
+                Step::Create(name) => _ = first_live.entry(name).or_insert(at),
                 Step::Drop(name) => _ = first_live.remove(name.as_str()),
                 Step::Commit(_) => {}
             }
@@ -312,5 +313,13 @@ mod tests {
         assert_eq!(model.prefix_equal_to(&observed, 3), Some(3));
         model.put("q", b"z", b"6");
         assert_eq!(model.prefix_equal_to(&model.state(6), 0), Some(model.log().len()));
+    }
+
+    #[test]
+    fn a_partition_that_is_made_while_it_exists_keeps_what_it_has() {
+        let mut model = sample();
+        model.step(Step::Create("q".to_owned()));
+        let steps = model.log().len();
+        assert_eq!(model.prefix_equal_to(&model.state(model.seq()), steps), Some(steps));
     }
 }
