@@ -101,7 +101,8 @@ impl FollowBuilder {
     /// Opens the database that is there.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is none; corruption; those of the file system.
+    /// [`ErrorKind::InvalidArgument`](crate::error::ErrorKind::InvalidArgument) if there is none;
+    /// corruption; the errors of the file system.
     pub fn open(self) -> Result<Follower> {
         self.options.check()?;
         let FollowBuilder { dir, fs, clock, hooks, options, takes_lease, random, .. } = self;
