@@ -8,15 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
 use lsm_core::hooks::{
-    CompactionFilterFactory, HookProvider, PendingHandle, StoreContext, StoreEdit, ValueStore,
-    ValueStoreFactory,
+    HookProvider, PendingHandle, StoreContext, StoreEdit, ValueStore, ValueStoreFactory,
 };
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result,
 };
 use testkit::Rng;
 
-use crate::shelf::{Blow, Shelf, ShelfProvider};
+use crate::shelf::{Blow, NoHooks, Shelf, ShelfProvider};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -214,19 +213,6 @@ impl ValueStore for Attic {
     }
 }
 
-/// Knows no hook.
-struct Nobody;
-
-impl HookProvider for Nobody {
-    fn compaction_filter(
-        &self,
-        _name: &str,
-        _params: &[u8],
-    ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        None
-    }
-}
-
 fn check_refused(fs: &dyn Fs, db: &Db, kind: ErrorKind, what: &str) {
     let refused = db.checkpoint(COPY).unwrap_err();
     assert_eq!(refused.kind(), kind, "{refused}");
@@ -253,7 +239,7 @@ fn a_value_store_that_makes_no_checkpoints_refuses_them() {
 fn a_value_store_that_is_not_there_refuses_checkpoints() {
     let (_, fs, shelf) = memory();
     prepare(&fs, &shelf).close().unwrap();
-    let db = open_with(&fs, "/db", Arc::new(Nobody)).unwrap();
+    let db = open_with(&fs, "/db", Arc::new(NoHooks)).unwrap();
     check_refused(&*fs, &db, ErrorKind::Unsupported, "\"p\"");
 }
 

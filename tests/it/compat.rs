@@ -1,30 +1,30 @@
 //! Stores that earlier versions wrote, kept as files, and what newer ones may one day write.
 //!
 //! `tests/fixtures/v1/` and `v2/` hold two stores each of that format version: one that was closed,
-//! one whose writer died. Every later version must open them. `BLESS_FIXTURE=1 cargo test fixture`
-//! writes those of the present version anew from [`write`]; do that only for a format that was never
-//! shipped. What they hold is told by [`expected`], which must never change.
+//! one whose writer died. Every later version must open them. `BLESS_FIXTURE=v2/closed cargo test
+//! fixtures_of_every_version` writes that one anew from [`write`], and `v2/crashed` the other; do that
+//! only for a format that was never shipped. What they hold is told by [`expected`], which must never change.
 //!
 //! In version 2 frames of the manifest have a checksum of their head, and long headers of the log a
 //! short check; salts of log segments follow from what the segments are.
-
-#![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
 
 mod gaps;
 mod keys;
 mod ttl;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsm_core::codec::{checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_varint};
-use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::{
     BackgroundMode, Builder, Compression, Db, Durability, ErrorKind, Options, PartitionOptions,
 };
 use testkit::Rng;
+
+use crate::fixtures;
 
 const DIR: &str = "/db";
 const FIXTURES: [(&str, bool); 2] = [("closed", true), ("crashed", false)];
@@ -34,8 +34,8 @@ type Content = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
 /// The versions that were written, the present one last.
 const VERSIONS: [&str; 2] = ["v1", "v2"];
 
-fn fixture(version: &str, name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(version).join(name)
+fn name_of(version: &str, name: &str) -> String {
+    format!("{version}/{name}")
 }
 
 fn builder(fs: &MemFs) -> Builder {
@@ -167,42 +167,19 @@ fn check(db: &Db, expected: &Content) {
 
 /// The files of a fixture of version 1 in memory.
 fn load(name: &str) -> MemFs {
-    let fs = MemFs::new();
-    fs.create_dir(Path::new(DIR)).unwrap();
-    for entry in std::fs::read_dir(fixture("v1", name)).unwrap() {
-        let entry = entry.unwrap();
-        let bytes = std::fs::read(entry.path()).unwrap();
-        fs.write_raw(&Path::new(DIR).join(entry.file_name()), &bytes).unwrap();
-    }
-    fs
-}
-
-fn bless() {
-    for (name, is_closed) in FIXTURES {
-        let to = fixture(VERSIONS[VERSIONS.len() - 1], name);
-        let _ = std::fs::remove_dir_all(&to);
-        std::fs::create_dir_all(&to).unwrap();
-        let fs = write(is_closed);
-        for path in fs.paths() {
-            let bytes = fs.read_raw(&path).unwrap();
-            std::fs::write(to.join(path.file_name().unwrap()), bytes).unwrap();
-        }
-    }
+    fixtures::in_memory(&name_of("v1", name))
 }
 
 #[test]
 fn fixtures_of_every_version_open_and_live_on() {
-    if std::env::var_os("BLESS_FIXTURE").is_some() {
-        bless();
+    for (name, is_closed) in FIXTURES {
+        let present = VERSIONS[VERSIONS.len() - 1];
+        fixtures::bless(&name_of(present, name), || write(is_closed));
     }
     for (version, (name, _)) in
         VERSIONS.into_iter().flat_map(|version| FIXTURES.map(|fixture| (version, fixture)))
     {
-        let dir = tempfile::tempdir().unwrap();
-        for entry in std::fs::read_dir(fixture(version, name)).unwrap() {
-            let entry = entry.unwrap();
-            std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-        }
+        let dir = fixtures::on_disk(&name_of(version, name));
         let mut content = expected();
         let db = Db::open(dir.path()).unwrap();
         check(&db, &content);

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
-use lsm_core::clock::Clock;
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Job};
 use lsm_core::internals::rule;
@@ -21,26 +20,11 @@ use siltstone::{
 };
 use testkit::Rng;
 
+use crate::clock::ManualClock;
 use crate::shelf::{Blow, Fuse, Shelf};
 use crate::sim::is_table;
 
 const DIR: &str = "/db";
-
-/// A clock that stands still until it is moved.
-#[derive(Clone, Default)]
-struct ManualClock(Arc<AtomicU64>);
-
-impl ManualClock {
-    fn pass(&self, duration: Duration) {
-        self.0.fetch_add(u64::try_from(duration.as_nanos()).unwrap(), Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-}
 
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<Event>>>);
@@ -221,7 +205,7 @@ fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) 
         }
         (_, Resume::Retry) => {
             store.fail();
-            store.clock.pass(Duration::from_secs(5));
+            store.clock.pass(5);
             let health = store.db.health();
             let [failure] = &health.background_errors[..] else { panic!("{health}") };
             assert_eq!((failure.reason, failure.class), (reason, class), "{failure}");
@@ -311,7 +295,7 @@ fn who_must_not_wait_is_told_the_reason() {
     assert_eq!(slowed.kind(), ErrorKind::WouldStall);
     assert!(slowed.is_retryable() && slowed.to_string().contains("slowed down"), "{slowed}");
     let stopped = loop {
-        store.clock.pass(Duration::from_secs(1));
+        store.clock.pass(1);
         match store.p.try_put("k", [7; 500]) {
             Ok(_) => passed += 1,
             Err(error) => break error,
@@ -444,10 +428,10 @@ fn health_knows_the_age_of_the_oldest_snapshot() {
     store.p.put("k", "v").unwrap();
     assert_eq!(store.db.health().oldest_snapshot, None);
     let old = store.db.snapshot();
-    store.clock.pass(Duration::from_secs(60));
+    store.clock.pass(60);
     store.p.put("k", "w").unwrap();
     let new = store.db.snapshot();
-    store.clock.pass(Duration::from_secs(5));
+    store.clock.pass(5);
     assert_eq!(store.db.health().oldest_snapshot, Some(Duration::from_secs(65)));
     drop(old);
     assert_eq!(store.db.health().oldest_snapshot, Some(Duration::from_secs(5)));

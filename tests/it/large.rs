@@ -6,12 +6,9 @@ mod damage;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use lsm_core::fs::{Fs, MemFs};
-use siltstone::clock::Clock;
 use siltstone::large_values::Parallelism;
 use siltstone::{
     BackgroundMode, ChunkChange, Db, Durability, ErrorKind, Event, EventListener,
@@ -20,25 +17,7 @@ use siltstone::{
 };
 use testkit::Rng;
 
-/// A clock that stands until it is moved.
-#[derive(Clone, Default)]
-struct Hand(Arc<AtomicU64>);
-
-impl Hand {
-    fn pass(&self, seconds: u64) {
-        self.0.fetch_add(seconds, Ordering::SeqCst);
-    }
-}
-
-impl Clock for Hand {
-    fn now(&self) -> Duration {
-        Duration::from_secs(self.0.load(Ordering::SeqCst))
-    }
-
-    fn unix_time(&self) -> Duration {
-        Duration::from_secs(1_700_000_000) + self.now()
-    }
-}
+use crate::clock::ManualClock;
 
 const THRESHOLD: usize = 256;
 
@@ -54,7 +33,7 @@ fn options() -> PartitionOptions {
     PartitionOptions::new().table_bytes(1 << 10).block_bytes(128).large_values(tiny())
 }
 
-fn open_with(fs: Arc<dyn Fs>, dir: &str, clock: &Hand) -> Result<Db> {
+fn open_with(fs: Arc<dyn Fs>, dir: &str, clock: &ManualClock) -> Result<Db> {
     Db::builder(dir)
         .fs(fs)
         .clock(Arc::new(clock.clone()))
@@ -65,7 +44,7 @@ fn open_with(fs: Arc<dyn Fs>, dir: &str, clock: &Hand) -> Result<Db> {
 }
 
 fn open(fs: &MemFs) -> Db {
-    open_with(Arc::new(fs.clone()), "/db", &Hand::default()).unwrap()
+    open_with(Arc::new(fs.clone()), "/db", &ManualClock::default()).unwrap()
 }
 
 /// The length of all chunk files in a folder.
@@ -88,7 +67,7 @@ fn content(p: &Partition) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// Lets time pass until nothing is left to do.
-fn rest(db: &Db, clock: &Hand) {
+fn rest(db: &Db, clock: &ManualClock) {
     for _ in 0..30 {
         clock.pass(1);
         db.wait_idle().unwrap();
@@ -215,7 +194,7 @@ fn streamed_values_commit_with_other_keys() {
 #[test]
 fn the_space_of_deleted_values_comes_back_without_a_call() {
     let fs = MemFs::new();
-    let clock = Hand::default();
+    let clock = ManualClock::default();
     let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
     let p = db.partition_with("p", options()).unwrap();
     for n in 0..40_u8 {
@@ -235,7 +214,7 @@ fn the_space_of_deleted_values_comes_back_without_a_call() {
 #[test]
 fn values_move_out_of_chunks_with_much_garbage_in_the_order_of_their_keys() {
     let fs = MemFs::new();
-    let clock = Hand::default();
+    let clock = ManualClock::default();
     let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
     let p = db.partition_with("p", options()).unwrap();
     for n in (0..40_u8).rev() {
@@ -313,7 +292,7 @@ fn a_dropped_partition_and_a_checkpoint_have_their_own_chunks() {
     db.drop_partition("p").unwrap();
     db.wait_idle().unwrap();
     assert_eq!(chunk_bytes(&fs, "/db"), 0);
-    let copy = open_with(Arc::new(fs.clone()), "/copy", &Hand::default()).unwrap();
+    let copy = open_with(Arc::new(fs.clone()), "/copy", &ManualClock::default()).unwrap();
     let q = copy.partition("p").unwrap();
     assert_eq!(q.iter().count(), 10);
     assert_eq!(q.get([0]).unwrap().unwrap(), vec![0; 700]);
@@ -364,7 +343,7 @@ fn lengths_of(
 #[test]
 fn stats_and_listeners_are_told_of_every_chunk_file() {
     let fs = MemFs::new();
-    let clock = Hand::default();
+    let clock = ManualClock::default();
     let heard = HeardChunks::default();
     let builder = Db::builder("/db").fs(Arc::new(fs.clone())).clock(Arc::new(clock.clone()));
     let builder = builder.background(BackgroundMode::Stepped).random(|| 7);

@@ -26,7 +26,7 @@ use lsm_core::hooks::{
 use lsm_core::internals::iter::InternalIter;
 use lsm_core::internals::names::FileName;
 use lsm_core::internals::sstable::RawMode;
-use lsm_core::internals::version::{Missing, TableContext, recover};
+use lsm_core::internals::version::{DbVersion, Missing, TableContext, recover};
 use lsm_core::types::SeqNo;
 use metahive::payload::{Payload, SUFFIX, entry_key};
 use metahive::table_seal::TableSeal;
@@ -151,7 +151,8 @@ impl Census {
     }
 }
 
-fn census(fs: &MemFs) -> Census {
+/// What the manifest in memory says, and what its tables are opened with.
+fn recovered(fs: &MemFs) -> (DbVersion, TableContext) {
     let dir = Path::new(DIR);
     let listed = fs.list(dir, "").unwrap();
     let names: Vec<_> = listed.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
@@ -165,6 +166,11 @@ fn census(fs: &MemFs) -> Census {
         cache: None,
         files: None,
     };
+    (version, context)
+}
+
+fn census(fs: &MemFs) -> Census {
+    let (version, context) = recovered(fs);
     let mut census = Census::default();
     for (_, table) in version.partition_named("p").unwrap().tables() {
         let reader = table.reader(&context).unwrap();

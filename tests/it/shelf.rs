@@ -301,6 +301,19 @@ impl ValueStore for Shelf {
     }
 }
 
+/// Knows no hook.
+pub struct NoHooks;
+
+impl HookProvider for NoHooks {
+    fn compaction_filter(
+        &self,
+        _name: &str,
+        _params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        None
+    }
+}
+
 /// Knows one shelf and no filter.
 pub struct ShelfProvider(pub Shelf);
 

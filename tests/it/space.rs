@@ -2,29 +2,12 @@
 //! compressed however it was written.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use lsm_core::clock::Clock;
 use lsm_core::fs::MemFs;
 use siltstone::{BackgroundMode, Db, Options, Partition, PartitionOptions};
 use testkit::Rng;
 
-/// A clock that stands still until it is moved.
-#[derive(Clone, Default)]
-struct ManualClock(Arc<AtomicU64>);
-
-impl ManualClock {
-    fn pass(&self, seconds: u64) {
-        self.0.fetch_add(seconds, Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Duration {
-        Duration::from_secs(self.0.load(Ordering::Relaxed))
-    }
-}
+use crate::clock::ManualClock;
 
 struct Store {
     clock: ManualClock,

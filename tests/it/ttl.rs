@@ -1,37 +1,18 @@
 //! Entries that expire, and leave by themselves: on a clock that stands still until it is moved.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsm_core::clock::Clock;
 use lsm_core::fs::{CrashOutcome, MemFs};
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider};
 use siltstone::{
     BackgroundMode, Builder, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions,
     Options, Partition, PartitionOptions, TimeUnit, TtlFilter, TtlRule,
 };
 use testkit::Rng;
 
-/// The calendar and the monotonic clock in one.
-#[derive(Clone, Default)]
-struct ManualClock(Arc<AtomicU64>);
-
-impl ManualClock {
-    fn pass(&self, seconds: u64) {
-        self.0.fetch_add(seconds, Ordering::Relaxed);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Duration {
-        Duration::from_secs(self.0.load(Ordering::Relaxed))
-    }
-
-    fn unix_time(&self) -> Duration {
-        self.now()
-    }
-}
+use crate::clock::ManualClock;
+use crate::shelf::NoHooks;
 
 fn builder(fs: &MemFs, clock: &ManualClock) -> Builder {
     let mut random = Rng::new(1);
@@ -270,19 +251,6 @@ fn keys_are_read_as_they_were_given_in_partitions_that_store_them_otherwise() {
     assert_eq!(entries(&db, "p"), 0);
 }
 
-/// Answers for nothing.
-struct Ignorant;
-
-impl HookProvider for Ignorant {
-    fn compaction_filter(
-        &self,
-        _name: &str,
-        _params: &[u8],
-    ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        None
-    }
-}
-
 #[test]
 fn health_names_a_filter_of_code_that_an_open_lacks() {
     let clock = ManualClock::default();
@@ -298,7 +266,7 @@ fn health_names_a_filter_of_code_that_an_open_lacks() {
     assert!(db.health().is_healthy());
     db.close().unwrap();
     drop(p);
-    let db = builder(&fs, &clock).hooks(Arc::new(Ignorant)).open().unwrap();
+    let db = builder(&fs, &clock).hooks(Arc::new(NoHooks)).open().unwrap();
     let health = db.health();
     let p = health.partitions.iter().find(|p| p.name == "p").unwrap();
     assert_eq!(p.absent_filters, ["ttl"]);

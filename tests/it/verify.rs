@@ -10,13 +10,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lsm_core::clock::Clock;
-use lsm_core::fs::{AppendMode, Caps, CrashOutcome, DirEntry, File, Fs, LockGuard, MemFs};
+use lsm_core::fs::{AppendMode, CrashOutcome, File, Fs, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::{
     BackgroundMode, Compression, Damage, Db, ErrorKind, Options, PartitionOptions, Result,
     VerifyMark, VerifyOptions,
 };
 use testkit::Rng;
+
+use crate::forward::{forward_file, forward_fs};
 
 const DIR: &str = "/db";
 
@@ -218,13 +220,7 @@ impl Paged {
 }
 
 impl Fs for Paged {
-    fn caps(&self) -> Caps {
-        self.cache.caps()
-    }
-
-    fn create_dir(&self, dir: &Path) -> Result<()> {
-        self.cache.create_dir(dir)
-    }
+    forward_fs!(cache);
 
     fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
         Ok(self.file(path, self.cache.open_append(path, mode)?))
@@ -233,48 +229,10 @@ impl Fs for Paged {
     fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
         Ok(self.file(path, self.cache.open_read(path)?))
     }
-
-    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
-        self.cache.put_if_absent(path, content)
-    }
-
-    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
-        self.cache.list(dir, prefix)
-    }
-
-    fn delete(&self, path: &Path) -> Result<()> {
-        self.cache.delete(path)
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.cache.link(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.cache.sync_dir(dir)
-    }
-
-    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-        self.cache.try_lock(path)
-    }
-
-    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-        self.cache.try_lock_shared(path)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.cache.free_bytes(dir)
-    }
 }
 
 impl File for PagedFile {
-    fn append(&self, bytes: &[u8]) -> Result<()> {
-        self.file.append(bytes)
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.file.read_at(offset, buf)
-    }
+    forward_file!();
 
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         match self.device.get() {
@@ -285,18 +243,6 @@ impl File for PagedFile {
 
     fn sync(&self) -> Result<()> {
         self.file.sync()
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-
-    fn preallocate(&self, len: u64) -> Result<()> {
-        self.file.preallocate(len)
-    }
-
-    fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.file.punch(offset, len)
     }
 }
 

@@ -26,6 +26,7 @@ mod readers;
 mod scrub;
 mod secondary;
 mod stats;
+mod svg;
 mod verify;
 mod write;
 

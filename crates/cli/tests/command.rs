@@ -2,21 +2,19 @@
 
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
+mod common;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-fn siltstone(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
-    command.current_dir(folder).args(args).output().expect("the command can be started")
-}
+use common::{ended, siltstone};
 
 /// Runs the command in `folder` and compares its exit code and standard output.
 #[track_caller]
 fn check(folder: &Path, args: &[&str], code: i32, expected: &str) {
-    let output = siltstone(folder, args);
+    let output = ended(folder, args, code);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}: {errors}");
     assert_eq!(code == 0, errors.is_empty(), "{args:?}: {errors}");
 }

@@ -4,23 +4,18 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod common;
 
+use std::path::{Path, PathBuf};
+
+use common::{ended, siltstone};
 use serde_json::Value;
 use siltstone::{Compression, Db, MetaHiveOptions, PartitionOptions};
-
-fn siltstone(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
-    command.current_dir(folder).args(args).output().expect("the command can be started")
-}
 
 /// Runs the command, compares its exit code, and returns what it printed.
 #[track_caller]
 fn run(folder: &Path, args: &[&str], code: i32) -> String {
-    let output = siltstone(folder, args);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+    let output = ended(folder, args, code);
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -2,26 +2,23 @@
 
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
+mod common;
+
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use common::{ended, siltstone};
 use serde_json::Value;
 
 /// Larger than a value may be in a table.
 const BIG_BYTES: u64 = (64 << 20) + 12_345;
 
-fn siltstone(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
-    command.current_dir(folder).args(args).output().expect("the command can be started")
-}
-
 #[track_caller]
 fn check(folder: &Path, args: &[&str], code: i32, expected: &str) {
-    let output = siltstone(folder, args);
+    let output = ended(folder, args, code);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{args:?}: {errors}");
 }
 

@@ -1,7 +1,6 @@
 //! A store that kept a gap: `tests/fixtures/gap/`, of the first version that had any.
 //!
-//! `BLESS_FIXTURE=1 cargo test fixture_of_a_gap` writes it anew; do that only before its format was
-//! shipped.
+//! `BLESS_FIXTURE=gap cargo test fixture_of_a_gap` writes it anew; do that only before its format was shipped.
 
 use metahive::{MetaHiveOptions, RepairOptions};
 
@@ -47,21 +46,8 @@ fn write_gap() -> MemFs {
 
 #[test]
 fn a_fixture_of_a_gap_opens_and_keeps_it() {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gap");
-    if std::env::var_os("BLESS_FIXTURE").is_some() {
-        let _ = std::fs::remove_dir_all(&from);
-        std::fs::create_dir_all(&from).unwrap();
-        let fs = write_gap();
-        for path in fs.paths() {
-            let bytes = fs.read_raw(&path).unwrap();
-            std::fs::write(from.join(path.file_name().unwrap()), bytes).unwrap();
-        }
-    }
-    let dir = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(&from).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-    }
+    fixtures::bless("gap", write_gap);
+    let dir = fixtures::on_disk("gap");
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition("p").unwrap();
     assert_eq!(p.gaps().len(), 1);

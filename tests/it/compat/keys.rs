@@ -1,8 +1,7 @@
 //! A store of partitions that take any key: `tests/fixtures/keys/`, of the first version that stored keys
 //! in those forms.
 //!
-//! `BLESS_FIXTURE=1 cargo test fixture_of_key_forms` writes it anew; do that only before its format was
-//! shipped.
+//! `BLESS_FIXTURE=keys cargo test fixture_of_key_forms` writes it anew; do that only before its format was shipped.
 
 use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Hooks, Job, Rules};
 use lsm_core::raw::RawMode;
@@ -69,21 +68,8 @@ fn write_keys() -> MemFs {
 
 #[test]
 fn a_fixture_of_key_forms_opens_and_has_its_keys() {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/keys");
-    if std::env::var_os("BLESS_FIXTURE").is_some() {
-        let _ = std::fs::remove_dir_all(&from);
-        std::fs::create_dir_all(&from).unwrap();
-        let fs = write_keys();
-        for path in fs.paths() {
-            let bytes = fs.read_raw(&path).unwrap();
-            std::fs::write(from.join(path.file_name().unwrap()), bytes).unwrap();
-        }
-    }
-    let dir = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(&from).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-    }
+    fixtures::bless("keys", write_keys);
+    let dir = fixtures::on_disk("keys");
     let db = Db::open(dir.path()).unwrap();
     let mut expected = keys();
     expected.push(b"last\x01".to_vec());
@@ -127,7 +113,7 @@ fn stored(db: &Db, name: &str) -> Vec<Vec<u8>> {
 /// The forms of stored keys, spelled out.
 #[test]
 fn bytes_of_stored_keys_are_these() {
-    let fs = load_keys();
+    let fs = fixtures::in_memory("keys");
     let db = builder(&fs).open().unwrap();
     let escaped: [&[u8]; 8] =
         [b"\0\0", b"\0\0\0", b"\x01\0", b"\x01\0\0", b"k", b"k\0\0", b"k\x01\0", b"k\x02"];
@@ -135,16 +121,4 @@ fn bytes_of_stored_keys_are_these() {
     let terminated: [&[u8]; 8] =
         [b"\0\0", b"\0\0\0", b"\x01\0", b"\x01\0\0", b"k\0", b"k\0\0", b"k\x01\0", b"k\x02\0"];
     assert_eq!(stored(&db, "terminated"), terminated);
-}
-
-fn load_keys() -> MemFs {
-    let fs = MemFs::new();
-    fs.create_dir(Path::new(DIR)).unwrap();
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/keys");
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let bytes = std::fs::read(entry.path()).unwrap();
-        fs.write_raw(&Path::new(DIR).join(entry.file_name()), &bytes).unwrap();
-    }
-    fs
 }

@@ -1,8 +1,7 @@
 //! A store whose tables remember when their entries expire: `tests/fixtures/ttl/`, of the first
 //! version that had any.
 //!
-//! `BLESS_FIXTURE=1 cargo test fixture_of_a_ttl` writes it anew; do that only before its format was
-//! shipped.
+//! `BLESS_FIXTURE=ttl cargo test fixture_of_a_ttl` writes it anew; do that only before its format was shipped.
 
 use siltstone::{TtlFilter, TtlRule};
 
@@ -28,21 +27,8 @@ fn write_ttl() -> MemFs {
 
 #[test]
 fn a_fixture_of_a_ttl_opens_and_expires() {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/ttl");
-    if std::env::var_os("BLESS_FIXTURE").is_some() {
-        let _ = std::fs::remove_dir_all(&from);
-        std::fs::create_dir_all(&from).unwrap();
-        let fs = write_ttl();
-        for path in fs.paths() {
-            let bytes = fs.read_raw(&path).unwrap();
-            std::fs::write(from.join(path.file_name().unwrap()), bytes).unwrap();
-        }
-    }
-    let dir = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(&from).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
-    }
+    fixtures::bless("ttl", write_ttl);
+    let dir = fixtures::on_disk("ttl");
     let db = Db::builder(dir.path()).background(BackgroundMode::Stepped).open().unwrap();
     let p = db.open_partition("p").unwrap();
     assert_eq!(p.iter().count(), 24, "the flush left out what had expired by then");

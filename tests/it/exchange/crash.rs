@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{
-    AppendMode, Caps, CrashOutcome, DirEntry, FaultAction, FaultAt, FaultFs, FaultRule, File, Fs,
-    LockGuard, MemFs, OpKind,
+    AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, File, Fs, MemFs, OpKind,
 };
 use siltstone::{Db, Partition, Result};
 use testkit::Rng;
+
+use crate::forward::{forward_file, forward_fs};
 
 use super::{Content, check_no_orphans, content, exported, names, open, small, try_open};
 
@@ -284,69 +285,30 @@ struct AfterSyncFile {
 }
 
 impl Fs for AfterSync {
-    fn caps(&self) -> Caps {
-        self.mem.caps()
-    }
-    fn create_dir(&self, dir: &Path) -> Result<()> {
-        self.mem.create_dir(dir)
-    }
+    forward_fs!(mem);
+
     fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
         let file = self.mem.open_append(path, mode)?;
         let then = self.then.clone();
         Ok(Arc::new(AfterSyncFile { file, path: path.to_owned(), then }))
     }
+
     fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
         self.mem.open_read(path)
-    }
-    fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
-        self.mem.put_if_absent(path, content)
-    }
-    fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
-        self.mem.list(dir, prefix)
-    }
-    fn delete(&self, path: &Path) -> Result<()> {
-        self.mem.delete(path)
-    }
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.mem.link(from, to)
-    }
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.mem.sync_dir(dir)
-    }
-    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-        self.mem.try_lock(path)
-    }
-    fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-        self.mem.try_lock_shared(path)
-    }
-    fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        self.mem.free_bytes(dir)
     }
 }
 
 impl File for AfterSyncFile {
-    fn append(&self, bytes: &[u8]) -> Result<()> {
-        self.file.append(bytes)
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.file.read_at(offset, buf)
-    }
+    forward_file!();
+
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.file.read_at_uncached(offset, buf)
     }
+
     fn sync(&self) -> Result<()> {
         self.file.sync()?;
         (self.then)(&self.path);
         Ok(())
-    }
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-    fn preallocate(&self, len: u64) -> Result<()> {
-        self.file.preallocate(len)
-    }
-    fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.file.punch(offset, len)
     }
 }
 

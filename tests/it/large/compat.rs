@@ -1,18 +1,11 @@
 //! A store with large values that was written by version 1 of the chunk format:
-//! `tests/fixtures/large-v1/`. Every later version must open it. `BLESS_FIXTURE=1 cargo test
-//! large::compat` writes it anew; do that only for a format that was never shipped.
+//! `tests/fixtures/large-v1/`. Every later version must open it. `BLESS_FIXTURE=large-v1
+//! cargo test large::compat` writes it anew; do that only for a format that was never shipped.
 
-#![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
-
-use std::path::{Path, PathBuf};
-
-use lsm_core::fs::{Fs, MemFs};
+use lsm_core::fs::MemFs;
 
 use super::{open, options};
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/large-v1")
-}
+use crate::fixtures;
 
 /// Values in two chunks and in the log, one deleted, one overwritten.
 fn write() -> MemFs {
@@ -31,22 +24,8 @@ fn write() -> MemFs {
 
 #[test]
 fn a_store_of_version_1_opens_and_lives_on() {
-    if std::env::var_os("BLESS_FIXTURE").is_some() {
-        let _ = std::fs::remove_dir_all(folder());
-        std::fs::create_dir_all(folder()).unwrap();
-        let fs = write();
-        for path in fs.paths() {
-            let bytes = fs.read_raw(&path).unwrap();
-            std::fs::write(folder().join(path.file_name().unwrap()), bytes).unwrap();
-        }
-    }
-    let fs = MemFs::new();
-    fs.create_dir("/db".as_ref()).unwrap();
-    for entry in std::fs::read_dir(folder()).unwrap() {
-        let entry = entry.unwrap();
-        let bytes = std::fs::read(entry.path()).unwrap();
-        fs.write_raw(&Path::new("/db").join(entry.file_name()), &bytes).unwrap();
-    }
+    fixtures::bless("large-v1", write);
+    let fs = fixtures::in_memory("large-v1");
     let db = open(&fs);
     let p = db.partition("p").unwrap();
     for n in 0..8_u8 {

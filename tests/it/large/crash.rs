@@ -10,7 +10,7 @@ use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs};
 use siltstone::{Durability, Partition};
 use testkit::Rng;
 
-use super::{Hand, chunk_bytes, open, open_with, options, rest};
+use super::{ManualClock, chunk_bytes, open, open_with, options, rest};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -77,7 +77,7 @@ impl Script {
 fn run(mut rng: Rng) -> Vec<Image> {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
-    let clock = Hand::default();
+    let clock = ManualClock::default();
     let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
     let p = db.partition_with("p", options()).unwrap();
     let truth = Arc::new(Mutex::new(Truth { states: vec![Content::new()], durable: 0 }));

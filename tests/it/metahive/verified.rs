@@ -133,19 +133,7 @@ type Place = (u64, u64);
 
 /// The tables of a store: path, what their checksums are seeded with, their data blocks.
 fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
-    let dir = Path::new(DIR);
-    let listed = fs.list(dir, "").unwrap();
-    let names: Vec<_> = listed.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
-    let version = recover(fs, dir, &names).unwrap().unwrap().version;
-    let fs = Arc::new(fs.clone());
-    let context = TableContext {
-        fs,
-        dir: dir.to_owned(),
-        db_id: version.db_id,
-        missing: Missing::Damage,
-        cache: None,
-        files: None,
-    };
+    let (version, context) = recovered(fs);
     let mut all = Vec::new();
     for (_, table) in version.partition_named("p").unwrap().tables() {
         let reader = table.reader(&context).unwrap();

@@ -8,16 +8,16 @@ use std::io::Write;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
-use siltstone::clock::Clock;
 use siltstone::{
     BackgroundMode, Commit, Cursor, Db, Durability, ErrorKind, Options, Partition,
     PartitionOptions, Range, SeqNo, Slice, Snapshot,
 };
 use testkit::model::{Contents, Op, State};
 use testkit::rng::Rng;
+
+use crate::clock::ManualClock;
 
 use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
 use super::oracle::{Oracle, within};
@@ -69,23 +69,11 @@ pub struct World {
     incarnations: u32,
 }
 
-/// Nothing becomes due by its age: a case is a reproduction.
-struct Stopped;
-
-impl Clock for Stopped {
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn unix_time(&self) -> Duration {
-        Duration::from_secs(1_700_000_000)
-    }
-}
-
 fn open(fs: &MemFs, options: &Options, random: &mut Rng) -> Db {
     let mut random = random.fork();
     let builder = Db::builder(DIR).fs(Arc::new(fs.clone())).options(options.clone());
-    let builder = builder.clock(Arc::new(Stopped));
+    // It is never moved: nothing becomes due by its age, and a case is a reproduction.
+    let builder = builder.clock(Arc::new(ManualClock::default()));
     let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
     builder.open().unwrap()
 }

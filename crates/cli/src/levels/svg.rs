@@ -13,6 +13,7 @@ use std::fmt::Write;
 
 use super::{PartitionShape, PlacedTable, Sum, short_key};
 use crate::stats::bytes;
+use crate::svg::page;
 
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 24.0;
@@ -25,13 +26,11 @@ const LEVEL_GAP: f64 = 12.0;
 const TEXT_MIN: f64 = 74.0;
 
 const STYLE: &str = "\
-text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2933}\
-.paper{fill:#ffffff}.name{font-weight:600;font-size:15px}.soft{fill:#5b6773}\
-.rule{stroke:#d5dae0;stroke-width:1}\
+.name{font-size:15px}.soft{fill:#5b6773}\
 .table{fill:#c9dcf0;stroke:#3a6ea5;stroke-width:1}.dead{fill:#c2571a;fill-opacity:.75}\
 .in{font-size:11px}\
-@media(prefers-color-scheme:dark){text{fill:#e4e8ec}.paper{fill:#16191d}.soft{fill:#9aa5b1}\
-.rule{stroke:#343b43}.table{fill:#27435f;stroke:#7fb0e0}.dead{fill:#e8894a}}";
+@media(prefers-color-scheme:dark){.soft{fill:#9aa5b1}.table{fill:#27435f;stroke:#7fb0e0}\
+.dead{fill:#e8894a}}";
 
 /// The drawing of these partitions.
 pub(super) fn draw(shapes: &[PartitionShape]) -> String {
@@ -46,13 +45,7 @@ pub(super) fn draw(shapes: &[PartitionShape]) -> String {
          Orange: the share of tombstones.</text>",
         y + 4.0
     );
-    let height = y + MARGIN;
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.1}\" \
-         width=\"{WIDTH}\" height=\"{height:.1}\" role=\"img\">\n\
-         <title>Levels</title>\n<style>{STYLE}</style>\n\
-         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height:.1}\"/>\n{body}</svg>\n"
-    )
+    page("Levels", STYLE, WIDTH, y + MARGIN, &body)
 }
 
 /// Draws one partition from `y` downwards; returns where the next one begins.

@@ -131,18 +131,24 @@ pub(super) fn partition(logged: bool) -> Arc<PartitionState> {
 
 /// As [`partition`], with this id.
 pub(super) fn partition_with(id: u32, logged: bool) -> Arc<PartitionState> {
-    let version = PartitionVersion {
+    let mut version = version_of(id, &format!("partition-{id}"));
+    version.options = Arc::new(PartitionOptions { logged, ..PartitionOptions::default() });
+    Arc::new(PartitionState::alone(version, PartitionHooks::default()))
+}
+
+/// The version of a partition without tables.
+pub(super) fn version_of(id: u32, name: &str) -> PartitionVersion {
+    PartitionVersion {
         id: PartitionId(id),
-        name: format!("partition-{id}").into(),
-        options: Arc::new(PartitionOptions { logged, ..PartitionOptions::default() }),
+        name: name.into(),
+        options: Arc::default(),
         levels: Default::default(),
         flushed_through: SeqNo::ZERO,
         created_at_edit: 1,
         hooks: Arc::new([]),
         gaps: crate::types::Gaps::default(),
         store_sections: Vec::new(),
-    };
-    Arc::new(PartitionState::alone(version, PartitionHooks::default()))
+    }
 }
 
 /// A log over a file system in memory that can be told to fail.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Series, Way};
+use crate::svg::page;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
@@ -12,11 +13,8 @@ const TOP: f64 = 50.0;
 const BOTTOM: f64 = 50.0;
 
 const STYLE: &str = "\
-text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2933}\
-.paper{fill:#ffffff}.name{font-weight:600;font-size:14px}.rule{stroke:#d5dae0;stroke-width:1}\
-polyline{fill:none;stroke-width:2}.baseline{stroke:#8a949e}.offloaded{stroke:#3a6ea5}\
-.optimal{stroke:#c2571a}\
-@media(prefers-color-scheme:dark){text{fill:#e4e8ec}.paper{fill:#16191d}.rule{stroke:#343b43}}";
+.name{font-size:14px}polyline{fill:none;stroke-width:2}.baseline{stroke:#8a949e}\
+.offloaded{stroke:#3a6ea5}.optimal{stroke:#c2571a}";
 
 fn class_of(way: Way) -> &'static str {
     way.name()
@@ -68,14 +66,12 @@ pub(super) fn draw(title: &str, series: &[Series]) -> String {
             x + 30.0
         );
     }
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\n<title>{title}</title>\n\
-         <style>{STYLE}</style>\n<rect class=\"paper\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
-         <text class=\"name\" x=\"{LEFT}\" y=\"22\">{title}</text>\n\
-         <text x=\"{LEFT}\" y=\"40\">operations a second over the share of strong keys</text>\n\
-         {body}</svg>\n"
-    )
+    let _ = write!(
+        body,
+        "<text class=\"name\" x=\"{LEFT}\" y=\"22\">{title}</text>\n\
+         <text x=\"{LEFT}\" y=\"40\">operations a second over the share of strong keys</text>\n"
+    );
+    page(title, STYLE, WIDTH, HEIGHT, &body)
 }
 
 fn x_of(strong: u64) -> f64 {

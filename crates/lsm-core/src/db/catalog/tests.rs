@@ -1,11 +1,12 @@
 //! Edits, and partitions that come and go, over a manifest in memory.
 
 use super::*;
+use crate::db::testing::version_of;
 use crate::fs::MemFs;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::PartitionHooks;
 use crate::types::{DbId, EntryKind, Epoch, FileNo, FileNumbers, Operation, OperationSum, SeqNo};
-use crate::version::{Manifest, PartitionVersion};
+use crate::version::Manifest;
 
 /// A catalog of an empty database in memory.
 fn catalog() -> Catalog {
@@ -21,19 +22,8 @@ fn catalog() -> Catalog {
 }
 
 fn partition(catalog: &Catalog, id: u32, name: &str) -> Arc<PartitionState> {
-    let version = PartitionVersion {
-        id: PartitionId(id),
-        name: name.into(),
-        options: Arc::default(),
-        levels: Default::default(),
-        flushed_through: SeqNo::ZERO,
-        created_at_edit: 1,
-        hooks: Arc::new([]),
-        gaps: crate::types::Gaps::default(),
-        store_sections: Vec::new(),
-    };
     Arc::new(PartitionState::new(
-        Arc::new(version),
+        Arc::new(version_of(id, name)),
         PartitionHooks::default(),
         &Arc::new(crate::memtable::SlabPool::new(0)),
         catalog.work(),

@@ -1,0 +1,55 @@
+//! Fixtures: folders below `tests/fixtures/` with what a version of the store wrote.
+//!
+//! `BLESS_FIXTURE=NAME` with the test that reads a fixture writes it anew, and no other; do that only
+//! for a format that was never shipped.
+
+#![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
+
+use std::path::{Path, PathBuf};
+
+use lsm_core::fs::{Fs, MemFs};
+use tempfile::TempDir;
+
+/// The folder of the databases in memory.
+const DIR: &str = "/db";
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// Writes the fixture anew if the environment names it.
+pub fn bless(name: &str, write: impl FnOnce() -> MemFs) {
+    if std::env::var_os("BLESS_FIXTURE").is_none_or(|named| named != name) {
+        return;
+    }
+    let to = folder(name);
+    let _ = std::fs::remove_dir_all(&to);
+    std::fs::create_dir_all(&to).unwrap();
+    let fs = write();
+    for path in fs.paths() {
+        let bytes = fs.read_raw(&path).unwrap();
+        std::fs::write(to.join(path.file_name().unwrap()), bytes).unwrap();
+    }
+}
+
+/// A copy of the fixture in a folder of its own.
+pub fn on_disk(name: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(folder(name)).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    dir
+}
+
+/// A copy of the fixture in memory, in the folder `/db`.
+pub fn in_memory(name: &str) -> MemFs {
+    let fs = MemFs::new();
+    fs.create_dir(Path::new(DIR)).unwrap();
+    for entry in std::fs::read_dir(folder(name)).unwrap() {
+        let entry = entry.unwrap();
+        let bytes = std::fs::read(entry.path()).unwrap();
+        fs.write_raw(&Path::new(DIR).join(entry.file_name()), &bytes).unwrap();
+    }
+    fs
+}
