@@ -151,7 +151,7 @@ impl Census {
     }
 }
 
-/// What the manifest in memory says, and what its tables are opened with.
+/// The version that the manifest in memory holds, and the context that opens its tables.
 fn recovered(fs: &MemFs) -> (DbVersion, TableContext) {
     let dir = Path::new(DIR);
     let listed = fs.list(dir, "").unwrap();

@@ -2,13 +2,13 @@
 
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
-mod common;
+mod runner;
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{ended, siltstone};
+use runner::{ended, siltstone};
 
 /// Runs the command in `folder` and compares its exit code and standard output.
 #[track_caller]

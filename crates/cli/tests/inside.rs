@@ -4,11 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
-mod common;
+mod runner;
 
 use std::path::{Path, PathBuf};
 
-use common::{ended, siltstone};
+use runner::{ended, siltstone};
 use serde_json::Value;
 use siltstone::{Compression, Db, MetaHiveOptions, PartitionOptions};
 

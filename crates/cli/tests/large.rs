@@ -2,14 +2,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "sources are files outside every database")]
 
-mod common;
+mod runner;
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{ended, siltstone};
+use runner::{ended, siltstone};
 use serde_json::Value;
 
 /// Larger than a value may be in a table.
