@@ -39,6 +39,7 @@ impl Clip {
     pub fn new(bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>), seq: SeqNo, suffix: &[u8]) -> Clip {
         let last = match &bounds.1 {
             Bound::Unbounded => None,
+            // The end is an owner itself here, so its own hidden entry counts too.
             Bound::Included(end) => Some(last_of(end, suffix).max([end, suffix].concat())),
             Bound::Excluded(end) => Some(last_of(end, suffix)),
         };
@@ -59,9 +60,11 @@ impl Clip {
     /// The side of the clip on which an entry lies. Entries are asked for in ascending order, from
     /// the start of [`Clip::range`].
     pub(super) fn place(&self, key: KeyRef<'_>, is_hidden: bool) -> ClipSide {
+        // `last` and not the end: behind the end there may be hidden entries of owners before it.
         if self.last.as_ref().is_some_and(|last| key.user > &last[..]) {
             return ClipSide::Behind;
         }
+        // A damaged hidden key may lack the suffix; then its own key decides.
         let owner = if is_hidden { key.user.strip_suffix(&self.suffix[..]) } else { None };
         let start = self.bounds.0.as_ref();
         let end = self.bounds.1.as_ref();

@@ -34,6 +34,7 @@ impl<'a> Fill<'a> {
         seq: SeqNo,
     ) -> Result<Fill<'a>> {
         stages.start(&Job::new(&version.name, JobKind::Flush))?;
+        // Nothing in the log names the values of a load, so the store may place them.
         stages.may_carry = true;
         let options = &version.options;
         let compression = level_compression(options, LEVEL_COUNT - 1);

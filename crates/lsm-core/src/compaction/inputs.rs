@@ -45,6 +45,7 @@ impl MergeInput {
         if stages.patches.is_empty() {
             return None;
         }
+        // An ingested table has one number for all its entries. Patches know the stored one.
         let global: HashMap<_, _> = tables
             .filter_map(|(_, table)| Some((table.meta.file, table.meta.global_seq?)))
             .collect();
@@ -155,8 +156,12 @@ pub(super) fn open_inputs(
     for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
         // Tables of level 0 overlap: each is a level of its own.
         for part in tables.chunk_by(|left: &Arc<Table>, right: &Arc<Table>| {
+            // A judged walk hands no hidden entries out, so only raw tables can reach into each
+            // other.
             *level > 0 && !(raw && may_reach(left, right, suffix))
         }) {
+            // Checked again although the manifest was checked: overlapping tables in one cursor
+            // would come out of order, and versions would be lost without an error.
             let part = Level::sorted(part.to_vec()).map_err(|(left, right)| {
                 let left = left.meta.file;
                 let right = right.meta.file;
@@ -202,6 +207,7 @@ pub(super) fn open_or_leave_out(
         for table in tables.drain(..) {
             match table.reader(context) {
                 Ok(_) => kept.push(table),
+                // Other errors may pass. To give up a table for one of those would lose sound data.
                 Err(error) if error.is_corruption() => {
                     let Some(salvaged) = table.salvage(context, suffix)? else {
                         tell_lost(&table, *level, &error, findings);
@@ -282,10 +288,13 @@ pub(super) fn blame<'t>(
     mut tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
     context: &Arc<TableContext>,
 ) -> Error {
+    // An error that names a file has found its input already.
     if error.damage().is_none_or(|damage| damage.file != context.dir) {
         return error;
     }
     let key = error.damage().and_then(|damage| damage.key.clone());
+    // One table after the other, alone: only on the way to an error, so a second read of the inputs
+    // is worth a file name.
     match tables.find_map(|(_, table)| check_table(table, context).err()) {
         None => error,
         Some(found) => key.into_iter().fold(found, |found, key| found.at_key(&key)),

@@ -63,6 +63,7 @@ pub(super) fn asked_one_by_one<I: JobIter + ?Sized>(iter: &I, wants_place: bool)
         key: key.user,
         seq: key.trailer.seq(),
         stored_seq: iter.stored_seq(),
+        // Memtables take known kinds alone, and tables check the kind when they parse an entry.
         kind: key.trailer.kind().expect("a stored entry has a kind"),
         value: iter.value(),
         hidden: iter.is_hidden(),
@@ -98,6 +99,7 @@ impl<I: JobIter> JobIter for MergeIter<I> {
     }
 
     fn must_walk_all(&self) -> bool {
+        // Any source: the merge ends for all of them at once.
         self.valid_sources().any(JobIter::must_walk_all)
     }
 }

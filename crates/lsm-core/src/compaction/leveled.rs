@@ -39,6 +39,8 @@ impl Shape {
     /// The shape that the partition should have.
     pub fn of(version: &PartitionVersion) -> Shape {
         let options = &version.options;
+        // Stored options may hold any number: 0 would divide by zero, and 1 would make every level
+        // as large as the last.
         let multiplier = u64::from(options.level_multiplier.max(2));
         let mut targets = [0; LEVEL_COUNT];
         targets[LAST] = u64::MAX;
@@ -47,6 +49,7 @@ impl Shape {
         while base > 1 && size > options.level_base_bytes {
             size /= multiplier;
             base -= 1;
+            // 0 would mean that the level is not in use, see `score`.
             targets[base] = size.max(1);
         }
         // Tables above (the data shrank, or options changed): the levels stay in use while they
@@ -64,8 +67,11 @@ impl Shape {
         let tables = version.levels[level].tables();
         let idle = tables.iter().filter(|table| !busy.has(table.meta.file));
         if level == 0 {
+            // By count and not by bytes: each table of level 0 costs every read a look, however
+            // small it is.
             return idle.count() as f64 / f64::from(version.options.level0_tables.max(1));
         }
+        // The last level has none to give to, and an unused one has nothing.
         if level == LAST || self.targets[level] == 0 {
             return 0.0;
         }
@@ -80,15 +86,19 @@ pub fn compaction_debt(version: &PartitionVersion) -> u64 {
     let level0 = &version.levels[0];
     let mut carried = 0;
     let mut debt = 0;
+    // Below the trigger no job starts on level 0, so its bytes are not owed yet.
     if level0.tables().len() >= version.options.level0_tables as usize {
         carried = level0.bytes();
         // The tables of the base level are rewritten with them, as far as they overlap.
         debt += carried + version.levels[shape.base].bytes().min(carried.saturating_mul(2));
     }
+    // From above: what a level is expected to give down counts as bytes of the next one.
     for level in shape.base..LAST {
         let bytes = version.levels[level].bytes() + carried;
         carried = bytes.saturating_sub(shape.targets[level]);
         if carried > 0 {
+            // Assumes that keys are spread evenly: then each byte that goes down rewrites as many
+            // bytes of the next level as that has for each byte here.
             let below = version.levels[level + 1].bytes() as f64 / bytes.max(1) as f64;
             debt += carried + (carried as f64 * below) as u64;
         }

@@ -121,6 +121,8 @@ impl Compaction {
 fn hull<'a>(tables: impl Iterator<Item = &'a Arc<Table>>) -> UserRange<'a> {
     tables
         .map(|table| table.meta.range())
+        // A table's range has both ends. An open end would be lost here: `None` sorts before every
+        // key, also as an end.
         .reduce(|a, b| UserRange { start: a.start.min(b.start), end: a.end.max(b.end) })
         .unwrap_or(UserRange::ALL)
 }
@@ -145,6 +147,7 @@ impl Busy {
     /// Takes the inputs and the output range of a picked job.
     pub fn claim(&mut self, job: &Compaction) {
         let range = job.range();
+        // A job without inputs reads and writes nothing: it has no range to keep free.
         let (Some(start), Some(end), Some(id)) = (range.start, range.end, Busy::id(job)) else {
             return;
         };
@@ -153,6 +156,8 @@ impl Busy {
             assert!(fresh, "table {} is an input of two jobs", table.meta.file);
         }
         let claim = Claim { level: job.level_to, start: start.into(), end: end.into() };
+        // Disjoint inputs alone do not keep two jobs apart: the hulls of both may hold one gap of
+        // the output level, and each could fill it with a table.
         self.outputs.insert(id, claim);
     }
 
@@ -170,6 +175,7 @@ impl Busy {
     pub fn reserve(&mut self, level: usize, table: &SstMeta) {
         let start = table.smallest.user.clone();
         let end = table.largest.user.clone();
+        // The number is new, so no running job has it as its smallest input.
         self.outputs.insert(table.file, Claim { level, start, end });
     }
 
@@ -213,6 +219,8 @@ pub struct Cursors {
 impl Cursors {
     /// Moves the turn of the job's level behind its inputs. Call it when a job is picked.
     pub fn advance(&mut self, job: &Compaction) {
+        // The first inputs are those of `level_from`. Those of the output level have their own
+        // turn.
         if let Some((level, tables)) = job.inputs.first()
             && let Some(end) = hull(tables.iter()).end
         {
@@ -224,6 +232,7 @@ impl Cursors {
     /// run for ever.
     pub fn finished(&mut self, job: &Compaction, outputs: impl IntoIterator<Item = FileNo>) {
         for (_, table) in job.tables() {
+            // Inputs are gone after the job; without this line the set would grow for ever.
             self.settled.remove(&table.meta.file);
         }
         if job.trigger == Trigger::Elision {

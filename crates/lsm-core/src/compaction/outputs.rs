@@ -58,6 +58,8 @@ impl SyncLater {
         if files.len() < UNSYNCED_MAX {
             return Ok(());
         }
+        // Together, so that the disk can order the writes; the list is emptied first, because a
+        // file whose sync failed is condemned and must not be synced again.
         fs.sync_files(&std::mem::take(&mut *files))
     }
 }
@@ -66,6 +68,7 @@ impl TableFactory {
     /// Makes the bytes and names of all tables durable whose syncs were left.
     pub fn sync_rest(&self) -> Result<()> {
         let Some(later) = &self.later else { return Ok(()) };
+        // Bytes before names: a name that is durable promises a whole table.
         self.fs.sync_files(&std::mem::take(&mut *later.0.lock()))?;
         self.fs.sync_dir(&self.dir)
     }
@@ -149,13 +152,18 @@ impl<'a> Outputs<'a> {
             let db_id = *db_id;
             let epoch = *epoch;
             let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
+            // The number is new; a file that has it all the same belongs to somebody else and is
+            // not touched.
             let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
+            // Behind the open: a file that was there before must not be deleted when this is
+            // dropped.
             self.made.push(path);
             let identity = SstIdentity { db_id, file, epoch };
             let mut writer = SstWriter::new(handle, identity, self.base_seq, self.options);
             if !self.hidden_suffix.is_empty() {
                 writer.set_hidden_suffix(&self.hidden_suffix);
             }
+            // A writer is made at its first entry, which is behind the answer of the boundary.
             writer.allow_cut(self.cut_allowed);
             self.writer = Some(writer);
         }
@@ -266,9 +274,11 @@ impl<'a> Outputs<'a> {
     /// Makes all names durable. No table is under way.
     pub(super) fn finish(mut self) -> Result<Vec<SstMeta>> {
         assert!(self.writer.is_none(), "the last table was ended");
+        // One sync of the folder for all names, behind the syncs of all bytes.
         if !self.finished.is_empty() && self.factory.later.is_none() {
             self.factory.fs.sync_dir(&self.factory.dir)?;
         }
+        // From here on the tables belong to the caller, so nothing is deleted at the drop.
         self.made.clear();
         Ok(std::mem::take(&mut self.finished))
     }

@@ -83,6 +83,7 @@ impl Picker<'_> {
     /// The most urgent job that can run now.
     pub fn pick(&self) -> Option<Compaction> {
         let shape = Shape::of(self.version);
+        // The last level is never due by size: it has no level to give to.
         let mut due: Vec<_> = (0..LAST)
             .map(|level| (shape.score(self.version, level, self.busy), level))
             .filter(|(score, _)| *score >= 1.0)
@@ -90,6 +91,7 @@ impl Picker<'_> {
         // Where two levels are as urgent, the upper one: what it gives down is then part of the
         // lower one's next job, and not rewritten once more behind it.
         due.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        // A level whose tables are all taken does not keep the next one from its turn.
         for (score, level) in due {
             let job = if level == 0 {
                 self.level0(shape.base, UserRange::ALL, Trigger::Level0)
@@ -100,6 +102,8 @@ impl Picker<'_> {
                 return Some(Compaction { score, ..job });
             }
         }
+        // First what frees most: such tables delete entries below, an elision takes only its own
+        // tombstones away.
         self.laden()
             .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
             .or_else(|| self.outdated(shape.base))
@@ -114,6 +118,8 @@ impl Picker<'_> {
         if self.version.levels[0]
             .tables()
             .iter()
+            // Tables that are newer than the request are not its business: with them it would not
+            // end while somebody writes.
             .any(|table: &Arc<Table>| table.meta.overlaps(range) && table.meta.oldest() <= through)
         {
             match self.level0(base, range, Trigger::Range) {
@@ -123,8 +129,11 @@ impl Picker<'_> {
         }
         for level in 1..LAST {
             let tables = self.version.levels[level].overlapping(range);
+            // Any table above the last level is unfinished work, also if it is busy now.
             waits |= !tables.is_empty();
             for (at, table) in tables.iter().enumerate() {
+                // A long run saves merges. It fails as a whole if one table that it overlaps is
+                // busy, so the first table alone is tried behind it.
                 let run = &tables[at..at + self.run_length(&tables[at..])];
                 let job = self
                     .step(level, run, Trigger::Range)
@@ -150,6 +159,8 @@ impl Picker<'_> {
                 };
             }
         }
+        // A running job may write tables here that have something to drop: the range is done only
+        // when none is left.
         let last = self.version.levels[LAST].overlapping(range);
         if last.iter().any(|table| self.busy.has(table.meta.file)) {
             return RangePick::Blocked;
@@ -165,6 +176,7 @@ impl Picker<'_> {
             room = room.saturating_sub(table.meta.bytes);
             fits
         });
+        // One table at least, also if it is larger than the room or busy: then `step` decides.
         fitting.count().max(1)
     }
 
@@ -173,6 +185,8 @@ impl Picker<'_> {
     /// others for long, with all that is overwritten in them.
     fn in_turn(&self, level: usize) -> impl Iterator<Item = &Arc<Table>> {
         let tables = self.version.levels[level].tables();
+        // `after` is the last key of the previous turn, so a table that begins at it was part of
+        // that turn.
         let turn = self.cursors.after.get(&level).map_or(0, |after| {
             tables.partition_point(|table| *table.meta.smallest.user <= **after)
         });
@@ -191,6 +205,8 @@ impl Picker<'_> {
     fn laden(&self) -> Option<Compaction> {
         (1..LAST).find_map(|level| {
             let laden = self.in_turn(level).filter(|table| is_tombstone_laden(&table.meta));
+            // Where nothing lies below, moving down frees nothing: `elision` rewrites the table
+            // where it is.
             let mut above = laden.filter(|table| !self.nothing_below(level, table.meta.range()));
             above.find_map(|table| self.one(level, table, Trigger::Tombstones))
         })
@@ -203,11 +219,16 @@ impl Picker<'_> {
         range: UserRange<'_>,
         wanted: impl Fn(&SstMeta) -> bool,
     ) -> Option<Compaction> {
+        // Not level 0: an older table may lie beside this one on the same level.
         for level in 1..=LAST {
             for table in self.version.levels[level].overlapping(range) {
                 let meta = &table.meta;
                 if wanted(meta)
+                    // An entry newer than the oldest snapshot may be a tombstone that has to stay:
+                    // then a rewrite frees nothing.
                     && meta.newest() <= self.oldest_snapshot
+                    // Rewritten once already: what is left stays for reasons that a rewrite does
+                    // not change.
                     && !self.cursors.settled.contains(&meta.file)
                     && self.nothing_below(level, meta.range())
                 {
@@ -253,6 +274,7 @@ impl Picker<'_> {
     fn is_compressed_for(&self, level: usize, level_from: usize, meta: &SstMeta) -> bool {
         let options = &self.version.options;
         let assumed = level_compression(options, level_from);
+        // A compressed table may move to level 1 as it is: a rewrite would only make it larger.
         level < 2 || meta.compression.unwrap_or(assumed) == options.compression
     }
 
@@ -267,12 +289,15 @@ impl Picker<'_> {
     fn level0(&self, base: usize, range: UserRange<'_>, trigger: Trigger) -> Option<Compaction> {
         let all = self.version.levels[0].tables();
         let target = &self.version.levels[base];
+        // The level lists its newest table first. The oldest is taken first, because no table may
+        // go below an older one that it overlaps.
         let seeds = all.iter().rev().filter(|table| table.meta.overlaps(range));
         seeds.filter(|seed| !self.busy.has(seed.meta.file)).find_map(|seed| {
             let run = overlapping_group(all, seed.meta.range());
             let below = self.extend(base, target.overlapping(hull(run.iter())));
             if !below.is_empty() {
                 // Whatever else of level 0 goes into these tables: rewrite them once.
+                // Only once: repeated until nothing is added, this could take all of both levels.
                 let grown = overlapping_group(all, hull(run.iter().chain(&below)));
                 let grown_below = self.extend(base, target.overlapping(hull(grown.iter())));
                 if let Some(job) = self.job((0, grown), (base, &grown_below), trigger) {
@@ -294,6 +319,7 @@ impl Picker<'_> {
         let grown_below = self.extend(level + 1, next.overlapping(hull(grown.iter())));
         let bytes: u64 = grown.iter().chain(&below).map(|table| table.meta.bytes).sum();
         let most = self.version.options.table_bytes.saturating_mul(GROWN_TABLES_MAX);
+        // `grown` holds `run`, so `grown_below` holds `below`: the same number is the same tables.
         if grown.len() > run.len() && grown_below.len() == below.len() && bytes <= most {
             let job = self.job((level, grown), (level + 1, &below), trigger);
             if job.is_some() {
@@ -316,6 +342,8 @@ impl Picker<'_> {
             let right = &tables[right].meta;
             (self.joined)(&left.largest.user, &right.smallest.user)
         };
+        // Pairs are asked one by one, since a filter joins neighbours and not ranges: a chain of
+        // joined pairs is one run.
         while start > 0 && joined(start - 1, start) {
             start -= 1;
         }
@@ -332,6 +360,8 @@ impl Picker<'_> {
         (level_to, below): (usize, &[Arc<Table>]),
         trigger: Trigger,
     ) -> Option<Compaction> {
+        // The hull of all inputs and not of the run: an output may begin or end with an entry of
+        // the output level.
         let inputs = || run.iter().chain(below);
         let range = hull(inputs());
         if inputs().any(|table| self.busy.has(table.meta.file)) || self.busy.writes(level_to, range)
@@ -387,6 +417,7 @@ fn overlapping_group<'a>(tables: &'a [Arc<Table>], mut range: UserRange<'a>) -> 
     let mut count = 0;
     loop {
         let grown = group(range).count();
+        // The group only grows, so the same number is the same group.
         if grown == count {
             return group(range).cloned().collect();
         }

@@ -16,12 +16,16 @@ use crate::version::{PartitionVersion, UserRange};
 /// `range` can be added.
 pub fn ingest_level(version: &PartitionVersion, busy: &Busy, range: UserRange<'_>) -> usize {
     if version.levels[0].tables().iter().any(|table| table.meta.overlaps(range)) {
+        // Level 0 orders overlapping tables by age; below it the newer table would be hidden by the
+        // older one.
         return 0;
     }
     // Levels between 0 and the base level have no tables and stay so.
     let base = Shape::of(version).base;
     let free = (base..LEVEL_COUNT)
         .take_while(|level| version.levels[*level].overlapping(range).is_empty());
+    // A level where a job may write is skipped, but not those below it: none of the job's inputs
+    // has a key of the range, or the range would not be free above.
     free.filter(|level| !busy.writes(*level, range)).last().unwrap_or(0)
 }
 

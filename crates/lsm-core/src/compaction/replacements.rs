@@ -40,16 +40,21 @@ impl Replacements {
         let entry = |(at, patch): (&Origin, &Patch)| {
             let Patch::Replace { key, seq, kind, value, .. } = patch else { return None };
             let is_hidden_key = !suffix.is_empty() && key.ends_with(suffix);
+            // In an ingested file all entries count under one number, also a replaced one.
             let counting = at.file.and_then(&global_seq).unwrap_or(*seq);
             Some(Replacement {
                 key: KeyRef::new(key, Trailer::new(counting, *kind)).to_owned(),
                 stored_seq: *seq,
                 value: value.clone(),
+                // A hidden entry is a tombstone with the suffix; a user's entry never ends in it,
+                // but a damaged key may.
                 hidden: is_hidden_key && *kind == EntryKind::Tombstone,
                 at: *at,
             })
         };
         let mut entries: Vec<_> = patches.iter().filter_map(entry).collect();
+        // By place as well, so that equal keys come out in one order in each run: the patches are a
+        // hash map.
         entries.sort_by(|a, b| (a.key.as_ref(), a.at).cmp(&(b.key.as_ref(), b.at)));
         Replacements { entries, index: None }
     }

@@ -69,6 +69,7 @@ impl<'a> Survival<'a> {
         let seq = key.trailer.seq();
         // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
         // its snapshot, so of each stripe only the newest entry of a key is ever seen.
+        // A snapshot sees the entry with its own number, hence `<`: both lie in one stripe.
         let stripe = self.snapshots.partition_point(|snapshot| *snapshot < seq);
         let newer = match (self.last, (*self.user).cmp(key.user)) {
             (Some(last), Ordering::Equal) => Some(last),
@@ -82,6 +83,8 @@ impl<'a> Survival<'a> {
         if newer.is_some_and(|(newer_seq, _)| seq > newer_seq) {
             return Ruling::Disordered;
         }
+        // The entry before counts even if it was dropped: it shadows this one for the readers of
+        // its stripe, and whatever let it go holds for this one as well.
         self.last = Some((seq, stripe));
         self.kept_for = None;
         if let Some((newer_seq, newer_stripe)) = newer {
@@ -95,6 +98,8 @@ impl<'a> Survival<'a> {
                 return Ruling::Drop;
             }
             if stripe < newer_stripe {
+                // The snapshots between the two entries see this one; the newest of them is the
+                // last below the newer entry. A smaller stripe exists, so `newer_stripe` is not 0.
                 self.kept_for = Some(self.snapshots[newer_stripe - 1]);
             }
         }
@@ -125,6 +130,8 @@ pub struct KeyBelow {
 impl KeyBelow {
     /// For a job that writes to `level_to`.
     pub fn new(version: &PartitionVersion, level_to: usize) -> KeyBelow {
+        // An empty slice for the last level. The output level itself is not asked: its tables that
+        // overlap the job are all inputs.
         let under = (level_to + 1).min(LEVEL_COUNT);
         let levels = version.levels[under..].iter();
         let levels = levels.filter(|level| !level.is_empty()).map(|level| (level.clone(), 0));
@@ -150,15 +157,21 @@ impl KeyBelow {
     /// For a flush: every table of the partition is older than the memtable.
     pub fn for_flush(version: &PartitionVersion) -> KeyBelow {
         let beside = version.levels[0].tables().to_vec();
+        // Level 0 overlaps, so a cursor that only moves forward could pass a table that a later key
+        // needs.
         KeyBelow { beside, ..KeyBelow::new(version, 0) }
     }
 
     /// Returns `true` if the key may lie below.
     pub fn may_lie_below(&mut self, user: &[u8]) -> bool {
+        // A lost entry may be an older version of the key. If the tombstone went, a read would meet
+        // the gap and fail, although the key is known to be deleted.
         let is_lost = self.findings.as_ref().is_some_and(|findings| findings.reach(user));
         if is_lost || (!self.gaps.is_empty() && self.gaps.reach(user)) {
             return true;
         }
+        // Key ranges are enough, and no table is opened: a wrong `true` keeps a tombstone until the
+        // next job, a wrong `false` would bring a deleted entry back.
         for (level, at) in &mut self.levels {
             let tables = level.tables();
             while tables.get(*at).is_some_and(|table| table.meta.ends_before(user)) {

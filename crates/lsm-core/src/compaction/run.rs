@@ -90,6 +90,8 @@ impl<'a> Merge<'a> {
             level_from: compaction.level_from,
             level_to: compaction.level_to,
             bottom: compaction.bottom,
+            // The effective numbers: an ingested table stores others, and its outputs store the
+            // effective ones.
             base_seq: oldest.expect("a compaction has inputs"),
             clip: None,
             compaction: Some(compaction),
@@ -110,6 +112,7 @@ impl<'a> Merge<'a> {
         let mut tables = Vec::new();
         for (level, all) in version.levels.iter().enumerate() {
             let in_range = all.tables().iter().filter(|table| table.meta.overlaps(clip.range()));
+            // Empty levels are left out when the inputs are opened.
             tables.push((level, in_range.cloned().collect()));
         }
         Merge {
@@ -146,9 +149,11 @@ impl<'a> Merge<'a> {
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
         let RunContext { factory, tables, mut stages, should_stop, sources } = context;
         let findings = JobFindings::default();
+        // A copy: the merge may run again, and a table that does not open today may open then.
         let mut readable = self.tables.clone();
         let mut readers = Arc::new(Readers::default());
         let mut judges = None;
+        // Before the inputs are opened, because opening a damaged table would end the job.
         if let Some((factory, sources)) = stages.hooks().judging().zip(sources) {
             let suffix = &stages.hooks().rules.reserved_suffix;
             readers = Arc::new(open_or_leave_out(&mut readable, tables, suffix, &findings)?);
@@ -159,6 +164,7 @@ impl<'a> Merge<'a> {
                 Judges::new(readers.clone(), factory.clone(), sources, findings.clone(), inputs);
             judges = Some(Arc::new(judge.struck_by(stages.inject.cloned())));
         }
+        // Checked, because what is written from here on is all that is left of the entries.
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
         let mut inputs: Vec<MergeInput> = memtables.map(MergeInput::Memtable).collect();
         inputs.extend(open_inputs(&readable, tables, stages.hooks(), judges.as_ref())?);
@@ -169,11 +175,14 @@ impl<'a> Merge<'a> {
             outputs.values_only(&tables.dir);
         }
         let mut entries = MergeIter::new(inputs);
+        // A loss that this job finds counts at once: it reaches the version only with the job's
+        // edit.
         let below = self.below().and_lost(judges.as_ref().map(|_| findings.clone()));
         let split = self.split();
         let outcome =
             write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
                 .map_err(|error| blame(error, self.input_tables(), tables))?;
+        // Only behind the loop: walks add to their findings until their ends.
         Ok(outcome.and_found(findings.take()))
     }
 

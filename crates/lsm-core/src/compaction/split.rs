@@ -48,6 +48,7 @@ impl Split {
         while let Some(table) = self.grandparents.get(self.at)
             && table.meta.ends_before(user)
         {
+            // A grandparent that ended before the first entry of the output does not overlap it.
             self.overlap_bytes += if bytes > 0 { table.meta.bytes } else { 0 };
             self.at += 1;
             passed = true;
@@ -55,6 +56,8 @@ impl Split {
         bytes > 0
             && (bytes >= self.table_bytes
                 || self.overlap_bytes > self.overlap_bytes_max
+                // From half on: at every boundary, outputs over many small grandparents would be as
+                // small as those.
                 || (passed && bytes >= self.table_bytes / 2))
     }
 

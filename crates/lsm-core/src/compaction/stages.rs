@@ -91,6 +91,8 @@ impl<'a> Stages<'a> {
         let ageing = match ageing {
             None => None,
             Some(ageing) => {
+                // Once a job: with a clock that goes on, two tables of one job would disagree about
+                // an entry.
                 let now = catch("a compaction filter", || ageing.expiry.now(unix_time))?;
                 Some((ageing, now))
             }
@@ -109,11 +111,14 @@ impl<'a> Stages<'a> {
         let Some((ageing, now)) = &self.ageing else { return Ok(None) };
         let value = match entry.kind {
             EntryKind::Value => Some(entry.value),
+            // The value lies in the store; fetching it for each entry would read all large values.
             EntryKind::Handle => None,
             EntryKind::Tombstone | EntryKind::Poison => return Ok(None),
         };
         let key = self.key_form.user(entry.key);
         let at = catch("a compaction filter", || ageing.expiry.expires_at(key, value))?;
+        // Noted as left over, because it would make the table due again at once, while the snapshot
+        // still keeps the entry.
         Ok(at.map(|at| if is_seen && at <= *now { Expires::Left(*now) } else { Expires::At(at) }))
     }
 
@@ -138,6 +143,8 @@ impl<'a> Stages<'a> {
     pub fn start(&mut self, job: &Job<'_>) -> Result<()> {
         let job = &Job { unix_time: self.unix_time, key_form: self.key_form, ..*job };
         self.kind = job.kind;
+        // The log may still name a handle that a flush writes: a replay must find the value at its
+        // place.
         self.may_carry = job.kind == JobKind::Compaction;
         for factory in &self.hooks.filters {
             let filter = factory.start(job)?;
@@ -152,6 +159,7 @@ impl<'a> Stages<'a> {
 
     pub(super) fn finish_table(&mut self) -> Result<Properties> {
         let mut properties = Properties::default();
+        // In the order in which they see entries.
         for filter in self.deciding.iter_mut().chain(self.sealing.as_mut()) {
             filter.finish_table(&mut properties)?;
         }
@@ -164,6 +172,8 @@ impl<'a> Stages<'a> {
         if self.deciding.is_empty() && self.ageing.is_none() {
             return None;
         }
+        // A snapshot at `newer` sees the newer version, hence `<`. If the newest one below it is
+        // older than the entry, all are.
         let at = self.registered.partition_point(|snapshot| *snapshot < newer);
         let newest = *self.registered[..at].last()?;
         (newest >= seq).then_some(newest)
@@ -176,6 +186,7 @@ impl<'a> Stages<'a> {
             let value = replaced.as_deref().unwrap_or(entry.value);
             match filter.decide(Entry { value, ..entry })? {
                 Decision::Keep => {}
+                // Later filters would decide on an entry that is gone.
                 Decision::Remove => return Ok(Some(Decision::Remove)),
                 Decision::Replace(value) => replaced = Some(value),
             }

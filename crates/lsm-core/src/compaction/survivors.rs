@@ -70,6 +70,7 @@ pub(super) fn write_survivors<I: JobIter>(
     let mut until_look = ENTRIES_BETWEEN_LOOKS;
     match clip.and_then(|clip| clip.range().start) {
         None => entries.seek_to_first()?,
+        // At the newest version: the clip passes over the versions that are too new.
         Some(start) => entries.seek(KeyRef::seek(start, SeqNo::MAX))?,
     }
     while entries.valid() {
@@ -84,6 +85,7 @@ pub(super) fn write_survivors<I: JobIter>(
         match place {
             ClipSide::Inside => writing.read(entries)?,
             ClipSide::Outside => {}
+            // Leaving early would miss damage that only the end of an input shows.
             ClipSide::Behind if entries.must_walk_all() => {}
             ClipSide::Behind => break,
         }
@@ -136,6 +138,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             self.note_suspect(entry, at);
         }
         let is_as_read = self.stages.patches.is_empty() && self.stages.inject.is_none();
+        // A replacement stands at the place of what it replaces: looked up, it would be passed over
+        // as well.
         if is_as_read || entries.is_replacement() {
             return self.take(entry, at, vouched);
         }
@@ -146,6 +150,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             value: value.to_vec(),
             verified: at.block_verified,
         };
+        // Faults for tests strike what was read, before any patch repairs it.
         if let Some(inject) = self.stages.inject {
             inject(at, &mut owned);
         }
@@ -192,6 +197,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         at: Origin,
         vouched: Option<Vouched<'_>>,
     ) -> Result<()> {
+        // The filter that seals checks all entries of the inputs: it is asked before any of them is
+        // dropped.
         if let Some(sealing) = &mut self.stages.sealing {
             let taken = match vouched {
                 Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
@@ -212,6 +219,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             Some(last) if *last.user == *entry.key => last.trailer.seq(),
             _ => SeqNo::MAX,
         };
+        // With the kinds, which the rules do not compare.
         if self.last.as_ref().is_some_and(|last| last.as_ref() > key) {
             return self.damaged(entry, "an entry is out of order");
         }
@@ -231,6 +239,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             Ruling::Disordered => return self.damaged(entry, "an entry is out of order"),
             Ruling::Twin => {
                 let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
+                // Of equal twins one is enough; of unequal ones nobody can tell which is true.
                 if !same || self.last_value != entry.value {
                     let what = "two entries with one key and sequence number differ";
                     return self.damaged(entry, what);
@@ -357,6 +366,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     fn write(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
+        // Asked before a user key's first version only, so a table never ends between versions.
         if self.written.as_ref().is_none_or(|written| *written.user != *entry.key) {
             self.boundary(Some(entry.key))?;
         }
@@ -432,6 +442,7 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     pub(super) fn finish(mut self) -> Result<JobOutcome> {
         self.boundary(None)?;
+        // Faults before the misfit: a repair of them may make the misfit vanish in the next run.
         let (faults, mended) = self.faults.into_parts();
         if !faults.is_empty() {
             return Ok(JobOutcome::Faulty(faults));
@@ -466,6 +477,7 @@ fn replace(kept: &mut Option<InternalKey>, key: KeyRef<'_>) {
             kept.user.copy_from_slice(key.user);
             kept.trailer = key.trailer;
         }
+        // A boxed key cannot change its length, so only keys of one length share their memory.
         kept => *kept = Some(key.to_owned()),
     }
 }
