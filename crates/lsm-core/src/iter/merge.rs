@@ -39,6 +39,7 @@ impl<I: InternalIter> MergeIter<I> {
         MergeIter {
             sources,
             prefixes: vec![0; count],
+            // The heap never holds more, so no move of the merge allocates.
             heap: Vec::with_capacity(count),
             direction: Direction::Forward,
         }
@@ -105,6 +106,7 @@ impl<I: InternalIter> MergeIter<I> {
                 self.heap.push(index);
             }
         }
+        // From the last parent up: building in place compares fewer keys than adding one by one.
         for parent in (0..self.heap.len() / 2).rev() {
             self.sift_down(parent);
         }
@@ -136,6 +138,7 @@ impl<I: InternalIter> MergeIter<I> {
     /// may be several entries away from the current one, on either side.
     fn turn(&mut self, direction: Direction) -> Result<()> {
         let top = self.heap[0];
+        // A copy, because the moves below borrow all sources.
         let here = self.sources[top].key().to_owned();
         self.place_all(direction, |index, source| {
             if index == top {
@@ -152,6 +155,7 @@ impl<I: InternalIter> MergeIter<I> {
                 }
                 Direction::Backward => {
                     source.seek(here.as_ref())?;
+                    // An equal entry of an earlier source comes next on the way back.
                     let equal = source.valid() && source.key() == here.as_ref();
                     if equal && index < top { Ok(()) } else { source.seek_before(here.as_ref()) }
                 }
@@ -216,6 +220,8 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
             self.turn(Direction::Forward)?;
         }
         while self.valid() && self.key().user == user {
+            // Each source passes its own versions in one move. Steps of the merge would compare
+            // them all.
             let moved = self.sources[self.heap[0]].pass(user);
             self.top_moved(moved)?;
         }

@@ -133,6 +133,8 @@ pub trait InternalIter {
     /// Moves on from the entries of the user key `user` to the first of a later key, if the cursor
     /// is on one of them.
     fn pass(&mut self, user: &[u8]) -> Result<()> {
+        // Most keys have few versions, and a step stays in its block; a seek searches from the
+        // index on.
         for _ in 0..STEPS_BEFORE_SEEK {
             if !self.valid() || self.key().user != user {
                 return Ok(());

@@ -128,6 +128,7 @@ impl<I: InternalIter> VisibleIter<I> {
     /// Moves to the first visible entry within the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
         self.standing = Standing::Invalid;
+        // Invalid before the move, so that a move that fails leaves no entry to be read.
         match &self.lower {
             Bound::Unbounded => self.inner.seek_to_first()?,
             Bound::Included(key) => self.inner.seek(KeyRef::seek(key, self.seq))?,
@@ -175,6 +176,7 @@ impl<I: InternalIter> VisibleIter<I> {
     #[inline]
     pub fn next(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.standing, Standing::Invalid) {
+            // The one entry that could equal the target is a tombstone, which is passed over below.
             Standing::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
             _ => {
                 self.key.clear();
@@ -203,6 +205,7 @@ impl<I: InternalIter> VisibleIter<I> {
         let mut steps = 0;
         while self.inner.valid() {
             let KeyRef { user, trailer } = self.inner.key();
+            // Checked for every stored entry and not for the shown ones alone: invariant 4.
             if !is_before_upper(&self.upper, user) {
                 return Ok(());
             }
@@ -254,6 +257,7 @@ impl<I: InternalIter> VisibleIter<I> {
                     continue;
                 }
                 steps += 1;
+                // Once a key: behind this seek no visible version is left.
                 if steps == STEPS_BEFORE_SEEK {
                     // The newest visible version lies at the seek point; what is before it is
                     // too new or another key.
@@ -263,6 +267,8 @@ impl<I: InternalIter> VisibleIter<I> {
                 self.trailer = self.inner.key().trailer;
                 self.value.clear();
                 if self.trailer.kind() != Some(EntryKind::Tombstone) {
+                    // Copied at every step: only the next step shows whether this was the newest
+                    // visible version.
                     self.value.extend_from_slice(self.inner.value());
                 }
                 self.inner.prev()?;

@@ -113,6 +113,8 @@ impl Cursor {
                 .map_err(|error| error.in_partition(&point.partition))?;
             Ok((sources, point))
         });
+        // Told by the seeks, so that opening a range has no error of its own and iterators need one
+        // check.
         let (sources, point, broken) = match sources {
             Ok((sources, point)) => (sources, Some(point), None),
             Err(error) => (Vec::new(), None, Some(error)),
@@ -174,6 +176,7 @@ impl Cursor {
         match self.entries.trailer().kind() {
             Some(EntryKind::Value) => Ok(self.entries.value()),
             Some(EntryKind::Handle) => {
+                // Kept until the next move: each call would read the large value again.
                 if let Some(value) = self.value.get() {
                     return Ok(value);
                 }
@@ -196,6 +199,7 @@ impl Cursor {
     pub fn value_slice(&self) -> Result<Slice> {
         let value = self.value()?;
         Ok(match self.entries.on_current() {
+            // Shares the block only if the value is in it: a fetched large value is not.
             Some(merged) if self.value.get().is_none() => merged.current().value_slice(),
             _ => Slice::copy_from(value),
         })
@@ -225,6 +229,7 @@ impl Cursor {
         self.check_readable()?;
         let key = stored(self.key_form, key.as_ref());
         let moved = self.entries.seek(&key);
+        // Where the move began is copied for gaps alone; a move without gaps allocates nothing.
         let left = self.has_gaps.then(|| Bound::Included(key.into_owned()));
         self.settle_forward(left, moved)
     }
@@ -293,9 +298,12 @@ impl Cursor {
     /// Called behind every move forwards, which began at `left` or at the lower bound.
     #[inline]
     fn settle_forward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
+        // The cached value is that of the key before the move.
         self.value.take();
         if self.has_gaps {
             let moved = moved.and_then(|()| self.pass_gaps_forward(left));
+            // `entries` may stand on an entry that a gap refuses, so it cannot tell that the cursor
+            // is invalid.
             self.is_refused = moved.is_err();
             return self.told(moved);
         }
@@ -349,6 +357,8 @@ impl Cursor {
             let (lowest, highest) = self.entries.bounds();
             let lower = left.as_ref().map_or(lowest, |left| left.as_ref().map(Vec::as_slice));
             let upper = here.as_ref().map_or(highest, |key| Bound::Included(&key[..]));
+            // The way to the entry comes before the entry: keys on the way may be lost, and leaving
+            // them out without an error would be a wrong answer.
             self.check_passed(lower, upper)?;
             let Some(key) = here else { return Ok(()) };
             if self.is_shown()? {

@@ -51,6 +51,7 @@ pub fn search<'a, S: Search<'a>>(
         }
     }
     for table in view.version.levels[0].tables() {
+        // Key range first: it costs two comparisons, and no table has to be opened for it.
         if !table.meta.covers(key) {
             continue;
         }
@@ -105,8 +106,11 @@ fn find<'a>(
     context: &'a GetContext<'_>,
     key: &'a [u8],
 ) -> Result<Option<<ValueSearch<'a> as Search<'a>>::Found>> {
+    // One hash for the blooms of all memtables and tables.
     let mut values = ValueSearch { context, key, hash: bloom_hash(key) };
     let found = search(context.view, key, &mut values)?;
+    // Behind the search and not before it: an entry that is newer than the loss answers all the
+    // same.
     if !context.view.version.gaps.is_empty() {
         let seq = found.as_ref().map(|(trailer, ..)| trailer.seq());
         if !is_shown(context, key, seq)? {
@@ -193,6 +197,7 @@ pub fn resolve(
 /// Those of the store; a limit for a value too long to be held in memory.
 pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
     let len = store.len(handle)?;
+    // The length comes from a stored handle: it is bounded before memory is asked for.
     let len = usize::try_from(len).ok().filter(|len| *len as u64 <= FORMAT_VALUE_BYTES_MAX);
     let Some(len) = len else {
         let len = store.len(handle)?;

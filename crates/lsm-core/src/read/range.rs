@@ -51,6 +51,7 @@ key_range! {
 
 /// The range of all keys that begin with `prefix`.
 pub fn prefix_bounds(prefix: &[u8]) -> Bounds {
+    // Bytes of 0xff cannot be increased; a prefix of nothing else has no key behind it.
     let Some(at) = prefix.iter().rposition(|byte| *byte != 0xff) else {
         return (Bound::Included(prefix.to_vec()), Bound::Unbounded);
     };
@@ -97,6 +98,7 @@ impl Range {
 
     #[expect(clippy::unnecessary_wraps, reason = "the item that the iterator returns")]
     fn fail<T>(&mut self, error: crate::Error) -> Option<Result<T>> {
+        // Both ends: going on behind an error would leave keys out without a sign.
         self.front_at = End::Finished;
         self.back_at = End::Finished;
         Some(Err(error))
@@ -111,10 +113,12 @@ impl Range {
         }
         let front = self.front.as_mut().expect("it was just opened");
         if let Some(back) = self.back.as_ref() {
+            // The other end stopped at this one: nothing is left between them.
             if self.back_at == End::Finished {
                 self.front_at = End::Finished;
                 return Ok(false);
             }
+            // At every step, because the other end has moved: no key is returned twice.
             front.set_upper_excluded(back.key());
         }
         match self.front_at {

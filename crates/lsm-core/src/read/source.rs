@@ -34,10 +34,14 @@ impl Source {
         check: Option<&Arc<dyn BlockCheck>>,
     ) -> Result<Vec<Source>> {
         let level0 = view.version.levels[0].tables();
+        // Six deeper levels at most.
         let mut sources = Vec::with_capacity(1 + view.sealed.len() + level0.len() + 6);
+        // What enters an empty memtable later is newer than the reader's sequence number.
         for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
             sources.push(Source::Memtable(memtable.iter()));
         }
+        // Tables of level 0 overlap, so all are opened now. A deeper level opens a table when the
+        // walk comes to it.
         for table in level0 {
             let iter = table.reader(context)?.iter(ReadMode::Cached);
             sources.push(Source::Table(iter.checked_by(check.cloned())));
