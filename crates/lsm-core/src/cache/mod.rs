@@ -41,6 +41,7 @@ impl Blocks {
     pub fn new(capacity: u64) -> Blocks {
         let cache = (capacity > 0).then(|| {
             let places = usize::try_from(capacity / BLOCK_BYTES_TYPICAL).unwrap_or(usize::MAX);
+            // A small cache has fewer shards: each keeps only blocks that are smaller than itself.
             let shards = (capacity / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
             let options = OptionsBuilder::new()
                 .weight_capacity(capacity)

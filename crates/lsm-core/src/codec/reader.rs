@@ -104,6 +104,7 @@ impl<'a> Reader<'a> {
         let n = self.varint()?;
         usize::try_from(n)
             .ok()
+            // Before anything is taken or reserved: the length comes from the file.
             .filter(|n| *n <= self.remaining())
             .ok_or(Malformed { what: "length passes the end", at })
     }
@@ -133,6 +134,8 @@ pub fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     for (i, byte) in rest.iter().enumerate().take(10).skip(1) {
         n |= u64::from(byte & 0x7f) << (7 * i);
         if *byte < 0x80 {
+            // The tenth byte has one bit that fits. A last byte of zero would be a second form of a
+            // shorter number.
             let overflows = i == 9 && *byte > 1;
             return (!overflows && *byte != 0).then_some((n, i + 1));
         }

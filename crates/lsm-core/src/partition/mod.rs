@@ -97,6 +97,7 @@ impl PartitionState {
         let view = ReadView { active, sealed: Vec::new(), version };
         let version = &view.version;
         work.note(version.id, &view, version.options.logged);
+        // Compactions may be due from the time before the database was opened.
         if version.tables().next().is_some() {
             work.note_changed(version.id);
         }
@@ -145,8 +146,12 @@ impl PartitionState {
             self.store.get_or_init(|| store.clone());
             self.work.note_store(self.id);
         }
+        // A write between these two stores may pass unchecked: the new epoch below makes the commit
+        // path check it again.
         self.reserved_last.store(reserved_last(&hooks), Ordering::Release);
         self.hooks.store(Arc::new(hooks));
+        // Last: who reads the new number also sees the new rules, so a write that was checked under
+        // the old number is checked again.
         self.rules_epoch.fetch_add(1, Ordering::Release);
         self.work.note_changed(self.id);
     }
@@ -192,6 +197,7 @@ impl PartitionState {
     pub fn seal(&self) -> Option<MemtableId> {
         let mut next = self.change.lock();
         let view = self.view.load_full();
+        // An empty memtable has nothing to flush.
         if view.active.is_empty() {
             return None;
         }
@@ -207,6 +213,7 @@ impl PartitionState {
 
     /// Puts a view in the place of the present one. The caller holds `change`.
     fn put_view(&self, view: ReadView) {
+        // Before the view is visible: invariant 2 of the work list.
         self.work.note(self.id, &view, self.logged);
         self.view.store(Arc::new(view));
     }
@@ -215,6 +222,8 @@ impl PartitionState {
     /// before what it inserted becomes visible.
     #[inline]
     pub fn note_growth(&self, before: u64, after: u64) {
+        // A lock per insert would cost more than the insert; the list needs the size within a
+        // factor of two.
         if size_class(before) != size_class(after) {
             self.note_size();
         }
@@ -233,10 +242,12 @@ impl PartitionState {
         let view = self.view.load_full();
         if self.store().is_some() {
             let mut past = self.past.lock();
+            // At each change, so the list is as long as there are readers that still hold one.
             past.retain(|version| version.strong_count() > 0);
             past.push(Arc::downgrade(&view.version));
         }
         let mut sealed = view.sealed.clone();
+        // Ids ascend with age: one number says which memtables the version covers.
         sealed.retain(|memtable| flushed_through.is_none_or(|through| memtable.id > through));
         self.put_view(ReadView { active: view.active.clone(), sealed, version });
         self.work.note_changed(self.id);
@@ -266,6 +277,7 @@ impl PartitionState {
     pub fn let_go(&self) {
         let mut next = self.change.lock();
         let view = self.view.load_full();
+        // A view needs an active memtable; an empty one holds no memory of the dropped data.
         let active = Arc::new(view.active.successor(*next));
         next.0 += 1;
         let version = Arc::new(view.version.without_tables());
@@ -291,6 +303,7 @@ impl PartitionState {
     /// Returns `true` if a snapshot at `seq` was taken while the partition existed.
     pub fn existed_at(&self, order: u64) -> bool {
         let dropped_at = self.dropped_at.load(Ordering::Acquire);
+        // Both sides count snapshots, and `dropped_at` is one more than its count.
         dropped_at == 0 || order + 1 < dropped_at
     }
 

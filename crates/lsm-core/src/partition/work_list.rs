@@ -91,6 +91,8 @@ impl WorkState {
     }
 
     fn note(&mut self, id: PartitionId, held: NotedMemory) {
+        // Replaced as a whole: changes are rare, and differences of two notes would have to be
+        // right for ever.
         self.forget(id);
         if held.is_nothing() {
             return;
@@ -143,6 +145,7 @@ impl WorkList {
     /// The partitions whose active memtable has an entry that lies before `place` in the log.
     pub fn active_before(&self, place: u64) -> Vec<PartitionId> {
         let noted = self.0.lock();
+        // Partition 0 is the smallest id, so a pin at `place` itself is not among them.
         noted.active_pins.range(..(place, PartitionId(0))).map(|(_, id)| *id).collect()
     }
 
@@ -151,6 +154,7 @@ impl WorkList {
     pub fn first_pin(&self, flushing: Option<(PartitionId, MemtableId)>) -> Option<u64> {
         let noted = self.0.lock();
         let active = noted.active_pins.first().map(|(pin, _)| *pin);
+        // At most the memtables of one partition are passed over, so this is no walk over all.
         let mut sealed = noted.sealed_pins.iter().filter(|(_, id, memtable)| {
             !flushing.is_some_and(|(flushed, through)| *id == flushed && *memtable <= through)
         });

@@ -59,6 +59,7 @@ impl Gap {
         match key.cmp(&self.from) {
             Ordering::Less => return None,
             Ordering::Equal => {
+                // `from_below` itself is the sound version.
                 let below = SeqNo::new(self.from_below.get().checked_sub(1)?)?;
                 return Some(below.min(self.through));
             }
@@ -75,6 +76,7 @@ impl Gap {
     /// `found`, or none.
     pub fn judge(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> InGap {
         let Some(newest) = self.newest_lost(key) else { return InGap::Sound };
+        // A lost entry newer than `seq` would not be seen anyway, so it needs no newer answer.
         if found.is_some_and(|found| found >= newest.min(seq)) {
             return InGap::Sound;
         }
@@ -135,6 +137,7 @@ impl Gap {
             within.to = end.into();
             within.to_included = is_end_within;
         }
+        // Bounds that cross have nothing between them.
         if within.from > within.to {
             return None;
         }

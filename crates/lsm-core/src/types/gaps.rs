@@ -100,6 +100,7 @@ impl Gaps {
         let sorted = Arc::make_mut(self.0.get_or_insert_default());
         sorted.gaps.remove(at);
         sorted.furthest = OnceLock::new();
+        // Invariant 1: without gaps there is no list.
         if sorted.gaps.is_empty() {
             self.0 = None;
         }
@@ -132,6 +133,8 @@ impl Gaps {
                 Onward::Enough
             }
             InGap::Hidden => {
+                // Goes on: a gap that is open refuses the read, and counts more than one that
+                // hides.
                 verdict = InGap::Hidden;
                 by = Some(at);
                 Onward::GoOn
@@ -161,6 +164,7 @@ impl Gaps {
     pub fn reach(&self, key: &[u8]) -> bool {
         let mut is_reached = false;
         self.reaching(KeysWithin::of_key(key), &mut |_, gap| {
+            // A closed gap needs no guard: what it lost is accepted as gone.
             if gap.closed_at.is_none() && gap.newest_lost(key).is_some() {
                 is_reached = true;
                 return Onward::Enough;
@@ -219,6 +223,7 @@ impl Sorted {
         let middle = usize::midpoint(start, end);
         let left = self.plant(start, middle, tree);
         let right = self.plant(middle + 1, end, tree);
+        // Three candidates, because the children have answered for their halves.
         let all = [left, Some(middle), right].into_iter().flatten();
         let furthest = all.max_by_key(|at| &self.gaps[*at].to)?;
         tree[middle] = u32::try_from(furthest).expect("gaps are far fewer than 2^32");
@@ -251,6 +256,7 @@ impl Sorted {
             // All behind it begin later.
             return Onward::GoOn;
         }
+        // Ends count as reached here; the gap itself knows which of them it includes.
         let is_reaching = stretch.first.is_none_or(|first| *gap.to >= *first);
         if is_reaching && see(middle, gap) == Onward::Enough {
             return Onward::Enough;

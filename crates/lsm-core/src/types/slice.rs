@@ -46,6 +46,7 @@ impl Slice {
     /// If the range does not lie inside the buffer.
     pub fn share(buffer: &Arc<[u8]>, start: usize, len: usize) -> Slice {
         let wasteful = len <= Self::COPY_BYTES_MAX || buffer.len() / 16 > len;
+        // All of a buffer is shared whatever its length: nothing beside it is kept alive.
         if wasteful && len < buffer.len() {
             return Slice::copy_from(&buffer[start..start + len]);
         }
