@@ -55,6 +55,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
         Change::NextFile(version.next_file),
         Change::LastSeq(version.last_seq),
     ];
+    // Behind `EpochBegan`, which forgets where the log was closed.
     changes.extend(version.log_closed.map(Change::LogClosed));
     for (&file, &epoch) in &version.log_segments {
         changes.push(Change::SegmentAdded { file, epoch });
@@ -70,6 +71,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
         changes.push(Change::FlushedThrough {
             partition: partition.id,
             seq: partition.flushed_through,
+            // Ids of memtables mean nothing to another run of the program.
             memtables_through: MemtableId(0),
         });
         changes.extend(partition.tables().map(|(level, table)| Change::TableAdded {
@@ -87,6 +89,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
             Change::StoreSection { partition: partition.id, number: *number, bytes: bytes.to_vec() }
         }));
     }
+    // Last: a partition whose id is below the next one would be refused as used again.
     changes.push(Change::NextPartition(version.next_partition));
     VersionEdit { number: version.edit_number, changes }
 }
@@ -110,6 +113,7 @@ impl VersionBuilder {
     /// If the snapshot contradicts itself.
     pub fn from_snapshot(db_id: DbId, edit: &VersionEdit) -> Result<VersionBuilder, Refused> {
         let mut builder = VersionBuilder::new(DbVersion::empty(db_id));
+        // First: a partition in the snapshot may not come from a later edit.
         builder.version.edit_number = edit.number;
         for change in &edit.changes {
             builder.change(change)?;
@@ -239,6 +243,7 @@ impl VersionBuilder {
                 self.version.log_closed = Some(end);
                 self.known(end.last_seq);
             }
+            // The larger one counts: an older edit must not bring a used number back.
             Change::NextFile(next) => self.version.next_file = self.version.next_file.max(next),
             Change::NextPartition(next) => {
                 self.version.next_partition = self.version.next_partition.max(next);
@@ -291,6 +296,7 @@ impl VersionBuilder {
     }
 
     fn drop_partition(&mut self, id: PartitionId) -> Result<(), Refused> {
+        // Without this the draft would bring the partition back in `finish`.
         self.drafts.remove(&id);
         match self.version.partitions.remove(id) {
             Some(_) => Ok(()),
@@ -306,6 +312,7 @@ impl VersionBuilder {
     }
 
     fn used(&mut self, file: FileNo) {
+        // Saturating, because the number comes from disk.
         self.version.next_file = self.version.next_file.max(FileNo(file.0.saturating_add(1)));
     }
 
@@ -381,6 +388,7 @@ impl Draft {
                 kept[number] = Some(stay);
             }
             let stay = kept[number].as_deref().unwrap_or(tables);
+            // Of removed tables none is asked: a table that moves is in both lists.
             if let Some(twice) = stay.iter().find(|t| self.fresh.contains(&t.meta.file)) {
                 return refuse(format!("table {} is added twice", twice.meta.file));
             }
@@ -391,6 +399,7 @@ impl Draft {
             };
             tables.extend(draft.added.into_values().map(
                 |table| match gone.get(&table.meta.file) {
+                    // Only under the same description: the open reader was placed by the old one.
                     Some(moved) if *moved == table => moved.clone(),
                     _ => table,
                 },

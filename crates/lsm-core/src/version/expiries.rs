@@ -46,6 +46,7 @@ impl Expiries {
     pub fn is_due(&self, entries: u64, ageing: &Ageing, now: u64) -> bool {
         let gone = self.groups.partition_point(|group| group.latest <= now);
         let expired = self.groups[..gone].iter().map(|group| group.entries);
+        // Saturating, because the counts come from the manifest.
         let expired = expired.fold(0, u64::saturating_add);
         if expired.saturating_mul(EXPIRED_SHARE) > entries
             || (expired > 0 && gone == self.groups.len())
@@ -53,6 +54,7 @@ impl Expiries {
             return true;
         }
         let Some(stays_for) = ageing.expiry.stays_for() else { return false };
+        // The earliest moment and not the groups, whose moments are rounded up.
         let since = [self.earliest, self.left_at].into_iter().flatten().min();
         since.is_some_and(|since| since.saturating_add(stays_for) <= now)
     }
@@ -79,6 +81,7 @@ impl Expiries {
         let mut r = Reader::new(bytes);
         let rule = r.u64()?;
         let present = r.u8()?;
+        // A bit that this code does not know could stand for more numbers.
         if present > 3 {
             return Err(r.malformed("moments of a table"));
         }
@@ -117,6 +120,7 @@ impl ExpiryNotes {
         self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
         let place = self.spans.partition_point(|span| span.group.latest < at);
         match self.spans.get_mut(place) {
+            // Inside a group it is counted as late as its last entry: late is safe, early is not.
             Some(span) if span.first <= at => span.group.entries += 1,
             _ => {
                 let group = Expiring { latest: at, entries: 1 };
@@ -137,6 +141,7 @@ impl ExpiryNotes {
     /// second.
     fn join_closest(&mut self) {
         let pairs = self.spans.windows(2).enumerate();
+        // At most 17 groups, so the pairs are looked at one by one.
         let closest = pairs.min_by_key(|(_, pair)| waiting(pair)).map(|(at, _)| at);
         let at = closest.expect("there are more than two");
         let before = self.spans.remove(at);

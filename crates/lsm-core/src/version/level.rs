@@ -65,6 +65,7 @@ impl Level {
         for pair in tables.windows(2) {
             let left = &pair[0].meta;
             let right = &pair[1].meta;
+            // Neighbours may name the same key if one of them excludes it.
             if !left.ends_before(&right.smallest.user) && !right.starts_after(&left.largest.user) {
                 return Err((pair[0].clone(), pair[1].clone()));
             }
@@ -111,6 +112,7 @@ impl Level {
         };
         debug_assert_eq!(self.fences.len(), self.tables.len(), "level 0 has no fences");
         let shared = &first.meta.largest.user[..self.shared];
+        // Behind `Equal` the key has all shared bytes, so it can be cut after them.
         let head = &user[..user.len().min(self.shared)];
         match head.cmp(shared) {
             Ordering::Less => return 0,

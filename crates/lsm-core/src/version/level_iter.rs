@@ -134,9 +134,12 @@ impl<C: TableCursor> LevelIter<C> {
         place: impl FnOnce(&mut C) -> Result<()>,
     ) -> Result<()> {
         let Some(index) = index.filter(|index| *index < self.level.tables().len()) else {
+            // No table is no position: past the ends, and after a failed open, the cursor is
+            // invalid.
             self.table = None;
             return Ok(());
         };
+        // Within one table the cursor is kept: it need not be opened again.
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
@@ -200,6 +203,8 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
 
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
         let count = self.level.tables().len();
+        // Behind all tables the last one has the answer. A table that begins behind the target is
+        // found empty, and the one before it is tried.
         let index = self.level.index_of(target.user).min(count.saturating_sub(1));
         self.enter((count > 0).then_some(index), |table| table.seek_before(target))?;
         self.settle_backward()

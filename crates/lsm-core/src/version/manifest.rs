@@ -174,6 +174,7 @@ impl FrameSeal {
         let payload = reader.take(length).ok()?;
         let payload_at = at + FRAME_BYTES;
         let seed = self.seed(base + at as u64);
+        // The head first: only a head that verifies says how much payload is worth hashing.
         let verifies = checksum64_seeded(&bytes[at + 8..payload_at], seed) == head_checksum
             && checksum64(payload) == payload_checksum;
         verifies.then_some(Frame { number, payload, payload_at, end: payload_at + length })
@@ -473,6 +474,7 @@ impl Manifest {
         }
         let mut frame = Vec::new();
         self.seal.put_frame(&mut frame, self.bytes, edit)?;
+        // No second try: behind a failed append or sync nobody knows what the disk holds.
         let written = self.file.append(&frame).and_then(|()| self.file.sync());
         if let Err(e) = written {
             self.state = ManifestState::Failed;

@@ -69,6 +69,7 @@ impl PartitionMap {
         let name = partition.name.clone();
         let pieces = Arc::make_mut(&mut self.by_id);
         let piece = Arc::make_mut(pieces.entry(id.0 / PIECE).or_default());
+        // The names are touched only for a new partition: most edits copy no piece of them.
         if piece.insert(id, partition).is_none() {
             self.len += 1;
             let names = Arc::make_mut(&mut self.by_name);

@@ -57,6 +57,10 @@ pub struct Recovered {
 /// Recovers the state from the names in a folder; `None` if there is no manifest among them. If
 /// there are other files of a database then, the manifest was lost: the caller refuses.
 ///
+/// Generations along the chain have growing numbers, so that no chain leads in a circle. The
+/// snapshot of a successor may have the number of the last edit before it: it holds the state behind
+/// that edit. A feature that forbids writing counts in whichever generation names it.
+///
 /// # Errors
 /// [`ErrorKind::Corruption`] if an edit is damaged that others follow, or a named generation is
 /// missing or damaged; [`ErrorKind::Unsupported`] if newer code wrote the files.
@@ -148,6 +152,8 @@ fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
     let Ok(header) = read_header(&bytes, Some(name), &path) else {
+        // Nothing is hidden by this: if an older generation names this one, the damage is found
+        // there.
         return Ok(false);
     };
     let snapshot = header.seal.frame_at(&bytes, HEADER_BYTES, 0);
@@ -186,6 +192,8 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
             generation.damaged(&bytes, at, &path)?;
             break;
         };
+        // The frame verified, so bytes that do not decode are damage or newer code, never a torn
+        // tail.
         let edit = decode(&frame, 0, &path)?;
         let Frame { number, end, .. } = frame;
         if let Some(new) = successor(&edit) {
@@ -231,10 +239,12 @@ impl Generation {
                     if let Some(new) = successor(&edit) {
                         return self.supersede(new, frame.number, frame.end, bytes, path);
                     }
+                    // Goes on: a successor further behind makes the damage harmless.
                     probe = frame.end;
                 }
             }
         }
+        // A bad snapshot is no torn append: header and snapshot were published whole.
         if follows || self.builder.is_none() {
             let what = "an edit is damaged, and valid ones follow it";
             return Err(Error::corruption(path, at as u64, what));

@@ -119,6 +119,8 @@ impl VersionSet {
         self.manifest.check_writable()?;
         if self.manifest.is_failed() {
             self.begin_generation()?;
+        // Twice the snapshot at least: a large database would otherwise write one with nearly every
+        // edit.
         } else if self.manifest.bytes() > self.manifest_bytes_max.max(2 * self.snapshot_bytes) {
             // The present generation takes edits all the same if this fails.
             if let Err(error) = self.begin_generation()
@@ -132,9 +134,11 @@ impl VersionSet {
             let message = format!("an edit was refused: {}", refused.0);
             Error::new(ErrorKind::InvalidArgument, message)
         })?;
+        // Before the append: after a failed one the number may be on disk, so it is used.
         self.last_number = edit.number;
         self.manifest.append(&edit)?;
         self.current = Arc::new(next);
+        // Only now is the new generation in use, which makes the older ones history.
         self.retire_older();
         Ok(&self.current)
     }
@@ -145,6 +149,7 @@ impl VersionSet {
         let with_sections: Vec<Arc<PartitionVersion>> = version
             .partitions
             .values()
+            // A single section has no older ones whose place it could take.
             .filter(|partition| partition.store_sections.len() > 1)
             .cloned()
             .collect();
@@ -161,6 +166,8 @@ impl VersionSet {
     fn begin_generation(&mut self) -> Result<()> {
         let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), self.epoch);
         let mut version = (*self.current).clone();
+        // The number of an edit in doubt is passed over: if it is on disk after all, nothing
+        // follows it.
         version.edit_number = self.last_number;
         self.compact_store_sections(&mut version);
         let new = Manifest::create(&*self.fs, &self.dir, name, &version).inspect_err(|_| {
@@ -168,6 +175,8 @@ impl VersionSet {
             self.garbage.push(name);
         })?;
         let is_named = !self.manifest.is_failed() && self.manifest.supersede(name).is_ok();
+        // Kept although it is superseded: until an edit is in the new generation, recovery begins
+        // here.
         self.older.push(self.manifest.name());
         if !is_named {
             // Recovery may still begin with the old one, so the new one must not be used before
@@ -218,6 +227,7 @@ pub fn retire(fs: &dyn Fs, dir: &Path, garbage: &[FileName], old: &[FileName]) -
     }
     let mut old = old.to_vec();
     old.sort_unstable();
+    // One sync for each: two removals under one sync could reach the disk in the other order.
     for name in old {
         fs.delete(&name.path(dir))?;
         fs.sync_dir(dir)?;

@@ -346,6 +346,7 @@ impl Table {
             Err(error)
                 if error.io_source().map(io::Error::kind) == Some(io::ErrorKind::NotFound) =>
             {
+                // A file that is gone is beyond repair, and no reason to try again.
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -369,6 +370,7 @@ impl Table {
     pub fn is_clear_of(&self, gap: &Gap) -> bool {
         self.meta.ends_before(&gap.from)
             || self.meta.starts_after(&gap.to)
+            // No entry here is older than a lost one, so the gap hides none of them.
             || self.meta.oldest() >= gap.through
             || self.clear_of.get().is_some_and(|closed| closed.contains(gap))
     }

@@ -99,6 +99,8 @@ impl ManifestTail {
         while let Some(frame) = self.seal.frame_at(&bytes, position, base) {
             let edit = decode(&frame, base, &self.path)?;
             if successor(&edit).is_some() {
+                // The place stays before the edit: every later look says the same until the tail is
+                // opened anew.
                 return Ok(TailNews::Rotated);
             }
             if through.is_some_and(|through| edit.number > through) {
@@ -108,6 +110,7 @@ impl ManifestTail {
                 .map_err(|fault| Error::corruption(&self.path, base + position as u64, fault.0))?;
             self.version = Arc::new(next);
             position = frame.end;
+            // After each edit, so that an error of the next one leaves place and version together.
             self.at = base + position as u64;
             news = TailNews::Edits;
         }
@@ -159,6 +162,7 @@ fn keep_opened(version: &mut DbVersion, known: &DbVersion) {
             });
             if number == 0 {
                 *level = Level::newest_first(kept.collect());
+            // The tables are described alike, so they are sorted as before.
             } else if let Ok(sorted) = Level::sorted(kept.collect()) {
                 *level = sorted;
             }
