@@ -211,6 +211,8 @@ fn encode_several(
     let directory: usize =
         sections.iter().map(|section| varints_len(&directory_entry(section)) + CHECKSUM_LEN).sum();
     let short_rest = varints_len(&ends) + varints_len(&fields) + directory;
+    // The kind is decided by the length without the short check, so that the choice does not depend
+    // on itself.
     let is_long = CHECKSUM_LEN + 1 + varint_len(short_rest as u64) + short_rest > CHECKED_BYTES_MAX;
     let rest = if is_long { short_rest + CHECKSUM_LEN } else { short_rest };
 
@@ -290,6 +292,7 @@ fn seed(place: &FramePlace) -> u64 {
 
 /// The seed of the header checksum. The odd factors spread epoch and offset over the word.
 pub(super) fn seed_of(salt: u64, epoch: Epoch, offset: u64) -> u64 {
+    // With the offset, a frame that is copied to another place does not verify there.
     salt ^ u64::from(epoch.0).wrapping_mul(0xd6e8_feb8_6659_fd93)
         ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -81,6 +81,7 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
             break;
         }
         let whole = bytes.len() < want;
+        // Not the whole load: a frame that begins near its end would be cut off.
         let stride = if whole { bytes.len() } else { STRIDE_BYTES };
         for step in (0..stride).step_by(FRAME_ALIGNMENT) {
             let rest = &bytes[step..];
@@ -152,6 +153,7 @@ impl FrameWitness {
         let claims = match stretch.known {
             Some((segment, bad)) => {
                 let durable = segment.lsn_at(offset).0.checked_sub(prefix.lag);
+                // Durable up to the bad place itself says nothing about what begins there.
                 durable.is_some_and(|durable| durable > bad.0)
             }
             None => prefix.lag < offset,
@@ -222,6 +224,7 @@ impl FrameWitness {
     }
 
     fn spend(&mut self, bytes: usize) -> bool {
+        // A claim that is too large leaves the budget as it is: smaller ones can still be told.
         let left = self.budget.checked_sub(bytes as u64);
         self.budget = left.unwrap_or(self.budget);
         left.is_some()

@@ -439,6 +439,8 @@ impl LogReader {
         };
         let (Fields::Batch { previous_seq: before, .. } | Fields::Control { last_seq: before, .. }) =
             fields;
+        // Logged sequences have no holes: a whole frame that does not continue is from another
+        // time.
         if before != self.last_seq {
             return Ok(Err("frame does not continue the sequence"));
         }

@@ -31,6 +31,7 @@ impl SectionLoader {
             self.window.clear();
             self.segment = Some(source.number);
         }
+        // The section itself is known to be written, also where the caller's end is older.
         let end = end.max(place.offset + place.len as u64);
         let bytes = self.window.load(&*source.file, place.offset, place.len, end)?;
         if bytes.len() < place.len || section_checksum(bytes) != place.checksum {

@@ -164,6 +164,7 @@ impl SegmentHeader {
     /// # Errors
     /// `Unsupported` for a header that verifies but needs newer code.
     pub(super) fn decode(bytes: &[u8], path: &Path) -> Result<HeaderState> {
+        // A reserved segment is all zeros until it is begun, which is no damage.
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(HeaderState::Zero);
         }
@@ -184,6 +185,7 @@ impl SegmentHeader {
                 let message = format!("{} needs newer code: {needed}", path.display());
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
+            // The bytes verify, so no torn write looks like this.
             Err(bad) => Err(Error::corruption(path, bad.at as u64 + 8, bad.what)),
         }
     }

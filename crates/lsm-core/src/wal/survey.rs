@@ -68,6 +68,8 @@ pub fn survey(
         let (prefix, fields) = match survey.frame(at)? {
             Ok(found) => found,
             Err(bad) => {
+                // The next front of a frame is looked for; the length that a bad header names is
+                // not believed.
                 let end = survey.bad_end(at, &bad)?;
                 survey.last_seq = None;
                 match bad.is_zero {

@@ -46,6 +46,7 @@ impl Window {
         let len = len.min(left);
         if self.range(at, len).is_none() {
             let wanted = len.max(CHUNK_BYTES).min(left);
+            // A buffer of the right size is used again without being cleared.
             if self.bytes.len() < wanted || (self.bytes.len() > KEPT_BYTES && wanted <= CHUNK_BYTES)
             {
                 self.bytes = vec![0; wanted];

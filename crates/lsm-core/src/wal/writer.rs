@@ -105,6 +105,8 @@ impl SegmentWriter {
             return Err(Error::new(ErrorKind::Io, message));
         }
         if let Err(e) = self.file.append(encoded) {
+            // A part of the frames may be in the file: whatever is appended behind it could not be
+            // reached.
             self.failed = true;
             return Err(e);
         }
@@ -115,6 +117,7 @@ impl SegmentWriter {
     /// Returns `true` if `len` more bytes stay within the preallocated length. An empty segment
     /// takes any frame: a frame that is larger than a segment gets one of its own.
     pub fn fits(&self, len: usize) -> bool {
+        // Saturating: appending goes on behind a capacity that one large frame has passed.
         self.is_empty() || self.capacity.saturating_sub(self.offset) >= len as u64
     }
 
@@ -132,6 +135,7 @@ impl SegmentWriter {
 
     /// Returns how many bytes are reserved behind the last frame and may be given back.
     pub fn unused(&self) -> u64 {
+        // Behind a failed append nobody knows what the file holds, so it is left alone.
         let is_reserved = self.capacity != u64::MAX && !self.failed;
         if is_reserved { self.capacity.saturating_sub(self.offset) } else { 0 }
     }

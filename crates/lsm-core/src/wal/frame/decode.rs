@@ -39,6 +39,7 @@ impl Prefix {
         if !is_kind(kind) {
             return Err(reader.malformed("unknown kind of frame"));
         }
+        // Not compared with the bytes at hand: they are only the front of the header.
         let rest = reader.varint_u32()? as usize;
         let header_len = reader.position() + rest;
         let body_len = reader.varint()?;
@@ -129,6 +130,7 @@ pub(in crate::wal) fn decode_fields(
         }
         kind => decode_control(&mut reader, kind)?,
     };
+    // Bytes left over would make two encodings of one frame.
     reader.finish()?;
     Ok(fields)
 }
@@ -199,6 +201,7 @@ fn decode_batch(
             return Err(impossible);
         }
     }
+    // Totals stand in the front as well: a directory that says something else is no directory.
     if start != prefix.body_len || seen != operations {
         return Err(impossible);
     }

@@ -83,6 +83,7 @@ pub struct SectionPlace {
 impl SectionPlace {
     /// Sequence of the section's last operation.
     pub fn last_seq(&self) -> SeqNo {
+        // A section has at least one operation; the bound keeps a wrong 0 from wrapping.
         self.first_seq.plus(u64::from(self.operations.max(1)) - 1)
     }
 }

@@ -53,6 +53,8 @@ impl LogReader {
         let place = self.position().place;
         let torn_bytes = self.judge(stop)?;
         if let Some(reach) = self.options.must_reach
+            // Zeros in the place of lost frames leave no damage to find, so the close must say
+            // where the log ended.
             && place < reach
         {
             let path = self.sources.get(self.idx).map_or(PathBuf::new(), |s| s.path.clone());
@@ -96,6 +98,7 @@ impl LogReader {
                 }
             };
             let is_here = idx == self.idx;
+            // The header of the segment under way was judged when it was opened.
             if let Some(header) = header.filter(|_| !is_here || self.current.is_none()) {
                 self.check_header_behind(&header, &mut suspect)?;
                 torn = true;
@@ -162,6 +165,7 @@ impl LogReader {
                 return Err(Error::corruption(path, 0, what));
             }
         };
+        // The first header decides: those behind it lie further on in the log.
         suspect.bad = Some(bad);
         if let Some((idx, base)) = named
             && idx > self.idx
