@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! 1. One thread inserts, in commit order; any thread asks.
-//! 2. The bits of a key are set before the key is in the skiplist, and whoever sees the key's
-//!    sequence number sees them: the number is published with release and loaded with acquire,
-//!    so relaxed is enough here.
+//! 2. The bits of a key are set before its sequence number is published. Whoever sees that number
+//!    sees the bits: it is published with release and loaded with acquire, so relaxed is enough
+//!    here. Until then no reader may be shown the entry, so a `no` is right.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +45,7 @@ fn tier_of(count: u64) -> usize {
             return tier;
         }
     }
+    // The last tier takes all further keys: its answers get worse, and stay right.
     TIERS - 1
 }
 

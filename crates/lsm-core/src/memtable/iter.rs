@@ -41,6 +41,7 @@ impl MemtableIter {
         match self.cursor.get() {
             Some((node, version)) if !is_intact(node, version) => {
                 let error = damaged_at(node.key());
+                // An error leaves the cursor invalid, as every cursor does.
                 self.cursor.leave();
                 Err(error)
             }
@@ -51,6 +52,7 @@ impl MemtableIter {
             // A damaged link skips entries, and leaves no trace in those that are met. The log is
             // let go behind a flush, so that nothing else would know them.
             None => match check.met.take() {
+                // More than expected is no damage: entries may have come since the count.
                 Some(met) if met < check.entry_count => Err(lost_entries(met, check.entry_count)),
                 _ => Ok(()),
             },

@@ -242,8 +242,8 @@ impl MemtableWriter<'_> {
         };
         let table = self.table;
         let used_before = self.writer.used_bytes();
-        // Before the key can be found: see the filter's second invariant. A key that is not new is
-        // in it already.
+        // The filter gets a new key before the key's sequence number is published, see its second
+        // invariant. A key that is not new is in it already.
         match self.writer.insert(&entry) {
             Inserted::NotNewer => return Err(NotNewer),
             Inserted::Version => {}
@@ -254,6 +254,7 @@ impl MemtableWriter<'_> {
         let bytes = self.writer.used_bytes() - used_before + shared as u64;
         add(&table.bytes, bytes);
         add(&table.entry_count, 1);
+        // One thread inserts, so a load and a store lose nothing.
         if lsn < table.first_lsn.load(Ordering::Relaxed) {
             table.first_lsn.store(lsn, Ordering::Relaxed);
         }
@@ -280,6 +281,7 @@ impl MemtableWriter<'_> {
         let (Some(first), Some(last)) = (list.first(), list.last()) else { return 0 };
         let fits = !list.shared().is_empty() && list.shared().fits(first.key(), last.key());
         let shared = SharedPrefix::between(first.key(), last.key());
+        // A writer makes the copy while others wait for its turn.
         let few = table.entry_count() <= ENTRIES_REBUILT_MAX;
         if fits || shared == *list.shared() || !few {
             return 0;
@@ -308,6 +310,7 @@ fn copy_entries(from: &SkipList, to: &mut Writer<'_>) {
         while let Some(older) = versions[versions.len() - 1].older() {
             versions.push(older);
         }
+        // Oldest first: a list takes no version that is not the newest of its key.
         for version in versions.into_iter().rev() {
             to.insert(&NewEntry {
                 key: here.key(),

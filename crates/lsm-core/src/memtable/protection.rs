@@ -159,6 +159,7 @@ impl Memtable {
     /// # Cost
     /// That of inserting every entry anew.
     pub fn mended(&self, repaired: &[TrueEntry]) -> Option<Arc<Memtable>> {
+        // Under the same id: the flush and the list of work know the memtable by it.
         let copy = self.successor(self.id);
         let mut entries: Vec<(KeyRef<'_>, NewEntry<'_>)> = Vec::new();
         for (node, version) in all_entries(self.list()) {

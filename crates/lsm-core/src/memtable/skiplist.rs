@@ -2,8 +2,8 @@
 //!
 //! A key is one node, and its versions are a chain under it, newest first. Overwriting a key finds
 //! its node and puts a version on top; a scan passes a key in one step however often it was
-//! written. Called by `mod.rs` and `iter.rs`; together with `arena.rs` the only file of the
-//! memtable with `unsafe`.
+//! written. Called by `mod.rs`, `iter.rs` and `protection.rs`; together with its submodules and
+//! `arena.rs` the only code of the memtable with `unsafe`.
 //!
 //! ```text
 //! node      link h-1 | .. | link 0 | Node | key bytes        a pointer to a node is to its `Node`

@@ -109,6 +109,8 @@ impl Head {
     #[inline(always)]
     pub(super) fn decode(bytes: &[u8], at: usize) -> Option<Head> {
         let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?);
+        // The header and three lengths of one byte: nearly every entry. One load then decodes them
+        // all.
         if word & 0x8080_8000 != 0 {
             return Head::decode_long(bytes, at);
         }
@@ -118,6 +120,7 @@ impl Head {
             more => {
                 let len = (!more & 0x8080_8080).trailing_zeros() / 8 + 1;
                 let kept = word >> 32 & ((1 << (8 * len)) - 1);
+                // A last byte of zero is a longer form of a number that has a shorter one.
                 if len > 1 && kept >> (8 * (len - 1)) == 0 {
                     return None;
                 }
@@ -199,6 +202,7 @@ impl Block {
         let end = end.ok_or(bad("restarts pass the front of the block", tail))?;
         let count = count as usize;
         let is_hollow = count == 0 && (hidden_suffix.is_none() || end == 0 || common != 0);
+        // Before memory is reserved for `count` entries: the number comes from the file.
         if is_hollow || count > end / ENTRY_BYTES_MIN {
             return Err(bad("entry count does not fit the block", tail));
         }

@@ -122,6 +122,8 @@ impl BlockBuilder {
             self.restarts.push(at);
             0
         } else {
+            // Compared with the restart key and not with the neighbour, which may share more: any
+            // entry is then rebuilt from two places.
             common_len(&self.payload[self.restart_key.clone()], key.user)
         };
         let suffix = &key.user[shared..];
@@ -154,6 +156,7 @@ impl BlockBuilder {
     /// Completes the payload. `last_key` is the user key of the last visible entry.
     pub(super) fn finish(&mut self, last_key: &[u8]) -> &[u8] {
         assert!(!self.is_empty(), "a block has an entry");
+        // Keys ascend, so what the first and the last share, all share.
         let common = if self.count == 0 {
             0
         } else {

@@ -119,6 +119,7 @@ impl<'a> BlockPass<'a> {
 
     /// The suffix, and where the entry ends.
     fn body(&self, head: Head, at: usize) -> Result<(&'a [u8], usize), Malformed> {
+        // Checked sums: lengths are still what the file says.
         let key_len = head.shared.checked_add(head.suffix_len);
         if !key_len.is_some_and(|len| (1..=INTERNAL_KEY_BYTES_MAX).contains(&len)) {
             return Err(bad("key length out of range", at));
@@ -193,6 +194,7 @@ impl<'a> BlockPass<'a> {
             }
         };
         check_len(here.pieces.iter().map(|piece| piece.len()).sum(), at)?;
+        // The last entry of either sort is the neighbour.
         let before =
             self.hidden_before().or_else(|| self.visible(self.offsets.len().checked_sub(1)?));
         if before.is_some_and(|before| before.order(&here) != Ordering::Less) {

@@ -130,6 +130,8 @@ impl Block {
         let word = prefix8(user_key.get(self.common_len()..)?);
         let words = &*self.words;
         let low = words.partition_point(|w| *w < word);
+        // No entry has the word, so none has the key: most misses end here, without a look at an
+        // entry.
         if *words.get(low)? != word {
             return None;
         }
@@ -141,6 +143,7 @@ impl Block {
         }
         let head = self.head(at);
         let trailer = self.trailer(head);
+        // Without a tie no search has passed an entry that is newer than the reader.
         if trailer > target.trailer || !self.is_key(head, user_key) {
             return None;
         }

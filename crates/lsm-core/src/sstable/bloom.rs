@@ -43,9 +43,11 @@ fn line_of(hash: u64, count: usize) -> usize {
 /// Walks the bits of `hash` in its line, as word and mask.
 #[inline]
 fn bits(hash: u64, probes: u8) -> impl Iterator<Item = (usize, u64)> {
+    // Odd, because products of zero would set one bit again and again.
     let mut state = u64::from(hash as u32 | 1);
     (0..probes).map(move |_| {
         state = state.wrapping_mul(0xd1b5_4a32_d192_ed03);
+        // The top 9 bits: they depend on all bits of the factor below.
         let bit = state >> 55;
         ((bit >> 6) as usize, 1 << (bit & 63))
     })
@@ -119,6 +121,7 @@ impl Bloom {
         let extractor = reader.u8()?;
         let probes = reader.u8()?;
         reader.take(HEAD_BYTES - 2)?;
+        // Not damage: the table is read without it.
         if extractor != WHOLE_KEY {
             return Ok(None);
         }

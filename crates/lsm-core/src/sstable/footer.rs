@@ -119,6 +119,7 @@ impl Footer {
     /// `Corruption`; `Unsupported` for an intact footer of a version, or with incompatible
     /// features, that this code does not know.
     pub(super) fn read(source: &TableSource, access: Access) -> Result<(Footer, u64)> {
+        // One read also for a longer footer of a later version.
         let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
         let mut buf = [0; FOOTER_BYTES_MAX];
         let buf = &mut buf[..reach as usize];

@@ -144,6 +144,7 @@ pub(super) fn put_hidden(
     back: Option<usize>,
     payload: &[u8],
 ) {
+    // Any payload that begins so is shortened: a reader puts the same 8 bytes back.
     let rest = payload.strip_prefix(&seq.get().to_le_bytes());
     let left_out = if rest.is_some() { SEQ_LEFT_OUT_BIT } else { 0 };
     let stored = rest.unwrap_or(payload);

@@ -32,6 +32,7 @@ pub(super) fn put_separator(out: &mut Vec<u8>, last: &[u8], next: &[u8]) {
     let common = common_len(last, next);
     // One byte more of `next` is behind `last`; it is before `next` if it is not all of it.
     let cut = if common + 1 < next.len() { &next[..=common] } else { last };
+    // A separator that is no shorter than the last key has nothing for it.
     out.extend_from_slice(if cut.len() < last.len() { cut } else { last });
 }
 
@@ -150,6 +151,7 @@ impl Index {
             if starts.is_empty() {
                 starts.push(extent.offset);
             }
+            // Blocks that overlap or leave holes are none that the writer made.
             if starts[i] != extent.offset {
                 return None;
             }
@@ -184,6 +186,7 @@ impl Index {
     pub(super) fn without_keys(blocks: &[Extent]) -> Option<Index> {
         let mut builder = IndexBuilder::new(usize::MAX);
         for (number, extent) in (0u64..).zip(blocks) {
+            // Big-endian, so that the numbers ascend as keys do.
             let key = number.to_be_bytes();
             builder.add(KeyRef::new(&key, Trailer::LAST), None, *extent);
         }
@@ -228,6 +231,7 @@ impl IndexCursor {
         if index.levels() == 1 || (self.is_loaded && self.top_at == top_at) {
             return Ok(());
         }
+        // Before the read: after a failed one the old leaf must not pass for the new.
         self.is_loaded = false;
         let extent = index.extent(top_at).expect("the caller found it in the index");
         let leaf = reader.block(extent)?;

@@ -164,6 +164,8 @@ impl InternalIter for SstIter {
             return self.walk.seek_before(target);
         }
         self.seek_ingested(target)?;
+        // By way of the first entry that is not before the target: stored order cannot be searched
+        // backwards.
         if self.valid() { self.walk.prev() } else { self.walk.seek_to_last() }
     }
 

@@ -169,6 +169,7 @@ impl JudgedIter {
         if self.is_lost_behind {
             self.add_gap(&end, true);
         }
+        // The judge's totals are those of a whole walk.
         if !self.is_from_start || self.is_cut_short {
             return;
         }
@@ -190,6 +191,8 @@ impl JudgedIter {
         self.offset = extent.offset;
         let verdict = match self.read(extent) {
             Ok(len) => catch("a filter's judge", || self.judge(len))?,
+            // Bytes that cannot be read now may be there later, so other errors fail the job and
+            // lose nothing.
             Err(error) if error.is_corruption() => BlockVerdict::Damaged,
             Err(error) => return Err(error),
         };
@@ -199,6 +202,7 @@ impl JudgedIter {
                 self.end_gap_at_first();
             }
             BlockVerdict::Later => {
+                // The first block of the span says where a loss of it would begin.
                 self.span_before.get_or_insert_with(|| self.before.key.clone());
                 self.end_gap_at_first();
             }
@@ -277,6 +281,7 @@ impl JudgedIter {
                 return false;
             }
             let seq = slot.trailer.seq();
+            // With a global number the manifest's range is of that one, and stored numbers are any.
             if table.global_seq.is_none() && !(table.seqs.0..=table.seqs.1).contains(&seq) {
                 return false;
             }
@@ -356,6 +361,7 @@ impl JudgedIter {
         self.is_lost_behind = false;
         let from = self.before.key.clone();
         let from_below = match self.before.seq {
+            // A bound that is no entry: every version of its key may be lost.
             None => SeqNo::MAX,
             Some(seq) if self.by.judge.has_versions() => seq,
             Some(_) => SeqNo::ZERO,
@@ -433,6 +439,7 @@ impl InternalIter for JudgedIter {
         }
         self.list_blocks()?;
         self.number = self.blocks.partition_point(|block| block.offset < extent.offset) as u64;
+        // Before the first block of the walk, so that the judge counts from there.
         self.by.judge.skip(self.number);
         self.enter()?;
         self.pass_until(target)

@@ -185,6 +185,7 @@ impl SstProperties {
             let start = reader.position();
             let tag = reader.varint()?;
             let field = reader.bytes()?;
+            // Ascending, so no field comes twice.
             if tag <= last {
                 return Err(reader.malformed("tags do not ascend"));
             }

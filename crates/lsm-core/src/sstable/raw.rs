@@ -199,9 +199,11 @@ impl AllEntries {
         };
         let (before, end) = index.bounds(reader);
         suspect.keep_ordered(before.as_ref(), &end);
+        // Whoever replaces the table would lose what is missing for good.
         if self.mode.needs_all() && !suspect.is_complete {
             return Err(error);
         }
+        // Seeks may come back to the block; it is told once.
         if self.damage.iter().all(|known| known.block_offset != extent.offset) {
             self.damage.push(RawDamage {
                 block_offset: extent.offset,
@@ -235,6 +237,7 @@ impl AllEntries {
         let is_hidden = match body {
             Body::Suspect(_) => false,
             Body::Sound(block) => match (visible.checked_sub(1), hidden.checked_sub(1)) {
+                // The one further back in the block is the later entry.
                 (Some(v), Some(h)) => block.hidden()[h] > block.offsets[v],
                 (before, _) => before.is_none(),
             },

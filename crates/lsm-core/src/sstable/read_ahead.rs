@@ -45,6 +45,7 @@ impl ReadAhead {
     /// Reads a piece that begins with the block at `extent`.
     fn fill(&mut self, reader: &SstReader, extent: Extent) -> Result<()> {
         let source = reader.source();
+        // Up to the end of the data: what comes behind it a walk does not read.
         let data_end = reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
         let most = self.most.max(extent.len).min(data_end - extent.offset);
         // What is here is void from now on, also if the read fails.

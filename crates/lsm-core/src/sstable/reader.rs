@@ -96,6 +96,7 @@ impl SstReader {
             let what = format!("file has {file_bytes} bytes, the manifest says {bytes}");
             return Err(source.corruption(file_bytes.min(bytes), what));
         }
+        // Identity and hash first: blocks of another sound table would be told as damaged.
         let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
         if footer.unique_id != source.unique_id || footer.db_id != identity.db_id {
             return Err(source.corruption(footer_at, "file is another table"));
@@ -189,6 +190,7 @@ impl SstReader {
         if seq < global {
             return Ok(None);
         }
+        // Any stored sequence: the reader has seen that the global one is visible.
         let found = self.find(user_key, SeqNo::MAX, SstReader::block)?.and_then(Ended::value);
         Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
@@ -376,6 +378,7 @@ impl SstReader {
 
     /// The checksum that the properties have of the index partition at `extent`.
     fn partition_checksum(&self, extent: Extent) -> Option<u64> {
+        // Data blocks have no second checksum: the properties would grow with the table.
         if self.index.levels() == 1 || extent.offset < self.properties.data_bytes {
             return None;
         }

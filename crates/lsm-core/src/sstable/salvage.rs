@@ -98,6 +98,7 @@ fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
 impl Salvaging {
     fn footer(&mut self) -> Result<Option<(Footer, u64)>> {
         if let Some(read) = unless_damaged(Footer::read(&self.source, Access::Uncached))? {
+            // A sound footer of another table is no damage that a turned bit could explain.
             return Ok(Some(read).filter(|(footer, _)| self.is_ours(footer)));
         }
         if let Some(mended) = Footer::mended(&self.source).filter(|(it, _)| self.is_ours(it)) {
@@ -129,6 +130,8 @@ impl Salvaging {
             checksums.extend_from_slice(&checksum);
         }
         let Some(last) = blocks.last().copied() else { return Ok(None) };
+        // The manifest's hash covers the checksums of all blocks: equal means that none is missing
+        // or foreign.
         if checksum128(&checksums) != self.file_hash {
             return Ok(None);
         }
@@ -308,6 +311,8 @@ fn with_one_bit_turned(
 
 /// The blocks from `start` on that verify one behind the other, up to `end`.
 pub(super) fn blocks_between(source: &TableSource, start: u64, end: u64) -> Result<Vec<Extent>> {
+    // The search hashes every possible length at a place. Its work is bounded, because bytes that
+    // are no blocks must not decide how long a job takes.
     let mut budget = HASHED_MIN.saturating_add(source.file_bytes.saturating_mul(HASHED_A_BYTE));
     let mut blocks: Vec<Extent> = Vec::new();
     let mut at = start;
@@ -315,6 +320,7 @@ pub(super) fn blocks_between(source: &TableSource, start: u64, end: u64) -> Resu
     while at < end {
         let Some(len) = block_at(source, at, end, guess, &mut budget)? else { break };
         blocks.push(Extent { offset: at, len });
+        // Blocks of a table are of similar length, so the last one says how much to read.
         guess = len;
         at += len;
     }
@@ -353,6 +359,7 @@ fn block_at(
         if have == most {
             return Ok(None);
         }
+        // Shorter lengths were tried with the smaller piece.
         tried = bytes.len();
         have *= 2;
     }

@@ -157,6 +157,7 @@ impl TableSource {
 
     /// The length of a block that lies in the file and can be held in memory.
     pub(super) fn checked_len(&self, extent: Extent) -> Result<usize> {
+        // Before anything is allocated: the extent comes from a block of the file.
         let fits = extent.len > TRAILER_BYTES as u64
             && extent.end() <= self.file_bytes
             && extent.len <= BLOCK_BYTES_MAX + TRAILER_BYTES as u64;
@@ -181,6 +182,7 @@ impl TableSource {
         self.read_exact(access, extent.offset, buf)?;
         let (len, compression) = self.verify(extent.offset, &bytes)?;
         match compression {
+            // With its trailer: 9 bytes more are cheaper than a copy of the payload.
             Compression::None => Ok(StoredPayload { bytes, len }),
             Compression::Lz4 => self.decompress(extent.offset, &bytes[..len]),
         }
@@ -298,6 +300,7 @@ impl TableSource {
         let Some((body, checksum)) = stored.split_last_chunk::<8>() else {
             return Err(self.corruption(offset, "block is too short"));
         };
+        // The checksum first, so that no damaged byte is taken for a compression of newer code.
         if checksum64_seeded(body, seed(self.unique_id, offset)) != u64::from_le_bytes(*checksum) {
             return Err(self.corruption(offset, "block checksum does not match"));
         }

@@ -192,6 +192,7 @@ impl<'a> TableBlock<'a> {
     #[inline]
     pub fn is_version(&self, i: usize) -> bool {
         let words = &self.block.words;
+        // Words first: they decide without rebuilding a key.
         words[i - 1] == words[i] && self.block.is_version(i)
     }
 
@@ -234,6 +235,7 @@ impl<'a> TableBlock<'a> {
             return Ok(Some(Hidden { head, seq, bytes: Cow::Borrowed(&self.block.bytes) }));
         }
         let other = self.reader.block_of_hidden(&key, seq, self.is_fresh)?;
+        // This block was searched already.
         let other = other.filter(|(extent, _)| *extent != self.extent);
         Ok(other.and_then(|(_, block)| {
             let head = block.find_hidden(&key, seq, suffix)?;

@@ -36,6 +36,8 @@ pub(super) fn load_properties(
     }
     let properties = SstProperties::decode(source, offset, payload)?;
     let says_hidden = footer.incompatible & HAS_HIDDEN != 0;
+    // Two accounts that differ: one of them is damaged, and reading hidden entries as visible would
+    // be wrong data.
     if says_hidden == properties.hidden_suffix.is_empty() {
         let what = "footer and properties differ about hidden entries";
         return Err(source.corruption(offset, what));

@@ -200,6 +200,7 @@ impl Verify<'_> {
 
     /// The footer of the file, or, where it is damaged, that of the open table.
     fn footer(&mut self) -> Result<(Footer, u64)> {
+        // The known footer is used on: behind a damaged one nothing else could be verified.
         let (known, known_at) = self.reader.footer();
         let read = Footer::read(self.source, Access::Uncached);
         match self.source.file.len() {
@@ -367,6 +368,7 @@ impl Verify<'_> {
             }
             let kind = entry.trailer.kind().unwrap_or(EntryKind::Poison);
             self.seen.properties.count(kind, entry.trailer.seq(), user.len(), block.value(i).len());
+            // Keys are copied at the edges alone, not for each entry.
             let is_edge = self.seen.smallest.is_none() || i + 1 == block.len();
             if is_edge {
                 let key = InternalKey { user: user.as_slice().into(), trailer: entry.trailer };

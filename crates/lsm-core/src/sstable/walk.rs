@@ -122,6 +122,7 @@ impl<E: Entries> BlockWalk<E> {
     pub(super) fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
         self.is_valid = false;
         let Some(extent) = self.index.seek(&self.reader, target)? else {
+            // Behind all separators: the last entry of the table is before the target.
             return self.seek_to_last();
         };
         self.load(extent)?;

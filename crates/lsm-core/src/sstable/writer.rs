@@ -100,6 +100,7 @@ impl SstWriter {
             out: PendingFile {
                 file,
                 sealer: Sealer::new(identity.unique_id()),
+                // Room for the block that passes the limit, so that the buffer does not grow.
                 pending: Vec::with_capacity(APPEND_BYTES + (64 << 10)),
                 written: 0,
                 checksums: Vec::new(),
@@ -234,6 +235,7 @@ impl SstWriter {
     #[inline]
     fn make_room(&mut self, grown: usize, is_cut_allowed: bool) -> Result<()> {
         let usual = self.options.block_bytes as usize;
+        // An entry that is longer than a block has one of its own.
         if grown <= usual || self.block.is_empty() {
             return Ok(());
         }
@@ -314,8 +316,10 @@ impl SstWriter {
         self.properties.smallest = smallest.user.to_vec();
         self.properties.largest = self.last_visible().user.to_vec();
         if self.properties.hidden == 0 {
+            // A suffix without hidden entries would contradict the footer.
             self.properties.hidden_suffix.clear();
         }
+        // In bytes: what comes behind it are the checksums of bloom and index.
         let data_blocks = self.out.checksums.len();
         let bloom = match self.bloom.finish() {
             Some(payload) => self.out.block(&payload, Compression::None)?,
@@ -365,6 +369,7 @@ impl SstWriter {
 
     /// Called with the first key of each block.
     fn begin_block(&mut self, key: KeyRef<'_>) {
+        // The last key is still that of the sealed block: the new one is remembered behind this.
         self.index_block(Some(key.user));
     }
 

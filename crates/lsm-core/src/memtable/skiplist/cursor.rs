@@ -64,6 +64,7 @@ impl ListCursor {
 
     /// To the last entry that is before `target`.
     pub(in crate::memtable) fn seek_before(&mut self, target: KeyRef<'_>) {
+        // Versions above the target are before it, so the key's own node is asked first.
         let node = self.list.find(target.user);
         let version = node.and_then(|node| Some((node, node.newest().above(target.trailer)?)));
         self.at = match version {
