@@ -5,7 +5,7 @@
 use crate::checksum;
 use crate::payload::Payload;
 
-/// The result of the comparison of an entry with its metadata says.
+/// The result of the comparison of an entry with its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Both are what was written.

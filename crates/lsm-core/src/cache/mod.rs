@@ -1,9 +1,10 @@
 //! [`Blocks`]: the block cache, one for all tables of a database.
 //!
-//! Sharded and scan-resistant: a block must be asked for twice to crowd out one that is in use.
-//! Weighed by the memory that parsed blocks take.
+//! It is sharded, and it resists scans: a new block replaces a block in use only after a second
+//! request for it. The weight of a block is the memory that the parsed block takes.
 //!
-//! Invariant: readers on different threads share no counter that both write.
+//! Invariant: threads count hits and misses in different stripes of the counters, so that they do
+//! not write to one cache line.
 
 mod stats;
 

@@ -1,7 +1,8 @@
-//! Bytes and integers: the only way in ([`Reader`]) and the only way out (`put_*`) of a format.
+//! Bytes and integers: the only way to read a format ([`Reader`]) and the only way to write one
+//! (`put_*`).
 //!
-//! Little-endian only. Bytes from disk are hostile: a [`Reader`] ends in a value or in a
-//! [`Malformed`], never in a panic, and allocates nothing on the word of a file.
+//! All integers are little-endian. Bytes from disk are hostile: a [`Reader`] returns a value or
+//! [`Malformed`]. It never panics, and no allocation depends on an unchecked length.
 
 mod checksum;
 mod fields;

@@ -53,14 +53,14 @@ impl<'a> Reader<'a> {
     /// The next `len` bytes.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let rest = &self.bytes[self.at..];
-        let taken = rest.get(..len).ok_or(self.malformed("bytes end too soon"))?;
+        let taken = rest.get(..len).ok_or(self.malformed("input ends too early"))?;
         self.at += len;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let rest = &self.bytes[self.at..];
-        let taken = *rest.first_chunk::<N>().ok_or(self.malformed("bytes end too soon"))?;
+        let taken = *rest.first_chunk::<N>().ok_or(self.malformed("input ends too early"))?;
         self.at += N;
         Ok(taken)
     }
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
 
     /// A varint; only the shortest form of a number is accepted.
     pub fn varint(&mut self) -> Result<u64, Malformed> {
-        let (n, len) = varint_at(self.bytes, self.at).ok_or(self.malformed("bad varint"))?;
+        let (n, len) = varint_at(self.bytes, self.at).ok_or(self.malformed("invalid varint"))?;
         self.at += len;
         Ok(n)
     }
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
     /// A varint that must fit `u32`.
     pub fn varint_u32(&mut self) -> Result<u32, Malformed> {
         let at = self.at;
-        u32::try_from(self.varint()?).map_err(|_| Malformed { what: "number too large", at })
+        u32::try_from(self.varint()?).map_err(|_| Malformed { what: "number exceeds 32 bits", at })
     }
 
     /// A varint length that must not pass the bytes that are left.
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
             .ok()
             // Before anything is taken or reserved: the length comes from the file.
             .filter(|n| *n <= self.remaining())
-            .ok_or(Malformed { what: "length passes the end", at })
+            .ok_or(Malformed { what: "length exceeds the input", at })
     }
 
     /// A varint length and as many bytes.
@@ -117,7 +117,7 @@ impl<'a> Reader<'a> {
 
     /// Ends the reading: bytes that are left over are an error.
     pub fn finish(self) -> Result<(), Malformed> {
-        if self.is_empty() { Ok(()) } else { Err(self.malformed("bytes left over")) }
+        if self.is_empty() { Ok(()) } else { Err(self.malformed("bytes are left over")) }
     }
 }
 

@@ -1,11 +1,11 @@
-//! [`Clip`]: which entries of its inputs an export reads: those of a range of keys, as of one
-//! sequence number, and with each of them the hidden entries that belong to it.
+//! [`Clip`]: the entries that an export reads: the keys of a range, in their versions up to one
+//! sequence number, and the hidden entries of these.
 //!
-//! Asked by the loop of `survivors.rs` for each entry. A pure rule.
+//! The loop of `survivors.rs` asks it for each entry. A pure rule.
 //!
-//! Invariant: a hidden entry is inside if and only if its owner is. Its own key may lie beyond
-//! the end of the range, because it sorts behind its owner and what continues that with a zero
-//! byte.
+//! Invariant: a hidden entry is inside if and only if its owner is. Its own key may lie behind the
+//! end of the range: it sorts behind its owner, and behind keys that continue the owner's key with
+//! a zero byte.
 
 use std::ops::{Bound, RangeBounds};
 

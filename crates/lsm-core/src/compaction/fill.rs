@@ -62,7 +62,7 @@ impl<'a> Fill<'a> {
         match self.writing.finish()? {
             JobOutcome::Done { tables, values, .. } => Ok((tables, values)),
             JobOutcome::Faulty(_) => {
-                let what = "a loaded entry does not hold together";
+                let what = "a loaded entry changed in memory";
                 Err(Error::corruption(&self.factory.dir, None, what))
             }
         }

@@ -1,10 +1,11 @@
-//! [`MergeInput`]: what a merge reads, memtables and tables alike.
+//! [`MergeInput`]: a sorted input of a merge: a memtable, a table, or the tables of a level.
 //!
-//! Opened by `run.rs`. A partition whose filter seals is read with hidden entries, and with the
-//! place of each entry, which a repair needs; every other one by the plain readers.
+//! Opened by `run.rs`. If a filter of the partition seals, the merge also reads the hidden entries
+//! and the place of each entry, because a repair needs the place. All other partitions use the
+//! plain readers.
 //!
-//! Invariant: inputs are never changed, and are read past the block cache: a merge reads each
-//! block once, and would drive out those that readers come back to.
+//! Invariant: inputs never change. They bypass the block cache: a merge reads each block once, and
+//! would drive out the blocks that readers use.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,16 +1,17 @@
-//! [`Shape`]: how large each level should be, how far each is from it, and what that will cost.
+//! [`Shape`]: the size that each level should have, the urgency of each level, and the remaining
+//! work.
 //!
 //! Called by the picker, and by the stall rules for the debt.
 //!
-//! Level sizes are dynamic: the last level is as large as its data, each one above it a
-//! `level_multiplier`-th, down to the first that is no larger than `level_base_bytes`. That is the
-//! **base level**; level 0 is compacted into it and the levels between stay empty. So at least
-//! nine tenths of the data lie in the last level (at a multiplier of 10) and overwritten data
-//! takes little space however small the database is.
+//! Level sizes are dynamic. The last level has the size of its data. Each level above has the size
+//! of the next one divided by `level_multiplier`, up to the first level that is no larger than
+//! `level_base_bytes`. This is the **base level**. Level 0 is compacted into it, and the levels
+//! between stay empty. So with a multiplier of 10, at least nine tenths of the data are in the last
+//! level, and overwritten data takes little space in a database of any size.
 //!
 //! Invariants:
-//! 1. No level between level 0 and the base level has tables: what leaves level 0 never passes
-//!    older entries.
+//! 1. No level between level 0 and the base level has tables, so entries that leave level 0 never
+//!    pass older entries.
 
 use super::Busy;
 use crate::limits::LEVEL_COUNT;

@@ -1,18 +1,34 @@
-//! Compaction: which tables to merge, which entries survive, where an output ends.
+//! Compaction: the choice of the tables to merge, the survival of their entries, the ends of
+//! outputs.
 //!
-//! `picker.rs` chooses a [`Compaction`]; `run.rs` runs it, as it runs flushes and exports, each a
-//! [`Merge`]: it opens `inputs.rs`, has `survivors.rs` write what `rules.rs` lets live and the
-//! filters of `stages.rs` let through, and `outputs.rs` makes the tables; `fill.rs` makes tables of
-//! entries that no input has. The database picks under
-//! its lock, and installs the result. All but inputs and outputs is pure: no files, no cache, no
-//! clock.
+//! Each file has one step:
+//!
+//! ```text
+//! leveled.rs    the size that each level should have, and its score
+//! picker.rs     the next job: a `Compaction`
+//! place.rs      the level of a table that comes from outside
+//! run.rs        one run of a job: flush, compaction or export, each a `Merge`
+//! inputs.rs     the cursors over memtables and tables
+//! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives
+//! rules.rs      the rules by which entries survive
+//! clip.rs       the range of an export
+//! stages.rs     the hooks of the job
+//! split.rs      the end of an output table
+//! outputs.rs    the output tables
+//! fill.rs       tables of entries from the caller, for a bulk load
+//! ```
+//!
+//! The database picks a job under the lock of its claims, runs it without a lock, and installs the
+//! result as one edit. Only `inputs.rs` and `outputs.rs` use files; the other files do no I/O, read
+//! no clock and can be tested as functions.
 //!
 //! Invariants:
-//! 1. A job holds all versions, on its input levels, of every user key that it rewrites, except
-//!    newer ones on level 0.
-//! 2. Two jobs that run at once share no table and no key range of an output level: [`Busy`].
-//! 3. Deeper is older: no job moves an entry below an older entry of its key, or drops a tombstone
-//!    above one.
+//! 1. A job has all versions, on its input levels, of every user key that it rewrites, except newer
+//!    versions on level 0.
+//! 2. Two jobs that run at the same time share no table and no key range of an output level:
+//!    [`Busy`].
+//! 3. Deeper entries are older: no job moves an entry below an older entry of its key. No job drops
+//!    a tombstone above an older entry of its key.
 
 mod clip;
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! [`Outputs`]: the tables that a merge writes.
 //!
-//! Made by `run.rs`, filled by the loop of `survivors.rs`. With `inputs.rs` it is all of this folder
-//! that knows files.
+//! Made by `run.rs`, filled by the loop of `survivors.rs`. Together with `inputs.rs` it is the only
+//! code of this folder that uses files.
 //!
 //! Invariants:
-//! 1. When [`Outputs::finish`] returns, the bytes of its tables and their names are durable, unless
-//!    the factory leaves the syncs to whoever made it.
-//! 2. What is not finished is removed when it is dropped, or left to the next open if even that
-//!    fails.
+//! 1. When [`Outputs::finish`] returns, the bytes and the names of its tables are durable, unless
+//!    the factory leaves the syncs to its maker.
+//! 2. Dropped before that, it removes its files. Files that cannot be removed are leftovers for the
+//!    next open.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

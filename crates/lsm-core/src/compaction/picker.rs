@@ -1,19 +1,23 @@
-//! [`Picker`]: from the levels of a partition to the next job.
+//! [`Picker`]: chooses the next compaction of a partition.
 //!
-//! Called by the database whenever a compaction thread is free and something changed. A pure
-//! function of its fields.
+//! The database calls it when a compaction thread is free and something has changed. The choice is
+//! a pure function of the fields.
 //!
-//! Order of choice: the level with the highest score from 1 on; then a table that is half
-//! tombstones; then an elision; then a table of which much can go since snapshots were released or entries
-//! expired. Within a level tombstone-heavy tables come first, then the one whose turn it is by key,
-//! so that all parts of a level are rewritten equally often.
+//! The order of the choice:
+//! 1. the level with the highest score, if that is at least 1;
+//! 2. a table of which half the entries are tombstones;
+//! 3. an elision;
+//! 4. a table from which much can go, because snapshots were released or entries expired.
+//!
+//! Within a level, tables with many tombstones come first. The others have their turn by key, so
+//! that all parts of a level are rewritten equally often.
 //!
 //! Invariants:
-//! 1. Level 0: the job has every table that overlaps one of its tables, directly or through
-//!    others. What stays on level 0 shares no key with it.
-//! 2. Deeper: the job has every table of the output level that overlaps the hull of its inputs, so
-//!    outputs may span the hull.
-//! 3. No input is busy and no running job writes into the hull on the output level.
+//! 1. On level 0, a job has every table that overlaps one of its tables, directly or through other
+//!    tables. The tables that stay on level 0 share no key with the job's level-0 tables.
+//! 2. On the output level, a job has every table that overlaps the hull of its inputs, so outputs
+//!    may span the hull.
+//! 3. No input is busy, and no running job writes into the hull on the output level.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
-//! [`ingest_level`]: where a finished table from elsewhere belongs.
+//! [`ingest_level`]: chooses the level of a finished table that comes from outside.
 //!
 //! Called by ingests, under the lock of the claims. A pure function.
 //!
 //! Invariants:
-//! 1. Above the answer nothing overlaps the table, so deeper stays older: the table is newer than
-//!    all that exists.
-//! 2. On the answer nothing overlaps it and no running job may write there.
-//! 3. Level 0 is always right.
+//! 1. No table above the chosen level overlaps the new one. The new table is newer than all others,
+//!    so deeper entries stay older.
+//! 2. No table on the chosen level overlaps it, and no running job may write there.
+//! 3. Level 0 is always a valid choice.
 
 use super::{Busy, Shape};
 use crate::limits::LEVEL_COUNT;

@@ -1,8 +1,9 @@
-//! [`Replacements`]: what repairs put in the place of faulty entries, as one more input of the
+//! [`Replacements`]: the entries with which repairs replace faulty ones, as one more input of the
 //! job's next run.
 //!
-//! An entry whose key or sequence number was damaged may belong somewhere else than where it was
-//! found, so replacements are merged like any other input; their places are passed over.
+//! If the key or the sequence number of an entry was damaged, the true entry may sort elsewhere. So
+//! replacements are merged like any other input, and the loop passes over the entries that they
+//! replace.
 //!
 //! Invariant: entries come in internal order, each with the place that it replaces.
 

@@ -1,13 +1,22 @@
-//! The survival rules: which entries of a merge are still seen by somebody.
+//! The survival rules: they decide which entries of a merge some reader can still see.
 //!
-//! Called by flush and by the executor for every entry, in internal order. It allocates nothing
-//! but the room for one key, once.
+//! The loop in `survivors.rs` asks them for every entry, in internal order. They allocate one
+//! buffer for a key, and nothing for an entry.
+//!
+//! Snapshots cut the sequence numbers into stripes. Of two versions of a key in one stripe, each
+//! snapshot sees the newer one or neither. So each stripe needs only its newest version.
+//!
+//! ```text
+//! sequence   1 .. 5        6 .. 9        10 ..
+//! snapshot         5             9
+//! stripe        0             1            2    above the last snapshot: nothing is dropped
+//! ```
 //!
 //! Invariants:
-//! 1. For every snapshot in the list, and every one that may be taken later, a key reads the same
-//!    before and after.
-//! 2. An entry goes only if a newer one of its key shadows it for every snapshot, or if it is a
-//!    tombstone with nothing left to delete.
+//! 1. For every snapshot in the list, and for every later one, a read of a key returns the same
+//!    before and after the job.
+//! 2. An entry goes only if a newer entry of its key shadows it for every snapshot, or if it is a
+//!    tombstone that has nothing left to delete.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

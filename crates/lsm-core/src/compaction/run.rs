@@ -1,14 +1,15 @@
-//! [`Merge`]: one flush, compaction or export, from its inputs to finished tables.
+//! [`Merge`]: one run of a flush, a compaction or an export, from its inputs to finished tables.
 //!
-//! Made and run by `db/job.rs` and its callers, and by recovery for what it replayed. The three
-//! differ in what they read and where what survives ends up, and in nothing else, so there is one
-//! `run`: inputs are opened, the filters start, the loop of `survivors.rs` writes.
+//! `db/job.rs` and its callers make and run it; recovery runs it for the entries of the log. The
+//! three kinds differ only in their inputs and in the place of their outputs, so there is one
+//! `run`: it opens the inputs, starts the filters, and lets the loop of `survivors.rs` write.
 //!
 //! Invariants:
-//! 1. When [`Merge::run`] returns tables, their bytes and names are durable. It installs nothing.
-//! 2. When it fails, the inputs are untouched and what it wrote is removed, or left to the next
-//!    open if even that fails.
-//! 3. It may run again over the same inputs: a merge does not change.
+//! 1. When [`Merge::run`] returns tables, their bytes and names are durable, unless the factory
+//!    leaves the syncs to its maker. `run` installs nothing.
+//! 2. When it fails, the inputs are unchanged. It removes the files that it wrote; files that
+//!    cannot be removed are leftovers for the next open.
+//! 3. It may run again over the same inputs, because a run does not change a merge.
 
 use std::sync::Arc;
 

@@ -1,11 +1,13 @@
-//! [`Split`]: where an output table of a merge ends.
+//! [`Split`]: decides where an output table of a merge ends.
 //!
-//! Asked by the executor before each new user key, and never in between: all versions of a user
-//! key lie in one table.
+//! The loop of `survivors.rs` asks before each new user key and never between versions of one: all
+//! versions of a user key are in one table.
 //!
-//! An output ends when it is large enough; when it overlaps so much of the level under it that its
-//! own compaction would be too large; and, from half its size on, at the boundaries of that level,
-//! so that later jobs share fewer tables.
+//! An output ends
+//! - when it has its full size;
+//! - when it overlaps so much of the level below that its own compaction would be too large;
+//! - from half its size on, at the boundaries of tables of that level, so that later jobs share
+//!   fewer tables.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! [`Stages`]: the hooks that take part in one job.
 //!
-//! Made by who runs the job, started by `run.rs`, called by the loop of
-//! `survivors.rs`. The order of the stages is that of `crate::hooks`.
+//! The code that runs the job makes them, `run.rs` starts them, and the loop of `survivors.rs`
+//! calls them. `crate::hooks` describes the order of the stages.
 
 use std::collections::HashMap;
 use std::sync::Arc;

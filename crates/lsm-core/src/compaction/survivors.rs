@@ -1,14 +1,15 @@
-//! The loop of every flush and compaction: entries in, survivors out, hooks in between.
+//! The loop of every flush and compaction: it reads entries, calls the rules and the hooks, and
+//! writes what survives.
 //!
-//! Called by `run.rs`, with cursors and outputs of its; it opens no file.
-//! The order of the stages is that of `crate::hooks`.
+//! `run.rs` calls it with open cursors and outputs; this file opens no file. `crate::hooks`
+//! describes the order of the stages.
 //!
 //! Invariants:
-//! 1. What is written ascends strictly, whatever the inputs claim: an entry out of order is damage
+//! 1. Written entries ascend strictly, whatever the inputs claim. An entry out of order is damage
 //!    and never reaches a table.
-//! 2. Faults install nothing: the loop reads to the end and returns them instead of tables. What
-//!    the loop itself finds out of place is no fault, because it may be innocent: it fails the
-//!    job once no fault is left.
+//! 2. A run with faults installs nothing: the loop reads to the end and returns the faults instead
+//!    of tables. An entry that the loop itself finds out of place is no fault, because a damaged
+//!    neighbour may be the cause. It fails the job if no fault is found.
 //! 3. All versions of a user key are in one table.
 
 use std::collections::HashSet;
@@ -224,7 +225,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             return self.damaged(entry, "an entry is out of order");
         }
         if !is_plausible(key, self.outputs.base_seq()) {
-            return self.damaged(entry, "an entry is impossible here");
+            return self.damaged(entry, "a key length or sequence number is out of range");
         }
         let below = &mut self.below;
         match self.survival.keep(key, |user| below.may_lie_below(user)) {

@@ -1,29 +1,45 @@
-//! Ordered cursors over internal keys, and what is built from them.
+//! Ordered cursors over internal keys, and the cursors that are built from them.
 //!
-//! Every implementation of [`InternalIter`] owes its callers the following. The merge, the visible
-//! iteration and compactions rely on each point.
+//! Every implementation of [`InternalIter`] has the following obligations. The merge, the visible
+//! iteration and compactions rely on each of them.
+//!
+//! ```text
+//! state              valid   key, value   next, prev   seeks     how it comes about
+//! before any seek    no      forbidden    forbidden    allowed   a new cursor
+//! on an entry        yes     allowed      allowed      allowed   a move that returned `Ok`
+//! past an end        no      forbidden    forbidden    allowed   a move that returned `Ok`
+//! after an error     no      forbidden    forbidden    allowed   a move that returned `Err`
+//! ```
+//!
+//! A forbidden call is a mistake of the caller. It may panic or do nothing; it never shows an
+//! entry.
 //!
 //! - *Order.* Entries come in internal order: user keys ascending, versions of one user key newest
 //!   first. `next` and `prev` visit the same entries in opposite orders, and no entry twice.
-//! - *Position.* A cursor is on an entry or it is invalid. It is invalid before its first seek,
-//!   past either end, and after an error. `valid` tells these apart from an entry and from nothing
-//!   else: the end is told from an error by the `Result` of the move alone.
-//! - *Seeks are absolute.* Each of the four works from any state, forgets an earlier error, and may
-//!   be repeated. `seek` and `seek_before` split the entries at the target: one finds the first
-//!   that is not before it, the other the last that is.
-//! - *Steps are relative.* `next` and `prev` may be called only on an entry. A step off either end
-//!   succeeds and leaves the cursor invalid; it does not wrap and does not remember the end, so
-//!   coming back takes a seek.
+//! - *Ends and errors.* `valid` does not tell an end from an error. Only the `Result` of the move
+//!   does, so the caller looks at it before it concludes that a key is absent.
+//! - *Seeks are absolute.* Each of the four works in every state, forgets an earlier error, and may
+//!   be repeated. `seek` and `seek_before` split the entries at the target: `seek` finds the first
+//!   entry that is not before it, `seek_before` the last one that is. A target need not be an
+//!   entry.
+//! - *Steps are relative.* A step off either end succeeds and leaves the cursor past that end. It
+//!   does not wrap, and it does not remember the end: to come back, the caller seeks.
 //! - *Turning.* A step may follow a step in the other direction, or any seek.
-//! - *Errors.* A move that fails leaves the cursor invalid until the next seek. It is never taken
-//!   for an end, so nobody concludes from it that a key is absent. A seek behind damaged bytes may
-//!   succeed.
-//! - *Bytes.* The cursor owns or pins what `key` and `value` lend, and the borrow ends with the
-//!   next move: whoever keeps a key copies it, and whoever keeps a large value asks for a
-//!   [`Slice`](crate::types::Slice), which shares the block.
+//! - *Errors.* A move that fails leaves the cursor invalid until the next seek. A seek behind
+//!   damaged bytes may succeed. An implementation never passes over an entry that it cannot read
+//!   without telling: as an error, or, in the tolerant modes of `sstable::RawIter`, as a finding.
+//! - *Bytes.* The cursor owns or pins the bytes that `key` and `value` lend. The borrow ends with
+//!   the next move. A caller that keeps a key copies it; a caller that keeps a large value asks for
+//!   a [`Slice`](crate::types::Slice), which shares the block.
+//! - *Lifetime.* A cursor keeps the memtable or the open table alive, and not the file on the disk:
+//!   whoever reads through a cursor pins the view that it came from.
 //! - *Snapshots.* A cursor over a memtable may meet entries that were inserted after it was made.
 //!   They are newer than any sequence number that the reader sees, and the visible iteration passes
 //!   over them.
+//!
+//! One cursor promises less: `sstable::JudgedIter`, the walk of a job over a table that may be
+//! damaged. It allows one seek as its first move, then `next` alone. The other moves return
+//! `InvalidArgument`.
 
 /// Implements the moves of [`InternalIter`], and `valid` and `value`, for an enum of cursors: each
 /// goes to the cursor of the present variant. A `dyn InternalIter` would be shorter, and would make

@@ -1,18 +1,18 @@
-//! The entries that a reader at one sequence number sees: the newest version of each key,
-//! tombstones left out.
+//! The entries that a reader at one sequence number sees: the newest visible version of each key,
+//! without tombstones.
 //!
-//! Forwards the underlying cursor stays on the current entry, so nothing is copied but the user
-//! key. Backwards the versions of a key come oldest first, so the last one seen that is visible
-//! is kept aside.
+//! Forwards, the inner cursor stays on the current entry, so only the user key is copied.
+//! Backwards, the versions of a key come oldest first, so the last visible version is copied aside.
 //!
 //! Invariants:
 //! 1. Forward and valid: the inner cursor is on the current entry.
 //! 2. Backward and valid: the inner cursor is on the newest entry of an earlier key, or invalid;
 //!    the current entry is in `key`, `trailer` and `value`.
-//! 3. After this many versions of one key the cursor seeks past the rest instead of stepping.
-//! 4. No walk goes on behind a bound. Checked by the caller, on visible entries alone, the bounds
-//!    would be met too late: behind them may lie any number of tombstones, and the walk would pass
-//!    over all of them in search of an entry to show.
+//! 3. After `STEPS_BEFORE_SEEK` versions of one key the cursor seeks past the rest instead of
+//!    stepping.
+//! 4. No walk goes on behind a bound. If the caller compared the bounds with visible entries alone,
+//!    it would notice them too late: any number of tombstones may lie behind a bound, and the walk
+//!    would pass over all of them in search of a visible entry.
 
 use std::ops::Bound;
 

@@ -1,4 +1,4 @@
-//! A cursor over a memtable that owns a part of it.
+//! A cursor over a memtable. It keeps the memtable's list alive.
 
 use std::sync::Arc;
 

@@ -1,14 +1,14 @@
-//! The memtable: recent operations in order, in memory.
+//! The memtable: recent operations of one partition, sorted, in memory.
 //!
-//! Filled by the commit path (and by replay), read by everybody, flushed once it is sealed. Keys,
-//! their versions and small values lie in slabs of memory that go from memtable to memtable; a
-//! large value stays in the section that the WAL was written from.
+//! The commit path and replay fill it, every reader searches it, and a flush writes it to a table
+//! once it is sealed. Keys, versions and small values are in slabs of memory, which the next
+//! memtable uses again. A large value stays in the section from which the WAL was written.
 //!
 //! Invariants:
-//! 1. Inserts come in commit order and only while the memtable is active; a sealed one never
-//!    changes again.
-//! 2. A lookup of a key that is not there allocates nothing.
-//! 3. Of a user key, every entry has a greater sequence number than those inserted before.
+//! 1. Inserts come in commit order and only while the memtable is active. A sealed memtable never
+//!    changes.
+//! 2. A lookup of a missing key allocates nothing.
+//! 3. Every entry of a user key has a greater sequence number than the entries inserted before it.
 //! 4. Nothing that outlives a borrow of the memtable points into its slabs.
 
 #[expect(unsafe_code, reason = "memory that is handed out in pieces and reused as a whole")]

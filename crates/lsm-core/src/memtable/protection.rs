@@ -1,7 +1,7 @@
-//! Entries of a memtable that do not agree with their checksums, and what takes their place.
+//! Entries of a memtable that do not agree with their checksums, and their repair.
 //!
-//! Nothing in a memtable is changed: a mended memtable is a copy, which the flush writes instead.
-//! The sources of a repair are the caller's; it may only give what the checksum confirms.
+//! A memtable never changes: a mended memtable is a copy, which the flush writes instead. The
+//! caller has the sources of a repair. A repair may only return what the checksum confirms.
 
 use std::sync::Arc;
 

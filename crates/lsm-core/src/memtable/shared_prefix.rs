@@ -1,12 +1,12 @@
-//! [`SharedPrefix`]: what the keys of a memtable begin with, and the word that decides between
-//! two of them behind it.
+//! [`SharedPrefix`]: the bytes with which all keys of a memtable begin, and the word behind them
+//! that decides between two keys.
 //!
 //! A search compares words, which lie beside the pointers that it follows, and looks at a key only
-//! where two words are equal. The first eight bytes of a key rarely decide: keys of one partition
-//! often begin alike. So the word is made of the bytes behind what they share.
+//! where two words are equal. The first eight bytes of a key rarely decide, because keys of one
+//! partition often begin alike. So the word is made of the bytes behind the shared ones.
 //!
-//! Invariant: words never contradict the order of their keys; equal words decide nothing. That
-//! holds for every key, also for one that does not begin with the shared bytes.
+//! Invariant: words never contradict the order of their keys; equal words decide nothing. This
+//! holds for every key, also for a key that does not begin with the shared bytes.
 
 use crate::types::prefix8;
 

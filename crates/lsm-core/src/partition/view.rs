@@ -1,4 +1,4 @@
-//! [`ReadView`]: everything that a reader pins.
+//! [`ReadView`]: the memtables and tables that a reader pins.
 
 use std::sync::Arc;
 

@@ -1,16 +1,17 @@
-//! [`WorkList`]: which of all partitions there is something to do for, so that nobody looks at all
-//! of them to find out.
+//! [`WorkList`]: the partitions that have work, so that nobody has to look at all partitions to
+//! find it.
 //!
-//! One for each database. Every partition notes in it what its view holds, whenever that changes;
-//! the commit path asks it what to seal, flushes what to flush, compactions where to look, the log
-//! what is still in memory.
+//! There is one for each database. Every partition notes the content of its view whenever that
+//! changes. The commit path asks which memtable to seal, flushes ask which to flush, compactions
+//! ask where to look, and the log asks which of its frames are only in memory.
 //!
 //! Invariants:
 //! 1. A partition is noted under the lock that guards its view, so the last note is that of the
 //!    present view.
-//! 2. A memtable is noted before its first entry is visible: what the list does not name below some
-//!    place of the log was in no memtable when that place was applied.
-//! 3. A note costs the same with one partition and with 65,536: the logarithm of their number.
+//! 2. A memtable is noted before its first entry is visible. So if the list names nothing below a
+//!    place in the log, no memtable had an entry below it when that place was applied.
+//! 3. The cost of a note is the logarithm of the number of partitions: with 65,536 it is about that
+//!    with one.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,5 +1,5 @@
-//! [`read`]: a get that shows on its way what it comes to: the blocks that it searches in vain, and
-//! the entry that it answers by, where that lies, with the hidden entry that belongs to it.
+//! [`read()`]: a get that shows on its way what it comes to: the blocks that it searches in vain,
+//! and the entry that it answers by, where that lies, with the hidden entry that belongs to it.
 //!
 //! For sister crates that judge an entry before it is handed out. It asks the same places in the
 //! same order as a get, through the same blooms and the same cached blocks.
@@ -142,7 +142,7 @@ pub fn read(
     Ok(found.flatten())
 }
 
-/// The search of [`read`].
+/// The search of [`read()`].
 struct Looks<'l, W> {
     context: &'l GetContext<'l>,
     key: &'l [u8],

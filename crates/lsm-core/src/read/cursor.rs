@@ -1,4 +1,4 @@
-//! [`Cursor`]: the core of scanning. It lends keys and values and owns what it pins.
+//! [`Cursor`]: the core of scans. It lends keys and values, and owns what it pins.
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -1,7 +1,8 @@
-//! One key: memtables newest first, level 0 newest first, then one table a level; stops at the
-//! first entry found, because a newer place never holds an older version than a deeper one.
+//! The read of one key. It searches memtables newest first, level 0 newest first, then one table of
+//! each deeper level. It stops at the first entry that it finds, because no deeper place has a
+//! newer version.
 //!
-//! Allocates nothing on a miss.
+//! It allocates nothing on a miss.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The read path: functions of a `ReadView` and a sequence number,
-//! so that `Db`, snapshots and secondaries share them.
+//! The read path: functions of a `ReadView` and a sequence number, which `Db`, snapshots and
+//! secondaries share.
 
 mod cursor;
 mod get;

@@ -1,7 +1,7 @@
 //! [`Block`]: a data or index block in memory, checked completely when it is made.
 //!
-//! Made by the reader of tables, kept by the block cache, searched in `block_search.rs`, walked
-//! by [`SstIter`](super::SstIter). It never reads a file.
+//! Made by the reader of tables, kept by the block cache, searched in `block_search.rs`, walked by
+//! [`SstIter`](super::SstIter). It never reads a file.
 //!
 //! Payload:
 //!
@@ -32,11 +32,11 @@
 //! ..      value
 //! ```
 //!
-//! A key shares with its restart key, not with its neighbour, so that any entry can be rebuilt
-//! from two places. Beside the payload a block holds 12 bytes an entry: its offset, and the 8
-//! bytes of its key that follow the common prefix as a word, which decide nearly every comparison
-//! of a search. (Words and offsets in one array were tried: no faster.) Hidden entries
-//! have neither: a block that has some holds 4 bytes for each, apart.
+//! A key shares bytes with its restart key, not with its neighbour, so any entry can be rebuilt
+//! from two places. Beside the payload, a block holds 12 bytes an entry: its offset, and the 8
+//! bytes of its key that follow the common prefix, as a word. Words decide nearly every comparison
+//! of a search. (Words and offsets in one array were tried and were no faster.) Hidden entries have
+//! no word; a block that has some holds the 4-byte offset of each in a list of its own.
 //!
 //! Invariants of a [`Block`], which everything behind [`Block::parse`] relies on:
 //! 1. Each entry decodes, lies inside the entries, and has a known kind and a valid key length.
@@ -192,14 +192,14 @@ impl Block {
     ) -> Result<Block, Malformed> {
         let StoredPayload { bytes, len } = payload;
         let payload = &bytes[..len];
-        let tail = len.checked_sub(TAIL_BYTES).ok_or(bad("block has no tail", len))?;
+        let tail = len.checked_sub(TAIL_BYTES).ok_or(bad("block is shorter than its tail", len))?;
         let mut reader = Reader::new(&payload[tail..]);
         let base_seq = reader.u64()?;
         let common = reader.u32()?;
         let count = reader.u32()?;
         let restart_bytes = 4 * u64::from(count.div_ceil(RESTART_ENTRIES));
         let end = usize::try_from(restart_bytes).ok().and_then(|bytes| tail.checked_sub(bytes));
-        let end = end.ok_or(bad("restarts pass the front of the block", tail))?;
+        let end = end.ok_or(bad("restart offsets exceed the block", tail))?;
         let count = count as usize;
         let is_hollow = count == 0 && (hidden_suffix.is_none() || end == 0 || common != 0);
         // Before memory is reserved for `count` entries: the number comes from the file.

@@ -1,8 +1,8 @@
 //! [`BlockBuilder`]: fills the payload of a data or index block. Used by the table writer alone;
 //! `block.rs` describes the bytes.
 //!
-//! Invariant: keys, hidden ones included, arrive in strictly ascending internal order; the caller
-//! has checked it.
+//! Invariant: keys, hidden ones included, arrive in strictly ascending internal order. The caller
+//! has checked that.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,5 @@
-//! The one pass over a block's entries that makes them trusted. Called by [`Block::parse`] alone.
+//! The one pass that checks all entries of a block, so that later code can trust them. Called by
+//! [`Block::parse`] alone.
 //!
 //! [`Block::parse`]: super::block::Block::parse
 
@@ -59,7 +60,7 @@ impl<'a> BlockPass<'a> {
             let (suffix, next) = self.body(head, at)?;
             if (i as u32).is_multiple_of(RESTART_ENTRIES) {
                 if self.restarts.u32()? as usize != at || head.shared != 0 {
-                    return Err(bad("restart is not where it is said to be", at));
+                    return Err(bad("restart offset does not name its entry", at));
                 }
                 restart = suffix;
                 if i == 0 {
@@ -69,7 +70,7 @@ impl<'a> BlockPass<'a> {
                     return Err(bad("key lacks the common prefix", at));
                 }
             } else if head.shared > restart.len() || head.shared < self.common {
-                return Err(bad("shared length does not fit", at));
+                return Err(bad("shared key length is out of range", at));
             }
             let key = JoinedKey { shared: &restart[..head.shared], suffix };
             let word = joined_word(key, self.common);
@@ -101,7 +102,7 @@ impl<'a> BlockPass<'a> {
             at = next;
         }
         at = self.hidden_run(at)?;
-        if at == self.end { Ok(()) } else { Err(bad("bytes left over", at)) }
+        if at == self.end { Ok(()) } else { Err(bad("bytes are left over", at)) }
     }
 
     fn trailer(&self, head: Head, at: usize) -> Result<Trailer, Malformed> {
@@ -114,7 +115,7 @@ impl<'a> BlockPass<'a> {
 
     fn seq(&self, delta: u64, at: usize) -> Result<SeqNo, Malformed> {
         let seq = self.base_seq.checked_add(delta).and_then(SeqNo::new);
-        seq.ok_or(bad("sequence number too large", at))
+        seq.ok_or(bad("sequence number exceeds 56 bits", at))
     }
 
     /// The suffix, and where the entry ends.
@@ -130,7 +131,7 @@ impl<'a> BlockPass<'a> {
         let value = head.suffix + head.suffix_len;
         let next = value + head.value_len;
         if next > self.end {
-            return Err(bad("entry passes the end", at));
+            return Err(bad("entry exceeds the block", at));
         }
         Ok((&self.payload[head.suffix..value], next))
     }
@@ -170,7 +171,7 @@ impl<'a> BlockPass<'a> {
         };
         let head = HiddenHead::decode(self.payload, at).ok_or(bad("bad hidden entry", at))?;
         if head.payload.end > self.end {
-            return Err(bad("entry passes the end", at));
+            return Err(bad("entry exceeds the block", at));
         }
         if head.payload_len() as u64 > FORMAT_VALUE_BYTES_MAX {
             return Err(bad("value length out of range", at));
@@ -221,7 +222,7 @@ impl<'a> BlockPass<'a> {
     /// The key of a hidden entry whose owner is `back` visible entries before.
     fn near(&self, back: usize, suffix: &'a [u8], at: usize) -> Result<PiecedKey<'a>, Malformed> {
         let owner = self.offsets.len().checked_sub(back).and_then(|i| self.visible(i));
-        let mut key = owner.ok_or(bad("hidden entry without an owner", at))?;
+        let mut key = owner.ok_or(bad("hidden entry has no owner", at))?;
         let rest = key.pieces[0].len() + key.pieces[1].len() - self.common;
         if rest < 8 {
             let tail = prefix8(suffix) >> (8 * rest);

@@ -1,7 +1,7 @@
 //! The Bloom structure of a table: one hash per lookup for all tables, one cache line per probe.
 //!
-//! Built by the table writer, asked by [`SstReader`](super::SstReader). It may say yes to a key
-//! that is not there, never no to one that is.
+//! The table writer builds it, and [`SstReader`](super::SstReader) asks it. It may answer "yes" for
+//! a missing key. It never answers "no" for a key of the table.
 //!
 //! ```text
 //! offset  size  name       meaning

@@ -129,10 +129,10 @@ impl Footer {
             return Err(source.corruption(buf_at, "file is too short for a table"));
         };
         let Ok(ending) = Ending::decode(ending) else {
-            return Err(source.corruption(buf_at, "footer ends too soon"));
+            return Err(source.corruption(buf_at, "footer is incomplete"));
         };
         if ending.magic != MAGIC {
-            return Err(source.corruption(buf_at, "file does not end like a table"));
+            return Err(source.corruption(buf_at, "file does not end with the magic of a table"));
         }
         let Some(start) = buf.len().checked_sub(ending.footer_len as usize) else {
             return Err(source.corruption(buf_at, "footer length does not fit the file"));
@@ -194,7 +194,7 @@ impl Footer {
         }
         let index_levels = reader.u8()?;
         if !(1..=2).contains(&index_levels) {
-            return Err(reader.malformed("index has neither one level nor two"));
+            return Err(reader.malformed("number of index levels is neither 1 nor 2"));
         }
         reader.take(5)?;
         let db_id = DbId(reader.u128()?);

@@ -1,9 +1,10 @@
 //! Hidden entries: the form of a compaction filter's entries in a data block.
 //!
-//! A hidden entry belongs to a visible one, its owner: its key is the owner's user key with the
-//! table's hidden suffix, its trailer the owner's sequence number and the kind tombstone. It lies
-//! where it sorts, among the entries of the block, and readers of the table step over it without
-//! touching it. Written by `block_builder.rs`, checked by `block.rs`, shown by `raw.rs` alone.
+//! A hidden entry belongs to a visible entry, its owner. Its key is the owner's user key with the
+//! table's hidden suffix. Its trailer has the owner's sequence number and the kind tombstone. It is
+//! stored in its sort order among the entries of the block; plain readers pass over it without
+//! reading it. `block_builder.rs` writes it, `block_check.rs` checks it, and `raw.rs` shows it as
+//! an entry.
 //!
 //! Near form, where the owner is in the same block:
 //!
@@ -29,8 +30,9 @@
 //! ..      payload
 //! ```
 //!
-//! "Left out": the payload begins with the owner's sequence number as 8 bytes, little-endian, which
-//! are not stored, because the entry says it already. A writer leaves it out wherever it can.
+//! "Left out": the payload begins with the owner's sequence number as 8 bytes, little-endian. They
+//! are not stored, because the entry has that number already. A writer leaves them out wherever it
+//! can.
 
 use std::cmp::Ordering;
 use std::ops::Range;

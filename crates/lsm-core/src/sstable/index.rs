@@ -1,13 +1,15 @@
-//! The index: which data block holds a key. Built by the writer, walked by reader and iterator.
+//! The index: finds the data block that can hold a key. The writer builds it; reader and cursors
+//! walk it.
 //!
-//! One entry for each data block: its key is a separator, not before any key of that block and
-//! before every key of the next; its value is varint offset, varint length of the block. Entries
-//! lie in blocks of the format of data blocks. A large index has two levels: partitions, read
-//! through the block cache, and over them one block with the last separator of each.
+//! It has one entry for each data block. The key of the entry is a separator: no key of the block
+//! is behind it, and every key of the next block is. The value is the block's offset and length, as
+//! varints. Entries are stored in blocks of the format of data blocks. A large index has two
+//! levels: partitions, which are read through the block cache, and one block above them with the
+//! last separator of each.
 //!
-//! Separators: where two neighbouring blocks have different user keys at their border, a user key
-//! as short as possible with [`Trailer::LAST`], so that it is behind all versions of its key;
-//! where the versions of one user key span blocks, the whole last internal key.
+//! The form of a separator: if two neighbouring blocks have different user keys at their border, it
+//! is a user key as short as possible with [`Trailer::LAST`], so it is behind all versions of its
+//! key. If the versions of one user key span blocks, it is the whole last internal key.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! [`SstIter`]: a cursor over a table, for scans (through the block cache) and for compaction
-//! (past it, with large reads).
+//! [`SstIter`]: a cursor over the visible entries of a table, for scans (through the block cache)
+//! and for compactions (past the cache, with large reads).
 //!
-//! Blocks, seeks and errors are those of every cursor (`walk.rs`); here is which entries it shows.
-//! The key is rebuilt into a buffer at every move, because nearly every caller compares it; the
-//! value is lent from the block.
+//! `walk.rs` has blocks, seeks and errors of all cursors; this file has the entries. The key is
+//! rebuilt into a buffer at every move, because nearly every caller compares it. The value is lent
+//! from the block.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
-//! [`JudgedIter`]: a walk over the visible entries of a table for a job, whose blocks a
-//! [`TableJudge`] judges before anything of them is handed over.
+//! [`JudgedIter`]: a walk over the visible entries of a table for a job. A [`TableJudge`] judges
+//! each block before the walk hands over an entry of it.
 //!
-//! A block is decoded from its entries alone. What stands behind them (restarts, counts) serves
-//! searches, and a walk that rewrites the table need not believe it.
+//! A block is decoded from its entries alone. Restarts and counts behind the entries serve
+//! searches; a walk that rewrites the table does not need them.
 //!
 //! Invariants:
-//! 1. Entries come in strictly ascending internal order, and each was judged as good.
-//! 2. Where others are lost, a gap between the sound ones is among the findings of the job.
-//! 3. No damage of a block ends the walk, nor does damage of the index; `Io` does.
+//! 1. Entries come in strictly ascending internal order, and the judge accepted each of them.
+//! 2. Where entries are lost, the findings of the job have a gap between the sound ones.
+//! 3. No damage of a block or of the index ends the walk. `Io` does.
 
 mod blocks;
 mod decode;

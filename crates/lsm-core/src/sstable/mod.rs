@@ -1,21 +1,35 @@
 //! Sorted tables: immutable files of entries in internal order.
 //!
-//! Written once by a flush or a compaction ([`SstWriter`]), then read by any number of threads
-//! ([`SstReader`], [`SstIter`]). Knows no levels, no versions of the database and no cache, only
-//! the contract [`BlockCache`].
+//! A flush or a compaction writes a table once ([`SstWriter`]). Then any number of threads read it
+//! ([`SstReader`], [`SstIter`]). This folder knows no levels, no versions of the database and no
+//! cache; it knows only the contract [`BlockCache`].
 //!
 //! ```text
 //! data block*  bloom block?  index partition*  index block  properties block  footer
 //! ```
 //!
-//! Each block is stored with its compression and a checksum (`stored.rs`) that is seeded with the
-//! file's unique id and the block's place. Index blocks have the format of data blocks.
+//! Each block is stored with its compression and a checksum (`stored.rs`). The checksum is seeded
+//! with the file's unique id and the block's offset, so a block verifies only in its own place.
+//! Index blocks have the format of data blocks.
 //!
-//! A compaction filter's entries are hidden: [`SstReader::get`] and [`SstIter`] never see them.
+//! ```text
+//! stored.rs, read_ahead.rs            a block in the file, and large reads
+//! block.rs, block_check.rs, hidden.rs a block in memory, and its complete check
+//! block_search.rs                     a key in a block
+//! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
+//! reader.rs                           an open table and its point reads
+//! walk.rs, iter.rs, raw.rs            the cursors
+//! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
+//! writer.rs, block_builder.rs         writing
+//! verify.rs, describe.rs              checking and describing a whole file
+//! ```
+//!
+//! The entries of a compaction filter are hidden: [`SstReader::get`] and [`SstIter`] never show
+//! them.
 //!
 //! Invariants:
-//! 1. A file is never changed after [`SstWriter::finish`].
-//! 2. Bytes from a file are checked completely before any of them is used: checksum, then
+//! 1. A file never changes after [`SstWriter::finish_unsynced`].
+//! 2. Bytes from a file are checked completely before any of them is used: checksum first, then
 //!    structure, once, when a block enters memory.
 //! 3. A reader returns what the writer was given, or an error that names file and offset.
 

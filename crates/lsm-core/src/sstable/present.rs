@@ -1,4 +1,4 @@
-//! [`Body`], a block of the raw walk, and [`Present`], the entry of it that the walk is on.
+//! [`Body`]: a block of the raw walk. [`Present`]: the entry of the block that the walk is on.
 //!
 //! Used by `raw.rs` alone. An entry is rebuilt into buffers that stay, so a step allocates nothing.
 

@@ -1,8 +1,8 @@
-//! The properties of a table: what it holds and how it was made, for people, checks and pickers.
+//! The properties of a table: its content and its making, for people, checks and pickers.
 //!
-//! A block of tagged fields in ascending order of their tags: varint tag, varint length, bytes.
-//! A reader ignores fields that it does not know, unless their tag is odd: those it must
-//! understand, and refuses the file. Numbers inside are varints.
+//! A block of tagged fields in ascending order of their tags: varint tag, varint length, bytes. A
+//! reader ignores an unknown field with an even tag. It refuses a file that has an unknown field
+//! with an odd tag. Numbers inside are varints.
 //!
 //! ```text
 //! tag  field
@@ -22,10 +22,10 @@
 //! 24   checksum: XXH3-64 of all bytes of the payload before this field, which is the last
 //! ```
 //!
-//! The last two repeat what other blocks have: a fault in memory that comes before a block's own
-//! checksum shows in them. Tables whose footer says that they have them must have them.
+//! The last two repeat what other blocks have. They reveal a fault in memory that happened before a
+//! block's own checksum was made. If the footer announces them, they must be there.
 //!
-//! Nothing in it depends on a clock or a machine: equal input makes equal files.
+//! Nothing in the properties depends on a clock or a machine: equal input makes equal files.
 
 use crate::codec::{Malformed, Reader, checksum64, put_bytes, put_u64, put_varint};
 use crate::error::{Error, ErrorKind, Result};
@@ -269,7 +269,7 @@ fn count(reader: &mut Reader<'_>) -> Result<u64, Malformed> {
 
 fn seq(reader: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
     let n = reader.varint()?;
-    SeqNo::new(n).ok_or(reader.malformed("sequence number too large"))
+    SeqNo::new(n).ok_or(reader.malformed("sequence number exceeds 56 bits"))
 }
 
 fn key(reader: &mut Reader<'_>) -> Result<Vec<u8>, Malformed> {

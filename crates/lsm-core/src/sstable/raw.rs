@@ -1,16 +1,15 @@
 //! [`RawIter`]: a cursor over all entries of a table, hidden ones included. For compactions with a
-//! sealing filter, verified reads, exports and tools.
+//! filter that seals, verified reads, exports and tools.
 //!
-//! Hidden entries are shown as what they stand for: tombstones with their whole key, their owner's
-//! sequence number and their whole payload. Each entry has a place that names it for as long as
-//! the file lives.
+//! It shows a hidden entry in full: a tombstone with its whole key, its owner's sequence number and
+//! its whole payload. Each entry has a place that names it for as long as the file exists.
 //!
-//! Blocks, seeks and errors are those of every cursor (`walk.rs`); here is which entries it shows, and
-//! what it makes of a damaged block.
+//! `walk.rs` has blocks, seeks and errors of all cursors; this file has the entries, and the
+//! treatment of damaged blocks.
 //!
 //! Invariants:
 //! 1. Entries come in strictly ascending internal order, in the tolerant modes too.
-//! 2. What is not handed over is an error or in [`RawIter::damage`].
+//! 2. An entry that is not handed over is an error, or part of [`RawIter::damage`].
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! [`ReadAhead`]: pieces of a table's file, read in one go and handed out block by block.
+//! [`ReadAhead`]: pieces of a table's file, each read at once and handed out block by block.
 //!
-//! Used by the streaming cursors and by verification, which read forward and look into no cache.
+//! Used by the streaming cursors and by verification. Both read forward and bypass the block cache.
 
 use super::reader::SstReader;
 use super::stored::{Access, Extent};

@@ -1,14 +1,14 @@
-//! [`SstReader`]: an open table. Held by its version, shared by all threads that read it.
+//! [`SstReader`]: an open table. Its version holds it, and all threads that read it share it.
 //!
-//! Bloom structure, top of the index and properties stay in memory as long as it lives; all other
-//! blocks are read when they are needed and kept by the [`BlockCache`].
+//! The bloom, the top of the index and the properties stay in memory as long as it lives. All other
+//! blocks are read on demand and kept by the [`BlockCache`].
 //!
 //! Invariants:
-//! 1. Opening refuses a file of another identity, length or hash than the manifest says.
-//! 2. A point read needs one data block: separators never part a key from the reader's target.
+//! 1. Opening refuses a file whose identity, length or hash is not the manifest's.
+//! 2. A point read needs one data block: no separator lies between a key and the reader's target.
 //! 3. A miss allocates nothing once its blocks are cached.
-//! 4. An ingested table's entries have its global sequence wherever they are read; what is stored
-//!    orders them in the file and nowhere else. It has one entry of each user key.
+//! 4. The entries of an ingested table have its global sequence wherever they are read. Stored
+//!    sequences only order them inside the file. Such a table has one entry of each user key.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -99,10 +99,10 @@ impl SstReader {
         // Identity and hash first: blocks of another sound table would be told as damaged.
         let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
         if footer.unique_id != source.unique_id || footer.db_id != identity.db_id {
-            return Err(source.corruption(footer_at, "file is another table"));
+            return Err(source.corruption(footer_at, "file is a different table"));
         }
         if expected.is_some_and(|(_, hash)| hash != footer.file_hash) {
-            return Err(source.corruption(footer_at, "file hash is not the manifest's"));
+            return Err(source.corruption(footer_at, "file hash differs from the manifest's"));
         }
         let payload = source.read(footer.properties)?;
         let properties = load_properties(&source, &footer, &payload.bytes[..payload.len])?;

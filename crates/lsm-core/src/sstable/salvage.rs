@@ -1,8 +1,8 @@
-//! [`salvage`]: opens a table for a job although something behind its data blocks is damaged.
+//! [`salvage`]: opens a table for a job although a part behind its data blocks is damaged.
 //!
-//! Called when a table that a job has among its inputs does not open, and its filter judges blocks.
-//! All that lies behind the data serves searches, and a job walks. So the bloom is left out, and the
-//! index is made anew from the data blocks, each of which knows where it stands.
+//! Called when an input table of a job does not open and the filter of the job judges blocks.
+//! Everything behind the data serves searches, and a job walks. So the bloom is left out, and the
+//! index is rebuilt from the data blocks, which verify only at their own offsets.
 //!
 //! ```text
 //! footer       one bit turned, such that its checksum agrees; else the blocks of the whole file, if
@@ -13,9 +13,8 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A table that comes from here is walked from the front to the end by a judge, and never
-//!    searched.
-//! 2. Where blocks are missing, [`SstReader::is_cut_short`] says so.
+//! 1. A judge walks a salvaged table from the front to the end. Nobody searches it.
+//! 2. Where blocks are missing, [`SstReader::is_cut_short`] returns `true`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Blocks as they lie in the file: payload, compression, checksum. Used by the writer, the reader
-//! and the iterator of tables.
+//! Blocks in the form in which they are stored: payload, compression, checksum. Used by the writer,
+//! the reader and the cursors of tables.
 //!
 //! ```text
 //! offset  size  name         meaning
@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! 1. A block verifies only in its own file, at its own offset.
-//! 2. Nothing is allocated on the word of a file: a stored length is held against the file's own
-//!    length, a plain length against what LZ4 can reach from the stored one.
+//! 2. No allocation depends on an unchecked length: a stored length is compared with the length of
+//!    the file, a plain length with the most that LZ4 can make of the stored bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl TableSource {
         self.with_one_bit_turned_for(offset, stored, u64::from_le_bytes(*checksum))
     }
 
-    /// As [`Source::with_one_bit_turned`], for a checksum that is known from elsewhere.
+    /// As [`TableSource::with_one_bit_turned`], for a checksum that is known from elsewhere.
     pub(super) fn with_one_bit_turned_for(
         &self,
         offset: u64,

@@ -1,8 +1,8 @@
-//! [`Suspect`]: the entries that still decode of a data block that does not verify.
+//! [`Suspect`]: the entries of a data block that still decode although the block does not verify.
 //!
-//! Made by the raw walk in its tolerant mode, for repairs: nothing here is right just because it
-//! is here. Entries are decoded from the front as far as they make sense, and none is believed
-//! about anything but its own bytes.
+//! The raw walk makes it in its tolerant modes, for repairs. Nothing here is true just because it
+//! decodes. Entries are decoded from the front as far as they make sense, and each is believed only
+//! about its own bytes.
 
 use std::ops::Range;
 

@@ -1,12 +1,13 @@
-//! [`TableBlock`]: a data block of an open table with its entries and the hidden entries that
-//! belong to them, for readers that judge the ones by the others.
+//! [`TableBlock`]: a data block of an open table with its entries and their hidden entries, for
+//! readers that check the entries against the hidden ones.
 //!
-//! A point read in raw form ends in one ([`SstReader::look_up`]), and a scan with a [`BlockCheck`]
-//! shows each one before it hands out anything of it.
+//! A point read in raw form returns one ([`SstReader::look_up`]). A scan with a [`BlockCheck`]
+//! shows each block to the check before it hands out an entry of it.
 //!
 //! Invariants:
-//! 1. Entries are looked at where they lie in memory: what was checked once may have changed since.
-//! 2. A block that was read again takes the place of the one in the cache.
+//! 1. Entries are read from the block in memory at each look: bytes that were checked once may have
+//!    changed since.
+//! 2. A block that was read again replaces the block in the cache.
 
 use std::any::Any;
 use std::borrow::Cow;

@@ -1,8 +1,8 @@
-//! [`TableParts`]: all of a table that lies behind its data blocks, loaded when it is opened.
+//! [`TableParts`]: everything behind the data blocks of a table, loaded when the table is opened.
 //!
-//! Each part is held against the others that vouch for it: the footer says where they are, the
-//! properties have the checksums of bloom and index, and one of their own. A fault in memory that
-//! came before a block's checksum was made is found so.
+//! The parts vouch for each other: the footer has the places of the others, and the properties have
+//! the checksums of bloom and index and one of their own. This reveals a fault in memory that
+//! happened before a block's own checksum was made.
 
 use super::bloom::Bloom;
 use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};

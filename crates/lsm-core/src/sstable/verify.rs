@@ -1,13 +1,13 @@
-//! [`SstReader::verify`]: reads a whole table and holds everything in it against everything else.
+//! [`SstReader::verify`]: reads a whole table and compares everything in it with everything else.
 //!
-//! Called by `verify` and scrubs. Reads past every cache, in large pieces, in the order of the
-//! file where it can. It believes nothing that the open table remembers, except to go on where the
-//! file is damaged.
+//! Called by `verify` and scrubs. It bypasses every cache and reads large pieces, in the order of
+//! the file where it can. It does not rely on what the open table has in memory, except to go on
+//! where the file is damaged.
 //!
 //! Invariants:
-//! 1. All damage is reported that can be told apart; nothing ends the walk but the caller.
-//! 2. What only follows from damage that was reported already (a count that is short by the
-//!    entries of a lost block) is not reported.
+//! 1. It reports all damage that it can tell apart. Only the caller ends the walk.
+//! 2. It does not report what only follows from damage that it has reported (a count that lacks the
+//!    entries of a lost block).
 
 use crate::codec::checksum128;
 use crate::error::{Error, Result};

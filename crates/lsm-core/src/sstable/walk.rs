@@ -1,12 +1,13 @@
-//! [`BlockWalk`]: the machinery that every cursor over a table shares: which block is next, when it is
-//! read, where a seek goes on, and what is left after an error.
+//! [`BlockWalk`]: the part that all cursors over a table share: the choice of the next block, its
+//! reading, the end of a seek, and the state after an error.
 //!
-//! [`SstIter`](super::SstIter) and [`RawIter`](super::RawIter) are this over their own [`Entries`]:
-//! the visible ones of sound blocks, or all of them and of damaged blocks too. The type parameter
-//! costs nothing in a step: a call over a `dyn` would be the dearest part of it.
+//! [`SstIter`](super::SstIter) and [`RawIter`](super::RawIter) are a walk over their own
+//! [`Entries`]: the visible ones of sound blocks, or all of them, of damaged blocks too. The type
+//! parameter costs nothing in a step; a call over a `dyn` would be the most expensive part of a
+//! step.
 //!
 //! Invariants:
-//! 1. While the walk is valid a block is loaded, the index cursor is on it, and the entries are on
+//! 1. While the walk is valid, a block is loaded, the index cursor is on it, and the entries are on
 //!    one of it.
 //! 2. A move that fails leaves the walk invalid until the next seek.
 //! 3. A block is read once as long as the walk stays in it, seeks included.

@@ -1,15 +1,16 @@
-//! [`SstWriter`]: writes one table. Used by flush, compaction and ingest.
+//! [`SstWriter`]: writes one table. Used by flush, compaction and export.
 //!
-//! Entries fill a block; full blocks are sealed into a buffer that goes to the file in large
-//! pieces. What describes the whole file (bloom, index, properties) is kept until the end.
+//! Entries fill a block. Full blocks are sealed into a buffer, which is appended to the file in
+//! large pieces. The parts that describe the whole file (bloom, index, properties) stay in memory
+//! until the end.
 //!
 //! Invariants:
-//! 1. Keys arrive in strictly ascending internal order, hidden ones included; a breach is our
-//!    mistake and asserts.
+//! 1. Keys arrive in strictly ascending internal order, hidden ones included. A violation is a
+//!    mistake of the engine and asserts.
 //! 2. Equal input makes an equal file.
-//! 3. No allocation per entry; buffers grow to their working size and stay.
-//! 4. Bounds, sequence range and bloom of a table are those of its visible entries: a hidden key
-//!    that trails behind its owner must not make two neighbouring tables overlap.
+//! 3. No allocation per entry: buffers grow to their working size and stay.
+//! 4. Bounds, sequence range and bloom of a table are those of its visible entries. A hidden key
+//!    behind its owner must not make two neighbouring tables overlap.
 
 use std::sync::Arc;
 
@@ -301,7 +302,7 @@ impl SstWriter {
         Ok(summary)
     }
 
-    /// As [`SstWriter::finish`], without the sync, which is the caller's.
+    /// Completes the file. The sync is the caller's.
     ///
     /// # Errors
     /// Whatever appending says; the file is then to be abandoned.

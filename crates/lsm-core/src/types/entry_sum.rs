@@ -1,10 +1,10 @@
-//! [`EntrySum`]: what protects an operation from the caller's buffer to the table.
+//! [`EntrySum`]: the checksum that protects an operation from the caller's buffer to the table.
 //!
-//! Made of the caller's own bytes, before anything is copied; held against the section before it
-//! goes to the log, kept beside the entry in the memtable, and checked by the flush. So a bit that
-//! flips in any copy on the way is seen.
+//! It is made of the caller's own bytes before anything is copied. It is compared with the section
+//! before the section goes to the log, kept beside the entry in the memtable, and checked by the
+//! flush. So a bit that flips in any copy on the way is noticed.
 //!
-//! Invariant: an entry in memory only; no file holds one, so that it may change.
+//! Invariant: it exists in memory only. No file stores one, so its form may change.
 
 use super::{EntryKind, SeqNo, Trailer};
 use crate::codec::checksum64;

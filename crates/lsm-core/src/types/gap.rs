@@ -1,22 +1,23 @@
-//! [`Gap`]: a stretch of a partition whose keys are not known, because the entries that stood
-//! there are damaged beyond repair. Those of one partition are its [`Gaps`](super::Gaps).
+//! [`Gap`]: a range of a partition in which entries are lost, because they are damaged beyond
+//! repair. All gaps of a partition are its [`Gaps`](super::Gaps).
 //!
-//! A compaction that cannot tell which key a damaged entry had may not put anything under a key
-//! that it guessed, and may not leave the entry out: an older version from a deeper level would
-//! come to light. So it writes the sound entries, and the manifest keeps where the others stood.
-//! Asked by gets and cursors, which compare against it what they found; kept by the manifest.
+//! A compaction may not know which key a damaged entry had. It may not write anything under a
+//! guessed key, and it may not leave the entry out: then a read would return an older version from
+//! a deeper level. So it writes the sound entries, and the manifest stores the range of the lost
+//! ones. Gets and cursors compare what they find with the gaps.
 //!
-//! A gap is a stretch of internal keys, from the sound entry before the damage to the sound entry
-//! behind it, and a sequence: no lost entry is newer than that. A read is answered in it only by
-//! an entry that no lost one can be newer than.
+//! A gap is a range of internal keys, from the sound entry before the damage to the sound entry
+//! behind it, and a sequence number: no lost entry is newer than that. Inside the range, a read is
+//! answered only by an entry for which no lost one can be newer.
 //!
-//! Poisoning the damaged entry under the key that it has was tried before: where the damage is in
-//! the key, the poison shields a key that nobody wrote, and the true one reads as something older.
+//! An earlier form poisoned the damaged entry under the key that it had. If the damage is in the
+//! key, the poison hides a key that nobody wrote, and the true key reads as an older version.
 //!
 //! Invariants:
-//! 1. An open gap answers nothing by an older entry, wherever compactions have moved that.
-//! 2. A closed gap hides what an open one refuses, for reads from the sequence on at which it was
-//!    closed; for snapshots before that it is open.
+//! 1. Inside an open gap, no read is answered by an older entry, wherever compactions have moved
+//!    that.
+//! 2. A closed gap hides the entries that an open gap refuses, for reads from the sequence on at
+//!    which it was closed. For snapshots before that sequence it is open.
 
 use std::cmp::Ordering;
 use std::fmt;

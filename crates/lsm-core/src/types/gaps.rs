@@ -1,16 +1,14 @@
 //! [`Gaps`]: the gaps of one partition.
 //!
-//! Asked by every get and every move of a cursor in a partition that has some. A disk that fails may
-//! leave thousands, so no answer looks at all of them: the gaps lie sorted by their first keys, and
-//! over them an interval tree without pointers says how far each part of the list reaches.
+//! Every get and every move of a cursor asks them, in a partition that has some. A failing disk may
+//! leave thousands, so no answer looks at all of them: the gaps are sorted by their first keys, and
+//! an interval tree in an array says how far each part of the list reaches.
 //!
-//! A list that is searched from its start was tried before: with 10,000 gaps a get took as long as
-//! 10,000 comparisons of keys.
+//! An earlier form searched the list from its start: with 10,000 gaps, a get compared 10,000 keys.
 //!
 //! Invariants:
 //! 1. A partition without gaps pays one look at a pointer.
-//! 2. An answer looks at a number of gaps that grows with the logarithm of all, and with those that
-//!    reach the key.
+//! 2. An answer looks at the gaps that reach the key, and at a logarithmic number of others.
 
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};

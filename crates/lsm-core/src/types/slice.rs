@@ -1,9 +1,8 @@
 //! [`Slice`], the byte string that reads return.
 //!
-//! Up to [`Slice::INLINE_BYTES`] live inside it; longer ones share a buffer by reference count. A
-//! vector that the caller gives away is kept as it is: to move it into the other kind of buffer
-//! would copy it.
-//! Cloning never copies more than the struct.
+//! Up to [`Slice::INLINE_BYTES`] are inside it. Longer strings share a buffer by reference count. A
+//! vector that the caller gives away stays a vector, because the other kind of buffer would need a
+//! copy. A clone never copies more than the struct.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

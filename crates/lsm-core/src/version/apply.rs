@@ -1,12 +1,12 @@
-//! [`apply`]: the one pure function from a version and an edit to the next version.
+//! [`apply()`]: the pure function from a version and an edit to the next version.
 //!
-//! Used by the running database, by recovery, by secondaries and by tools, so that all of them
-//! reach the same state or refuse the same edit. It does no I/O. [`VersionBuilder`] is the same over many
-//! edits with the levels rebuilt once at the end: recovery applies thousands.
+//! The running database, recovery, secondaries and tools use it, so all of them reach the same
+//! state or refuse the same edit. It does no I/O. [`VersionBuilder`] applies many edits and
+//! rebuilds the levels once at the end; recovery applies thousands of edits with it.
 //!
 //! Invariants:
-//! 1. Every rule that an edit can break is checked here; what is refused leaves no trace.
-//! 2. A change costs its own size; an edit costs one pass over the levels that it touches.
+//! 1. Every rule that an edit can break is checked here. A refused edit leaves no trace.
+//! 2. A change costs its own size. An edit costs one pass over the levels that it touches.
 //! 3. A table that moves between levels keeps its `Arc`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -231,7 +231,7 @@ impl VersionBuilder {
             Change::EpochBegan { epoch, cut } => {
                 // Only an empty database may go from epoch 0 to epoch 0.
                 if epoch < self.version.epoch || (epoch == self.version.epoch && epoch.0 != 0) {
-                    return refuse(format!("epoch {epoch} begins in or after itself"));
+                    return refuse(format!("epoch {epoch} is not newer than the epoch before it"));
                 }
                 self.version.epoch = epoch;
                 self.version.log_cut = cut;
@@ -249,7 +249,9 @@ impl VersionBuilder {
                 self.version.next_partition = self.version.next_partition.max(next);
             }
             Change::LastSeq(seq) => self.known(seq),
-            Change::Superseded { .. } => return refuse("a generation's end inside an edit"),
+            Change::Superseded { .. } => {
+                return refuse("the end of a generation is inside an edit");
+            }
             _ => unreachable!("VersionBuilder::change handles the changes of partitions"),
         }
         Ok(())
@@ -268,7 +270,7 @@ impl VersionBuilder {
             return refuse(format!("partition id {id} is used again"));
         }
         if created_at_edit > self.version.edit_number {
-            return refuse(format!("partition {id} comes from a later edit"));
+            return refuse(format!("partition {id} was created by a later edit"));
         }
         if self.version.partitions.count() >= PARTITIONS_MAX {
             return refuse(format!("more than {PARTITIONS_MAX} partitions"));

@@ -1,12 +1,12 @@
-//! [`Change`]: one change of the set of live files, its tag and its body.
+//! [`Change`]: one change of the set of live files, with its tag and its body.
 //!
-//! Called by `edit.rs`, whose table describes the bytes. A tag is one case of [`Tag`]: its number, the
-//! bytes that it writes and the bytes that it reads stand in this file and nowhere else, and the
-//! compiler asks for all three when a change is added.
+//! Called by `edit.rs`, whose table describes the bytes. A tag is one case of [`Tag`]. Its number,
+//! its encoder and its decoder are in this file and nowhere else, and the compiler asks for all
+//! three when a change is added.
 //!
 //! Invariants:
 //! 1. Numbers of tags are on disk: never renumbered, never reused.
-//! 2. [`Change::read`] takes what [`Change::put`] wrote, and refuses everything else.
+//! 2. [`Change::read`] accepts what [`Change::put`] wrote, and refuses everything else.
 
 use super::edit::EditFault;
 use super::record::{

@@ -1,7 +1,7 @@
 //! [`describe`] and [`check_generation`]: the content of one manifest file, damage included.
 //!
-//! For `dump` and for verification. Unlike recovery both go on behind a bad frame, so what they
-//! find there is never applied to anything.
+//! For `dump` and for verification. Unlike recovery, both go on behind a bad frame. So the edits
+//! that they find there are never applied to anything.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! [`VersionEdit`]: a numbered list of changes, and its bytes.
 //!
-//! Made by flush, compaction, open and the calls that create and drop partitions; read by
-//! recovery, secondaries and tools. It says nothing of whether it fits: `apply` does. The changes
-//! themselves, with their tags and bodies, are in `change.rs`.
+//! Made by flush, compaction, open and the calls that create and drop partitions; read by recovery,
+//! secondaries and tools. `apply` decides if an edit fits a version. The changes themselves, with
+//! their tags and bodies, are in `change.rs`.
 //!
-//! An edit is its changes one after another; its number stands in the manifest's frame. A change:
+//! An edit is a sequence of changes; its number is in the manifest's frame. A change:
 //!
 //! ```text
 //! varint  tag     number << 1 | may be skipped by a reader that does not know the number

@@ -1,12 +1,12 @@
-//! [`Expiries`]: when the entries of a table expire, as the manifest remembers it.
+//! [`Expiries`]: the times at which the entries of a table expire, as the manifest stores them.
 //!
-//! Made by `compaction/outputs.rs` through [`ExpiryNotes`], asked by the picker's caller. The bytes
-//! are described in `edit.rs`.
+//! `compaction/outputs.rs` makes them through [`ExpiryNotes`]; the caller of the picker asks them.
+//! `edit.rs` describes the bytes.
 //!
 //! Invariants:
 //! 1. No entry of the table expires before `earliest`.
-//! 2. Groups ascend. The entries of a group have all expired at its `latest`, so that what is due by
-//!    them can go.
+//! 2. Groups ascend. All entries of a group have expired at its `latest`, so the entries that make
+//!    a table due can go.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Expiries {
         let present = r.u8()?;
         // A bit that this code does not know could stand for more numbers.
         if present > 3 {
-            return Err(r.malformed("moments of a table"));
+            return Err(r.malformed("unknown flags of the expiry times"));
         }
         let earliest = if present & 1 != 0 { Some(r.varint()?) } else { None };
         let left_at = if present & 2 != 0 { Some(r.varint()?) } else { None };

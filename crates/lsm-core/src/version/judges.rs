@@ -1,4 +1,4 @@
-//! [`Judges`]: makes the judge of each input table of a job. [`Readers`]: those tables, open.
+//! [`Judges`]: makes the judge of each input table of a job. [`Readers`]: the open input tables.
 
 use std::collections::HashMap;
 use std::sync::Arc;

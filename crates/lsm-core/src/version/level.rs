@@ -1,13 +1,12 @@
-//! [`Level`]: the tables of one level in order, with the fences that find one of them.
+//! [`Level`]: the tables of one level in order, with fences that find one of them.
 //!
-//! Built by `apply`, asked by every read and by the picker. It never changes; an edit makes a new
-//! one.
+//! `apply` builds it; every read and the picker ask it. It never changes: an edit makes a new one.
 //!
 //! Invariants:
-//! 1. Level 0 is ordered newest first: by newest sequence, then file number, both descending.
-//! 2. Deeper levels are ordered by key and disjoint by user key: all versions of a user key lie
-//!    in one table.
-//! 3. `fences[i]` is the 8-byte prefix of the i-th largest user key behind the bytes that all
+//! 1. Level 0 is ordered newest first: by newest sequence, then by file number, both descending.
+//! 2. Deeper levels are ordered by key and disjoint by user key: all versions of a user key are in
+//!    one table.
+//! 3. `fences[i]` is the 8-byte prefix of the i-th largest user key, behind the bytes that all
 //!    largest user keys share. Level 0 has no fences.
 
 use std::cmp::{Ordering, Reverse};

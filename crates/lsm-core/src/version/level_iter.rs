@@ -1,6 +1,6 @@
 //! [`LevelIter`]: a whole level below level 0 as one sorted source.
 //!
-//! Its tables are disjoint, so only the one under the cursor is open for reading.
+//! The tables of the level are disjoint, so the cursor keeps only one of them open at a time.
 
 use std::sync::Arc;
 

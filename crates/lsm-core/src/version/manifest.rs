@@ -1,7 +1,7 @@
 //! [`Manifest`]: one generation of the log of edits, as the database writes it.
 //!
-//! Created at every open for writing and when a generation has grown too long; appended to by the
-//! one path that installs versions. Reading is `recover.rs`. The bytes of a file:
+//! Every open for writing creates one, and so does a generation that has grown too long. The one
+//! path that installs versions appends to it. `recover.rs` reads it. The bytes of a file:
 //!
 //! ```text
 //! offset size name
@@ -29,9 +29,9 @@
 //! 20 bytes before the payload: checksum, length, edit number. Version 1 also says that the log was
 //! written in its own first version, see `wal/segment.rs`.
 //!
-//! The head of a frame alone tells whether it stands at an offset, whatever length that claims:
-//! behind a damaged frame this is asked at every byte, and the bytes may be anybody's. The header
-//! keeps its form in all versions to come.
+//! The head of a frame alone shows if a frame begins at an offset, whatever length it claims. A
+//! search behind a damaged frame asks this at every byte, and the bytes may come from anybody. The
+//! header keeps its form in all later versions.
 //!
 //! Invariants:
 //! 1. Header and snapshot are published whole or not at all; a present manifest is never torn
@@ -294,7 +294,7 @@ pub(super) fn read_header(bytes: &[u8], name: Option<FileName>, path: &Path) -> 
         return Err(Error::corruption(path, 0, "a manifest is shorter than its header"));
     };
     if !bytes.starts_with(&MAGIC) {
-        return Err(Error::corruption(path, 0, "the file is no manifest"));
+        return Err(Error::corruption(path, 0, "the file is not a manifest"));
     }
     if checksum != checksum64(&bytes[..HEADER_BYTES - 8]) {
         let what = "the manifest's header does not match its checksum";

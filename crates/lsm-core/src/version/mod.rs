@@ -1,7 +1,18 @@
 //! The set of live files: levels, edits, and the manifest that makes edits durable.
 //!
-//! A [`DbVersion`] never changes. [`apply`] makes the next one from an edit and shares whatever
-//! the edit does not touch; recovery, secondaries and tools use that same function.
+//! ```text
+//! table.rs, level.rs    a live table, and the tables of a level
+//! change.rs, edit.rs    a change of the set, and an edit: a numbered list of changes
+//! record.rs             the records inside a change
+//! apply.rs              version + edit = next version
+//! manifest.rs           the log of edits, as the database writes it
+//! recover.rs, tail.rs   the same, as an open and as a secondary read it
+//! set.rs                the current version, and the one path that replaces it
+//! level_iter.rs         a level as one cursor
+//! ```
+//!
+//! A [`DbVersion`] never changes. [`apply()`] makes the next version from an edit and shares
+//! everything that the edit does not touch. Recovery, secondaries and tools use the same function.
 //!
 //! Invariants:
 //! 1. A version is a function of the edits before it and of nothing else.

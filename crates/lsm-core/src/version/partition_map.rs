@@ -1,8 +1,8 @@
 //! [`PartitionMap`]: the living partitions of a version, by id and by name.
 //!
-//! A version never changes, so each edit makes a new map. It shares with the old one all but the two
-//! short pieces that lead to the partition that changed: copying a plain map made every flush of one
-//! of 8,192 partitions cost as much as all of them have entries.
+//! A version never changes, so each edit makes a new map. The new map shares everything with the
+//! old one except the two short pieces that lead to the changed partition. A plain map, which each
+//! edit copied, made a flush of one of 8,192 partitions cost a copy of 8,192 entries.
 //!
 //! Invariant: `by_name` holds exactly the names of the partitions in `by_id`.
 

@@ -1,11 +1,12 @@
 //! The records inside a change: tables, options, hooks, places in the log.
 //!
-//! Called by `edit.rs`, whose table describes the bytes, and by exports, which hold the same
-//! records. It knows no change.
+//! Called by `edit.rs`, whose table describes the bytes, and by exports, which store the same
+//! records. This file knows no change.
 //!
 //! Invariants:
-//! 1. What is read here may be trusted by type: sequences fit 56 bits, options are in range.
-//! 2. Fields ascend, so that equal records have equal bytes.
+//! 1. A record that was read can be trusted by its type: sequences fit 56 bits, options are in
+//!    range.
+//! 2. Fields ascend, so equal records have equal bytes.
 
 use super::Expiries;
 use super::edit::EditFault;
@@ -33,7 +34,7 @@ pub(super) fn read_level(r: &mut Reader<'_>) -> Result<u8, Malformed> {
 }
 
 pub(super) fn read_seq(r: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
-    SeqNo::new(r.varint()?).ok_or(r.malformed("sequence too large"))
+    SeqNo::new(r.varint()?).ok_or(r.malformed("sequence number exceeds 56 bits"))
 }
 
 pub(super) fn read_text(r: &mut Reader<'_>) -> Result<String, Malformed> {
@@ -68,7 +69,7 @@ pub(super) fn read_gap(r: &mut Reader<'_>) -> Result<Gap, Malformed> {
     let to_included = match r.u8()? {
         0 => false,
         1 => true,
-        _ => return Err(r.malformed("end of a gap")),
+        _ => return Err(r.malformed("the end flag of a gap is neither 0 nor 1")),
     };
     let through = read_seq(r)?;
     let closed_at = Some(read_seq(r)?).filter(|seq| *seq > SeqNo::ZERO);
@@ -104,7 +105,7 @@ pub fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malformed> {
     // A hook takes two bytes at least, so a count that passes the end cannot be honest.
     let count = r.varint()?;
     if count > r.remaining() as u64 / 2 {
-        return Err(r.malformed("more hooks than bytes"));
+        return Err(r.malformed("the number of hooks exceeds the bytes"));
     }
     let mut hooks = Vec::new();
     for _ in 0..count {
@@ -212,7 +213,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
             file: FileNo(file),
             epoch: u32::try_from(epoch).map(Epoch).map_err(|_| r.malformed("epoch too large"))?,
         }),
-        _ => return Err(r.malformed("half of a foreign identity").into()),
+        _ => return Err(r.malformed("the identity of an ingested file is incomplete").into()),
     };
     Ok(SstMeta {
         file,
@@ -278,7 +279,7 @@ fn read_fields(
         let tag = r.varint()?;
         let value = r.bytes()?;
         if last.is_some_and(|last| last >= tag >> 1) {
-            return Err(r.malformed("fields out of order").into());
+            return Err(r.malformed("fields do not ascend").into());
         }
         last = Some(tag >> 1);
         let known = set(tag >> 1, value).ok_or(r.malformed("field out of range"))?;

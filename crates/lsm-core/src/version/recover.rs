@@ -1,20 +1,21 @@
-//! [`recover`]: from manifest files to the version that they end in.
+//! [`recover()`]: from manifest files to the version in which they end.
 //!
 //! Called at open, by secondaries and by tools. It writes nothing.
 //!
-//! The chain begins at the newest generation that was in use, which shows in frames behind its
-//! snapshot, or else at the oldest one present, and follows what [`Change::Superseded`] names. A
-//! newer generation that nobody names was made by a writer that died before it used it.
+//! Recovery begins at the newest generation that was in use. A generation was in use if it has a
+//! frame behind its snapshot. If none has, recovery begins at the oldest generation. Then it
+//! follows the names in [`Change::Superseded`]. A newer generation that no other one names was made
+//! by a writer that died before it used it.
 //!
 //! Invariants:
-//! 1. The answer is the state after the last edit of the chain, or an error: never a state with an
-//!    edit left out of its middle.
-//! 2. A bad frame ends the manifest only if nothing valid follows it in the file. A valid
-//!    `Superseded` behind it counts: its successor begins with a whole snapshot that is at least
-//!    as new, so what is damaged before it matters no more.
-//! 3. A generation takes edits only when those before it name it durably or are gone. If it has
-//!    some, all older ones are history, even if they do not say so: their last frame was lost, or
-//!    they were deleted and a failed sync of the folder brought them back.
+//! 1. The result is the state after the last edit of the chain, or an error. It is never a state
+//!    without an edit in the middle.
+//! 2. A bad frame ends the manifest only if no valid frame follows it in the file. A valid
+//!    `Superseded` behind it counts: the successor begins with a whole snapshot that is at least as
+//!    new, so the damage before it has no effect.
+//! 3. A generation takes edits only when the generations before it name it durably or are gone. If
+//!    it has edits, all older ones are history, even if they do not name it: their last frame was
+//!    lost, or they were deleted and a failed sync of the folder brought them back.
 //! 4. A failed read is an error, never an end.
 
 use std::path::Path;
@@ -263,7 +264,7 @@ impl Generation {
     ) -> Result<()> {
         let last = self.builder.as_ref().map(VersionBuilder::edit_number);
         if last.is_some_and(|last| last > number) {
-            let what = "a manifest is superseded before its last edit";
+            let what = "the successor frame names an edit before the last one";
             return Err(Error::corruption(path, end as u64, what));
         }
         if !matches!(self.seal.search(bytes, end), FrameSearch::Nothing) {

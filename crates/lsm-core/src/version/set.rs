@@ -1,14 +1,15 @@
-//! [`VersionSet`]: the current version of the database and the one path that replaces it.
+//! [`VersionSet`]: the current version of the database, and the one path that replaces it.
 //!
-//! Held under one lock by `db`; that lock is taken by background work and by creating or dropping
-//! partitions, never by a write or a read, so it may cover the manifest's sync.
+//! `db` holds it under one lock. Background work takes this lock, and so do the calls that create
+//! or drop partitions. Reads never take it, and a write only to register a segment, so the sync of
+//! the manifest may run under it.
 //!
 //! Invariants:
 //! 1. The current version is what the manifest durably says, or one edit older.
-//! 2. Order, always: file bytes synced, folder synced, edit appended and synced; only then does a
-//!    caller let old files go.
-//! 3. After a failed append or sync nothing more goes into that generation. The next edit goes
-//!    into a new one, whose snapshot burns the number of the edit in doubt.
+//! 2. The order is always: sync the bytes of files, sync the folder, append and sync the edit. Only
+//!    then does a caller delete old files.
+//! 3. After a failed append or sync, nothing more is appended to that generation. The next edit
+//!    goes to a new generation, whose snapshot uses up the number of the edit in doubt.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! [`ManifestTail`]: the manifest of a database that somebody else writes, followed edit by edit.
 //!
-//! Used by secondaries. It begins with [`recover`], keeps its place, and reads what was appended since.
-//! It must never write, and never take an append that is under way for damage: `recover` judges
-//! that where it matters.
+//! Used by secondaries. It begins with [`recover()`], keeps its place, and reads what was appended
+//! since. It must never write, and must never mistake an append under way for damage: `recover`
+//! decides that when it runs.
 //!
 //! Invariants:
 //! 1. Every version is the one before and one edit, as the primary's was.
@@ -52,7 +52,7 @@ impl ManifestTail {
     /// `known`; `None` if there is no manifest.
     ///
     /// # Errors
-    /// Those of [`recover`]; a generation that vanished meanwhile is [`ErrorKind::NeedsManifest`].
+    /// Those of [`recover()`]; a generation that vanished meanwhile is [`ErrorKind::NeedsManifest`].
     pub fn open(
         fs: &dyn Fs,
         dir: &Path,

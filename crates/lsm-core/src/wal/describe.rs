@@ -1,8 +1,8 @@
 //! [`describe`]: the meaning of each byte of a log segment, for `dump`.
 //!
-//! It needs no manifest: salt, epoch and place are taken from the segment's own header. What does
-//! not verify is described as damaged, and the description goes on behind it. Frames behind the
-//! end that the next segment names were refused; from one file that cannot be known.
+//! It needs no manifest: salt, epoch and place come from the segment's own header. It describes
+//! bytes that do not verify as damaged, and goes on behind them. Frames behind the end that the
+//! next segment names were refused; one file alone does not show that.
 
 use std::ops::Range;
 use std::path::Path;

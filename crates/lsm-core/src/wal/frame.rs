@@ -1,8 +1,8 @@
 //! Frames: one batch or one control record of the log, as bytes.
 //!
-//! Encoded by the commit path under its lock, so the work here is a header of some 30 bytes and
-//! one copy per section; the sections' checksums are made before, outside any lock. Decoded by
-//! `reader.rs` and `lookahead.rs`. It must never look into a section.
+//! The commit path encodes frames under its lock, so the work here is a header of some 30 bytes and
+//! one copy per section; the checksums of sections are made before, outside any lock. `reader.rs`,
+//! `lookahead.rs` and `survey.rs` decode frames. This file never looks into a section.
 //!
 //! ```text
 //! size   name
@@ -41,8 +41,8 @@
 //!    whether a header is believed, in 8-byte steps and without its body.
 //! 3. Sequences are dense: a section begins where the operations of the sections before it end.
 //! 4. Kinds are on disk: never renumbered, never reused.
-//! 5. Whether bytes are the front of a header is told from at most [`CHECKED_BYTES_MAX`] of them, by a
-//!    seeded checksum: a look for frames among arbitrary bytes costs a constant at each place.
+//! 5. A seeded checksum of at most [`CHECKED_BYTES_MAX`] bytes decides if bytes are the front of a
+//!    header. So a search for frames among arbitrary bytes costs a constant at each place.
 
 mod decode;
 

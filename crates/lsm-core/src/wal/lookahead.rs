@@ -1,23 +1,24 @@
-//! Torn or rotten: does anything behind a bad place attest that the place was durable?
+//! The look-ahead: it decides if bytes behind a bad place attest that the place was durable. If one
+//! frame does, the bad place is rot; if none does, it is a torn tail.
 //!
-//! Called by `reader.rs` when the log stops, for the rest of that segment and for each later one.
-//! It walks in 8-byte steps, because behind a hole no frame boundary is known; most steps end at
-//! the kind byte. It must never yield data.
+//! `reader.rs` calls it when the log stops, for the rest of that segment and for each later
+//! segment. It walks in 8-byte steps, because no boundary of a frame is known behind a hole. Most
+//! steps end at the byte of the kind. It must never yield data.
 //!
-//! The bytes that it walks over may be anybody's: values that a user stored lie in torn frames. So
-//! the work at each step is bounded by a constant, and not by what the bytes claim: a frame is told
-//! from other bytes by a seeded checksum of at most 128 bytes. Bounding the whole work instead, and
-//! calling the hole unattested when that is used up, was the first form of this: values could then
-//! be made that hide rot.
+//! The bytes may come from anybody: a torn frame may hold values of a user. So a constant bounds
+//! the work of each step, whatever the bytes claim: a seeded checksum of at most 128 bytes tells a
+//! frame from other bytes. An earlier form bounded the whole work instead, and treated the hole as
+//! unattested when that was used up. Crafted values could then hide rot.
 //!
 //! Invariants:
-//! 1. Only a frame that verifies under the segment's salt attests, where that is known: from the
-//!    header, or, where that is lost, because the salt is a function of what the segment is.
-//! 2. A log of the first format version has random salts and long headers without a short check.
-//!    There, with the header lost, a control frame names its salt and verifies under it, and a batch
-//!    is believed when all its sections carry their checksums. What this takes beyond a constant at
-//!    each step is bounded by a few times the file's length; whatever is left undecided then is
-//!    told as that, and the caller must not take it for the end of the log.
+//! 1. Only a frame that verifies under the segment's salt attests, if the salt is known: from the
+//!    header, or, if the header is lost, because the salt is a function of the segment's identity.
+//! 2. A log of the first format version has random salts, and long headers without a short check.
+//!    If the header of such a segment is lost, a control frame attests if it verifies under the
+//!    salt that it names, and a batch attests if all its sections have their checksums. This needs
+//!    more than a constant at each step, so it is bounded by a few times the length of the file.
+//!    If the bound is reached, the result is "undecided", and the caller must not take that for
+//!    the end of the log.
 
 use std::ops::Range;
 

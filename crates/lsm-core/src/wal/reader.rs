@@ -1,8 +1,8 @@
-//! [`LogReader`]: yields the frames of a chain of segments, and says how the log ends.
+//! [`LogReader`]: yields the frames of a chain of segments, and decides how the log ends.
 //!
-//! Called by recovery (`replay.rs`), which reads to the end and asks for the verdict, and by
-//! followers of a live log, which read as far as there is something and come again. It must never
-//! write, never end the log because a read failed, and never yield a frame behind a bad one.
+//! Recovery (`replay.rs`) reads to the end and asks for the verdict. Followers of a live log read
+//! the frames that are there, and come again. A reader never writes, never ends the log because a
+//! read failed, and never yields a frame behind a bad one.
 //!
 //! ```text
 //! next_frame -> Some, Some, ... None      None: nothing whole here, now
@@ -10,14 +10,14 @@
 //!               end -> LogEnd             recovery: torn tail, or Corruption
 //! ```
 //!
-//! The verdict is apart from the reading because it costs a walk over all that lies behind the
-//! end, which a follower that polls must not pay.
+//! The verdict is a call of its own, because it walks over everything behind the end. A follower
+//! that polls must not pay for that.
 //!
 //! Invariants:
 //! 1. `offset` is the end of the last frame that verified whole, or of the segment's header.
 //! 2. Lengths in a frame are compared with the bytes left in the file before anything is loaded.
-//! 3. The buffer is dropped at each stop, so that no stale byte is taken for a new one.
-//! 4. The chain goes by the names in verified headers, not by the order of the list alone.
+//! 3. The buffer is dropped at each stop, so no old byte is taken for a new one.
+//! 4. The chain follows the names in verified headers, not the order of the list alone.
 
 mod options;
 mod record;
@@ -423,7 +423,7 @@ impl LogReader {
         };
         let lsn = current.header.lsn_at(at);
         if prefix.frame_len() > limit.saturating_sub(at) {
-            return Ok(Err("frame passes the end"));
+            return Ok(Err("frame exceeds the segment"));
         }
         let header = window.load(file, at, prefix.header_len, limit)?;
         let seed = seed_of(current.header.salt, source.epoch, at);
@@ -445,7 +445,7 @@ impl LogReader {
             return Ok(Err("frame does not continue the sequence"));
         }
         if prefix.lag > lsn.0 {
-            return Ok(Err("frame calls durable what was not written"));
+            return Ok(Err("frame attests bytes that were not written"));
         }
         self.read_body(&prefix, fields)
     }

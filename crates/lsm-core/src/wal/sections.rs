@@ -1,7 +1,8 @@
-//! [`SectionLoader`]: sections of the log, one after another, where a reader of headers found them.
+//! [`SectionLoader`]: loads sections of the log, one after another, from places that a reader of
+//! headers found.
 //!
-//! Used by secondaries, which step over what is not asked for and come back to it. It must never
-//! yield bytes that do not carry their checksum.
+//! Used by secondaries, which pass over the sections that nobody asks for and load them later. It
+//! never yields bytes that do not agree with their checksum.
 
 use super::window::Window;
 use super::{SectionPlace, SegmentSource, section_checksum};

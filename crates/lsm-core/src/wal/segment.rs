@@ -1,7 +1,7 @@
 //! The header of a segment: which file this is, and how it continues the segment before.
 //!
-//! Encoded by `writer.rs`, decoded by `reader.rs` and `lookahead.rs`. It must never accept a
-//! header on the word of its magic alone.
+//! `writer.rs` encodes it; `reader.rs` decodes it. A header is accepted only if its checksum
+//! agrees; the magic alone proves nothing.
 //!
 //! ```text
 //! offset size  name
@@ -171,7 +171,7 @@ impl SegmentHeader {
         let Some((covered, sum)) =
             bytes.first_chunk::<HEADER_LEN>().and_then(|bytes| bytes.split_last_chunk::<8>())
         else {
-            return Ok(HeaderState::Garbage("segment header ends too soon"));
+            return Ok(HeaderState::Garbage("segment header is incomplete"));
         };
         if covered[..8] != MAGIC {
             return Ok(HeaderState::Garbage("segment has no magic"));
@@ -210,7 +210,7 @@ impl SegmentHeader {
         }
         let header = Self::decode_fields(&mut reader)?;
         if version == VERSION && !header.has_derived_salt() {
-            return Err(reader.malformed("salt is not that of the segment"));
+            return Err(reader.malformed("salt does not match the segment"));
         }
         Ok(Ok(header))
     }
@@ -231,10 +231,10 @@ impl SegmentHeader {
         let manifest_edit = reader.u64()?;
         let durable = Lsn(reader.u64()?);
         let previous_seq =
-            SeqNo::new(reader.u64()?).ok_or(reader.malformed("sequence beyond 56 bits"))?;
+            SeqNo::new(reader.u64()?).ok_or(reader.malformed("sequence number exceeds 56 bits"))?;
         // So that no sum of a base and an offset in a file overflows.
         if base.0 > u64::MAX / 2 || durable > base {
-            return Err(reader.malformed("log position out of range"));
+            return Err(reader.malformed("log position is out of range"));
         }
         let previous = (previous.segment.0 != 0).then_some(previous);
         Ok(SegmentHeader {

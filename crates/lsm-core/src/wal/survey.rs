@@ -1,12 +1,12 @@
-//! [`survey`]: everything that stands in one segment, damage included.
+//! [`survey`]: lists everything in one segment, damage included.
 //!
-//! Called by verification and `describe.rs`. Unlike the reader it goes on behind a bad place, so
-//! what it finds there must never be replayed: it may have been refused.
+//! Called by verification and `describe.rs`. Unlike the reader, it goes on behind a bad place. So
+//! the frames that it finds there must never be replayed: they may have been refused.
 //!
 //! Invariants:
 //! 1. The pieces cover the range from its front to its end, in order, without a gap.
 //! 2. A frame is handed over only if its header and all its sections verify and it continues the
-//!    sequence; behind a damaged piece any sequence will do.
+//!    sequence. Behind a damaged piece any sequence is accepted.
 
 use std::ops::Range;
 
@@ -144,7 +144,7 @@ impl Survey<'_> {
     fn frame_header(&mut self, at: u64) -> Result<Result<(Prefix, Fields), Bad>> {
         let front = self.window.load(self.file, at, PREFIX_BYTES_MAX, self.end)?;
         if front.is_empty() {
-            return Ok(Err(Bad::new("the file ends too soon")));
+            return Ok(Err(Bad::new("the file ends inside a frame")));
         }
         if front.iter().all(|byte| *byte == 0) {
             return Ok(Err(Bad { is_zero: true, ..Bad::new("no frame") }));
@@ -154,7 +154,7 @@ impl Survey<'_> {
             Err(bad) => return Ok(Err(Bad::new(bad.what))),
         };
         if prefix.frame_len() > self.end - at {
-            return Ok(Err(Bad::new("frame passes the end")));
+            return Ok(Err(Bad::new("frame exceeds the segment")));
         }
         let seed = seed_of(self.header.salt, self.header.epoch, at);
         // Before more of the header is loaded: behind damage this is asked at every 8th byte.
@@ -169,7 +169,7 @@ impl Survey<'_> {
         }
         Ok(match decode_fields(header, &prefix, &mut self.directory) {
             Ok(_) if prefix.lag > self.header.lsn_at(at).0 => {
-                Err(Bad::frame(&prefix, "frame calls durable what was not written"))
+                Err(Bad::frame(&prefix, "frame attests bytes that were not written"))
             }
             Ok(fields) => Ok((prefix, fields)),
             Err(malformed) => Err(Bad::frame(&prefix, malformed.what)),

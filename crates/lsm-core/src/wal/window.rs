@@ -1,11 +1,13 @@
-//! The one buffer through which segments are read.
+//! [`Window`]: the buffer through which segments are read.
 //!
-//! Called by `reader.rs` and `lookahead.rs`. It must never keep bytes of another file, or
-//! from before a wait: whoever turns to another file, or waits for more, calls [`Window::clear`].
+//! Called by `reader.rs`, `lookahead.rs`, `survey.rs` and `sections.rs`. It must never show bytes
+//! of another file, or bytes from before a wait: a caller that turns to another file, or waits for
+//! more, calls [`Window::clear`].
 //!
 //! Invariants:
-//! 1. It holds at most what it was asked for or [`CHUNK_BYTES`], and never more than the caller's
-//!    `end` allows, which is within the file: a length from disk cannot make it allocate.
+//! 1. It holds at most the bytes that it was asked for, or [`CHUNK_BYTES`], and never more than the
+//!    caller's `end` allows, which is within the file. So no length from disk decides how much it
+//!    allocates.
 
 use crate::error::Result;
 use crate::fs::File;

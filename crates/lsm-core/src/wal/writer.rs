@@ -1,13 +1,13 @@
-//! [`SegmentWriter`]: appends encoded frames to one segment, and knows how far they are good.
+//! [`SegmentWriter`]: appends encoded frames to one segment, and knows the end of the good ones.
 //!
 //! Called by the commit path, which encodes frames for [`SegmentWriter::offset`], decides when to
-//! sync [`SegmentWriter::file`], and registers segments in the manifest. It must never sync, and
-//! never append behind a failure.
+//! sync [`SegmentWriter::file`], and registers segments in the manifest. This file never syncs, and
+//! never appends behind a failure.
 //!
 //! Invariants:
-//! 1. `offset` is the end of the last append that succeeded in full; the header of the next
-//!    segment names it, so that what a failed append left behind it is never replayed.
-//! 2. After a failed append nothing more is appended to the file.
+//! 1. `offset` is the end of the last append that succeeded in full. The header of the next segment
+//!    names it, so the bytes of a failed append behind it are never replayed.
+//! 2. After a failed append, nothing more is appended to the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The data blocks of a table that a job walks, also where its index is damaged.
+//! The data blocks of a table that a job walks, also of a table with a damaged index.
 
 use super::JudgedIter;
 use crate::error::Result;

@@ -1,7 +1,7 @@
 //! The entries of a data block, decoded from the front by nothing but their own bytes.
 //!
-//! Used by the walk of a job for sound blocks and by repairs for damaged ones: it takes what makes
-//! sense, and says whether that is all.
+//! The walk of a job uses it for sound blocks, and repairs for damaged ones. It takes the entries
+//! that make sense, and says if they are the whole block.
 
 use std::ops::Range;
 

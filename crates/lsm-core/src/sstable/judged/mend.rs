@@ -1,4 +1,4 @@
-//! [`Damaged`]: a damaged block of the walk, as a judge's repair sees it.
+//! [`Damaged`]: a damaged block of the walk, in the form that a judge's repair needs.
 
 use super::decode::Decoder;
 use super::hidden_apart;

@@ -1,5 +1,5 @@
-//! Faults of memory that strike hidden entries before they are judged, for the tests of what finds
-//! them. Those of visible entries strike behind the judge, in `compaction/survivors.rs`.
+//! Faults of memory that change hidden entries before they are judged, for tests of the detection.
+//! The faults of visible entries are in `compaction/survivors.rs`, behind the judge.
 
 use super::JudgedIter;
 use crate::hooks::{Origin, OwnedEntry};

@@ -1,11 +1,12 @@
-//! Frames back from bytes, in three steps: the [`Prefix`] says how long, [`verifies`] whether to
-//! believe it, [`decode_fields`] what it says.
+//! Frames back from bytes, in three steps: [`Prefix`] finds the length, [`verifies`] checks the
+//! checksum, [`decode_fields`] reads the fields.
 //!
-//! Called by the reader and the look-ahead; the layout stands in `frame.rs`. It must never
-//! compare a length with anything but what is there: that is the caller's, who knows the file.
+//! Called by the reader, the look-ahead and the survey; `frame.rs` describes the layout. This file
+//! compares lengths only with the bytes at hand. The caller knows the file and compares them with
+//! that.
 //!
 //! Invariants:
-//! 1. No input panics, and the directory grows by no more entries than the header has room for.
+//! 1. No input panics, and the directory gets no more entries than the header has room for.
 
 use super::{
     CHECKED_BYTES_MAX, CHECKSUM_LEN, Control, FRAME_ALIGNMENT, HEADER_BYTES_MAX, KIND_BATCH,
@@ -31,7 +32,7 @@ pub(in crate::wal) struct Prefix {
 }
 
 impl Prefix {
-    /// Reads the front of a frame from up to [`PREFIX_BYTES_MAX`] bytes.
+    /// Reads the front of a frame from up to [`PREFIX_BYTES_MAX`](super::PREFIX_BYTES_MAX) bytes.
     pub(in crate::wal) fn decode(bytes: &[u8]) -> Result<Prefix, Malformed> {
         let mut reader = Reader::new(bytes);
         reader.u64()?;
@@ -137,7 +138,7 @@ pub(in crate::wal) fn decode_fields(
 
 fn sequence(reader: &mut Reader<'_>) -> Result<SeqNo, Malformed> {
     let n = reader.varint()?;
-    SeqNo::new(n).ok_or(reader.malformed("sequence beyond 56 bits"))
+    SeqNo::new(n).ok_or(reader.malformed("sequence number exceeds 56 bits"))
 }
 
 fn decode_batch(
@@ -148,7 +149,7 @@ fn decode_batch(
     let first_seq = sequence(reader)?;
     let operations = reader.varint()?;
     let gap = reader.varint()?;
-    let impossible = reader.malformed("impossible sequences");
+    let impossible = reader.malformed("impossible sequence numbers");
     let previous_seq = first_seq
         .get()
         .checked_sub(1)

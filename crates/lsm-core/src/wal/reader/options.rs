@@ -1,6 +1,7 @@
-//! The caller's knowledge of a log before it is read: its segments, where to begin, where to end.
+//! The facts that a caller knows of a log before it is read: the segments, the place to begin, the
+//! end.
 //!
-//! Filled in from the manifest by recovery and by followers; plain data.
+//! Recovery and followers fill them in from the manifest. Plain data.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! The reader's yield: a frame whose bytes lie in the reader's buffer.
+//! The yield of the reader: a frame whose bytes are in the reader's buffer.
 //!
-//! Made by `reader.rs` alone. It must never give out bytes that were not verified.
+//! `reader.rs` and `survey.rs` make them. They never give out bytes that were not verified.
 //!
 //! Invariants:
-//! 1. A section in a [`BatchRef`] carried its checksum when the frame was read.
+//! 1. A section in a [`BatchRef`] agreed with its checksum when the frame was read.
 
 use crate::types::{PartitionId, SeqNo};
 use crate::wal::frame::{Control, DirectoryEntry};

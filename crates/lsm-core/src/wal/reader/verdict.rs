@@ -1,12 +1,13 @@
-//! The verdict on where the log stopped: a torn tail, or damage.
+//! The verdict on the place where the log stopped: a torn tail, or damage.
 //!
-//! Called by recovery through [`LogReader::end`], once reading found nothing more. It must never
-//! yield a frame, and never call a place durable that nothing attests.
+//! Recovery calls it through [`LogReader::end`] when there is no further frame. It never yields a
+//! frame, and never calls a place durable without an attestation.
 //!
 //! Invariants:
-//! 1. Everything from the stop to the end of the last listed segment is looked at, up to the cut.
-//! 2. A verified header or frame there that attests durability beyond the stop is `Corruption`;
-//!    so is a damaged header that is not zeros of a segment that a later one continues.
+//! 1. It looks at everything from the stop to the end of the last listed segment, up to the cut.
+//! 2. A verified header or frame there that attests durability beyond the stop makes the stop
+//!    `Corruption`. So does a damaged header, which is not zeros, of a segment that a later one
+//!    continues.
 
 use std::path::PathBuf;
 
