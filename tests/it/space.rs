@@ -128,3 +128,49 @@ fn a_compaction_of_everything_drops_what_no_snapshot_needs_any_more() {
     store.p.compact(..).unwrap();
     assert_eq!(store.entries(), 100);
 }
+
+fn store_without_syncs(fs: &MemFs, background: BackgroundMode) -> Db {
+    let options = Options::new().sync_interval_ms(0);
+    let builder = Db::builder("/db").options(options).fs(Arc::new(fs.clone()));
+    builder.background(background).open().unwrap()
+}
+
+/// The log of a database of which everything is in tables takes no space.
+#[test]
+fn a_flushed_database_keeps_no_log() {
+    for background in [BackgroundMode::Stepped, BackgroundMode::Threads] {
+        let fs = MemFs::new();
+        let db = store_without_syncs(&fs, background);
+        let [p, q] = ["p", "q"].map(|name| db.partition(name).unwrap());
+        let mut random = Rng::new(3);
+        let mut expected = Vec::new();
+        for round in 0..4_u8 {
+            for key in 0..300_u16 {
+                let value = random.bytes(8 << 10);
+                p.put(key.to_be_bytes(), &value).unwrap();
+                expected.push((key, value));
+            }
+            q.put([round], [round]).unwrap();
+            p.flush().unwrap();
+            let logged = db.stats().wal_disk_bytes;
+            assert!(
+                logged > 2 << 20,
+                "round {round}: the other partition needs its entry: {logged}"
+            );
+            q.flush().unwrap();
+            db.wait_idle().unwrap();
+            let logged = db.stats().wal_disk_bytes;
+            assert!(logged < 128 << 10, "{background:?}, round {round}: {logged} bytes");
+        }
+        let before = p.put("last", "one").unwrap();
+        q.put("last", "one").unwrap();
+        drop((p, q, db));
+        let db = store_without_syncs(&fs, background);
+        let p = db.partition("p").unwrap();
+        assert!(db.visible_seq() > before.seq);
+        assert_eq!(p.get("last").unwrap().as_deref(), Some(&b"one"[..]));
+        for (key, value) in &expected[900..] {
+            assert_eq!(p.get(key.to_be_bytes()).unwrap().as_deref(), Some(&value[..]));
+        }
+    }
+}

@@ -203,7 +203,7 @@ impl Db {
         flushed
     }
 
-    /// Waits until no background work is left.
+    /// Waits until no background work is left, and gives back the space that the log has reserved.
     ///
     /// # Errors
     /// The failure of background work, if that is what keeps it from being done.
@@ -211,7 +211,8 @@ impl Db {
         if self.inner().world.is_read_only {
             return self.inner().check_not_closed();
         }
-        self.inner().background.wait_idle(&**self.inner())
+        self.inner().background.wait_idle(&**self.inner())?;
+        self.inner().log.release_reserve(&**self.inner())
     }
 
     /// Reads every live file and reports all damage.

@@ -96,8 +96,14 @@ impl Log {
 
     /// Keeps one segment ready behind the present one.
     pub(super) fn ensure_reserve(&self, host: &dyn LogHost) -> Result<()> {
+        let wants_reserve = self.lock(host).wants_reserve();
+        if wants_reserve { self.make_reserve(host) } else { Ok(()) }
+    }
+
+    /// Makes a segment ready, unless one is.
+    fn make_reserve(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
-        if !writer.wants_reserve() {
+        if writer.state.reserve.is_some() {
             return Ok(());
         }
         let wanted = self.segment_bytes(writer.state.recent_bytes);
@@ -137,7 +143,7 @@ impl Log {
     /// An edit of the manifest under the writer's lock, where there is a reserve. Not without the
     /// lock: a segment that was begun meanwhile would stand behind one that is listed and empty,
     /// which after a crash looks as if the log ended there.
-    pub(super) fn release_reserve(&self, host: &dyn LogHost) -> Result<()> {
+    pub(in crate::db) fn release_reserve(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         writer.state.recent_bytes /= 2;
         writer.remove_unused()?;
@@ -165,6 +171,7 @@ impl Log {
             // They go when the log is begun anew; nothing can be made durable before.
             return Ok(Vec::new());
         }
+        let low = self.leave_spent_segment(host, low)?;
         let writer = self.lock(host);
         let closed = writer.state.closed.iter();
         let obsolete: Vec<BegunSegment> =
@@ -174,6 +181,26 @@ impl Log {
             self.sync_all(host)?;
         }
         Ok(obsolete.into_iter().map(|closed| closed.header.number).collect())
+    }
+
+    /// Begins the next segment if nothing in the present one is needed, so that a database of which
+    /// everything is flushed keeps no log; returns `low`, or the end of the log if it did.
+    ///
+    /// A writer that comes meanwhile waits for a header at most: the file is made before the lock is
+    /// taken. Under load this does nothing, because the active memtable needs the present segment.
+    fn leave_spent_segment(&self, host: &dyn LogHost, low: Lsn) -> Result<Lsn> {
+        if !self.lock(host).is_spent(low) {
+            return Ok(low);
+        }
+        self.make_reserve(host)?;
+        let mut writer = self.lock(host);
+        if !writer.is_spent(low) {
+            return Ok(low);
+        }
+        // Memtable switches that are due may be in the buffer.
+        writer.append()?;
+        writer.begin_segment(0)?;
+        Ok(writer.lsn())
     }
 
     /// Deletes segments whose removal is durable.
@@ -200,6 +227,14 @@ fn removals(segments: &[FileNo]) -> Vec<Change> {
 impl LogWriter<'_> {
     fn wants_reserve(&self) -> bool {
         self.state.reserve.is_none() && !self.state.closed.is_empty()
+    }
+
+    /// Returns `true` if every batch of the log lies below `low`, and the present segment is longer
+    /// than a new one would be. Markers behind the last batch are of no use without it.
+    fn is_spent(&self, low: Lsn) -> bool {
+        let present = self.state.segment.as_ref();
+        let is_long = present.is_some_and(|segment| segment.offset() > SEGMENT_BYTES_MIN);
+        is_long && self.state.batches_end <= low
     }
 
     /// The number of the present segment.

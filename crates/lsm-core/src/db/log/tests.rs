@@ -262,6 +262,39 @@ fn a_log_at_rest_takes_no_more_space_than_its_frames() {
 }
 
 #[test]
+fn a_log_of_which_all_is_in_tables_goes_on_in_an_empty_segment() {
+    let test = TestLog::new(64 << 20);
+    let host = TestHost::default();
+    test.log.lock(&host).state.recent_bytes = 1 << 20;
+    for _ in 0..60 {
+        write(&test.log, &host, 10_000).unwrap();
+    }
+    let flushed = test.log.lock(&host).lsn();
+    let active = write(&test.log, &host, 100).unwrap();
+    assert_eq!(test.log.obsolete_segments(&host, flushed).unwrap(), [], "a memtable needs it");
+    let end = test.log.lock(&host).lsn();
+    for _ in 0..3 {
+        test.log.tend_now(&host).unwrap();
+    }
+    assert!(test.log.lock(&host).lsn() > end, "a mark follows the last batch");
+    let before = host.listed();
+    test.faults.add_rule(fail(OpKind::Append, FaultAction::Enospc));
+    test.log.obsolete_segments(&host, end).unwrap_err();
+    assert_eq!(test.log.obsolete_segments(&host, end).unwrap(), before);
+    let removed = before.iter().map(|file| Change::SegmentRemoved { file: *file });
+    host.install_edit(removed.collect()).unwrap();
+    test.log.segments_removed(&host, &before).unwrap();
+    assert_eq!(test.log.obsolete_segments(&host, end).unwrap(), [], "one that is short may stay");
+    let seq = write(&test.log, &host, 100).unwrap();
+    assert_eq!(seq, active + 1);
+    let end = test.log.lock(&host).lsn();
+    assert_eq!(test.log.obsolete_segments(&host, end).unwrap(), []);
+    test.log.sync_all(&host).unwrap();
+    let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &host.listed()).unwrap(), [seq]);
+}
+
+#[test]
 fn a_segment_that_the_disk_has_no_room_for_is_made_as_long_as_it_can_be() {
     let test = TestLog::new(64 << 20);
     let host = TestHost::default();

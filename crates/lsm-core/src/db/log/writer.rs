@@ -30,6 +30,8 @@ pub(super) struct WriterState {
     encoded_seq: SeqNo,
     /// The last sequence number in an appended frame.
     pub(super) logged_seq: SeqNo,
+    /// The end of the last appended batch; markers may follow it.
+    pub(super) batches_end: Lsn,
     pub(super) segment: Option<SegmentWriter>,
     /// `true` if a segment was begun since this was last taken.
     pub(super) segment_switched: bool,
@@ -59,6 +61,7 @@ impl WriterState {
             buffer: Vec::new(),
             encoded_seq: last_seq,
             logged_seq: last_seq,
+            batches_end: Lsn(0),
             segment: None,
             segment_switched: false,
             reserve: None,
@@ -217,7 +220,10 @@ impl LogWriter<'_> {
         }
         state.buffer.clear();
         state.buffer.shrink_to(BUFFER_BYTES_KEPT);
-        state.logged_seq = state.encoded_seq;
+        if state.logged_seq != state.encoded_seq {
+            state.logged_seq = state.encoded_seq;
+            state.batches_end = lsn;
+        }
         state.switches.drain(..state.switches_encoded);
         state.switches_encoded = 0;
         state.recent_bytes = state.recent_bytes.saturating_add(len as u64);
