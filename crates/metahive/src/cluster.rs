@@ -116,6 +116,7 @@ impl Cluster {
             entry.seq == entry.stored_seq
                 && run.stored_seq == self.slots[run.first_slot].seq()
                 && at == expected
+                // A run has no gaps, so the place of each slot follows from the first one.
                 && u64::from(at.entry) == u64::from(run.at.entry) + (slot - run.first_slot) as u64
         }) {
             self.runs.push(Run { first_slot: slot, at, stored_seq: entry.stored_seq });
@@ -156,10 +157,12 @@ impl Cluster {
             self.slots.get(slot).is_some_and(|s| s.seq() == seq)
                 && self.run_of(slot).at.file == file
         };
+        // Metadata comes in the order of its entries: the expected slot is nearly always the one.
         let slot = if is_it(self.expected) {
             self.expected
         } else {
             let first = self.slots.partition_point(|slot| slot.seq() > seq);
+            // Two files may hold the same entry, so the number alone does not name one.
             let equal = self.slots[first..].iter().take_while(|slot| slot.seq() == seq).count();
             (first..first + equal).find(|slot| is_it(*slot))?
         };

@@ -132,9 +132,11 @@ impl HiveFilter {
     /// Ends the clusters whose metadata sorts before `next`; all of them for `None`.
     #[inline]
     fn close_until(&mut self, next: Option<&[u8]>) {
+        // From the top: the innermost cluster's metadata sorts first.
         while let Some(mut cluster) = self.open.pop_if(|top: &mut Box<Cluster>| {
             next.is_none_or(|next| metadata_key_precedes(&top.key, next))
         }) {
+            // No metadata can come any more: all of it sorts before `next`.
             if cluster.unjudged > 0 {
                 self.judge.judge_rest(&mut cluster);
             }
@@ -149,6 +151,7 @@ impl HiveFilter {
     fn add_to_block(&mut self, offset: u64, sum: u64) {
         let Some(sums) = &mut self.block_sums else { return };
         match sums.last_mut() {
+            // Blocks come one after the other, so the sum of a block is the last in the list.
             Some((last, block)) if *last == offset => *block = block.wrapping_add(sum as u32),
             _ => sums.push((offset, sum as u32)),
         }
@@ -157,6 +160,7 @@ impl HiveFilter {
     fn emit_ready(&mut self, out: &mut Emitter<'_>) -> Result<()> {
         let is_integrity = self.shared.is_integrity;
         for mut cluster in self.ready.drain(..) {
+            // In place, because the cluster is reset before its key is used again.
             cluster.key.push(SUFFIX);
             let key = &cluster.key;
             for (at, slot) in cluster.slots.iter().enumerate() {
@@ -182,6 +186,7 @@ impl HiveFilter {
     /// in two of them.
     fn count_forced_cuts(&mut self) {
         for cluster in self.open.iter_mut().chain(&mut self.ready) {
+            // Counted once: a group may be cut again and again.
             if cluster.survivors > 0 && !cluster.is_split {
                 cluster.is_split = true;
                 self.table_split += cluster.survivors;
@@ -199,6 +204,8 @@ impl HiveFilter {
             }
             let other_bytes = self.written - cluster.end;
             let bytes = self.written - cluster.start;
+            // Beyond these bounds a block would grow with the number of versions. The pair is found
+            // in two blocks then.
             if other_bytes > GROUP_OTHER_BYTES_MAX || bytes > GROUP_BYTES_MAX {
                 cluster.is_split = true;
                 self.table_split += cluster.survivors;
@@ -232,11 +239,13 @@ impl CompactionFilter for HiveFilter {
         if self.is_flush {
             return Ok(Input::Pass);
         }
+        // Metadata is taken and never written, so no output may follow it.
         self.last_input = None;
         if self.judge.may_be_metadata(&entry, at) {
             self.judge.take_metadata(&entry, at, &mut self.open, faults);
             return Ok(Input::Take);
         }
+        // Behind the metadata: the seal of a table counts entries alone.
         self.judge.count(at);
         self.close_until(Some(entry.key));
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
@@ -309,11 +318,15 @@ impl CompactionFilter for HiveFilter {
                         cluster.change(entry.seq, moved);
                     }
                 }
+                // The engine writes the last input or a changed form of it. Anything else would get
+                // a checksum that was made of another entry.
                 Some(_) => return Err(out_of_step()),
+                // The engine has changed the bytes itself, so the sum of the input is of no use.
                 None => cluster.change(entry.seq, sum()),
             }
         }
         let cluster = self.open.last_mut().expect("the entry's own");
+        // The first survivor of a key stands for the key.
         self.table_keys += u64::from(cluster.survivors == 0);
         cluster.survive(written, bytes);
         let last = cluster.slots.len() - 1;
@@ -337,6 +350,8 @@ impl CompactionFilter for HiveFilter {
         faults: &mut Faults,
     ) -> Result<Cut> {
         self.close_until(next);
+        // Before anything is emitted: the blocks that are finished by now end in front of the next
+        // entry.
         self.spans.boundary(out.blocks(), out.forced_cuts());
         if out.forced_cuts() > 0 {
             self.count_forced_cuts();

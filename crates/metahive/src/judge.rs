@@ -103,6 +103,8 @@ impl HiveJudge {
             None => seal.open_payload(entry.key, entry.stored_seq.get()),
         };
         let kept = kept.and_then(|payload| payload.get(HEAD_BYTES..));
+        // In a sealed table every entry was written with metadata, so one without it is damaged or
+        // misplaced.
         let Some(metadata) = hidden.or(kept) else { return (sum, Verdict::DataCorrupt) };
         if !self.shared.is_integrity {
             return (sum, self.shared.provider.check(entry, metadata));
@@ -134,6 +136,7 @@ impl HiveJudge {
         self.pending.clear();
         self.block_entries = 0;
         self.entries += entries;
+        // The digest of the span cannot agree any more, and the loss is told already.
         self.is_span_broken |= !is_whole;
         self.has_lost |= !is_whole;
         let is_single = self.step(notes).1 == 1;
@@ -202,6 +205,7 @@ impl TableJudge for HiveJudge {
         let (digest, blocks) = self.step(notes);
         let is_end = self.span_blocks >= blocks;
         let agrees = digest.is_none_or(|digest| digest == self.span_digest);
+        // Of a span in whose midst the walk began, the digest covers blocks that were not read.
         let is_whole = self.is_span_partial || agrees;
         let is_sound = !is_end || (is_whole && !self.is_span_broken);
         if !is_sound {
@@ -219,6 +223,7 @@ impl TableJudge for HiveJudge {
         self.entries += entries;
         self.counts.verified += if self.seal.is_some() { entries } else { 0 };
         self.counts.metadata_rebuilt += self.pending.len() as u64;
+        // Only now: metadata of a block that turns out damaged is no finding of its own.
         self.findings.append(&mut self.pending);
         if is_end {
             self.next_span();
@@ -244,6 +249,7 @@ impl TableJudge for HiveJudge {
         if seal.spans.iter().map(|span| span.blocks).sum::<u64>() != blocks {
             return TableVerdict::Lost;
         }
+        // After a loss the count is short for a reason that is told.
         if entries == sealed || self.has_lost {
             return TableVerdict::Whole;
         }

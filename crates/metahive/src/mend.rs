@@ -80,11 +80,14 @@ impl Candidate {
 /// See the module.
 pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mended {
     let mut stored = Vec::new();
+    // Each reading bypasses the caches. On a medium that is damaged for good, all of them return
+    // the same bytes.
     let has_hope = judge.read_in_vain < READ_AGAIN_MAX;
     let readings = if has_hope { judge.options.retries_max.max(1) } else { 1 };
     for reading in 0..readings {
         // The engine fails the job.
         let Ok(again) = block.read() else { return Mended::default() };
+        // Two equal readings: the bytes are on the medium, and a third would be the same.
         if reading > 0 && again == stored {
             judge.read_in_vain += 1;
             break;
@@ -92,6 +95,7 @@ pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mende
         stored = again;
         let Some(payload) = block.unpack(&stored) else { continue };
         let is_verified = block.is_verified(&stored);
+        // Without a seal the block's checksum is all that can confirm it.
         if judge.seal.is_none() && !is_verified {
             continue;
         }
@@ -101,10 +105,12 @@ pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mende
         }
     }
     let mut payload = block.unpack(&stored);
+    // The cheap search first: a lead names the bit, so only a few candidates are decoded.
     if let Some(all) = payload.as_ref().and_then(|payload| by_leads(judge, block, payload)) {
         return accept(judge, block, all, "one-bit search");
     }
     if !block.is_verified(&stored)
+        // The budget last: it is spent only where the search would run.
         && judge.budget.take(checksum_search_ns(stored.len()))
         && let Some(turned) = block.with_one_bit_turned(&stored)
     {
@@ -113,6 +119,7 @@ pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mende
             return accept(judge, block, all, "one-bit search");
         }
     }
+    // Entry by entry needs the metadata of a sealed table.
     let Some(payload) = payload.filter(|_| judge.seal.is_some()) else {
         return all_lost(judge, block, DecodedBlock::default());
     };
@@ -189,6 +196,8 @@ fn whole(
         notes = notes.wrapping_add(note as u32);
         all.push((entry, note));
     }
+    // Entries that agree with their metadata may still be older ones in the place of newer ones.
+    // Only the digest of the block shows that.
     let has_all = judge.digest_of(block.index()).is_none_or(|digest| digest == notes);
     let is_whole = has_all && is_in_place(judge, block, all.iter().map(|(it, _)| &it.entry));
     is_whole.then_some(all)
@@ -274,6 +283,7 @@ fn by_leads(
     let decoded = block.decode(payload);
     let mut leads = 0;
     for of in &decoded.entries {
+        // One bit has one place: if the first leads are wrong, the damage is more than one bit.
         if leads == LEADS_MAX {
             break;
         }
@@ -366,6 +376,7 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
             Some(note) => Candidate::Sound(Sound { decoded: of.clone(), note, source: None }),
             None => {
                 let metadata = payload_of(judge, of);
+                // Only a sound checksum says what the entry should be.
                 let metadata = metadata.filter(|it| checksum::hash(it.sum) == it.sum_of_sum);
                 Candidate::Unknown(of.clone(), metadata.map(|metadata| metadata.sum))
             }
@@ -382,6 +393,7 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
         Candidate::Sound(sound) => Some(&sound.decoded.entry),
         Candidate::Unknown(..) => None,
     });
+    // Invariant 2: sound entries and known checksums must add up to what was written.
     let is_told = digest.is_some_and(|digest| sum_of(&all) == Some(digest));
     if !is_told || !is_in_place(judge, block, sound) {
         return all_lost(judge, block, decoded);

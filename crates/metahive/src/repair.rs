@@ -138,6 +138,8 @@ fn patch(
     let Ok(detail) = Detail::decode(&fault.detail) else { return Patch::Poison };
     let mut ladder = Ladder { fault, detail, sources, options, shared, found: None };
     if ladder.detail.cause == Cause::Orphan {
+        // Metadata is never repaired by itself: it is made anew from the entry that is found for
+        // it.
         return ladder.orphan(repaired);
     }
     match ladder.climb() {
@@ -173,6 +175,7 @@ struct Ladder<'a> {
 
 impl Ladder<'_> {
     fn climb(&mut self) -> Option<(OwnedEntry, &'static str)> {
+        // What the fault brings is the first reading. The later readings replace it.
         if !self.fault.value.is_empty() {
             let Fault { key, seq, kind, value, .. } = self.fault.clone();
             self.found = Some(OwnedEntry { key, seq, kind, value, verified: false });
@@ -228,6 +231,7 @@ impl Ladder<'_> {
                 if self.is_good(&entry, true) {
                     return Some(entry);
                 }
+                // The metadata as it was read first: the second reading has proved nothing.
                 self.detail.payload = before.or(self.detail.payload.take());
             }
             self.found = Some(entry);
@@ -247,6 +251,7 @@ impl Ladder<'_> {
             {
                 return Some(next.value);
             }
+            // Entries ascend, so the metadata is not further behind.
             if next.key > plus {
                 return None;
             }
@@ -269,6 +274,8 @@ impl Ladder<'_> {
         let metadata = Payload::decode(self.detail.payload.as_ref()?).ok()?;
         let len = entry.key.len() + entry.value.len();
         if len <= self.options.one_bit_bytes_max {
+            // The order as well: a wrong bit of the key could agree with the checksum by chance,
+            // and would put the entry elsewhere.
             let found = bits::one_bit(&entry, &metadata, |entry| self.is_in_order(entry));
             if let Some(entry) = found {
                 return Some((entry, "one-bit search"));
@@ -309,6 +316,7 @@ impl Ladder<'_> {
     /// The log, then the replica, under the names that the entry may have.
     fn elsewhere(&mut self) -> Option<(OwnedEntry, &'static str)> {
         let names = self.names();
+        // The log before the replica: it is the same database's own copy, and nearer.
         if self.options.log {
             for (key, seq) in &names {
                 let found = self.sources.in_log(key, *seq).ok().flatten();
@@ -338,6 +346,7 @@ impl Ladder<'_> {
         let head =
             payload.and_then(std::result::Result::ok).map_or(self.fault.seq, |payload| payload.seq);
         let mut names = Vec::new();
+        // The key of the metadata first: the entry's own key may be the damage.
         for key in partner.into_iter().chain([own_key]) {
             for seq in [head, self.fault.seq] {
                 if !names.contains(&(key.to_vec(), seq)) {

@@ -32,8 +32,10 @@ pub fn judge(sum: u64, metadata: &Payload) -> Verdict {
     let second_copy_agrees = checksum::hash(metadata.sum) == metadata.sum_of_sum;
     if sum == metadata.sum {
         if second_copy_agrees { Verdict::Valid } else { Verdict::SecondCopyDamaged }
+    // The stored checksum is sound, so the entry is what changed.
     } else if second_copy_agrees {
         Verdict::DataCorrupt
+    // The checksum is damaged and its own checksum is not: the entry agrees with the latter.
     } else if checksum::hash(sum) == metadata.sum_of_sum {
         Verdict::MetadataCorrupt
     } else {

@@ -122,6 +122,7 @@ impl Judge {
         for CountedTable { path, seal, entries, .. } in self.tables.iter().filter(|_| self.is_whole)
         {
             let sealed = seal.as_ref().map_or(0, |seal| seal.sealed);
+            // None at all is no loss: the blocks of such a table have a judge, which counts them.
             if (1..sealed).contains(entries) {
                 let what = format!("the seal counts {sealed} entries, there are {entries}");
                 return Err(Error::corruption(path, None, what));
@@ -171,6 +172,7 @@ impl Judge {
         faults: &mut Faults,
     ) {
         let key = entry_key(entry.key);
+        // From the top of the stack: metadata nearly always belongs to the last cluster.
         let cluster = open.iter_mut().rev().find(|cluster| Some(&cluster.key[..]) == key);
         if let Some(cluster) = cluster {
             // The two sequence numbers of sound metadata are one. If either is damaged the other

@@ -87,8 +87,10 @@ fn under_another_key(
     if let Some((before, _)) = block.before() {
         keys.extend(before.get(..shared).map(|prefix| [prefix, suffix].concat()));
     }
+    // The sum is an exclusive or of its parts, so the part of the key is known without the key.
     let is_it = |key: &Vec<u8>| checksum::of_key(key) == wanted;
     let key = keys.into_iter().find(is_it).or_else(|| {
+        // Other tables are asked last: each question reads blocks.
         if !judge.budget.take(KEYS_NS) {
             return None;
         }
@@ -154,6 +156,7 @@ fn is_it(
     let (sum, verdict) = judge.compare(&stored_entry(entry, judge), of.hidden.as_deref());
     match (known, missing) {
         (Some(known), _) => sum == known,
+        // 32 bits alone could agree by chance, so the source must vouch for the entry as well.
         (None, Some(missing)) => sum as u32 == missing && entry.verified,
         (None, None) => verdict != Verdict::DataCorrupt,
     }
