@@ -39,6 +39,7 @@ impl SectionBuilder {
     pub fn push(&mut self, kind: EntryKind, key: &[u8], value: &[u8]) {
         // Before anything is copied.
         self.sums.push(OperationSum::new(kind, key, value));
+        // Once for all parts: each push could grow the buffer otherwise.
         self.bytes.reserve(1 + 2 * VARINT_BYTES_MAX + key.len() + value.len());
         self.bytes.push(kind as u8);
         put_bytes(&mut self.bytes, key);

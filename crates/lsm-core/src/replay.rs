@@ -41,12 +41,14 @@ impl Replay {
         for section in batch.sections() {
             let id = section.partition;
             let Some(partition) = version.partitions.get(id) else {
+                // Ids are never used again, so a smaller one was dropped.
                 if id < version.next_partition {
                     continue;
                 }
                 let what = format!("the log names partition {id}, which never existed");
                 return Err(Error::corruption(segment, frame.place.offset, what));
             };
+            // A section is in one memtable, so a flush has covered all of it or nothing.
             if section.last_seq() <= partition.flushed_through {
                 continue;
             }
@@ -97,6 +99,7 @@ pub fn insert_section(
         let seq = section.first_seq.plus(number);
         let key = &bytes[operation.key.clone()];
         let value = &bytes[operation.value.clone()];
+        // Of the bytes in the log, whose checksum has just agreed: the caller's own are gone.
         let sums = OperationSum::new(operation.kind, key, value);
         memory += writer
             .insert(seq, lsn, sums, &bytes, &operation)

@@ -67,6 +67,8 @@ impl Snapshots {
         now: impl FnOnce() -> Duration,
     ) -> RegisteredSnapshot {
         let mut state = self.0.lock();
+        // Under the lock: between a load before it and the entry in the list, a job could drop what
+        // the snapshot sees.
         let seq = visible();
         state.held.entry(seq).or_insert_with(|| HeldSeq { count: 0, since: now() }).count += 1;
         let pinned = state.deciding.iter().map(|(id, (partition, _))| (*id, partition.pin()));
@@ -92,6 +94,7 @@ impl Snapshots {
         let mut state = self.0.lock();
         let visible = visible();
         let running = state.deciding.entry(partition.id);
+        // In the same step as the list is read: a snapshot is in the list, or it keeps the view.
         running.or_insert_with(|| (partition.clone(), 0)).1 += 1;
         let job = DecidingJob { partition: partition.id, list: self.clone() };
         (state.for_job(visible), job)
@@ -102,6 +105,7 @@ impl Snapshots {
     pub fn oldest(&self, visible: impl FnOnce() -> SeqNo) -> SeqNo {
         let state = self.0.lock();
         let visible = visible();
+        // The next snapshot gets the visible number or a later one.
         state.held.first_key_value().map_or(visible, |(oldest, _)| visible.min(*oldest))
     }
 
@@ -122,6 +126,7 @@ impl Snapshots {
         // Under this lock, so that every snapshot comes before the drop or behind it.
         partition.mark_dropped(state.taken);
         drop(state);
+        // Behind the lock: letting go frees memory, and a snapshot that comes now sees the mark.
         partition.let_go();
     }
 
@@ -139,6 +144,7 @@ impl Registered {
         self.live -= 1;
         let mut unread = Vec::new();
         self.retired.retain(|_, retired| {
+            // Only snapshots from before the drop were counted as its readers.
             if order < retired.taken_before {
                 retired.readers -= 1;
             }

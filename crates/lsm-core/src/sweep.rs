@@ -184,6 +184,7 @@ impl<'a> Sweep<'a> {
     /// order, and counts them. `describe` says the number of a file, and how many bytes of it are
     /// read.
     pub fn plan<T>(&mut self, files: &mut Vec<T>, describe: impl Fn(&T) -> (FileNo, u64)) {
+        // New files get greater numbers, so nothing that was written since is left out.
         files.retain(|file| describe(file).0 > self.mark.file);
         files.sort_by_key(|file| describe(file).0);
         self.progress.files = files.len() as u64;

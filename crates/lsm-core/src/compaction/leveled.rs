@@ -40,8 +40,6 @@ impl Shape {
     /// The shape that the partition should have.
     pub fn of(version: &PartitionVersion) -> Shape {
         let options = &version.options;
-        // Stored options may hold any number: 0 would divide by zero, and 1 would make every level
-        // as large as the last.
         let multiplier = u64::from(options.level_multiplier.max(2));
         let mut targets = [0; LEVEL_COUNT];
         targets[LAST] = u64::MAX;

@@ -23,6 +23,7 @@ impl PrefixDropFilter {
     /// Returns a filter that deletes keys with one of `prefixes`.
     pub fn new(prefixes: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> PrefixDropFilter {
         let mut prefixes: Vec<Vec<u8>> = prefixes.into_iter().map(Into::into).collect();
+        // Sorted, so that equal sets have equal parameters.
         prefixes.sort_unstable();
         PrefixDropFilter { prefixes: prefixes.into() }
     }

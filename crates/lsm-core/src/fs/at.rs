@@ -134,6 +134,7 @@ impl<'a> At<'a> {
                 entries.push(DirEntry { name: name.to_owned(), len: stat.st_size as u64 });
             }
         }
+        // Folders list their names in any order; recovery and tests need one.
         entries.sort();
         Ok(entries)
     }

@@ -115,6 +115,7 @@ impl FileName {
         let number = FileNo(u64::from_str_radix(number, 16).ok()?);
         let epoch = Epoch(u32::from_str_radix(epoch, 16).ok()?);
         let name = FileName { kind, number, epoch };
+        // The parser of numbers accepts a sign and capitals, which no name of ours has.
         (name.to_string() == text).then_some(name)
     }
 }

@@ -53,6 +53,7 @@ impl OpenFiles {
     pub fn new(fs: Arc<dyn Fs>, limit: usize) -> OpenFiles {
         OpenFiles {
             fs,
+            // With 0 a file would be closed between its opening and its first read.
             limit: limit.max(1),
             open: AtomicUsize::new(0),
             reopened: AtomicU64::new(0),
@@ -96,6 +97,7 @@ impl OpenFiles {
     fn open_now(&self, path: &Path) -> Result<Arc<dyn File>> {
         match self.fs.open_read(path) {
             Err(error) if is_out_of_handles(&error) && self.open_count() > 0 => {
+                // Half at once: closing one for each open would find no handle again and again.
                 self.close_until(self.open_count() / 2);
                 self.fs.open_read(path)
             }
@@ -131,6 +133,7 @@ impl OpenFiles {
                 return;
             }
             let Some(file) = self.queue.lock().pop_front() else { return };
+            // A file that is gone was closed by its drop.
             let Some(file) = file.upgrade() else { continue };
             if file.is_used.swap(false, Ordering::Relaxed) {
                 self.queue.lock().push_back(Arc::downgrade(&file));
@@ -183,6 +186,7 @@ impl TableFile {
     #[cold]
     fn open_again(&self) -> Result<Arc<dyn File>> {
         let shared = &self.0;
+        // Without the slot's lock: opening may close others, and their slots are locked for that.
         let file = shared.set.open_now(&shared.path)?;
         {
             let mut slot = shared.slot.lock();

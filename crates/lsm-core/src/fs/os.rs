@@ -158,6 +158,8 @@ pub(super) fn open_read(at: &At<'_>) -> Result<Arc<dyn File>> {
 }
 
 pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
+    // Saves a temporary file; the link below decides, because somebody may create the name
+    // meanwhile.
     if at.exists() {
         return Ok(false);
     }
@@ -408,6 +410,7 @@ pub(super) fn write_all(
 ) -> io::Result<()> {
     while !bytes.is_empty() {
         match write(bytes, offset) {
+            // Without progress and without an error the loop would never end.
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => {
                 bytes = &bytes[n..];

@@ -19,6 +19,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> Result<()> {
     let next = AtomicUsize::new(0);
     let outcome = Mutex::new(Ok(()));
     std::thread::scope(|scope| {
+        // From 1: the calling thread is one of them.
         for number in 1..THREADS_MAX.min(files.len()) {
             let thread = std::thread::Builder::new().name(format!("siltstone-sync-{number}"));
             // Where no thread can be had this one does the work.

@@ -72,6 +72,7 @@ fn kind_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileKind> {
     if bytes >= 16 && magic_at(file, bytes - 16)? == sstable::MAGIC.to_le_bytes() {
         return Ok(FileKind::Sst);
     }
+    // A damaged magic: the name still says which description finds the damage.
     let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
     let what = "by magic and name, the file is not a table, a log segment or a manifest";
     name.map(|name| name.kind).ok_or_else(|| Error::corruption(path, None, what))

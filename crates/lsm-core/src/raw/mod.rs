@@ -223,6 +223,7 @@ impl MemtableWalk {
         if !self.begun {
             self.begun = true;
             self.iter.seek_to_first()?;
+        // Behind the last entry a further call is no step: it returns `None` again.
         } else if self.iter.valid() {
             self.iter.next()?;
         }
@@ -377,6 +378,7 @@ impl TableWalk {
     /// [`Origin::block_verified`].
     #[expect(clippy::should_implement_trait, reason = "it lends what it returns")]
     pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
+        // A seek has moved to the next entry already, so the first call behind it does not move.
         let moved = match std::mem::replace(&mut self.position, WalkPosition::On) {
             WalkPosition::Before => self.iter.seek_to_first(),
             WalkPosition::On if self.iter.valid() => self.iter.next(),

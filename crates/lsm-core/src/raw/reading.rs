@@ -164,6 +164,7 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
         let seq = trailer.seq();
         let kind = trailer.kind().unwrap_or(EntryKind::Poison);
         self.seq = Some(seq);
+        // Before the value is fetched: what the witness refuses is not handed out.
         self.witness.found(&Found { seq, stored_seq: seq, kind, value: &value, place: None })?;
         read::resolve(self.context, Some(kind), value, None, self.key).map(Some)
     }
@@ -175,6 +176,8 @@ impl<'a, W: Witness> read::Search<'a> for Looks<'_, W> {
         let Some(looked) = reader.look_up(self.key, self.hash, seq, self.is_fresh)? else {
             return Ok(None);
         };
+        // The bloom let the key pass and the block does not have it: a damaged key would look the
+        // same.
         let Some(entry) = looked.entry else {
             self.witness.passed(&looked.block)?;
             return Ok(None);

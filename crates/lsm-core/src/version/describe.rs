@@ -133,6 +133,7 @@ pub fn check_generation(
     frames(&bytes, seal, &mut |range, frame| {
         let Some(&Frame { number, payload, payload_at, .. }) = frame else {
             last = None;
+            // Without a known length, bad bytes at the end may be an append under way.
             if expected.is_some() || range.end < len {
                 found.push(Error::corruption(&path, range.start, "an edit is damaged"));
             }

@@ -136,6 +136,7 @@ fn read_key(r: &mut Reader<'_>) -> Result<InternalKey, EditFault> {
     let seq = read_seq(r)?;
     let kind = r.u8()?;
     let Some(kind) = EntryKind::from_u8(kind) else {
+        // The frame verified, so an unknown kind comes from newer code.
         return Err(EditFault::Unsupported(format!("entry kind {kind}")));
     };
     Ok(InternalKey { user: user.into(), trailer: Trailer::new(seq, kind) })
@@ -206,6 +207,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         }
         Some(true)
     })?;
+    // All or none: a part of the identity would make every block of the table fail its checksum.
     let foreign = match foreign {
         [None, None, None, None] => None,
         [Some(high), Some(low), Some(file), Some(epoch)] => Some(SstIdentity {
@@ -278,6 +280,7 @@ fn read_fields(
     while !r.is_empty() {
         let tag = r.varint()?;
         let value = r.bytes()?;
+        // Strictly, so that no field comes twice.
         if last.is_some_and(|last| last >= tag >> 1) {
             return Err(r.malformed("fields do not ascend").into());
         }

@@ -97,6 +97,7 @@ impl MemFs {
                     change.apply(&mut names);
                 }
             }
+            // By id: two names of one file are one file after the cut too.
             for cell in names.values_mut() {
                 let left = cells
                     .entry(cell.id)
@@ -296,6 +297,7 @@ impl Fs for MemFs {
             created.map_err(|e| Error::io("open", path, e))?;
         }
         let mut locks = self.shared.locks.lock();
+        // A second lock of one process is refused as well, as by the locks of the system.
         if locks.contains_key(path) {
             return Ok(None);
         }

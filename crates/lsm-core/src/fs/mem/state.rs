@@ -60,6 +60,7 @@ impl Dir {
         match fate {
             NameFate::Pending => self.pending.push(change),
             NameFate::Durable => {
+                // A later sync of the folder must not bring the older meaning of the name back.
                 self.pending.retain(|earlier| earlier.name != change.name);
                 change.apply(&mut self.durable);
             }
