@@ -25,7 +25,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Nothing yet; memtables take their memory from `slabs`.
+    /// Returns an empty replay. Its memtables take their memory from `slabs`.
     pub fn new(slabs: Arc<SlabPool>) -> Replay {
         Replay { slabs, memtables: BTreeMap::new(), bytes: 0 }
     }

@@ -169,9 +169,9 @@ impl Registered {
 /// Sequence numbers that a job respects, ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSnapshots {
-    /// Those of registered snapshots: deciding filters respect them.
+    /// The registered snapshots: deciding filters respect them.
     pub registered: Vec<SeqNo>,
-    /// Those and the sequence that was visible: the survival rules respect all of them.
+    /// The registered ones and the visible sequence: the survival rules respect all of them.
     pub respected: Vec<SeqNo>,
 }
 

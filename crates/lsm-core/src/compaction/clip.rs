@@ -15,9 +15,9 @@ use crate::version::UserRange;
 /// The side of a clip on which an entry lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClipSide {
-    /// It is read.
+    /// The export reads it.
     Inside,
-    /// It is passed over.
+    /// The export passes over it.
     Outside,
     /// Neither it nor anything behind it is read.
     Behind,

@@ -106,7 +106,7 @@ pub struct Compaction {
     pub inputs: Vec<(usize, Vec<Arc<Table>>)>,
     /// The way to the output level: by rewriting bytes, or not.
     pub method: Method,
-    /// Nothing older lies below or beside for the whole key range of the inputs.
+    /// `true` if nothing older is below or beside, in the whole key range of the inputs.
     pub bottom: bool,
     /// Tables of the level under the output level that overlap the inputs.
     pub grandparents: Vec<Arc<Table>>,
@@ -147,7 +147,7 @@ fn hull<'a>(tables: impl Iterator<Item = &'a Arc<Table>>) -> UserRange<'a> {
 #[derive(Debug, Default)]
 pub struct Busy {
     files: HashSet<FileNo>,
-    /// By the smallest input file.
+    /// The claims, by the smallest input file of the job.
     outputs: BTreeMap<FileNo, Claim>,
 }
 

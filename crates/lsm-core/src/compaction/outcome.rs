@@ -26,7 +26,7 @@ pub enum JobOutcome {
 }
 
 impl JobOutcome {
-    /// With what the walks over the inputs found.
+    /// Adds the findings of the walks over the inputs.
     pub(super) fn and_found(mut self, mut found: Findings) -> JobOutcome {
         if let JobOutcome::Done { mended, lost, gaps, miscounted, .. } = &mut self {
             gaps.extend(found.take_gaps());

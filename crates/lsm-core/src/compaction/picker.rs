@@ -42,7 +42,7 @@ pub struct Picker<'a> {
     pub version: &'a PartitionVersion,
     /// The tables and ranges that running jobs have taken.
     pub busy: &'a Busy,
-    /// Whose turn it is.
+    /// The key at which each level continues, and the tables that no elision improves.
     pub cursors: &'a Cursors,
     /// The oldest sequence that a reader may still ask for.
     pub oldest_snapshot: SeqNo,

@@ -15,7 +15,7 @@ use crate::iter::InternalIter;
 use crate::types::{EntryKind, FileNo, InternalKey, KeyRef, SeqNo, Trailer};
 
 struct Replacement {
-    /// With the sequence number that counts.
+    /// The key with the effective sequence number.
     key: InternalKey,
     stored_seq: SeqNo,
     value: Vec<u8>,

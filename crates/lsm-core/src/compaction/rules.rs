@@ -29,14 +29,14 @@ use crate::version::{Level, PartitionVersion, Table};
 /// The rules' decision on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// It is written out.
+    /// The entry is written.
     Keep,
     /// Nobody can see it any more.
     Drop,
     /// It has the key and sequence of the entry before. Equal kind and value: it goes; else one of
     /// the two inputs is damaged, which is a fault.
     Twin,
-    /// It sorts before the entry before it: an input is damaged.
+    /// The entry sorts before the entry read before it: an input is damaged.
     Disordered,
 }
 
@@ -137,7 +137,7 @@ pub struct KeyBelow {
 }
 
 impl KeyBelow {
-    /// For a job that writes to `level_to`.
+    /// Returns the look below a job that writes to `level_to`.
     pub fn new(version: &PartitionVersion, level_to: usize) -> KeyBelow {
         // An empty slice for the last level. The output level itself is not asked: its tables that
         // overlap the job are all inputs.
@@ -157,13 +157,13 @@ impl KeyBelow {
         &self.gaps
     }
 
-    /// With what the job finds lost on its way.
+    /// Adds the losses that the job finds on its way.
     #[must_use]
     pub fn and_lost(self, findings: Option<JobFindings>) -> KeyBelow {
         KeyBelow { findings, ..self }
     }
 
-    /// For a flush: every table of the partition is older than the memtable.
+    /// Returns the look below a flush: every table of the partition is older than the memtable.
     pub fn for_flush(version: &PartitionVersion) -> KeyBelow {
         let beside = version.levels[0].tables().to_vec();
         // Level 0 overlaps, so a cursor that only moves forward could pass a table that a later key

@@ -38,7 +38,7 @@ pub struct Merge<'a> {
     bottom: bool,
     /// Sequence numbers are stored relative to this; no entry of the inputs is older.
     base_seq: SeqNo,
-    /// Which entries are read, if not all.
+    /// The entries that are read, if not all are.
     clip: Option<&'a Clip>,
     /// The compaction whose neighbours say where an output ends.
     compaction: Option<&'a Compaction>,

@@ -27,12 +27,12 @@ pub struct Split {
 }
 
 impl Split {
-    /// For a job whose outputs should have `table_bytes`.
+    /// Returns the rule of a job whose outputs should have `table_bytes`.
     pub fn new(job: &Compaction, table_bytes: u64) -> Split {
         Split { grandparents: job.grandparents.clone(), ..Split::by_size(table_bytes) }
     }
 
-    /// By length alone.
+    /// Returns the rule that ends outputs by length alone.
     pub fn by_size(table_bytes: u64) -> Split {
         Split {
             grandparents: Vec::new(),

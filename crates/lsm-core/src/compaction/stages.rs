@@ -45,9 +45,9 @@ pub struct Stages<'a> {
 
 /// When an entry that is written expires.
 pub(super) enum Expires {
-    /// At this moment.
+    /// The entry expires at this moment.
     At(u64),
-    /// It has, and stays at this moment for a snapshot that sees it.
+    /// The entry has expired, and a snapshot keeps it at this moment.
     Left(u64),
 }
 

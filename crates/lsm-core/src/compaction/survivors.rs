@@ -50,7 +50,7 @@ pub(super) struct Writing<'a, 'o> {
     last_value: Vec<u8>,
     /// The key written last.
     written: Option<InternalKey>,
-    /// The losses of the partition that are accepted.
+    /// The closed gaps of the partition: its accepted losses.
     closed_gaps: Gaps,
     /// The newest registered snapshot that sees the entry under way.
     seen_by: Option<SeqNo>,
@@ -96,7 +96,7 @@ pub(super) fn write_survivors<I: JobIter>(
 }
 
 impl<'a, 'o> Writing<'a, 'o> {
-    /// Nothing yet. The stages are started.
+    /// Returns the loop before its first entry. The stages are started.
     pub(super) fn new(
         stages: Stages<'a>,
         below: KeyBelow,
@@ -125,7 +125,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
     }
 
-    /// For entries that no loss is older than.
+    /// Returns the same loop without gaps, for entries that are newer than every loss.
     pub(super) fn without_gaps(self) -> Self {
         Writing { closed_gaps: Gaps::default(), ..self }
     }
@@ -257,7 +257,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         self.closed_gaps.judge(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
     }
 
-    /// An entry that does not fit here.
+    /// Handles an entry that does not fit here.
     fn damaged(&mut self, entry: Entry<'_>, what: &str) -> Result<()> {
         self.misfit(Error::corruption(self.outputs.dir(), None, what).at_key(entry.key))
     }

@@ -55,8 +55,8 @@ pub(super) struct MappedAppends {
 }
 
 impl MappedAppends {
-    /// For `file`, which is preallocated up to `end`; `None` if its file system is not known to
-    /// bear it.
+    /// Returns the state of `file`, which is preallocated to `end`; `None` if its file system is not
+    /// one of those that are known to support it.
     pub(super) fn of(file: BorrowedFd<'_>, end: u64) -> Option<MappedAppends> {
         // Its type is another one on each architecture.
         let kind = fstatfs(file).ok()?.f_type as u64;

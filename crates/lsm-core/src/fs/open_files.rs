@@ -44,7 +44,7 @@ pub struct SharedFile {
     set: Arc<OpenFiles>,
     path: PathBuf,
     slot: Mutex<Option<Arc<dyn File>>>,
-    /// It was read since it came to its place in the queue. Relaxed: a hint.
+    /// `true` if it was read since it came to its place in the queue. Relaxed: a hint.
     is_used: AtomicBool,
 }
 

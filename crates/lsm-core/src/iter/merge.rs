@@ -50,7 +50,7 @@ impl<I: InternalIter> MergeIter<I> {
         &self.sources[self.heap[0]]
     }
 
-    /// Those that are not at their ends.
+    /// The sources that are not at their ends.
     pub fn valid_sources(&self) -> impl Iterator<Item = &I> {
         self.heap.iter().map(|index| &self.sources[*index])
     }

@@ -59,7 +59,7 @@ impl MemtableIter {
         }
     }
 
-    /// Before a move that is no step of a whole walk.
+    /// Called before a move that is no step of a whole walk.
     #[inline]
     fn leave_walk(&mut self) {
         if let Some(check) = &mut self.check {

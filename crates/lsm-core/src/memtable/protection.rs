@@ -157,7 +157,7 @@ impl Memtable {
     /// `None` if they do not fit among the versions that are sound.
     ///
     /// # Cost
-    /// That of inserting every entry anew.
+    /// Inserts every entry again.
     pub fn mended(&self, repaired: &[TrueEntry]) -> Option<Arc<Memtable>> {
         // Under the same id: the flush and the list of work know the memtable by it.
         let copy = self.successor(self.id);

@@ -90,7 +90,7 @@ pub struct TablePlace<'a> {
     pub(crate) table: &'a Table,
     /// The block, which also finds the hidden entry: [`TableBlock::hidden_of`].
     pub block: &'a TableBlock<'a>,
-    /// Which entry of the block.
+    /// The index of the entry in the block.
     pub at: EntryAt,
 }
 
@@ -124,7 +124,7 @@ impl fmt::Debug for Found<'_> {
 /// Those of a get, and of the witness.
 ///
 /// # Cost
-/// That of a get.
+/// As a get.
 #[inline]
 pub fn read(
     moment: &Moment<'_>,

@@ -166,7 +166,7 @@ impl Head {
 /// The finding of a look-up: an entry without its user key, which is the one that was asked for.
 #[derive(Clone, Copy)]
 pub(super) struct BlockEntry {
-    /// Which visible entry it is.
+    /// The index among the visible entries.
     pub at: usize,
     pub trailer: Trailer,
     /// Offset of the value in the payload.

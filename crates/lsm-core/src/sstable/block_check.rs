@@ -35,9 +35,9 @@ pub(super) struct BlockPass<'a> {
 /// A hidden entry that nothing visible has come behind yet.
 #[derive(Clone, Copy)]
 pub(super) enum LastHidden<'a> {
-    /// That of the last visible entry, right behind it: as nearly all are.
+    /// The hidden entry of the last visible one, right behind it, as nearly always.
     OfLast,
-    /// Any other.
+    /// Any other hidden entry.
     Other(PiecedKey<'a>),
 }
 

@@ -60,7 +60,7 @@ pub(super) struct BloomBuilder {
 }
 
 impl BloomBuilder {
-    /// For `bits_per_key` bits a key; 0 makes none.
+    /// Returns a builder for `bits_per_key` bits a key; 0 makes no bloom.
     pub(super) fn new(bits_per_key: u32) -> BloomBuilder {
         BloomBuilder { bits_per_key, hashes: Vec::new() }
     }

@@ -82,7 +82,7 @@ pub(super) struct Footer {
     pub index_levels: u8,
     pub db_id: DbId,
     pub unique_id: u128,
-    /// Of length 0 where there is none.
+    /// The bloom; of length 0 without one.
     pub bloom: Extent,
     pub index: Extent,
     pub properties: Extent,
@@ -164,6 +164,7 @@ impl Footer {
         let at = source.file_bytes.checked_sub(FOOTER_BYTES as u64)?;
         let mut bytes = [0; FOOTER_BYTES];
         source.read_exact(Access::Uncached, at, &mut bytes).ok()?;
+        // The bits of the checksum too: it may be what is damaged.
         for bit in 0..8 * FOOTER_BYTES {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let (covered, checksum) = bytes.split_last_chunk::<8>()?;

@@ -58,9 +58,9 @@ const SEQ_BYTES: usize = 8;
 /// The place of a hidden entry's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// It is that of the visible entry this many before, with the suffix.
+    /// The key of the visible entry this many before, with the suffix.
     Near(usize),
-    /// It is stored, with the sequence number less the block's base: start, length, difference.
+    /// A stored key: start, length, and the sequence number less the block's base.
     Plain(usize, usize, u64),
 }
 

@@ -98,6 +98,7 @@ impl IndexBuilder {
             return Ok((1, write(block.finish(last.user))?));
         }
         let mut top = BlockBuilder::new(SeqNo::ZERO);
+        // The floor serves tests, whose limit is a few bytes.
         let partition_bytes = (self.bytes_max / PARTITION_FRACTION).max(64);
         for (key, extent) in self.fences() {
             add_extent(&mut block, key, extent);
@@ -237,6 +238,7 @@ impl IndexCursor {
         self.is_loaded = false;
         let extent = index.extent(top_at).expect("the caller found it in the index");
         let leaf = reader.block(extent)?;
+        // A partition without entries would have no last one to move to.
         if leaf.is_empty() {
             return Err(reader.split_lies());
         }

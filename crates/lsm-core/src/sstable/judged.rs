@@ -47,7 +47,7 @@ pub struct JudgedBy {
 /// The sound entry that a gap begins behind.
 struct Before {
     key: Vec<u8>,
-    /// Of an entry; none for a bound that is no entry.
+    /// The sequence number of an entry; `None` for a bound that is no entry.
     seq: Option<SeqNo>,
 }
 
@@ -158,7 +158,7 @@ impl JudgedIter {
         self.blocks.get(usize::try_from(self.number).ok()?).copied()
     }
 
-    /// Behind the last block.
+    /// Ends the walk behind the last block.
     fn end(&mut self) {
         let end = self.by.table.keys.1.clone();
         if self.is_cut_short {

@@ -133,7 +133,7 @@ impl SstIdentity {
 /// A finished table's account of itself, for the manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstSummary {
-    /// Which file it is.
+    /// The identity of the file.
     pub identity: SstIdentity,
     /// Length of the file in bytes.
     pub file_bytes: u64,

@@ -331,6 +331,7 @@ fn read_suspect(reader: &SstReader, access: Access, extent: Extent, mend: bool) 
         Err(error) if error.is_corruption() => return Ok(Body::Suspect(Suspect::default())),
         stored => stored?,
     };
+    // The first reading may have been damaged on its way: the device has the block whole.
     if let Ok(block) = reader.open_block(extent, &stored) {
         return Ok(Body::Sound(block));
     }

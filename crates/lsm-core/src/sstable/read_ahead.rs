@@ -20,7 +20,7 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Nothing read yet.
+    /// Returns an empty buffer.
     pub(super) fn new(access: Access, most: u64) -> ReadAhead {
         ReadAhead { access, most, bytes: Vec::new(), offset: 0 }
     }

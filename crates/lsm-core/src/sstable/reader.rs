@@ -321,7 +321,7 @@ impl SstReader {
         self.note.get_or_init(|| Box::new(make())).downcast_ref()
     }
 
-    /// Which file it is.
+    /// The identity of the file.
     pub fn identity(&self) -> SstIdentity {
         self.identity
     }
@@ -412,6 +412,7 @@ impl SstReader {
         for i in 0..self.index.block().len() {
             let leaf = self.block(self.index.extent(i)?).ok()?;
             let last = extent_at(&leaf, leaf.len() - 1)?;
+            // Blocks lie in order, so the last one of a partition says if the block lies behind it.
             if last.offset < extent.offset {
                 before += leaf.len() as u64;
                 continue;

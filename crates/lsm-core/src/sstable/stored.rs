@@ -214,7 +214,7 @@ impl TableSource {
     }
 
     /// The stored block with the one bit turned that makes its checksum agree, if there is one.
-    /// That another than the damaged one does has odds of 2^-46 at most.
+    /// The odds that a bit other than the damaged one makes it agree are at most 2^-46.
     ///
     /// # Cost
     /// A checksum of the block for each of its bits: some 7 ms for 4 KiB.

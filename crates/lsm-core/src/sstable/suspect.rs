@@ -32,14 +32,14 @@ pub(super) struct Suspect {
 /// An entry of a damaged block.
 #[derive(Clone)]
 pub(super) struct SuspectEntry {
-    /// Which entry of the block it is, hidden ones counted.
+    /// The index in the block, hidden entries counted.
     pub index: u32,
     pub trailer: Trailer,
     shared: Range<usize>,
     rest: Range<usize>,
     has_suffix: bool,
     value: Range<usize>,
-    /// For a hidden entry.
+    /// The head of a hidden entry; `None` for a visible one.
     hidden: Option<HiddenHead>,
 }
 

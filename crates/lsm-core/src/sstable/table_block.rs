@@ -52,7 +52,7 @@ impl Hidden<'_> {
         self.head.behind_seq(&self.bytes)
     }
 
-    /// All of it.
+    /// Returns the whole payload.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut whole = Vec::with_capacity(self.head.payload_len());
         self.head.expand(&self.bytes, self.seq, &mut whole);
@@ -279,7 +279,7 @@ pub struct LookUp<'a> {
 
 /// An entry that [`SstReader::look_up`] came to.
 pub struct LookedUp {
-    /// Which entry of the block.
+    /// The index of the entry in the block.
     pub at: EntryAt,
     /// Kind, and the sequence number that the file has.
     pub stored: Trailer,

@@ -12,7 +12,7 @@ use super::reader::parse;
 use super::stored::{StoredPayload, TableSource};
 use crate::error::Result;
 
-/// All of a table but its data blocks.
+/// Everything of a table except its data blocks.
 pub(super) struct TableParts {
     pub bloom: Option<Bloom>,
     pub index: Index,

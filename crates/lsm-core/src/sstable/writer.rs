@@ -254,6 +254,8 @@ impl SstWriter {
     fn set_last(&mut self, is_new_user_key: bool, key: KeyRef<'_>, is_hidden: bool) {
         let is_kept = is_hidden && !self.last_is_hidden;
         if is_kept {
+            // In a sealed table a hidden entry follows nearly every visible one. The swap saves a
+            // copy each time.
             std::mem::swap(&mut self.visible_user, &mut self.last_user);
             self.visible_trailer = self.last_trailer;
         }
@@ -288,7 +290,7 @@ impl SstWriter {
     /// Completes the file and syncs it.
     ///
     /// # Errors
-    /// Whatever appending and syncing say; the file is then to be abandoned.
+    /// Those of the append and the sync. The file is then useless.
     ///
     /// # Panics
     /// Without an entry: an empty table is no table.
@@ -305,7 +307,7 @@ impl SstWriter {
     /// Completes the file. The sync is the caller's.
     ///
     /// # Errors
-    /// Whatever appending says; the file is then to be abandoned.
+    /// Those of the append. The file is then useless.
     ///
     /// # Panics
     /// Without an entry.

@@ -47,9 +47,9 @@ pub struct Gap {
 pub enum InGap {
     /// The answer stands.
     Sound,
-    /// It may be older than what was lost.
+    /// The answer may be older than a lost entry.
     Unknown,
-    /// It is older than a loss that was accepted: there is no such entry any more.
+    /// The answer is older than an accepted loss: the entry does not exist any more.
     Hidden,
 }
 

@@ -47,12 +47,12 @@ impl Gaps {
         self.0.iter().flat_map(|sorted| &sorted.gaps).map(|gap| &**gap)
     }
 
-    /// Those whose loss is not accepted.
+    /// Returns the gaps whose loss is not accepted.
     pub fn open(&self) -> impl Iterator<Item = &Gap> {
         self.iter().filter(|gap| gap.closed_at.is_none())
     }
 
-    /// Those whose loss is accepted.
+    /// Returns the gaps whose loss is accepted.
     #[must_use]
     pub fn closed(&self) -> Gaps {
         let all = self.0.iter().flat_map(|sorted| &sorted.gaps);

@@ -24,7 +24,7 @@ impl SeqNo {
         SeqNo(self.0.saturating_sub(1))
     }
 
-    /// Before every write.
+    /// The number before every write.
     pub const ZERO: SeqNo = SeqNo(0);
     /// After every write; as a read point: the newest version.
     pub const MAX: SeqNo = SeqNo(SEQNO_MAX);

@@ -72,9 +72,9 @@ pub struct VersionEdit {
 /// Bytes that are no edit of this version of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EditFault {
-    /// They are damaged.
+    /// The bytes are damaged.
     Malformed(Malformed),
-    /// They need newer code; what is not known.
+    /// The bytes need newer code, for this part.
     Unsupported(String),
 }
 

@@ -44,7 +44,7 @@ pub struct Judges {
     factory: Arc<dyn CompactionFilterFactory>,
     sources: Arc<dyn JudgeSources>,
     findings: JobFindings,
-    /// With their levels.
+    /// The input tables with their levels.
     inputs: HashMap<FileNo, (usize, InputTable)>,
     inject: Option<Arc<Inject>>,
 }
@@ -62,7 +62,7 @@ impl Judges {
         Judges { readers, factory, sources, findings, inputs, inject: None }
     }
 
-    /// With faults of memory that strike hidden entries before they are judged.
+    /// Adds faults of memory that change hidden entries before they are judged.
     #[must_use]
     pub fn struck_by(self, inject: Option<Arc<Inject>>) -> Judges {
         Judges { inject, ..self }

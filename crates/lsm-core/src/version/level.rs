@@ -119,6 +119,7 @@ impl Level {
             Ordering::Equal => {}
         }
         let word = prefix8(&user[self.shared..]);
+        // Words first: they lie in one array, and a table is only touched where words are equal.
         let low = lower_bound(&self.fences, word);
         // Equal words decide nothing: compare whole keys among those, usually none or one.
         let equal = self.fences[low..].iter().take_while(|fence| **fence == word).count();

@@ -82,7 +82,7 @@ pub struct Manifest {
 /// The answer to a further append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ManifestState {
-    /// It is taken.
+    /// It is accepted.
     Open,
     /// It would be a mistake of the caller: the manifest goes on in another generation.
     Superseded,

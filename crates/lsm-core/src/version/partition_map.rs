@@ -97,6 +97,7 @@ fn remove_from<K: Ord + Clone, V: Clone>(
 ) {
     let Some(piece) = pieces.get_mut(&number) else { return };
     Arc::make_mut(piece).remove(key);
+    // Ids only grow, so an empty piece would stay for ever.
     if piece.is_empty() {
         pieces.remove(&number);
     }

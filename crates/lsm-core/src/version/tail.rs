@@ -96,6 +96,7 @@ impl ManifestTail {
         let base = self.at;
         let mut position = 0;
         let mut news = TailNews::Nothing;
+        // A frame that does not verify ends the look: it may be an append under way.
         while let Some(frame) = self.seal.frame_at(&bytes, position, base) {
             let edit = decode(&frame, base, &self.path)?;
             if successor(&edit).is_some() {

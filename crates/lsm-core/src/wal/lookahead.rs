@@ -120,7 +120,7 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
 enum Testimony {
     /// They are no frame that attests the bad place.
     Nothing,
-    /// They are one.
+    /// They are such a frame.
     Attested,
     /// To tell would take more work than is allowed.
     Undecided,

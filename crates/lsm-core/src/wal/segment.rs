@@ -81,7 +81,7 @@ pub struct SegmentHeader {
 pub(super) enum HeaderState {
     /// A header that verifies.
     Valid(SegmentHeader),
-    /// Nothing but zeros, or no bytes: not written yet, or lost.
+    /// Only zeros, or no bytes: not written yet, or lost.
     Zero,
     /// Something else.
     Garbage(&'static str),

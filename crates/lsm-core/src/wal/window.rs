@@ -47,6 +47,7 @@ impl Window {
         let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
         let len = len.min(left);
         if self.range(at, len).is_none() {
+            // Read ahead: frames follow one another, and most are far shorter than a chunk.
             let wanted = len.max(CHUNK_BYTES).min(left);
             // A buffer of the right size is used again without being cleared.
             if self.bytes.len() < wanted || (self.bytes.len() > KEPT_BYTES && wanted <= CHUNK_BYTES)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::content::Content;
 use super::inode::{ContentChange, Inode, PendingChange};
 
-/// Which unsynced changes survive a power cut. Synced ones always do.
+/// The unsynced changes that survive a power cut. Synced changes always do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CrashOutcome {
     /// Only what was synced.

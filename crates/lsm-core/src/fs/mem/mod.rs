@@ -328,7 +328,7 @@ impl Fs for MemFs {
 /// The holders of a lock.
 enum Holders {
     Writer,
-    /// So many; at least one while it is in the map.
+    /// This number of readers; at least one while the lock is in the map.
     Readers(usize),
 }
 

@@ -13,7 +13,7 @@ use crate::types::KeyRef;
 /// See the module.
 pub(in crate::memtable) struct ListCursor {
     list: Arc<SkipList>,
-    /// Of `list`; `None` before the first move and past an end.
+    /// The place in `list`; `None` before the first move and past an end.
     at: Option<(NonNull<Node>, NonNull<Version>)>,
 }
 

@@ -37,7 +37,7 @@ struct ChainLinks {
 pub(super) struct Pinned {
     buffer: Arc<[u8]>,
     start: usize,
-    /// All of a list are linked, for the drop.
+    /// The next one: all of a list are linked, for the drop.
     following: Option<NonNull<Pinned>>,
 }
 

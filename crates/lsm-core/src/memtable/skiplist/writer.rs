@@ -77,7 +77,7 @@ impl Drop for InsertState {
 /// An entry on its way in.
 pub(in crate::memtable) struct NewEntry<'a> {
     pub(in crate::memtable) key: &'a [u8],
-    /// Of the checksum of the key, the upper half.
+    /// The upper half of the checksum of the key.
     pub(in crate::memtable) key_check: u32,
     pub(in crate::memtable) trailer: Trailer,
     pub(in crate::memtable) sum: EntrySum,
@@ -91,7 +91,7 @@ pub(in crate::memtable) enum Inserted {
     Key,
     /// The key has one version more.
     Version,
-    /// Nothing: the key has a version that is as new or newer.
+    /// Nothing was inserted: the key has a version that is as new or newer.
     NotNewer,
 }
 

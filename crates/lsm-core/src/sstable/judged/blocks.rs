@@ -15,6 +15,7 @@ impl JudgedIter {
         for block in self.reader.blocks() {
             match block {
                 Ok((offset, len)) => self.blocks.push(Extent { offset, len }),
+                // The list ends there by itself: the iterator returns nothing behind an error.
                 Err(error) if error.is_corruption() => is_damaged = true,
                 Err(error) => return Err(error),
             }

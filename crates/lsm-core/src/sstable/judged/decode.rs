@@ -22,7 +22,7 @@ pub(super) struct DecodedSlot {
     pub hidden: Option<Range<usize>>,
     /// The judge's note.
     pub note: u64,
-    /// Which entry of the block it is, hidden ones counted.
+    /// The index in the block, hidden entries counted.
     pub index: u32,
 }
 
@@ -87,6 +87,8 @@ impl Decoder {
             if at >= tail {
                 return None;
             }
+            // The bit alone decides: a damaged one makes the rest fail to decode, or the judge
+            // refuse it.
             if payload[at] & HIDDEN_BIT != 0 {
                 at = self.hidden(payload, at, tail, suffix)?;
             } else {
