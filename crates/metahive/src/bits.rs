@@ -151,6 +151,8 @@ pub(crate) fn two_bits(
         {
             found.push([*other, bit]);
         }
+        // One bit stays for each difference: two bits with the same one are as unlikely as an
+        // accidental match.
         by_difference.insert(by, bit);
     });
     // One field: each pair is hashed.
@@ -186,6 +188,7 @@ pub(crate) fn two_bits(
 
 /// The only item, or none.
 fn only(mut items: impl Iterator<Item = OwnedEntry>) -> Option<OwnedEntry> {
+    // Two candidates are no repair: nothing tells which of them was written.
     let first = items.next()?;
     items.next().is_none().then_some(first)
 }

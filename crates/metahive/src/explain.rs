@@ -155,6 +155,7 @@ fn explain_table(
     let plus = metadata_key(stored);
     let mut versions = Vec::new();
     let mut metadata = Vec::new();
+    // An error is returned at the end, behind what was read before it.
     let read = table.versions(stored, &mut versions);
     let read = read.and(table.versions(&plus, &mut metadata));
     // The key of another entry's metadata is nobody's key.

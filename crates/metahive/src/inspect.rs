@@ -134,6 +134,7 @@ impl Inspector {
             level_from: table.level(),
             level_to: table.level(),
             inputs: std::slice::from_ref(&input),
+            // The filter runs as in a compaction of this table alone, which stays on its level.
             ..Job::new(&self.partition, JobKind::Compaction)
         };
         let filter = HiveFilter::start(self.shared.clone(), &job)?;

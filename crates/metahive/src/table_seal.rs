@@ -168,6 +168,8 @@ impl TableSeal {
     /// `Unsupported` if it was sealed by another provider or a newer version.
     pub fn of(properties: &Properties, provider: &str) -> Result<Option<TableSeal>> {
         let Some(bytes) = properties.0.get(PROPERTY) else { return Ok(None) };
+        // Unsealed would be wrong: then damage of the property would turn the missing metadata of a
+        // table into metadata that was never made.
         let Ok(seal) = checked(bytes).and_then(decode) else {
             return Ok(Some(TableSeal { provider: provider.to_owned(), ..TableSeal::default() }));
         };
@@ -191,6 +193,8 @@ fn sum_of(blocks: &[(u64, u32)]) -> u32 {
 
 /// As many spans as may be, by putting two and two together.
 fn halved(mut spans: Vec<Span>) -> Vec<Span> {
+    // Halved as a whole: the digest of a longer span is the sum of two, so nothing is computed
+    // again.
     while spans.len() > SPANS_MAX {
         spans = spans
             .chunks(2)
@@ -250,6 +254,7 @@ fn read_spans(reader: &mut Reader<'_>) -> Result<Vec<Span>, Malformed> {
         let number = reader.varint()?;
         let blocks = reader.varint()?;
         let span = usize::try_from(number).ok().and_then(|number| spans.get_mut(number));
+        // At least one block, so that every span has a place in the order.
         span.ok_or(reader.malformed("number of a span"))?.blocks = blocks.max(1);
     }
     Ok(spans)

@@ -211,6 +211,7 @@ impl Witness for GetJudge<'_> {
 
     #[inline]
     fn found(&mut self, found: &Found<'_>) -> Result<()> {
+        // In a memtable: there is no metadata yet to compare with.
         let Some(place) = found.place else { return Ok(()) };
         self.by = match self.check.entry(&place, found, self.key) {
             Ok(by) => by,
@@ -275,6 +276,7 @@ impl VerifiedRange {
                 let point = point.checked_by(Arc::new(blocks));
                 (Ok(point), hooks, partition)
             }
+            // The error waits in the cursor and is the first item.
             Err(error) => (Err(error), Arc::default(), "".into()),
         };
         let cursor = Cursor::open(&range.bounds(), point);

@@ -91,11 +91,13 @@ impl DamagedEntry {
     /// The entry with one bit undone that makes it agree with its checksum. Tries nothing of an
     /// entry longer than a few KiB.
     pub fn with_one_bit_undone(&self) -> Option<TrueEntry> {
+        // Each trial hashes the entry again: the cost grows with the square of its length.
         if self.key.len() + self.value.len() > BITS_TRIED_BYTES_MAX {
             return None;
         }
         let DamagedEntry { key, trailer, value, .. } = self.clone();
         let mut entry = TrueEntry { key, trailer, value };
+        // The flip may be in the checksum itself. Then the entry is right as it is.
         if entry.sum().is_some_and(|found| found.differing_bits(self.sum) == 1) {
             return Some(entry);
         }
@@ -190,6 +192,7 @@ impl Memtable {
         let mut writer = copy.list().writer();
         for (_, entry) in &entries {
             match writer.insert(entry) {
+                // A repaired sequence number may be that of a sound version of the key.
                 Inserted::NotNewer => return None,
                 Inserted::Version => {}
                 Inserted::Key => copy.note_key(checksum64(entry.key)),

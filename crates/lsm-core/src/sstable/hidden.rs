@@ -92,6 +92,7 @@ impl HiddenHead {
             }
             HIDDEN_BIT if !lacks_back => {
                 let head = Head::decode(bytes, at)?;
+                // A hidden entry that has its own key never shares a part of it, so this is damage.
                 if head.shared != 0 {
                     return None;
                 }
@@ -108,6 +109,8 @@ impl HiddenHead {
     #[inline]
     pub(super) fn usual_end(bytes: &[u8], at: usize) -> Option<usize> {
         let [header, len, ..] = *bytes.get(at..)? else { return None };
+        // Only a length of one byte is usual. The caller compares the result with the end of the
+        // entries.
         let is_usual =
             header & !SEQ_LEFT_OUT_BIT == HIDDEN_BIT | NEAR_BIT | BACK_LEFT_OUT_BIT && len < 0x80;
         is_usual.then_some(at + 2 + usize::from(len))

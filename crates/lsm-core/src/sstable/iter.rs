@@ -222,6 +222,8 @@ impl Entries for VisibleEntries {
         self.restart_of = NO_GROUP;
         let block = match self.mode {
             ReadMode::Cached => reader.block(extent)?,
+            // Not kept in the cache: a compaction reads each block once, and would push out what
+            // reads use.
             ReadMode::Streaming => {
                 let stored = self.ahead.stored(reader, extent)?;
                 reader.open_block(extent, stored)?

@@ -82,6 +82,7 @@ impl Present {
         };
         let next_hidden = block.hidden().get(hidden);
         match (next_hidden, block.offsets.get(visible)) {
+            // Entries lie in their sort order, so the one with the smaller offset is the next.
             (Some(offset), next) if next.is_none_or(|visible| visible > offset) => {
                 self.enter_hidden(block, suffix, *offset);
             }

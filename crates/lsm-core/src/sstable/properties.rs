@@ -155,6 +155,8 @@ impl SstProperties {
 
     /// Returns `true` if the payload ends in a checksum of its own, which agrees.
     pub(super) fn own_checksum_agrees(payload: &[u8]) -> bool {
+        // Tag, length and 8 bytes at the end. The other fields are not decoded: the checksum is there
+        // to reveal damage in them.
         let Some((body, field)) = payload.split_last_chunk::<10>() else { return false };
         field[..2] == [24, 8] && field[2..] == checksum64(body).to_le_bytes()
     }
@@ -303,6 +305,8 @@ fn user_properties(reader: &mut Reader<'_>) -> Result<hooks::Properties, Malform
     let mut user = hooks::Properties::default();
     let count = reader.varint()?;
     let mut total = 0;
+    // Nothing is reserved for `count`, which may be a lie. The loop ends with the bytes at the
+    // latest.
     for _ in 0..count {
         let name = reader.bytes()?;
         let value = reader.bytes()?;

@@ -68,6 +68,8 @@ impl Suspect {
             } else {
                 suspect.visible(at, tail, visible.len(), &mut restart)
             };
+            // The first entry that makes no sense ends the walk: without its length, the place of
+            // the next one would be a guess.
             let Some((entry, next)) = entry else { break };
             if !entry.is_hidden() {
                 visible.push(suspect.entries.len());

@@ -158,6 +158,7 @@ impl<'a> TableBlock<'a> {
     /// Returns `true` if a hook has said so since the block came into memory.
     #[inline]
     pub fn is_whole(&self) -> bool {
+        // The flag carries no other data. A reader that misses it checks once more.
         self.block.is_whole.load(Ordering::Relaxed)
     }
 

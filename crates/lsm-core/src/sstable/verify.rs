@@ -154,6 +154,7 @@ impl Verify<'_> {
             before = Some(&block.separator);
         }
         self.layout(&footer, footer_at);
+        // Counts of a part of the blocks would differ for a reason that is reported already.
         if self.is_index_whole && self.is_data_whole {
             self.account(&properties, &footer, expected);
         }

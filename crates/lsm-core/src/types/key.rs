@@ -102,6 +102,7 @@ impl Trailer {
 
     /// Sorts before every entry of its key that a reader at `seq` may see, after all others.
     pub const fn seek(seq: SeqNo) -> Trailer {
+        // Above every kind, so that it sorts before each entry with the same sequence number.
         Trailer(seq.0 << 8 | 0xff)
     }
 

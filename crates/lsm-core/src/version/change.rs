@@ -221,6 +221,7 @@ impl Change {
                 put_bytes(out, name.as_bytes());
                 put_varint(out, *created_at_edit);
                 put_hooks(out, hooks);
+                // Last: the options have no length of their own and reach to the end of the body.
                 put_options(out, options);
             }
             Change::PartitionOptionsChanged { id, options, hooks } => {

@@ -132,6 +132,8 @@ impl SstMeta {
     /// The number of entries that go when the table is rewritten while `held`, ascending, are the
     /// snapshots that somebody holds.
     pub fn droppable(&self, held: &[SeqNo]) -> u64 {
+        // The numbers come from the manifest and are figures only. The sum saturates, so that a
+        // strange number cannot end the program.
         let released = self.kept.iter().filter(|kept| held.binary_search(&kept.snapshot).is_err());
         released.map(|kept| kept.entries).fold(0, u64::saturating_add)
     }

@@ -220,6 +220,8 @@ impl Survey<'_> {
             if word.is_empty() {
                 break;
             }
+            // A run of zeros ends at the first word that is none, so that it is not listed as
+            // damage.
             let is_end = bad.is_zero && word.iter().any(|byte| *byte != 0);
             if is_end || (may_begin && self.frame_header(next)?.is_ok()) {
                 return Ok(next);

@@ -69,10 +69,12 @@ impl<'a> Fate<'a> {
             CrashOutcome::Prefix => {
                 let at = fate.below(pending.len() as u64 + 1);
                 let at = usize::try_from(at).expect("it is at most the length of a slice");
+                // One place in `len + 1` is behind all changes: then everything survives.
                 fate.cut = pending.get(at).copied().unwrap_or(u64::MAX);
             }
             CrashOutcome::Subset | CrashOutcome::Garbage => {
                 fate.sector_bytes = if fate.below(2) == 0 { 512 } else { 4096 };
+                // From 1 to 15 of 16, because 0 and 16 are the outcomes `Nothing` and `Everything`.
                 fate.odds = fate.below(15) + 1;
             }
             _ => {}
@@ -108,6 +110,7 @@ impl<'a> Fate<'a> {
                 self.grow(pending, &mut left);
             }
             CrashOutcome::Garbage => {
+                // First the noise, then the sectors that survive: they lie over it.
                 self.garbage(pending, &mut left);
                 self.sectors(pending, &mut left);
             }

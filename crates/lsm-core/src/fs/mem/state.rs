@@ -124,6 +124,7 @@ impl FileTree {
         };
         let mut seen = HashSet::new();
         let cells = self.dirs.values().flat_map(|dir| dir.names.values());
+        // A file with two names takes its space once.
         let once = cells.filter(|cell| seen.insert(cell.id));
         let used: u64 = once.map(|cell| cell.inode.read().cache.allocated_bytes()).sum();
         capacity.saturating_sub(used)
