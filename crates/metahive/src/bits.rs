@@ -1,11 +1,12 @@
-//! The search for flipped bits: which one or two of an entry's bits, turned back, make the
-//! checksum agree.
+//! The search for flipped bits: which one or two of an entry's bits, turned back, make the checksum
+//! agree.
 //!
-//! Called by repairs, on bytes that were just read. The sum is an XOR of its fields, so a flip
-//! costs the hash of one field, and two flips in different fields cost no hash at all.
+//! Repairs call it for bytes that they have just read. The checksum is the XOR of the hashes of the
+//! fields. So the search hashes one field for each flip, and nothing for a pair of flips in two
+//! fields.
 //!
-//! Cost of 20 + 100 bytes: one bit about 8 us, two bits about 4 ms. An accidental match has odds
-//! of candidates / 2^64: 5e-17 and 4e-14.
+//! Cost of 20 + 100 bytes: one bit about 8 us, two bits about 4 ms. An accidental match has odds of
+//! candidates / 2^64: 5e-17 and 4e-14.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! The time for which the repairs of one table may search.
 //!
-//! Searches for flipped bits take time that grows with the square of a length, and damage can be
-//! everywhere: a compaction may not take hours because of it. What is spent is counted in work and
-//! not read from a clock, so that the same damage always ends the same way.
+//! The search for flipped bits takes time that grows with the square of a length, and any number of
+//! entries may be damaged. Without a limit, damage could keep a compaction busy for hours. The
+//! limit counts work, not the time of a clock, so that the same damage always has the same result.
 
 /// Work that every table gets, in nanoseconds of the machine that it was measured on.
 const FLOOR_NS: u64 = 100_000_000;

@@ -1,12 +1,13 @@
-//! All versions of one key, from the first of them to the key's metadata.
+//! The versions of one key that a job has read, until the metadata of the key arrives.
 //!
-//! The filter keeps a stack of them: nearly always one deep, deeper only where keys continue
-//! another key with a zero byte and so sort between it and its metadata.
+//! The filter keeps a stack of clusters. The stack is nearly always one deep. It is deeper only
+//! where a key continues another key with a zero byte, so that it sorts between that key and its
+//! metadata.
 //!
 //! Invariants:
-//! 1. 16 bytes for each entry ([`Slot`]), and one [`Run`] for each stretch of one block.
-//! 2. Slots descend by sequence number, as the entries came.
-//! 3. `values` and `made` stay empty for integrity.
+//! 1. An entry takes 16 bytes ([`Slot`]), and each stretch of one block one [`Run`].
+//! 2. Slots descend by sequence number, in the order in which the entries came.
+//! 3. `values` and `made` stay empty for the integrity provider.
 
 use lsm_core::hooks::{Entry, Origin};
 use lsm_core::types::{EntryKind, FileNo, SeqNo};

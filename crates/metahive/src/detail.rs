@@ -1,6 +1,6 @@
-//! The message of a filter to the repair of a fault, through [`Fault::detail`].
+//! The message that a filter sends to the repair of a fault, through [`Fault::detail`].
 //!
-//! Both ends are in this crate and in one process; the bytes are never stored.
+//! This crate writes and reads the message in one process. The bytes are never stored.
 //!
 //! [`Fault::detail`]: lsm_core::hooks::Fault::detail
 

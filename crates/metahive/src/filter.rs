@@ -1,13 +1,13 @@
-//! The compaction filter: one pass over the entries of a job that verifies what comes in and
-//! seals what goes out.
+//! The compaction filter: in one pass over the entries of a job it verifies the input and seals the
+//! output.
 //!
-//! Made by [`MetaHive`](crate::MetaHive) for each job, called by the engine's executor; by
-//! `inspect.rs` for one table, to verify it and write nothing.
+//! [`MetaHive`](crate::MetaHive) makes one filter for each job, and the executor of the engine
+//! calls it. `inspect.rs` uses it for one table, to verify the table without writing.
 //!
-//! An entry goes on before its metadata was seen, because the metadata comes behind all versions
-//! of the key. That is safe: what is wrong is reported as a fault when the metadata arrives, and
-//! a job with faults installs nothing. So the output is written in good faith, and its metadata,
-//! which is due only at `boundary`, behind the input's, is built from checksums that were
+//! The filter passes an entry on before it has read the metadata of the entry, because metadata
+//! sorts behind all versions of its key. This is safe: when the metadata arrives and disagrees, the
+//! filter reports a fault, and a job with faults installs nothing. The filter emits the metadata of
+//! the output at `boundary`, after the metadata of the input. It uses the checksums that it
 //! computed when the entries came in.
 //!
 //! Invariants:

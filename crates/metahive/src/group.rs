@@ -1,6 +1,6 @@
-//! Verification of entries that are already in memory: a block's, or the group of one key.
+//! Verification of entries in memory: those of a block, or the group of one key.
 //!
-//! For verified reads and tools; compactions and scrubs have their own pass in `filter.rs`.
+//! Verified reads and tools call it. Compactions and scrubs use the pass in `filter.rs`.
 
 use lsm_core::hooks::Entry;
 

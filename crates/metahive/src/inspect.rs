@@ -1,12 +1,12 @@
-//! One table held against its metadata: by the filter itself, outside of any job.
+//! The comparison of one table with its metadata, by the filter, outside of a job.
 //!
-//! For [`scrub`](crate::scrub()) and [`explain`](crate::explain()). It reads; what it finds is
-//! repaired by a compaction.
+//! [`scrub`](crate::scrub()) and [`explain`](crate::explain()) call it. It only reads: a compaction
+//! repairs what it finds.
 //!
 //! Invariants:
-//! 1. There is no second opinion: what is a fault here is one in a compaction, and what a
-//!    compaction would accept, or silently make anew, is counted here as that.
-//! 2. What earlier repairs put in the place of entries has no say: it lies in other tables.
+//! 1. It judges as a compaction does. A fault here is a fault in a compaction. Entries that a
+//!    compaction accepts, and metadata that it makes anew, are counted as such.
+//! 2. Entries that earlier repairs wrote do not count: they are in other tables.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,13 +1,14 @@
-//! [`HiveJudge`]: judges the blocks of one input table of a job by their metadata, before anything of
-//! them goes on.
+//! [`HiveJudge`]: it judges each block of an input table by the metadata of the block, before the
+//! job uses an entry of it.
 //!
-//! Made by [`MetaHive`](crate::MetaHive) for each table, called by the engine's walk. What it makes
-//! of damaged blocks is in `mend.rs`.
+//! [`MetaHive`](crate::MetaHive) makes one judge for each table, and the walk of the engine calls
+//! it. `mend.rs` repairs the damaged blocks.
 //!
 //! Invariants:
-//! 1. Each entry of a sealed table agrees with its metadata, and those of a block are all that were
-//!    written to it, as far as the seal says.
-//! 2. Damage of metadata alone is noted once, when its block is known to be sound.
+//! 1. Each entry of a sealed table agrees with its metadata, and a block has all entries that were
+//!    written to it, as far as the seal of the table can tell.
+//! 2. Damage of metadata alone is reported once, when the entries of its block are known to be
+//!    correct.
 
 use std::sync::Arc;
 

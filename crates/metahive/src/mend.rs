@@ -1,7 +1,7 @@
 //! The repair of a damaged block: first as a whole, then entry by entry.
 //!
-//! Called by the judge of the table for each block in which something disagrees, on the thread of
-//! the job, under no lock.
+//! The judge of the table calls it for each block in which an entry disagrees, on the thread of the
+//! job, without a lock.
 //!
 //! ```text
 //! re-read          storage, past every cache: the damage was in memory
@@ -14,14 +14,14 @@
 //! two-bit search   its bytes with two bits turned
 //! ```
 //!
-//! Relations between neighbours are looked at when all of them were repaired: while a prefix that
-//! they share is damaged, each would be out of order beside the others.
+//! The order of neighbours is checked after all of them were repaired: while a prefix that they
+//! share is damaged, each of them is out of order.
 //!
 //! Invariants:
-//! 1. An entry goes on only if it agrees with its metadata.
-//! 2. What goes on is all that the block had, by the digest of the seal, or the places of what is
-//!    missing are known. If not, nothing of the block goes on, and all of it is lost: an entry with
-//!    metadata of its own may be an older one in the place of a newer.
+//! 1. The job gets an entry only if the entry agrees with its metadata.
+//! 2. The job gets all entries that the block had, by the digest of the seal, or the places of the
+//!    missing ones are known. Otherwise all entries of the block are lost, because an entry that
+//!    agrees with its metadata may be an older one in the place of a newer one.
 
 mod entry;
 

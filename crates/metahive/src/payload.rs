@@ -1,9 +1,10 @@
 //! K+ and V+: key and payload of a metadata entry.
 //!
-//! The entry itself is an ordinary point tombstone of the engine, so that a node that knows
-//! nothing of metadata reads past it and cleans it up.
+//! A metadata entry is a normal point tombstone of the engine. A node without MetaHive reads past
+//! it and removes it in a compaction.
 //!
-//! Key: that of the entry, and one byte `0x01`. Sequence number: that of the entry. Payload:
+//! Its key is the key of the entry with one byte `0x01` appended. Its sequence number is that of
+//! the entry. Its payload:
 //!
 //! ```text
 //! offset  size  name        meaning
@@ -12,7 +13,7 @@
 //!     16     8  sum of sum  checksum of the checksum
 //! ```
 //!
-//! Another provider than integrity puts its own bytes behind the first 8.
+//! A provider other than integrity stores its own bytes after the first 8.
 
 use std::cmp::Ordering;
 

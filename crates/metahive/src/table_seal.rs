@@ -1,7 +1,7 @@
-//! The note of a table's properties about its metadata.
+//! The property of a table that describes its metadata.
 //!
-//! Written when a table ends, read when a job that has the table among its inputs starts, and by
-//! verified reads and scrubs.
+//! It is written at the end of a table. Jobs that read the table, verified reads and scrubs read
+//! it.
 //!
 //! ```text
 //! name          encoding             meaning
@@ -22,18 +22,18 @@
 //! checksum      8 bytes              XXH3-64 of all before
 //! ```
 //!
-//! Each entry can vouch for itself alone. That none is missing, and none was put there with
-//! metadata of its own, only the digest of its block shows. It is a sum, so that it is made from
-//! checksums that are at hand. A span is one block, unless blocks had to be cut where they must not
-//! be, or there are more than fit here.
+//! The metadata of an entry vouches for that entry alone. Only the digest of its block shows that
+//! no entry is missing, and that no entry was added with metadata of its own. The digest is a sum
+//! of checksums that the job has computed anyway. A span is one block, except after a forced cut,
+//! and except in a table with more blocks than the property can list.
 //!
-//! A table may end inside the run of keys that lies between K and K+ only past the bound of a
-//! group. The metadata of the pairs that are open there is kept here, in the table of its entry,
-//! so that each table can be verified without its neighbour.
+//! Keys can lie between K and K+. A table ends among them only when their group has passed its
+//! bound. The property then has the metadata of the pairs that are open at the end, in the table of
+//! their entries, so that each table can be verified without its neighbour.
 //!
 //! Invariants:
-//! 1. A table that has this property has metadata for each of its entries: what is missing there
-//!    is damage.
+//! 1. A table that has this property has metadata for each of its entries: what is missing there is
+//!    damage.
 //! 2. A property that does not decode still marks its table as sealed.
 
 use lsm_core::codec::{Malformed, Reader, checksum64, put_bytes, put_u32, put_u64, put_varint};

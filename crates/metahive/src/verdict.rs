@@ -1,6 +1,6 @@
 //! The verdicts on an entry and its metadata: Figure 5 of the paper.
 //!
-//! Called by compaction, by repairs and by verified reads.
+//! Compactions, repairs and verified reads ask for them.
 
 use crate::checksum;
 use crate::payload::Payload;

@@ -1,8 +1,8 @@
-//! The digests of the blocks of the table that is being written: see `table_seal.rs`.
+//! The digests of the blocks of the table that a job writes: see `table_seal.rs`.
 //!
-//! Fed by the filter, which learns at boundaries alone how many blocks are finished. Where a cut was
-//! allowed the block ended in front of the first entry since; where the engine was forced to cut,
-//! nobody knows, and the blocks become one span.
+//! The filter learns only at a boundary how many blocks are finished. If one block was finished and
+//! the engine was allowed to cut, the block ended before the first entry after the last boundary.
+//! After a forced cut the end is unknown, and the blocks form one span.
 
 use crate::table_seal::Span;
 

@@ -1,12 +1,12 @@
-//! The input side of the filter: metadata meets its entry, or does not.
+//! The input side of the filter: it pairs each entry with its metadata.
 //!
-//! Entry and metadata belong together by key, sequence number and file. In a table that is not
-//! sealed what is missing is made and what is left over is dropped, as in the paper: other nodes
-//! wrote it. In one that is sealed both are faults.
+//! An entry and its metadata have the same key, sequence number and file. Other nodes may have
+//! written a table that is not sealed. There the filter makes missing metadata and drops metadata
+//! without an entry, as in the paper. In a sealed table both are faults.
 //!
 //! Invariants:
-//! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a
-//!    repair put there, or as missing.
+//! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a repair
+//!    put there, or as missing.
 //! 2. An entry of a damaged block is good only if its metadata says so.
 
 use std::collections::HashSet;

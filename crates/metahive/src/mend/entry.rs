@@ -1,10 +1,10 @@
 //! The repair of one entry of a damaged block, from its own bytes or from elsewhere.
 //!
-//! Called by `mend.rs` for the entries that disagree with their metadata when the block as a whole
-//! could not be repaired.
+//! `mend.rs` calls it for each entry that disagrees with its metadata, if it could not repair the
+//! block as a whole.
 //!
-//! Invariant: an entry is accepted only under the checksum that its metadata has, or that the digest
-//! of the block leaves for it.
+//! Invariant: an entry is accepted only if its checksum is that of its metadata, or the one that
+//! follows from the digest of the block and the checksums of the other entries.
 
 use lsm_core::hooks::{DamagedBlock, DecodedEntry, OwnedEntry};
 

@@ -1,7 +1,6 @@
-//! The comparison of entries with their metadata, where they lie in a block.
+//! The comparison of the entries of a block with their metadata.
 //!
-//! Called by verified reads for the entry that they came to, for its neighbours, and for whole
-//! blocks.
+//! Verified reads call it for the entry that they found, for its neighbours, and for whole blocks.
 
 use std::borrow::Cow;
 
