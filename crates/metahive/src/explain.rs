@@ -135,7 +135,7 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
             explanation.damage.extend(walk.lost(gap));
         }
     }
-    // As readers look for it, so newest first.
+    // In the order of a read, so newest first.
     for table in walk.tables().filter(|table| table.meta().covers(&stored)) {
         if let Err(error) = explain_table(&inspector, &table, &stored, &mut explanation) {
             let damage = Damage::of(&error, &table.path());

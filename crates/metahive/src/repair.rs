@@ -175,7 +175,7 @@ struct Ladder<'a> {
 
 impl Ladder<'_> {
     fn climb(&mut self) -> Option<(OwnedEntry, &'static str)> {
-        // What the fault brings is the first reading. The later readings replace it.
+        // The entry of the fault is the first reading. The later readings replace it.
         if !self.fault.value.is_empty() {
             let Fault { key, seq, kind, value, .. } = self.fault.clone();
             self.found = Some(OwnedEntry { key, seq, kind, value, verified: false });

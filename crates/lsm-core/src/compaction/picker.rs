@@ -92,8 +92,8 @@ impl Picker<'_> {
             .map(|level| (shape.score(self.version, level, self.busy), level))
             .filter(|(score, _)| *score >= 1.0)
             .collect();
-        // Where two levels are as urgent, the upper one: what it gives down is then part of the
-        // lower one's next job, and not rewritten once more behind it.
+        // Of two equally urgent levels the upper one goes first: its output is then part of the
+        // next job of the lower one, and is not rewritten once more.
         due.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         // A level whose tables are all taken does not keep the next one from its turn.
         for (score, level) in due {
@@ -209,8 +209,8 @@ impl Picker<'_> {
     fn laden(&self) -> Option<Compaction> {
         (1..LAST).find_map(|level| {
             let laden = self.in_turn(level).filter(|table| is_tombstone_laden(&table.meta));
-            // Where nothing lies below, moving down frees nothing: `elision` rewrites the table
-            // where it is.
+            // A table with nothing below it frees nothing by moving down: `elision` rewrites it on
+            // its level.
             let mut above = laden.filter(|table| !self.nothing_below(level, table.meta.range()));
             above.find_map(|table| self.one(level, table, Trigger::Tombstones))
         })
@@ -300,8 +300,9 @@ impl Picker<'_> {
             let run = overlapping_group(all, seed.meta.range());
             let below = self.extend(base, target.overlapping(hull(run.iter())));
             if !below.is_empty() {
-                // Whatever else of level 0 goes into these tables: rewrite them once.
-                // Only once: repeated until nothing is added, this could take all of both levels.
+                // Take the other tables of level 0 that overlap these, so that the tables below are
+                // rewritten once. This step is not repeated: repeated until nothing is added, it
+                // could take all of both levels.
                 let grown = overlapping_group(all, hull(run.iter().chain(&below)));
                 let grown_below = self.extend(base, target.overlapping(hull(grown.iter())));
                 if let Some(job) = self.job((0, grown), (base, &grown_below), trigger) {

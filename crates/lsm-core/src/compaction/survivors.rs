@@ -157,7 +157,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         match self.stages.patches.get(&place_of(at)) {
             None => {}
-            // What replaces it is merged in where it belongs.
+            // The merge has the replacement at its own place.
             Some(Patch::Leave | Patch::Replace { .. }) => return Ok(()),
             Some(Patch::Poison) => {
                 owned.kind = EntryKind::Poison;

@@ -50,8 +50,8 @@ struct OsFile {
     // Fixed after construction.
     file: fs::File,
     path: PathBuf,
-    // Where the next append goes. Relaxed: the read-modify-write alone keeps ranges apart, and
-    // no other memory is published by it.
+    // The place of the next append. Relaxed: the read-modify-write alone keeps ranges apart, and it
+    // publishes no other memory.
     position: AtomicU64,
     /// Of a file whose appends may be stored through a mapping. Locked for the whole of an append,
     /// a written one included: behind one append the next may write zeros.
@@ -175,8 +175,8 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(e) => Err(Error::io("publish", at.path, e)),
         });
-    // What is left behind here is garbage that the next open clears away, and the name's fate is
-    // settled already: an error of this removal would tell the caller nothing.
+    // A file that stays is garbage that the next open removes, and the outcome of the name is known
+    // already: an error of this removal would tell the caller nothing.
     let _ = temporary.unlink();
     if published? {
         // Durability: the name; the bytes were synced under their temporary name.
@@ -384,7 +384,7 @@ fn create_dir_durably(dir: &Path) -> Result<()> {
 /// name; a power cut would then take everything in it away.
 fn sync_parent_of_existing(dir: &Path) -> Result<()> {
     match OsFs.sync_dir(parent(dir)) {
-        // Who may not read the parent did not create `dir` in it.
+        // A process that may not read the parent did not create `dir` in it.
         Err(e) if e.io_source().is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) => {
             Ok(())
         }

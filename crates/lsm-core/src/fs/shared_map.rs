@@ -62,7 +62,7 @@ impl MappedWords {
     /// Those of the system; [`io::ErrorKind::InvalidData`] for a file that no [`file_bytes`] made.
     pub(super) fn map(file: BorrowedFd<'_>, is_writable: bool) -> io::Result<MappedWords> {
         let bytes = rustix::fs::fstat(file)?.st_size as u64;
-        // Whole pages: an access behind the end of the file would end the process.
+        // Only whole pages: an access behind the end of the file would end the process.
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || bytes > MAPPED_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }

@@ -22,7 +22,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> Result<()> {
         // From 1: the calling thread is one of them.
         for number in 1..THREADS_MAX.min(files.len()) {
             let thread = std::thread::Builder::new().name(format!("siltstone-sync-{number}"));
-            // Where no thread can be had this one does the work.
+            // If no thread can be started, this one does the work.
             let _ = thread.spawn_scoped(scope, || sync_next(files, &next, &outcome));
         }
         sync_next(files, &next, &outcome);

@@ -102,7 +102,7 @@ impl Memtable {
         loop {
             let list = self.list();
             let writer = list.writer();
-            // Who held it before may have moved everything to another list.
+            // The holder before may have moved everything to another list.
             if Arc::ptr_eq(list, self.list()) {
                 return MemtableWriter { table: self, writer };
             }

@@ -229,7 +229,7 @@ impl Cursor {
         self.check_readable()?;
         let key = stored(self.key_form, key.as_ref());
         let moved = self.entries.seek(&key);
-        // Where the move began is copied for gaps alone; a move without gaps allocates nothing.
+        // The start of the move is copied only for gaps. Without gaps a move allocates nothing.
         let left = self.has_gaps.then(|| Bound::Included(key.into_owned()));
         self.settle_forward(left, moved)
     }

@@ -36,7 +36,7 @@ impl Source {
         let level0 = view.version.levels[0].tables();
         // Six deeper levels at most.
         let mut sources = Vec::with_capacity(1 + view.sealed.len() + level0.len() + 6);
-        // What enters an empty memtable later is newer than the reader's sequence number.
+        // Later entries of an empty memtable are newer than the sequence number of the reader.
         for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
             sources.push(Source::Memtable(memtable.iter()));
         }

@@ -219,7 +219,7 @@ fn compare_pieces(mut a: [&[u8]; 3], mut b: [&[u8]; 3]) -> Ordering {
             j += 1;
         }
         if i == 3 || j == 3 {
-            // Whoever has something left is the greater one.
+            // The longer string is the greater one.
             return (i < 3).cmp(&(j < 3));
         }
         let len = a[i].len().min(b[j].len());

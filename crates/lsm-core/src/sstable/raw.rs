@@ -198,7 +198,7 @@ impl AllEntries {
         };
         let (before, end) = index.bounds(reader);
         suspect.keep_ordered(before.as_ref(), &end);
-        // Whoever replaces the table would lose what is missing for good.
+        // The missing entries would be lost for good when the table is replaced.
         if self.mode.needs_all() && !suspect.is_complete {
             return Err(error);
         }

@@ -48,7 +48,7 @@ impl ReadAhead {
         // Up to the end of the data: what comes behind it a walk does not read.
         let data_end = reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
         let most = self.most.max(extent.len).min(data_end - extent.offset);
-        // What is here is void from now on, also if the read fails.
+        // The old bytes are void from now on, also if the read fails.
         let mut bytes = std::mem::take(&mut self.bytes);
         self.offset = extent.offset;
         // All of it is written over: only what it grows by is cleared.

@@ -280,7 +280,7 @@ impl TableSource {
             }
             Compression::Lz4 => {
                 let (len, packed) = self.packed(offset, payload)?;
-                // What is there is written over: only what it grows by need be cleared.
+                // The old bytes are overwritten, so only the bytes that are added are cleared.
                 if out.len() < len {
                     out.resize(len, 0);
                 }

@@ -61,7 +61,8 @@ impl Suspect {
         let mut at = 0;
         let mut restart = 0..0;
         let mut visible: Vec<usize> = Vec::new();
-        // Where the restarts begin follows from the entries alone; the count may be the damage.
+        // The start of the restarts follows from the entries alone: the stored count may be
+        // damaged.
         while at < tail && !suspect.is_complete {
             let entry = if suspect.payload[at] & HIDDEN_BIT != 0 {
                 suspect.hidden(at, tail, &visible)

@@ -201,7 +201,7 @@ impl<'a> TableBlock<'a> {
     /// Returns `true` if a version of `key` that a reader at `seq` sees is among the entries: by
     /// looking at each of them, not by what a search goes by.
     pub fn holds(&self, key: &[u8], seq: SeqNo) -> bool {
-        // Whoever sees an ingested table sees all of it.
+        // A reader that sees an ingested table sees all of it.
         let sees_all = self.reader.global_seq().is_some();
         (0..self.len())
             .map(|i| self.block.key(i))

@@ -385,7 +385,7 @@ impl Verify<'_> {
         let blocks = std::mem::take(&mut self.blocks);
         let mut at = 0;
         let mut is_whole = self.is_index_whole;
-        // What a lost partition named lies somewhere among the data.
+        // The blocks of a lost index partition lie somewhere among the data.
         let lost_until = if self.is_index_whole { 0 } else { self.data_end };
         let end = Extent { offset: footer_at, len: 0 };
         for extent in blocks.iter().map(|(extent, _)| *extent).chain([end]) {

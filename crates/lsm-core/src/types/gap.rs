@@ -92,7 +92,7 @@ impl Gap {
     /// Returns `true` if a walk at `seq` over the keys between `lower` and `upper` passes keys that
     /// may be lost.
     pub(super) fn is_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> bool {
-        // Who sees the sound version of `from` sees no lost one of it.
+        // A reader that sees the sound version of `from` sees no lost version of it.
         let has_from = seq < self.from_below;
         let starts_behind = match upper {
             Bound::Unbounded => false,

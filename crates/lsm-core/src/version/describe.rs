@@ -94,7 +94,7 @@ fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
         }
         let end = match seal.search(bytes, at + 1) {
             FrameSearch::Found(next, _) => next,
-            // What cannot be told is shown as one damaged stretch.
+            // Bytes without a frame are shown as one damaged stretch.
             FrameSearch::Nothing | FrameSearch::Undecided => bytes.len(),
         };
         visit(at as u64..end as u64, None);

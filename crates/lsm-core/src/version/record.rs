@@ -199,7 +199,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         match tag {
             1 => global_seq = Some(SeqNo::new(number(value)?)?),
             2..=5 => foreign[tag as usize - 2] = Some(number(value)?),
-            // One that is not known here says no more than none.
+            // An unknown number counts as absent: it says nothing that this version can use.
             6 => compression = u8::try_from(number(value)?).ok().and_then(Compression::from_u8),
             7 => kept = read_kept(value)?,
             8 => expiries = Some(Expiries::decode(value).ok()?),

@@ -122,7 +122,7 @@ impl Judge {
         for CountedTable { path, seal, entries, .. } in self.tables.iter().filter(|_| self.is_whole)
         {
             let sealed = seal.as_ref().map_or(0, |seal| seal.sealed);
-            // None at all is no loss: the blocks of such a table have a judge, which counts them.
+            // Zero entries are no loss: the blocks of such a table have a judge, which counts them.
             if (1..sealed).contains(entries) {
                 let what = format!("the seal counts {sealed} entries, there are {entries}");
                 return Err(Error::corruption(path, None, what));
@@ -219,7 +219,7 @@ impl Judge {
                 return Verdict::DataCorrupt;
             }
             Verdict::Valid if is_whole => {}
-            // What a repair put there, with the metadata of what was there before.
+            // A repair put the entry there, and the metadata is that of the entry before.
             Verdict::DataCorrupt => self.counts.metadata_rebuilt += 1,
             damage => {
                 self.counts.metadata_rebuilt += 1;

@@ -94,7 +94,7 @@ impl Content {
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.zero(len, self.len);
-            // Whole pages behind the new end go; holes among them are not counted any more.
+            // Whole pages behind the new end are removed, and holes among them no longer count.
             let kept = place(len.next_multiple_of(PAGE_BYTES as u64)).0.min(self.pages.len());
             let holes = self.pages[kept..].iter().filter(|page| matches!(page, Page::Hole));
             self.hole_count -= holes.count() as u64;

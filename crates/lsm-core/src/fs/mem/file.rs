@@ -22,7 +22,7 @@ pub(in crate::fs) struct MemFile {
     path: PathBuf,
     cell: Arc<Cell>,
     is_writable: bool,
-    // Where the next append goes; changed under the state's lock, which orders it.
+    // The place of the next append; changed under the lock of the state, which orders it.
     position: AtomicU64,
     // Up to here appends go through a mapping; 0 is nowhere. Under the state's lock as well.
     mapped_end: AtomicU64,

@@ -292,7 +292,7 @@ impl Fs for MemFs {
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
         let mut state = self.shared.state.write();
         if state.find(path).is_err() {
-            // As a real lock file: it stays behind when the lock is released.
+            // Like a real lock file, it stays when the lock is released.
             let created = state.create(path, Inode::default(), NameFate::Pending);
             created.map_err(|e| Error::io("open", path, e))?;
         }

@@ -23,7 +23,7 @@ impl JudgedIter {
         if !is_damaged {
             return Ok(());
         }
-        // What the index named before its damage stands: the search goes on behind it.
+        // The blocks that the index named before its damage stand: the search goes on behind them.
         let start = self.blocks.last().map_or(0, |last| last.end());
         let data_end = self.reader.properties().data_bytes;
         self.blocks.extend(blocks_between(self.reader.source(), start, data_end)?);
