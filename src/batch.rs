@@ -57,6 +57,13 @@ impl Batch {
         Batch(self.0.delete(&partition.0, key))
     }
 
+    /// Deletes every key that `partition` has at this place of the batch: what was written before it,
+    /// by earlier operations of the batch too. See [`Partition::clear`].
+    #[inline]
+    pub fn clear(self, partition: &Partition) -> Batch {
+        Batch(self.0.clear(&partition.0))
+    }
+
     /// Adds the put of a streamed value, which [`BlobWriter::finish`] returned. The value becomes
     /// visible together with the other operations.
     ///
@@ -169,6 +176,13 @@ impl PartitionBatch<'_> {
     #[inline]
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
         self.batch.0.add_put(&self.partition.0, key.as_ref(), value.as_ref());
+        self
+    }
+
+    /// Deletes every key that the partition has at this place of the batch, as [`Batch::clear`] does.
+    #[inline]
+    pub fn clear(&mut self) -> &mut Self {
+        self.batch.0.add_clear(&self.partition.0);
         self
     }
 

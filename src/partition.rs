@@ -1,5 +1,6 @@
 //! [`Partition`]: a handle to one key space.
 
+mod integrity;
 mod modify;
 
 use std::fmt;
@@ -8,11 +9,9 @@ use std::path::Path;
 use lsm_core::db::{BulkLoad, Commit, ExportOptions, ExportSummary, IngestSummary};
 use lsm_core::error::{Error, Result};
 use lsm_core::options::Durability;
-use lsm_core::raw::{RawVersion, Walk};
 use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 use lsm_core::stats::PartitionStats;
-use lsm_core::types::{Gap, Slice};
-use metahive::{Explanation, ScrubOptions, ScrubReport, Verified, VerifiedRange};
+use lsm_core::types::Slice;
 
 use crate::options::PartitionOptions;
 
@@ -94,6 +93,53 @@ impl Partition {
     #[inline]
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
         self.0.delete_with(key, durability)
+    }
+
+    /// Deletes every key, in one operation: of any partition, `default` too. Snapshots and iterators
+    /// that exist go on reading what was there. [`Batch::clear`](crate::Batch::clear) does the same
+    /// together with other operations.
+    ///
+    /// A [requirement](crate::Batch::require) or a transaction that relies on a key of the partition
+    /// conflicts with it. Compaction filters are not asked. Gaps stay listed, and refuse nothing that
+    /// lies below.
+    ///
+    /// # Errors
+    /// Those of [`Partition::delete`].
+    ///
+    /// # Durability
+    /// That of [`Partition::delete`]: it is one record of the log.
+    ///
+    /// # Cost
+    /// That of one deletion, however many keys there are. Whole tables go soon after, in the
+    /// background, without being read (those of a partition with large values are read). Until then
+    /// a scan skips them. Until a snapshot that is older is dropped, what it sees takes space.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let db = siltstone::Db::builder("/db").fs(fs).open()?;
+    /// let cache = db.partition("cache")?;
+    /// cache.put("key", "old")?;
+    /// let before = db.snapshot();
+    /// cache.clear()?;
+    /// assert!(cache.first()?.is_none());
+    /// assert_eq!(before.get(&cache, "key")?.as_deref(), Some(&b"old"[..]));
+    ///
+    /// // Replaces everything at once: no reader sees the partition empty.
+    /// db.batch().clear(&cache).put(&cache, "key", "new").commit(siltstone::Durability::Os)?;
+    /// # drop(before);
+    /// # db.close()
+    /// # }
+    /// ```
+    pub fn clear(&self) -> Result<Commit> {
+        self.clear_with(Durability::Os)
+    }
+
+    /// Deletes every key as [`Partition::clear`] does, as durable as `durability` says. Errors and
+    /// durability are those of [`Partition::delete_with`].
+    pub fn clear_with(&self, durability: Durability) -> Result<Commit> {
+        self.0.clear_with(durability)
     }
 
     /// Deletes `key` as [`Partition::delete`] does, but returns an error instead of waiting for
@@ -371,125 +417,6 @@ impl Partition {
         fill: impl FnOnce(&mut BulkLoad<'_>) -> Result<(), E>,
     ) -> Result<IngestSummary, E> {
         self.0.bulk_load_by(fill)
-    }
-}
-
-/// Integrity: gaps, repair, and reads that verify entries against their metadata.
-impl Partition {
-    /// Returns the gaps: ranges of keys whose entries are damaged beyond repair. A get in a gap
-    /// returns an error unless a newer write answers it. A scan across a gap returns an error. Keys
-    /// are in their stored form: some end in an additional zero byte if the partition accepts any key.
-    pub fn gaps(&self) -> Vec<Gap> {
-        self.0.gaps()
-    }
-
-    /// Retries the repair of damage in `range`, and returns the remaining gaps. It compacts the range,
-    /// so that every block is repaired from the sources that are available now, and asks the replica
-    /// for the entries of the gaps. A partition with gaps also asks a replica as soon as it gets one.
-    ///
-    /// # Errors
-    /// The errors of [`Partition::compact`] and of the replica.
-    ///
-    /// # Durability
-    /// Durable once this returns.
-    pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
-        self.0.repair(range)
-    }
-
-    /// Accepts the loss of the entries in the gaps of `range`, and returns these gaps. Reads and scans
-    /// of the range succeed again. Every older entry in a gap is hidden permanently, so that no old
-    /// value from a deeper level reappears. Reads of a gap through an earlier snapshot still fail.
-    ///
-    /// # Errors
-    /// The errors of the manifest; a closed database; a dropped partition.
-    ///
-    /// # Durability
-    /// Durable once this returns.
-    pub fn accept_loss(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
-        self.0.accept_loss(range)
-    }
-
-    /// Returns the value of `key` if it agrees with its metadata. [`Verified::by`] names the check
-    /// that the value passed.
-    ///
-    /// # Errors
-    /// The errors of [`Partition::get`], and:
-    ///
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), which names partition, file, block and
-    /// key, if the entry or tombstone of the key disagrees with its metadata, or has no metadata in a
-    /// sealed table. The device is read again before this error is returned.
-    ///
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the partition has no
-    /// MetaHive; [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if another provider or a
-    /// newer version sealed the table.
-    ///
-    /// # Cost
-    /// That of a get, and a checksum of key and value.
-    #[inline]
-    pub fn verified_get(&self, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
-        metahive::verified_get(&self.0, key)
-    }
-
-    /// Returns the keys and values in `range`, as they are at the call. Each block of a table is
-    /// compared with its metadata before an entry of it is returned.
-    ///
-    /// # Errors
-    /// The errors of [`Partition::verified_get`], as items. The iterator ends after an error.
-    ///
-    /// # Cost
-    /// That of a range, and a checksum for each entry of the blocks that are read.
-    pub fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
-        metahive::verified_range(&self.0, range)
-    }
-
-    /// Compares every entry in the tables of the partition with its metadata, on the device.
-    ///
-    /// # Errors
-    /// A closed store; a dropped partition; a mark of another partition;
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if a filter other than MetaHive seals
-    /// the partition. Damage is in the report; it is not an error of this call.
-    ///
-    /// # Cost
-    /// Reads all tables of the partition and bypasses every cache;
-    /// [`ScrubOptions::bytes_per_second`] limits the rate.
-    pub fn scrub(&self, options: ScrubOptions<'_>) -> Result<ScrubReport> {
-        metahive::scrub(&self.0, options)
-    }
-
-    /// Returns every stored version of `key`, with its place and the verdict of its metadata.
-    ///
-    /// # Errors
-    /// The errors of [`Partition::scrub`]. Damage is in the explanation; it is not an error of this
-    /// call.
-    ///
-    /// # Cost
-    /// Reads one or a few blocks of each table whose range covers the key.
-    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
-        metahive::explain(&self.0, key.as_ref())
-    }
-
-    /// Returns all memtables and tables of the partition at this moment, to read entries in their
-    /// stored form; see [`raw`](crate::raw).
-    ///
-    /// # Errors
-    /// A closed store; a dropped partition.
-    ///
-    /// # Cost
-    /// The walk keeps the memtables in memory and the tables on disk until it is dropped.
-    pub fn walk(&self) -> Result<Walk> {
-        Walk::open(&self.0)
-    }
-
-    /// Returns every version of `key`, newest first. `key` is in its stored form.
-    ///
-    /// # Errors
-    /// A table that cannot be opened; damage that may hide a version; a closed store; a dropped
-    /// partition.
-    ///
-    /// # Cost
-    /// Reads one or a few blocks of each table whose range covers the key.
-    pub fn versions(&self, key: impl AsRef<[u8]>) -> Result<Vec<RawVersion>> {
-        lsm_core::raw::versions(&self.0, key.as_ref())
     }
 }
 

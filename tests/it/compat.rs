@@ -1,13 +1,16 @@
 //! Stores that earlier versions wrote, kept as files, and what newer ones may one day write.
 //!
-//! `tests/fixtures/v1/` and `v2/` hold two stores each of that format version: one that was closed,
-//! one whose writer died. Every later version must open them. `BLESS_FIXTURE=v2/closed cargo test
-//! fixtures_of_every_version` writes that one anew from [`write`], and `v2/crashed` the other; do that
-//! only for a format that was never shipped. What they hold is told by [`expected`], which must never change.
+//! `tests/fixtures/v1/`, `v2/` and `v3/` hold two stores each of that format version of the log: one
+//! that was closed, one whose writer died. Every later version must open them.
+//! `BLESS_FIXTURE=v3/closed cargo test fixtures_of_every_version` writes that one anew from [`write`],
+//! and `v3/crashed` the other; do that only for a format that was never shipped. What they hold is
+//! told by [`expected`], which must never change.
 //!
 //! In version 2 frames of the manifest have a checksum of their head, and long headers of the log a
-//! short check; salts of log segments follow from what the segments are.
+//! short check; salts of log segments follow from what the segments are. In version 3 an operation of
+//! the log may clear a partition.
 
+mod clear;
 mod gaps;
 mod keys;
 mod ttl;
@@ -32,7 +35,7 @@ const FIXTURES: [(&str, bool); 2] = [("closed", true), ("crashed", false)];
 type Content = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
 
 /// The versions that were written, the present one last.
-const VERSIONS: [&str; 2] = ["v1", "v2"];
+const VERSIONS: [&str; 3] = ["v1", "v2", "v3"];
 
 fn name_of(version: &str, name: &str) -> String {
     format!("{version}/{name}")
@@ -271,8 +274,8 @@ fn a_manifest_of_a_newer_version_or_with_unknown_features_is_refused() {
 
 #[test]
 fn a_segment_of_a_newer_version_or_with_unknown_features_is_refused() {
-    check_refused(FileKind::Wal, "version 3", |bytes| {
-        bytes[8] = 3;
+    check_refused(FileKind::Wal, "version 4", |bytes| {
+        bytes[8] = 4;
         seal(bytes, 120);
     });
     check_refused(FileKind::Wal, "features 0x100", |bytes| {

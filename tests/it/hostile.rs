@@ -70,6 +70,19 @@ fn build() -> MemFs {
     }
     db.wait_idle().unwrap();
     packed.put("last", "one").unwrap();
+    // In the manifest, with tables below that a snapshot keeps, and in the log.
+    let cleared = db.partition("cleared").unwrap();
+    cleared.put("key", "value").unwrap();
+    cleared.flush().unwrap();
+    let snapshot = db.snapshot();
+    cleared.clear().unwrap();
+    cleared.flush().unwrap();
+    db.batch()
+        .put(&cleared, "key", "again")
+        .clear(&plain)
+        .commit(siltstone::Durability::Os)
+        .unwrap();
+    drop(snapshot);
     fs.crash_clone(CrashOutcome::Everything, &mut || 0)
 }
 
@@ -333,10 +346,12 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
     let manifest = files(&store).into_iter().find(|(kind, _)| *kind == FileKind::Manifest);
     let manifest = manifest.unwrap().1;
     // Tag and length, then the number as a varint.
-    let changes: [(&[u8], &str); 3] = [
+    let changes: [(&[u8], &str); 5] = [
         (&[12 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "file numbers"),
         (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
+        (&[18 << 1, 9, 0, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
+        (&[19 << 1, 2, 0, 7], "no floor 7"),
     ];
     for (change, said) in changes {
         let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);

@@ -6,6 +6,7 @@ mod allocations;
 mod api;
 mod application;
 mod checkpoint;
+mod clear;
 mod clock;
 mod compat;
 mod concurrent;

@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! operation := kind (1 byte, types::EntryKind)
-//!              key length (varint) | key
-//!              value length (varint) | value        0 for a tombstone
+//!              key length (varint) | key            0 for a clear
+//!              value length (varint) | value        0 for a tombstone and a clear
 //! section   := operation*
 //! ```
 //!
@@ -101,13 +101,16 @@ impl<'a> SectionReader<'a> {
             return Ok(None);
         }
         let at = self.reader.position();
-        let kind = EntryKind::from_u8(self.reader.u8()?)
+        let kind = EntryKind::of_operation(self.reader.u8()?)
             .ok_or(Malformed { what: "unknown kind of operation", at })?;
         let key = self.field(INTERNAL_KEY_BYTES_MAX as u64, "key beyond its limit")?;
-        if key.is_empty() {
-            return Err(Malformed { what: "empty key", at });
+        if key.is_empty() != (kind == EntryKind::Clear) {
+            return Err(Malformed { what: "empty key, or one of a clear", at });
         }
         let value = self.field(FORMAT_VALUE_BYTES_MAX, "value beyond its limit")?;
+        if kind == EntryKind::Clear && !value.is_empty() {
+            return Err(Malformed { what: "value of a clear", at });
+        }
         Ok(Some(Operation { kind, key, value }))
     }
 
@@ -143,8 +146,17 @@ mod tests {
         let mut section = SectionBuilder::default();
         section.push(EntryKind::Value, b"key", b"value");
         section.push(EntryKind::Tombstone, b"k", b"");
-        assert_eq!(section.bytes(), b"\x01\x03key\x05value\x00\x01k\x00");
-        assert_eq!(section.operation_count(), 2);
+        section.push(EntryKind::Clear, b"", b"");
+        assert_eq!(section.bytes(), b"\x01\x03key\x05value\x00\x01k\x00\x06\x00\x00");
+        assert_eq!(section.operation_count(), 3);
+    }
+
+    #[test]
+    fn a_clear_has_neither_key_nor_value_and_all_else_has_a_key() {
+        decode(b"\x06\x00\x00").unwrap();
+        for bad in [&b"\x06\x01k\x00"[..], b"\x06\x00\x01v", b"\x00\x00\x00", b"\x01\x00\x01v"] {
+            decode(bad).unwrap_err();
+        }
     }
 
     proptest! {

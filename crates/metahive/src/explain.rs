@@ -25,6 +25,9 @@ pub struct Explanation {
     pub key: Vec<u8>,
     /// Its versions, newest first.
     pub versions: Vec<ExplainedVersion>,
+    /// The sequence number at which the partition was cleared, if something may lie below it: versions
+    /// with smaller numbers are seen by older snapshots alone.
+    pub cleared_at: Option<SeqNo>,
     /// Metadata of the key without its entry. In a sealed table that is a fault; elsewhere the
     /// next compaction drops it.
     pub orphans: Vec<ExplainedVersion>,
@@ -127,6 +130,7 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
                 fault: None,
             })
             .collect(),
+        cleared_at: walk.cleared_at(),
         orphans: Vec::new(),
         damage: Vec::new(),
     };
@@ -222,6 +226,9 @@ impl fmt::Display for Explanation {
         let versions = self.versions.len();
         let plural = if versions == 1 { "" } else { "s" };
         write!(f, "key \"{key}\" in partition {:?}: {versions} version{plural}", self.partition)?;
+        if let Some(floor) = self.cleared_at {
+            write!(f, "\nthe partition was cleared at {floor}: readers see nothing older")?;
+        }
         for (number, version) in (1..).zip(&self.versions) {
             write!(f, "\n{number}. {version}")?;
         }
@@ -247,6 +254,7 @@ impl fmt::Display for ExplainedVersion {
             EntryKind::Tombstone => f.write_str(", tombstone, ")?,
             EntryKind::Handle => write!(f, ", handle of {} bytes, ", value.len())?,
             EntryKind::Poison => f.write_str(", poison: reads as corruption, ")?,
+            EntryKind::Clear => unreachable!("no entry clears a partition"),
         }
         match path {
             None if *sealed => f.write_str("in a memtable that waits for its flush")?,

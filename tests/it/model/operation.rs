@@ -71,6 +71,9 @@ pub enum Move {
 /// A read through a snapshot uses the n-th.
 pub type Through = Option<u8>;
 
+/// Puts, and deletions without a length.
+pub type Writes = Vec<(u8, Key, Option<ValueLen>)>;
+
 #[derive(Clone, Debug)]
 pub enum Operation {
     Put(u8, Key, ValueLen),
@@ -79,6 +82,8 @@ pub enum Operation {
         operations: Vec<(u8, Key, Option<ValueLen>)>,
         sync: bool,
     },
+    /// Clears a partition, between operations of the same batch.
+    Clear(u8, Writes, Writes),
     Get(u8, Key, Through),
     /// The bits say from which end the next entry is taken.
     Scan(u8, Bound<Key>, Bound<Key>, u32, Through),
@@ -145,12 +150,13 @@ fn operation() -> impl Strategy<Value = Operation> {
         10 => (n(), key()).prop_map(|(p, k)| Delete(p, k)),
         10 => (batch(), proptest::bool::weighted(0.2))
             .prop_map(|(operations, sync)| Batch { operations, sync }),
+        2 => (n(), batch(), batch()).prop_map(|(p, before, after)| Clear(p, before, after)),
         25 => read,
         18 => work,
     ]
 }
 
-fn batch() -> impl Strategy<Value = Vec<(u8, Key, Option<ValueLen>)>> {
+fn batch() -> impl Strategy<Value = Writes> {
     vec((any::<u8>(), key(), proptest::option::weighted(0.7, value_len())), 0..8)
 }
 

@@ -3,7 +3,7 @@
 
 mod reads;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::Write;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::{
-    BackgroundMode, Commit, Cursor, Db, Durability, ErrorKind, Options, Partition,
+    BackgroundMode, Batch, Commit, Cursor, Db, Durability, ErrorKind, Options, Partition,
     PartitionOptions, Range, SeqNo, Slice, Snapshot,
 };
 use testkit::model::{Contents, Op, State};
@@ -19,7 +19,7 @@ use testkit::rng::Rng;
 
 use crate::clock::ManualClock;
 
-use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
+use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen, Writes};
 use super::oracle::{Oracle, within};
 use reads::{check_range, pair};
 
@@ -143,6 +143,7 @@ impl World {
             Operation::Put(p, key, len) => self.write(&[(*p, *key, Some(*len))], None),
             Operation::Delete(p, key) => self.write(&[(*p, *key, None)], None),
             Operation::Batch { operations, sync } => self.write(operations, Some(*sync)),
+            Operation::Clear(p, before, after) => self.clear(*p, before, after),
             Operation::Get(p, key, through) => self.get(*p, *key, *through),
             Operation::Scan(p, from, to, ends, through) => {
                 let bounds = bounds(*from, *to);
@@ -213,14 +214,44 @@ impl World {
         self.parts.iter().any(|part| part.name == op.partition && part.options.get_logged())
     }
 
-    /// Puts and deletes: alone, or as a batch that is synced or not.
-    fn write(&mut self, operations: &[(u8, Key, Option<ValueLen>)], sync: Option<bool>) {
+    fn ops(&mut self, operations: &[(u8, Key, Option<ValueLen>)]) -> Vec<Op> {
         let mut ops = Vec::new();
         for (p, key, len) in operations {
             let value = len.map(|len| self.value(len).into());
             let partition = self.part(*p).name.to_owned();
             ops.push(Op { partition, key: key.bytes(), value });
         }
+        ops
+    }
+
+    /// A batch that clears a partition: to the oracle, a deletion of each key that it has then.
+    fn clear(&mut self, n: u8, before: &Writes, after: &Writes) {
+        let part = self.part(n);
+        let name = part.name;
+        let logged = part.options.get_logged();
+        let handle = part.handle.clone();
+        let mut ops = self.ops(before);
+        ops.retain(|op| self.is_logged(op) == logged);
+        let mut ops_after = self.ops(after);
+        ops_after.retain(|op| self.is_logged(op) == logged);
+        let batch = self.fill(self.db().batch(), &ops).clear(&handle);
+        let count = (ops.len() + 1 + ops_after.len()) as u64;
+        let commit = self.fill(batch, &ops_after).commit(Durability::Os).unwrap();
+        assert_eq!(commit.seq, self.seq.plus(count), "numbers are dense");
+        self.seq = commit.seq;
+        let written = ops.iter().filter(|op| op.partition == name).map(|op| op.key.clone());
+        let keys: BTreeSet<Vec<u8>> =
+            written.chain(self.oracle.contents(name).into_keys()).collect();
+        ops.extend(keys.iter().map(|key| Op::delete(name, key)));
+        ops.extend(ops_after);
+        if !ops.is_empty() {
+            self.oracle.commit(ops, commit.seq);
+        }
+    }
+
+    /// Puts and deletes: alone, or as a batch that is synced or not.
+    fn write(&mut self, operations: &[(u8, Key, Option<ValueLen>)], sync: Option<bool>) {
+        let mut ops = self.ops(operations);
         let logged = ops.first().is_some_and(|op| self.is_logged(op));
         if ops.iter().any(|op| self.is_logged(op) != logged) {
             let refused = self.commit(&ops, Durability::Os).unwrap_err();
@@ -258,7 +289,10 @@ impl World {
     }
 
     fn commit(&self, ops: &[Op], durability: Durability) -> siltstone::Result<Commit> {
-        let mut batch = self.db().batch();
+        self.fill(self.db().batch(), ops).commit(durability)
+    }
+
+    fn fill(&self, mut batch: Batch, ops: &[Op]) -> Batch {
         for op in ops {
             let part = self.parts.iter().find(|part| part.name == op.partition).unwrap();
             batch = match &op.value {
@@ -266,7 +300,7 @@ impl World {
                 None => batch.delete(&part.handle, &op.key),
             };
         }
-        batch.commit(durability)
+        batch
     }
 
     fn configure(&mut self, n: u8, options: &PartitionOptions) {

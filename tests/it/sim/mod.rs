@@ -11,6 +11,7 @@ pub mod oracle;
 pub mod script;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -241,7 +242,8 @@ impl World {
 
     fn act_and_note(&mut self, deed: &Deed) -> Result<()> {
         match deed {
-            Deed::Commit { ops, sync } => self.commit(ops, *sync),
+            Deed::Commit { ops, sync } => self.commit(None, ops, *sync),
+            Deed::Clear { partition, ops, sync } => self.commit(Some(partition), ops, *sync),
             Deed::WaitDurable => self.db().wait_durable(self.db().visible_seq()),
             Deed::Flush => {
                 self.db().flush()?;
@@ -312,9 +314,23 @@ impl World {
         result
     }
 
-    fn commit(&mut self, ops: &[(&'static str, u32, Option<usize>)], sync: bool) -> Result<()> {
+    fn commit(
+        &mut self,
+        cleared: Option<&str>,
+        ops: &[(&'static str, u32, Option<usize>)],
+        sync: bool,
+    ) -> Result<()> {
         let mut batch = self.db().batch();
         let mut written = Vec::new();
+        if let Some(name) = cleared
+            && let Some(partition) = self.find(name)?
+        {
+            batch = batch.clear(&partition);
+            let truth = self.truth();
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            let keys = truth.model.range(name, all, truth.model.seq());
+            written.extend(keys.map(|(key, _)| Op::delete(name, key)));
+        }
         for (name, key, bytes) in ops {
             let Some(partition) = self.find(name)? else { continue };
             let key = format!("k{key:05}").into_bytes();

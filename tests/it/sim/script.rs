@@ -19,6 +19,12 @@ pub enum Deed {
         ops: Vec<(&'static str, u32, Option<usize>)>,
         sync: bool,
     },
+    /// The same behind an operation that clears a partition.
+    Clear {
+        partition: &'static str,
+        ops: Vec<(&'static str, u32, Option<usize>)>,
+        sync: bool,
+    },
     /// Asks for the newest commit to be durable.
     WaitDurable,
     Flush,
@@ -45,6 +51,7 @@ struct Weights {
     settle: u64,
     partition: u64,
     reopen: u64,
+    clear: u64,
     unlogged: u64,
 }
 
@@ -98,8 +105,10 @@ pub fn variants() -> Vec<Variant> {
     let mut manifest =
         with("manifest", Weights { flush: 4, partition: 3, settle: 1, reopen: 1, ..weights });
     manifest.options = manifest.options.manifest_bytes_max(600);
-    let mut compactions =
-        with("compactions", Weights { flush: 4, settle: 2, compact: 1, step: 6, ..weights });
+    let mut compactions = with(
+        "compactions",
+        Weights { flush: 4, settle: 2, compact: 1, step: 6, clear: 1, ..weights },
+    );
     compactions.value_bytes = 300;
     let mut moves =
         with("moves", Weights { delete: 0, flush: 4, settle: 2, compact: 1, ..weights });
@@ -123,6 +132,7 @@ pub fn variants() -> Vec<Variant> {
             settle: 1,
             partition: 2,
             reopen: 1,
+            clear: 2,
             unlogged: 3,
         },
     );
@@ -137,7 +147,7 @@ pub fn variants() -> Vec<Variant> {
     vec![
         with("puts", Weights { put: 30, ..weights }),
         with("batches", Weights { put: 4, batch: 16, flush: 1, ..weights }),
-        with("flushes", Weights { batch: 6, flush: 4, settle: 1, ..weights }),
+        with("flushes", Weights { batch: 6, flush: 4, settle: 1, clear: 1, ..weights }),
         compactions,
         moves,
         segments,
@@ -146,6 +156,8 @@ pub fn variants() -> Vec<Variant> {
         unlogged,
         with("reopens", Weights { batch: 4, flush: 1, reopen: 3, ..weights }),
         mixed,
+        // Behind the others, whose seeds are counted by their places.
+        with("clears", Weights { batch: 3, flush: 2, settle: 1, clear: 5, reopen: 1, ..weights }),
     ]
 }
 
@@ -200,6 +212,7 @@ impl<'a> Writer<'a> {
             w.settle,
             w.partition,
             w.reopen,
+            w.clear,
             w.unlogged,
         ];
         let mut left = self.rng.below(kinds.iter().sum());
@@ -229,6 +242,11 @@ impl<'a> Writer<'a> {
             7 => Deed::Settle,
             8 => self.create_or_drop(),
             9 => Deed::Reopen,
+            10 => {
+                let partition = *self.rng.pick(&self.live);
+                let ops = (0..self.rng.below(3)).map(|_| self.op(false)).collect();
+                Deed::Clear { partition, ops, sync }
+            }
             _ => {
                 let (_, key, bytes) = self.op(sync);
                 Deed::Commit { ops: vec![(UNLOGGED, key, bytes)], sync: false }

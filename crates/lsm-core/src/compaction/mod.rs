@@ -76,6 +76,8 @@ pub enum Method {
     Merge,
     /// Names them on the output level; no byte is read.
     Move,
+    /// Lets go of them; no byte is read.
+    Drop,
 }
 
 /// Why a compaction was picked.
@@ -91,6 +93,8 @@ pub enum Trigger {
     Elision,
     /// A tenth of a table could go: snapshots were released, or entries have expired.
     Outdated,
+    /// Nobody sees anything of a table since the partition was cleared.
+    Cleared,
     /// The user asked for a range.
     Range,
 }

@@ -4,10 +4,11 @@
 //! a pure function of the fields.
 //!
 //! The order of the choice:
-//! 1. the level with the highest score, if that is at least 1;
-//! 2. a table of which half the entries are tombstones;
-//! 3. an elision;
-//! 4. a table from which much can go, because snapshots were released or entries expired.
+//! 1. tables below a floor, of which no reader sees anything;
+//! 2. the level with the highest score, if that is at least 1;
+//! 3. a table of which half the entries are tombstones;
+//! 4. an elision;
+//! 5. a table from which much can go, because snapshots were released or entries expired.
 //!
 //! Within a level, tables with many tombstones come first. The others have their turn by key, so
 //! that all parts of a level are rewritten equally often.
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use super::leveled::{LAST, Shape, level_compression};
 use super::{Busy, Compaction, Cursors, Method, Trigger, hull};
 use crate::types::{FileNo, SeqNo};
-use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
+use crate::version::{HookKind, PartitionVersion, SstMeta, Table, UserRange};
 
 /// A job grows by neighbours that cost nothing up to this many tables' worth of bytes. Without a
 /// bound one job could take a whole level, hold its inputs on the device until it is done, and keep
@@ -86,6 +87,9 @@ fn is_tombstone_laden(meta: &SstMeta) -> bool {
 impl Picker<'_> {
     /// The most urgent job that can run now.
     pub fn pick(&self) -> Option<Compaction> {
+        if let Some(job) = self.cleared() {
+            return Some(job);
+        }
         let shape = Shape::of(self.version);
         // The last level is never due by size: it has no level to give to.
         let mut due: Vec<_> = (0..LAST)
@@ -115,6 +119,9 @@ impl Picker<'_> {
 
     /// The next job that brings the range nearer to the last level, where its tombstones go.
     pub fn pick_range(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
+        if let Some(job) = self.cleared() {
+            return RangePick::Due(job);
+        }
         let base = Shape::of(self.version).base;
         // From above: what a level gives down is then part of the next step. From below the last level
         // would be rewritten once for each level above it.
@@ -170,6 +177,61 @@ impl Picker<'_> {
             return RangePick::Blocked;
         }
         RangePick::Done
+    }
+
+    /// The tables that nobody sees anything of since the partition was cleared: all at once, without
+    /// reading them. Where values are stored apart they are read, and rewritten to nothing, for the
+    /// store to hear which values go.
+    fn cleared(&self) -> Option<Compaction> {
+        if self.version.floors.is_empty() {
+            return None;
+        }
+        if self.version.hooks.iter().any(|hook| hook.kind == HookKind::ValueStore) {
+            return self.rewritten_to_nothing();
+        }
+        let mut inputs = Vec::new();
+        for (level, tables) in self.version.levels.iter().enumerate() {
+            let tables = tables.tables().iter();
+            let tables: Vec<_> = tables.filter(|table| self.is_cleared(table)).cloned().collect();
+            if !tables.is_empty() {
+                inputs.push((level, tables));
+            }
+        }
+        let level = inputs.first()?.0;
+        Some(Compaction {
+            level_from: level,
+            level_to: level,
+            inputs,
+            method: Method::Drop,
+            bottom: false,
+            grandparents: Vec::new(),
+            trigger: Trigger::Cleared,
+            score: 0.0,
+        })
+    }
+
+    fn rewritten_to_nothing(&self) -> Option<Compaction> {
+        let base = Shape::of(self.version).base;
+        let mut tables = self.version.tables().filter(|(_, table)| self.is_cleared(table));
+        tables.find_map(|(level, table)| {
+            if level == 0 {
+                return self.level0(base, table.meta.range(), Trigger::Cleared);
+            }
+            let run = self.extend(level, std::slice::from_ref(table));
+            self.job((level, run), (level, &[]), Trigger::Cleared)
+        })
+    }
+
+    /// Returns `true` if no job has the table, all of its entries lie below a floor, and no snapshot
+    /// that somebody holds sees one of them. Whoever takes one now stands on the floor.
+    fn is_cleared(&self, table: &Table) -> bool {
+        let meta = &table.meta;
+        if self.busy.has(meta.file) {
+            return false;
+        }
+        let Some(floor) = self.version.floors.above(meta.newest()) else { return false };
+        let first = self.held.partition_point(|snapshot| *snapshot < meta.oldest());
+        self.held.get(first).is_none_or(|snapshot| *snapshot >= floor)
     }
 
     /// The number of tables, from the first on, that make one job.
@@ -382,7 +444,7 @@ impl Picker<'_> {
         // order no merge would ever even that out. Tombstones are not moved to where they could
         // vanish, nor what snapshots have released.
         let moves = self.rewrite_before.is_none()
-            && trigger != Trigger::Outdated
+            && !matches!(trigger, Trigger::Outdated | Trigger::Cleared)
             && run.iter().all(|table| self.is_compressed_for(level_to, level_from, &table.meta))
             && below.is_empty()
             && level_from != level_to

@@ -15,15 +15,15 @@
 //! Invariants:
 //! 1. For every snapshot in the list, and for every later one, a read of a key returns the same
 //!    before and after the job.
-//! 2. An entry goes only if a newer entry of its key shadows it for every snapshot, or if it is a
-//!    tombstone that has nothing left to delete.
+//! 2. An entry goes only if a newer entry of its key, or a floor of the partition, shadows it for
+//!    every snapshot, or if it is a tombstone that has nothing left to delete.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::hooks::JobFindings;
 use crate::limits::LEVEL_COUNT;
-use crate::types::{EntryKind, Gaps, KeyRef, SeqNo};
+use crate::types::{EntryKind, Floors, Gaps, KeyRef, SeqNo};
 use crate::version::{Level, PartitionVersion, Table};
 
 /// The rules' decision on an entry.
@@ -44,6 +44,8 @@ pub enum Ruling {
 #[derive(Debug)]
 pub struct Survival<'a> {
     snapshots: &'a [SeqNo],
+    /// The durable floors: see `types/floor.rs`.
+    floors: Floors,
     /// The user key of the entry before.
     user: Vec<u8>,
     /// The sequence of the entry before and its stripe; absent before the first entry.
@@ -61,7 +63,25 @@ impl<'a> Survival<'a> {
     pub fn new(snapshots: &'a [SeqNo]) -> Survival<'a> {
         assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
-        Survival { snapshots, user: Vec::new(), last: None, kept_for: None }
+        let floors = Floors::default();
+        Survival { snapshots, floors, user: Vec::new(), last: None, kept_for: None }
+    }
+
+    /// With the floors of the partition that the job may rely on: they are durable, or become so
+    /// with its result.
+    #[must_use]
+    pub fn with_floors(self, floors: Floors) -> Survival<'a> {
+        Survival { floors, ..self }
+    }
+
+    /// The stripe of the oldest floor above an entry.
+    #[inline]
+    fn floor_stripe(&self, seq: SeqNo) -> Option<usize> {
+        if self.floors.is_empty() {
+            return None;
+        }
+        let floor = self.floors.above(seq)?;
+        Some(self.snapshots.partition_point(|snapshot| *snapshot < floor))
     }
 
     /// The newest snapshot that the entry judged last was kept for, if a newer entry shadows it for
@@ -96,20 +116,23 @@ impl<'a> Survival<'a> {
         // its stripe, and whatever let it go holds for this one as well.
         self.last = Some((seq, stripe));
         self.kept_for = None;
-        if let Some((newer_seq, newer_stripe)) = newer {
-            if seq == newer_seq {
-                return Ruling::Twin;
-            }
+        if newer.is_some_and(|(newer_seq, _)| seq == newer_seq) {
+            return Ruling::Twin;
+        }
+        // A newer version shadows it, or a floor, whichever comes first.
+        let newer_stripe = newer.map_or(usize::MAX, |(_, newer_stripe)| newer_stripe);
+        let shadow = newer_stripe.min(self.floor_stripe(seq).unwrap_or(usize::MAX));
+        if shadow != usize::MAX {
             // Above the last snapshot every sequence may still become one: a snapshot that is taken
             // while the job runs sees the newest entry at that moment, which the job does not know.
             // Dropping all but the newest entry there would break exactly those snapshots.
-            if stripe == newer_stripe && stripe < self.snapshots.len() {
+            if stripe == shadow && stripe < self.snapshots.len() {
                 return Ruling::Drop;
             }
-            if stripe < newer_stripe {
-                // The snapshots between the two entries see this one; the newest of them is the
-                // last below the newer entry. A smaller stripe exists, so `newer_stripe` is not 0.
-                self.kept_for = Some(self.snapshots[newer_stripe - 1]);
+            if stripe < shadow {
+                // The snapshots between the two see this entry; the newest of them is the last below
+                // what shadows it. A smaller stripe exists, so `shadow` is not 0.
+                self.kept_for = Some(self.snapshots[shadow - 1]);
             }
         }
         let tombstone = key.trailer.kind() == Some(EntryKind::Tombstone);

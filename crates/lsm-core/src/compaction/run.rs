@@ -22,7 +22,7 @@ use crate::hooks::{InputTable, Job, JobFindings, JobKind, JudgeSources};
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::Memtable;
-use crate::types::{Gaps, KeyForm, SeqNo};
+use crate::types::{Floors, Gaps, KeyForm, SeqNo};
 use crate::version::{Judges, PartitionVersion, Readers, Table, TableContext};
 
 /// See the module.
@@ -40,6 +40,8 @@ pub struct Merge<'a> {
     base_seq: SeqNo,
     /// The entries that are read, if not all are.
     clip: Option<&'a Clip>,
+    /// The sequence numbers at which the partition was cleared.
+    floors: Floors,
     /// The compaction whose neighbours say where an output ends.
     compaction: Option<&'a Compaction>,
     /// The form of the keys, if outputs have them as given, and no hidden entries.
@@ -64,6 +66,8 @@ impl<'a> Merge<'a> {
     /// Memtables of a partition into at most one table of level 0. `version` holds the partition's
     /// older tables.
     pub fn flush(memtables: &[Arc<Memtable>], version: &'a PartitionVersion) -> Merge<'a> {
+        // Those of newer memtables may be lost in a crash that keeps the tables.
+        let own: Vec<SeqNo> = memtables.iter().flat_map(|memtable| memtable.floors()).collect();
         Merge {
             kind: JobKind::Flush,
             version,
@@ -75,6 +79,7 @@ impl<'a> Merge<'a> {
             // Everything flushed so far lies below it.
             base_seq: version.flushed_through,
             clip: None,
+            floors: version.floors.and(&own),
             compaction: None,
             bare: None,
         }
@@ -95,19 +100,21 @@ impl<'a> Merge<'a> {
             // effective ones.
             base_seq: oldest.expect("a compaction has inputs"),
             clip: None,
+            floors: version.floors.clone(),
             compaction: Some(compaction),
             bare: None,
         }
     }
 
-    /// The entries that a reader sees of `memtables` and `version` within `clip`, one version of
-    /// each key, as values: an export. Filters and outputs are the caller's choice: the filter that
+    /// The entries that a reader sees of `memtables` and `version`, above `floors`, within `clip`, one
+    /// version of each key, as values: an export. Filters and outputs are the caller's choice: the filter that
     /// seals takes part, those that would decide need not.
     ///
     /// It is a [`JobKind::Compaction`] for the filters, but a partial one.
     pub fn export(
         memtables: &[Arc<Memtable>],
         version: &'a PartitionVersion,
+        floors: Floors,
         clip: &'a Clip,
     ) -> Merge<'a> {
         let mut tables = Vec::new();
@@ -126,6 +133,7 @@ impl<'a> Merge<'a> {
             bottom: true,
             base_seq: SeqNo::ZERO,
             clip: Some(clip),
+            floors,
             compaction: None,
             bare: None,
         }
@@ -149,6 +157,7 @@ impl<'a> Merge<'a> {
     /// Reads every input once, past the block cache, and writes what survives.
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
         let RunContext { factory, tables, mut stages, should_stop, sources } = context;
+        stages.floors = self.floors.clone();
         let findings = JobFindings::default();
         // A copy: the merge may run again, and a table that does not open today may open then.
         let mut readable = self.tables.clone();

@@ -12,7 +12,7 @@ use crate::hooks::{
     Ageing, CompactionFilter, Decision, Entry, Inject, Job, JobKind, Origin, PartitionHooks, Patch,
     Properties, catch,
 };
-use crate::types::{EntryKind, KeyForm, SeqNo};
+use crate::types::{EntryKind, Floors, KeyForm, SeqNo};
 
 /// The patches of faulty entries, by their places: see [`place_of`].
 pub type Patches = HashMap<Origin, Patch>;
@@ -33,6 +33,8 @@ pub struct Stages<'a> {
     pub(super) snapshots: &'a [SeqNo],
     /// The snapshots that deciding filters respect: the registered ones alone.
     registered: &'a [SeqNo],
+    /// The floors that the survival rules know.
+    pub(super) floors: Floors,
     pub(super) patches: &'a Patches,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
@@ -67,6 +69,7 @@ impl<'a> Stages<'a> {
             may_carry: false,
             snapshots,
             registered,
+            floors: Floors::default(),
             patches,
             inject,
             deciding: Vec::new(),
@@ -113,7 +116,7 @@ impl<'a> Stages<'a> {
             EntryKind::Value => Some(entry.value),
             // The value lies in the store; fetching it for each entry would read all large values.
             EntryKind::Handle => None,
-            EntryKind::Tombstone | EntryKind::Poison => return Ok(None),
+            EntryKind::Tombstone | EntryKind::Poison | EntryKind::Clear => return Ok(None),
         };
         let key = self.key_form.user(entry.key);
         let at = catch("a compaction filter", || ageing.expiry.expires_at(key, value))?;

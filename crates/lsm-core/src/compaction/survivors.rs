@@ -108,7 +108,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         let closed_gaps = below.gaps().closed();
         Writing {
-            survival: Survival::new(stages.snapshots),
+            survival: Survival::new(stages.snapshots).with_floors(stages.floors.clone()),
             stages,
             below,
             split,

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::drawing::{draw, empty, seq};
 use super::*;
-use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
+use crate::types::{EntryKind, Floors, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::{Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
 
 fn files(tables: &[Arc<Table>]) -> String {
@@ -247,6 +247,54 @@ fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     assert!(!split.ends_before(b"gh", 1), "800");
     let mut split = Split::new(&job, 100);
     assert!(!split.ends_before(b"a", 1) && split.ends_before(b"x", 1), "1210");
+}
+
+#[test]
+fn a_floor_shadows_every_key_for_those_who_stand_on_it() {
+    fn check(snapshots: &[u64], floors: &[u64], entries: &[u64], kept: &[u64]) {
+        let snapshots: Vec<_> = snapshots.iter().map(|n| seq(*n)).collect();
+        let floors = Floors::of(floors.iter().map(|n| seq(*n)).collect());
+        let mut rules = Survival::new(&snapshots).with_floors(floors);
+        let mut survivors = Vec::new();
+        for n in entries {
+            let key = KeyRef::new(b"a", Trailer::new(seq(*n), EntryKind::Value));
+            if rules.keep(key, |_| true) == Ruling::Keep {
+                survivors.push(*n);
+            }
+        }
+        assert_eq!(survivors, kept, "snapshots {snapshots:?}, entries {entries:?}");
+    }
+    check(&[90], &[50], &[60, 40, 30], &[60]);
+    check(&[90], &[50], &[40, 30], &[]);
+    check(&[45, 90], &[50], &[60, 40, 30], &[60, 40]);
+    check(&[35, 90], &[50], &[60, 40, 30], &[60, 30]);
+    // A snapshot on the floor sees nothing below.
+    check(&[50, 90], &[50], &[60, 40], &[60]);
+    check(&[20, 55, 90], &[10, 50], &[60, 52, 15, 5], &[60, 52, 15]);
+    // A floor that is not visible yet hides nothing.
+    check(&[45], &[50], &[46, 40], &[46, 40]);
+    check(&[45], &[50], &[44, 40], &[44]);
+}
+
+#[test]
+fn tables_below_a_floor_are_let_go_of_whole_unless_a_snapshot_sees_them() {
+    fn check(held: &[u64], dropped: &[u64]) {
+        // The number of a table is a tenth of the sequence of all of its entries.
+        let mut version = draw("L0: 9:a-c 4:b-d\nL5: 3:a-c\nL6: 2:a-m 1:n-z");
+        version.floors = Floors::of(vec![seq(25), seq(50)]);
+        let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
+        let cursors = Cursors::default();
+        let busy = Busy::default();
+        let job = Picker { held: &held, ..picker(&version, &busy, &cursors) }.pick();
+        let job = job.filter(|job| job.method == Method::Drop);
+        let files = job.iter().flat_map(|job| job.tables().map(|(_, table)| table.meta.file.0));
+        assert_eq!(files.collect::<Vec<_>>(), dropped, "held {held:?}");
+    }
+    check(&[], &[4, 3, 2, 1]);
+    check(&[5, 50, 95], &[4, 3, 2, 1]);
+    check(&[30], &[4, 2, 1]);
+    check(&[24, 49], &[]);
+    check(&[12], &[4, 3, 2]);
 }
 
 #[test]

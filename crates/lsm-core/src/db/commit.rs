@@ -62,8 +62,9 @@ pub(super) trait CommitHost: LogHost {
     /// lock.
     fn check_batch(&self, batch: &Prepared) -> Result<()>;
 
-    /// Seals what has grown too large. Called between two groups.
-    fn after_group(&self, writer: &mut LogWriter<'_>);
+    /// Seals what has grown too large, and what makes tables go: the group has `cleared` these
+    /// partitions. Called between two groups.
+    fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>);
 }
 
 /// A batch that is visible.
@@ -308,14 +309,15 @@ impl CommitPath {
         append(&mut writer, &mut group);
 
         // In the order of the log, and only what is in it: replay will do the same.
+        let mut cleared = Vec::new();
         for member in group.iter().filter(|member| !member.is_refused()) {
-            self.apply(host, member);
+            self.apply(host, member, &mut cleared);
         }
         // Published at once, so that readers see all of a batch or nothing of it.
         self.publish(&writer);
         let end = writer.lsn();
         self.applied_lsn.store(end.0, Ordering::Release);
-        host.after_group(&mut writer);
+        host.after_group(&mut writer, cleared);
         drop(writer);
 
         // From here on the next group runs. A sync under the writer's lock would make writers wait
@@ -370,8 +372,14 @@ impl CommitPath {
         }
     }
 
-    /// Inserts a member's operations into the memtables.
-    fn apply(&self, host: &dyn CommitHost, member: &Member<'_>) {
+    /// Inserts a member's operations into the memtables, and adds the partitions that it clears to
+    /// `cleared`.
+    fn apply(
+        &self,
+        host: &dyn CommitHost,
+        member: &Member<'_>,
+        cleared: &mut Vec<Arc<PartitionState>>,
+    ) {
         let lsn = match member.state {
             MemberState::Appended(lsn) => lsn.0,
             // As a memtable names a place that no log has.
@@ -386,6 +394,7 @@ impl CommitPath {
             let before = view.active.bytes();
             let mut writer = view.active.writer();
             let mut operations = SectionReader::new(bytes);
+            let floor_before = view.active.newest_floor();
             for sums in section.sums.as_slice() {
                 let operation = operations.next_operation().ok().flatten();
                 let operation = operation.expect("db/write.rs encoded this section");
@@ -399,6 +408,9 @@ impl CommitPath {
             section.partition.note_growth(before, view.active.bytes());
             // Before anybody sees the operations: who has heard of one finds it told here.
             self.cursor.touch(section.partition.id, seq.previous());
+            if view.active.newest_floor() > floor_before {
+                cleared.push(section.partition.clone());
+            }
         }
         host.counters().user_bytes.add(user_bytes);
         host.counters().batches.add(1);

@@ -105,6 +105,15 @@ impl DbInner {
             }
             return Ok(moved);
         }
+        if compaction.method == Method::Drop {
+            let removed = compaction.tables().map(|(_, table)| table.clone()).collect();
+            let changes = changes(partition.id, compaction, &[]);
+            let installation = Installation { removed, ..Installation::of(changes) };
+            if self.install_job(partition, installation)? {
+                self.count_compaction(claimed, 0, started);
+            }
+            return Ok(Vec::new());
+        }
         let job = self.runner.start(self, partition);
         let merge = Merge::compaction(compaction, version);
         let JobTables { tables, values, gaps, clear_of, miscounted: _ } =

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::floors::{floors_added, floors_of};
 use super::recovery::HooksOf;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
@@ -96,6 +97,8 @@ impl<'a> Tables<'a> {
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
+            // Whoever reads comes later, and stands on the newest of them.
+            let floors = floors_of(std::slice::from_ref(&memtable)).told_apart_by(&[]);
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
             let ageing = hooks.ageing();
@@ -136,6 +139,7 @@ impl<'a> Tables<'a> {
             }
             let memtables_through = Default::default();
             changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
+            changes.extend(floors_added(id, &floors));
         }
         let number = self.version.edit_number + 1;
         let edit = VersionEdit { number, changes };

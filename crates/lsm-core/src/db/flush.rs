@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
+use super::floors::{floors_added, floors_of};
 use super::job::{Installation, JobTables, StartedJob, gaps_added};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
@@ -23,7 +24,7 @@ use crate::hooks::Event;
 use crate::memtable::Memtable;
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
-use crate::types::{MemtableId, PartitionId, SeqNo};
+use crate::types::{Floors, MemtableId, PartitionId, SeqNo};
 use crate::version::Change;
 
 /// The treatment of log segments that nothing needs any more.
@@ -42,6 +43,8 @@ pub(super) struct FlushedTables {
     pub(super) through: MemtableId,
     /// and the operations through this one.
     pub(super) last_seq: SeqNo,
+    /// The floors that came in with the memtables, those that some reader tells apart.
+    pub(super) floors: Floors,
     pub(super) took: Duration,
     /// Until it is installed new snapshots keep the partition's view.
     pub(super) _deciding: Option<DecidingJob>,
@@ -57,7 +60,11 @@ impl FlushedTables {
             seq: self.last_seq,
             memtables_through: self.through,
         };
-        added.chain([flushed]).chain(gaps_added(partition, &self.made.gaps)).collect()
+        added
+            .chain([flushed])
+            .chain(gaps_added(partition, &self.made.gaps))
+            .chain(floors_added(partition, &self.floors))
+            .collect()
     }
 }
 
@@ -208,6 +215,7 @@ impl DbInner {
             made,
             through,
             last_seq: sealed[0].last_seq(),
+            floors: floors_of(sealed).told_apart_by(&job.snapshots.respected),
             took: self.background.now().saturating_sub(started),
             _deciding: job.deciding,
         })

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 
 use super::DbInner;
+use super::batch::Batch;
 use super::durable::Durable;
 use super::health::Health;
 use super::leases::LeaseHolder;
@@ -19,7 +20,6 @@ use super::moment::Observation;
 use super::open::Builder;
 use super::transaction::Transaction;
 use super::verify::{VerifyOptions, VerifyReport};
-use super::write::Batch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Hooks, ValueStore};
 use crate::options::{Options, PartitionOptions};
@@ -330,11 +330,13 @@ impl Partition {
     /// Returns about how many keys there are: entries of memtables and tables, less two for each
     /// tombstone of a table.
     pub fn len_approx(&self) -> Result<u64> {
-        let Observation { view, .. } = self.observe(None)?;
-        let in_memory: u64 = view.memtables().map(|memtable| memtable.entry_count()).sum();
+        let Observation { view, seq } = self.observe(None)?;
+        let floor = view.floor_at(seq);
+        let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);
+        let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_floors()).sum();
         let mut entries: u64 = 0;
         let mut tombstones: u64 = 0;
-        for (_, table) in view.version.tables() {
+        for (_, table) in view.version.tables().filter(|(_, table)| table.meta.newest() >= floor) {
             entries += table.meta.entries;
             tombstones += table.meta.tombstones;
         }

@@ -88,12 +88,17 @@ impl CommitHost for DbInner {
         Ok(())
     }
 
-    fn after_group(&self, writer: &mut LogWriter<'_>) {
+    fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>) {
         if self.commit.active_bytes() >= self.options.write_buffer_bytes {
             let work = self.catalog.work();
             let largest = work.largest_active().and_then(|id| self.catalog.with_id(id));
             if let Some(largest) = largest {
                 self.seal(writer, &largest);
+            }
+        }
+        for partition in cleared {
+            if partition.view().frees_tables() {
+                self.seal(writer, &partition);
             }
         }
         if writer.take_segment_switched() {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::events::Events;
+use super::floors::settle_floors;
 use super::log_search::LogSearch;
 use crate::clock::Clock;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
@@ -248,6 +249,7 @@ impl DbInner {
         }
         let current = &editing.current().partitions[&partition.id];
         changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
+        settle_floors(current, &mut changes);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
         let section = match store {

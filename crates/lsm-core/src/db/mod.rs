@@ -10,6 +10,7 @@
 
 mod apart;
 mod background;
+mod batch;
 mod beside;
 mod catalog;
 mod checkpoint;
@@ -21,6 +22,7 @@ mod epoch;
 pub(crate) mod errors;
 mod events;
 mod exchange;
+mod floors;
 mod flush;
 mod handle;
 mod health;
@@ -76,6 +78,7 @@ use crate::stats::Counters;
 use crate::version::TableContext;
 
 pub use background::BackgroundMode;
+pub use batch::Batch;
 pub use commit::Commit;
 pub use durable::Durable;
 pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};
@@ -88,7 +91,6 @@ pub use modify::Swap;
 pub use open::Builder;
 pub use transaction::{Transaction, TransactionRange};
 pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
-pub use write::Batch;
 
 use background::Background;
 use catalog::Catalog;

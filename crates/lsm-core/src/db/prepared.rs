@@ -97,7 +97,7 @@ impl Prepared {
         self.sections.as_slice()
     }
 
-    /// A batch never mixes logged and unlogged partitions: `db/write.rs` sees to it.
+    /// A batch never mixes logged and unlogged partitions: `db/batch.rs` sees to it.
     pub(super) fn is_logged(&self) -> bool {
         self.sections()[0].partition.logged
     }

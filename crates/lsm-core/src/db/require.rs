@@ -99,6 +99,10 @@ impl Requirements {
             if taken <= after {
                 continue;
             }
+            let floor = requirement.partition.view().newest_floor();
+            if floor > after || earlier.clears(requirement.partition.id) {
+                return Err(cleared(requirement));
+            }
             if let Some(key) = earlier.writes_to(requirement.partition.id, &requirement.subject) {
                 return Err(conflict(requirement, key, None));
             }
@@ -153,6 +157,9 @@ impl Requirement {
         let view = self.partition.pin();
         // Behind the view, which a drop takes away after it has marked the partition.
         self.partition.check_live()?;
+        if view.newest_floor() > after {
+            return Err(cleared(self).in_partition(&self.partition.name));
+        }
         let proven = match &self.subject {
             Subject::Key { key, hash } => {
                 let passes_over = self.is_held.then_some(after);
@@ -245,6 +252,14 @@ fn conflict(requirement: &Requirement, key: &[u8], seq: Option<SeqNo>) -> Error 
         partition.name,
         key.escape_ascii()
     );
+    Error::new(ErrorKind::Conflict, message)
+}
+
+/// The error of a requirement in a partition that was cleared in spite of it.
+#[cold]
+fn cleared(requirement: &Requirement) -> Error {
+    let Requirement { partition, at_most, .. } = requirement;
+    let message = format!("partition {:?} was cleared after sequence {at_most}", partition.name);
     Error::new(ErrorKind::Conflict, message)
 }
 

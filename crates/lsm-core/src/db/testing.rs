@@ -119,7 +119,7 @@ impl CommitHost for TestHost {
         }
     }
 
-    fn after_group(&self, _: &mut LogWriter<'_>) {
+    fn after_group(&self, _: &mut LogWriter<'_>, _: Vec<Arc<PartitionState>>) {
         self.groups.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -147,6 +147,7 @@ pub(super) fn version_of(id: u32, name: &str) -> PartitionVersion {
         created_at_edit: 1,
         hooks: Arc::new([]),
         gaps: crate::types::Gaps::default(),
+        floors: crate::types::Floors::default(),
         store_sections: Vec::new(),
     }
 }

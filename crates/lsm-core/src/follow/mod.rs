@@ -435,7 +435,7 @@ impl Inner {
             ..PartitionHooks::default()
         });
         let active = self.empty.clone();
-        let view = ReadView { active, sealed: Vec::new(), version: partition.clone() };
+        let view = ReadView::new(active, Vec::new(), partition.clone());
         let seq = partition.flushed_through;
         let pin = self.pins.pin(version.edit_number);
         Followed::new(Arc::new(view), Arc::new(hooks), seq, pin)

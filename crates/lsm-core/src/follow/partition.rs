@@ -234,7 +234,7 @@ impl FollowedMoment {
     /// Returns the newest operation on this partition that is seen, or a later one that a flush
     /// of it covered.
     pub fn newest(&self) -> SeqNo {
-        let ReadView { active, sealed, version } = &*self.view.view;
+        let ReadView { active, sealed, version, .. } = &*self.view.view;
         let memtables = sealed.iter().chain([active]);
         let logged = memtables.map(|memtable| memtable.last_seq()).max().unwrap_or_default();
         let tables = version.tables().map(|(_, table)| table.meta.newest()).max();

@@ -164,7 +164,7 @@ impl Inner {
             return Ok(());
         }
         let (active, sealed) = tail.growing[&partition.id].memtables();
-        let view = Arc::new(ReadView { active, sealed, version: partition.clone() });
+        let view = Arc::new(ReadView::new(active, sealed, partition.clone()));
         // What was ingested passed no log; with its edit it is durable.
         let newest = match bound.visible {
             None => partition.tables().map(|(_, table)| table.meta.newest()).max(),
@@ -182,7 +182,7 @@ impl Inner {
         let newest = partition.tables().map(|(_, table)| table.meta.newest()).max();
         let flushed = partition.flushed_through;
         let active = self.empty.clone();
-        let view = Arc::new(ReadView { active, sealed: Vec::new(), version: partition.clone() });
+        let view = Arc::new(ReadView::new(active, Vec::new(), partition.clone()));
         let seq = flushed.max(newest.unwrap_or_default());
         let pin = self.pins.pin(tail.version().edit_number);
         followed.show(Shown { view, seq, pin }, flushed);
@@ -222,7 +222,7 @@ impl Inner {
                 self.bring_tables(tail, partition);
             } else if !is_read && !tail.growing.contains_key(&id) {
                 let active = self.empty.clone();
-                let view = ReadView { active, sealed: Vec::new(), version: partition.clone() };
+                let view = ReadView::new(active, Vec::new(), partition.clone());
                 let flushed = partition.flushed_through;
                 followed.show(Shown { view: Arc::new(view), seq: flushed, pin }, flushed);
             } else if !is_read && extent != SyncExtent::Layout {

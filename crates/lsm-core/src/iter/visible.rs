@@ -1,5 +1,5 @@
 //! The entries that a reader at one sequence number sees: the newest visible version of each key,
-//! without tombstones.
+//! without tombstones, and without what lies below the floor at which the partition was cleared.
 //!
 //! Forwards, the inner cursor stays on the current entry, so only the user key is copied.
 //! Backwards, the versions of a key come oldest first, so the last visible version is copied aside.
@@ -38,6 +38,8 @@ enum Standing {
 pub struct VisibleIter<I> {
     inner: I,
     seq: SeqNo,
+    /// An entry with a smaller number is as a tombstone.
+    floor: SeqNo,
     standing: Standing,
     key: Vec<u8>,
     trailer: Trailer,
@@ -61,6 +63,7 @@ impl<I: InternalIter> VisibleIter<I> {
         VisibleIter {
             inner,
             seq,
+            floor: SeqNo::ZERO,
             standing: Standing::Invalid,
             key: Vec::with_capacity(KEY_BYTES_TYPICAL),
             trailer: Trailer::LAST,
@@ -68,6 +71,18 @@ impl<I: InternalIter> VisibleIter<I> {
             lower,
             upper,
         }
+    }
+
+    /// Leaves out the entries below `floor`.
+    #[must_use]
+    pub fn from_floor(self, floor: SeqNo) -> VisibleIter<I> {
+        VisibleIter { floor, ..self }
+    }
+
+    /// Returns `true` if the newest visible version of a key shows it.
+    #[inline]
+    fn shows(&self, trailer: Trailer) -> bool {
+        trailer.kind() != Some(EntryKind::Tombstone) && trailer.seq() >= self.floor
     }
 
     /// Both ends.
@@ -226,7 +241,7 @@ impl<I: InternalIter> VisibleIter<I> {
             // The newest visible version decides for the whole key: if it is a tombstone, older
             // versions are dead, whatever they are.
             steps = 0;
-            if trailer.kind() != Some(EntryKind::Tombstone) {
+            if self.shows(trailer) {
                 self.standing = Standing::Forward;
                 return Ok(());
             }
@@ -266,14 +281,14 @@ impl<I: InternalIter> VisibleIter<I> {
                 found = true;
                 self.trailer = self.inner.key().trailer;
                 self.value.clear();
-                if self.trailer.kind() != Some(EntryKind::Tombstone) {
+                if self.shows(self.trailer) {
                     // Copied at every step: only the next step shows whether this was the newest
                     // visible version.
                     self.value.extend_from_slice(self.inner.value());
                 }
                 self.inner.prev()?;
             }
-            if found && self.trailer.kind() != Some(EntryKind::Tombstone) {
+            if found && self.shows(self.trailer) {
                 self.standing = Standing::Backward;
                 return Ok(());
             }

@@ -14,6 +14,7 @@
 #[expect(unsafe_code, reason = "memory that is handed out in pieces and reused as a whole")]
 mod arena;
 mod bloom;
+mod floors;
 mod iter;
 mod protection;
 mod shared_prefix;
@@ -24,10 +25,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
-use crate::types::{MemtableId, Operation, OperationSum, SeqNo, Slice, Trailer};
+use crate::types::{EntryKind, MemtableId, Operation, OperationSum, SeqNo, Slice, Trailer};
 
 pub use arena::SlabPool;
 use bloom::MemtableBloom;
+use floors::OwnFloors;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
@@ -55,6 +57,7 @@ pub struct Memtable {
     entry_count: AtomicU64,
     first_lsn: AtomicU64,
     last_seq: AtomicU64,
+    floors: OwnFloors,
 }
 
 /// The refusal of an entry that is not newer than the newest one of its key.
@@ -89,6 +92,7 @@ impl Memtable {
             entry_count: AtomicU64::new(0),
             first_lsn: AtomicU64::new(u64::MAX),
             last_seq: AtomicU64::new(0),
+            floors: OwnFloors::default(),
         }
     }
 
@@ -174,6 +178,19 @@ impl Memtable {
         self.bytes.store(other.bytes(), Ordering::Relaxed);
         self.first_lsn.store(other.first_lsn.load(Ordering::Relaxed), Ordering::Relaxed);
         self.last_seq.store(other.last_seq.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.take_floors_of(other);
+    }
+
+    /// Notes an operation and the place of its frame in the log. Under the writer's lock.
+    #[inline]
+    fn note_operation(&self, seq: SeqNo, lsn: u64) {
+        // One thread inserts, so a load and a store lose nothing.
+        if lsn < self.first_lsn.load(Ordering::Relaxed) {
+            self.first_lsn.store(lsn, Ordering::Relaxed);
+        }
+        if seq.get() > self.last_seq.load(Ordering::Relaxed) {
+            self.last_seq.store(seq.get(), Ordering::Relaxed);
+        }
     }
 
     /// Memory taken by the entries, in bytes.
@@ -193,7 +210,7 @@ impl Memtable {
 
     /// Returns `true` if nothing was inserted.
     pub fn is_empty(&self) -> bool {
-        self.entry_count() == 0
+        self.entry_count() == 0 && self.newest_floor() == SeqNo::ZERO
     }
 
     /// The place of the oldest entry in the WAL; `None` if there is none or it is not logged.
@@ -228,6 +245,9 @@ impl MemtableWriter<'_> {
         section: &Arc<[u8]>,
         operation: &Operation,
     ) -> Result<u64, NotNewer> {
+        if operation.kind == EntryKind::Clear {
+            return self.clear(seq, lsn);
+        }
         let value = if operation.value.len() > COPIED_BYTES_MAX {
             NewValue::Shared(section, operation.value.clone())
         } else {
@@ -254,13 +274,7 @@ impl MemtableWriter<'_> {
         let bytes = self.writer.used_bytes() - used_before + shared as u64;
         add(&table.bytes, bytes);
         add(&table.entry_count, 1);
-        // One thread inserts, so a load and a store lose nothing.
-        if lsn < table.first_lsn.load(Ordering::Relaxed) {
-            table.first_lsn.store(lsn, Ordering::Relaxed);
-        }
-        if seq.get() > table.last_seq.load(Ordering::Relaxed) {
-            table.last_seq.store(seq.get(), Ordering::Relaxed);
-        }
+        table.note_operation(seq, lsn);
         if table.key_count.load(Ordering::Relaxed) == KEYS_BEFORE_LOOK
             && table.rebuilt.get().is_none()
         {

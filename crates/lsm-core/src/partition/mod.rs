@@ -94,7 +94,7 @@ impl PartitionState {
         active: Arc<Memtable>,
         work: &Arc<WorkList>,
     ) -> PartitionState {
-        let view = ReadView { active, sealed: Vec::new(), version };
+        let view = ReadView::new(active, Vec::new(), version);
         let version = &view.version;
         work.note(version.id, &view, version.options.logged);
         // Compactions may be due from the time before the database was opened.
@@ -207,7 +207,7 @@ impl PartitionState {
         sealed.push(view.active.clone());
         sealed.extend_from_slice(&view.sealed);
         let active = Arc::new(view.active.successor(id));
-        self.put_view(ReadView { active, sealed, version: view.version.clone() });
+        self.put_view(ReadView::new(active, sealed, view.version.clone()));
         Some(id)
     }
 
@@ -249,7 +249,7 @@ impl PartitionState {
         let mut sealed = view.sealed.clone();
         // Ids ascend with age: one number says which memtables the version covers.
         sealed.retain(|memtable| flushed_through.is_none_or(|through| memtable.id > through));
-        self.put_view(ReadView { active: view.active.clone(), sealed, version });
+        self.put_view(ReadView::new(view.active.clone(), sealed, version));
         self.work.note_changed(self.id);
     }
 
@@ -281,7 +281,7 @@ impl PartitionState {
         let active = Arc::new(view.active.successor(*next));
         next.0 += 1;
         let version = Arc::new(view.version.without_tables());
-        self.put_view(ReadView { active, sealed: Vec::new(), version });
+        self.put_view(ReadView::new(active, Vec::new(), version));
         self.work.forget(self.id);
     }
 

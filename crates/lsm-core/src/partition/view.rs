@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::memtable::Memtable;
+use crate::types::{Floors, SeqNo};
 use crate::version::PartitionVersion;
 
 /// Memtables and tables of a partition at one moment. With a sequence number it is all that the
@@ -14,12 +15,71 @@ pub struct ReadView {
     pub sealed: Vec<Arc<Memtable>>,
     /// The tables.
     pub version: Arc<PartitionVersion>,
+    /// The floors of everything but the active memtable.
+    settled: Floors,
+    /// The newest of these, or zero.
+    newest_settled: SeqNo,
 }
 
 impl ReadView {
+    /// A view of these; sealed memtables newest first.
+    pub fn new(
+        active: Arc<Memtable>,
+        sealed: Vec<Arc<Memtable>>,
+        version: Arc<PartitionVersion>,
+    ) -> ReadView {
+        let unflushed: Vec<SeqNo> = sealed.iter().flat_map(|memtable| memtable.floors()).collect();
+        let settled = if unflushed.is_empty() {
+            version.floors.clone()
+        } else {
+            version.floors.and(&unflushed)
+        };
+        let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
+        ReadView { active, sealed, version, settled, newest_settled }
+    }
+
     /// The memtables, newest first.
     pub fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(&self.sealed)
+    }
+
+    /// The newest floor, or zero.
+    #[inline]
+    pub fn newest_floor(&self) -> SeqNo {
+        self.active.newest_floor().max(self.newest_settled)
+    }
+
+    /// The newest floor that a reader at `seq` sees, or zero: an entry below it is absent.
+    #[inline]
+    pub fn floor_at(&self, seq: SeqNo) -> SeqNo {
+        let newest = self.newest_floor();
+        if newest <= seq { newest } else { self.older_floor_at(seq) }
+    }
+
+    #[cold]
+    fn older_floor_at(&self, seq: SeqNo) -> SeqNo {
+        let own = self.active.floor_at(seq);
+        own.or_else(|| self.settled.at(seq)).unwrap_or(SeqNo::ZERO)
+    }
+
+    /// Returns `true` if a reader at `at` does not see an entry with the number `entry`, since the
+    /// partition was cleared in between.
+    #[inline]
+    pub fn hides(&self, entry: SeqNo, at: SeqNo) -> bool {
+        self.newest_floor() > entry && self.floor_at(at) > entry
+    }
+
+    /// Returns `true` if tables lie below the floors of the active memtable and below no older one:
+    /// they take space until one of these floors is durable. Of others that is sure already, and a
+    /// partition that is cleared again and again has no need to be flushed each time.
+    pub fn frees_tables(&self) -> bool {
+        let mut levels = self.version.levels.iter().filter(|level| !level.is_empty());
+        levels.any(|level| level.newest() >= self.newest_settled)
+    }
+
+    /// All floors.
+    pub fn floors(&self) -> Floors {
+        self.settled.and(&self.active.floors())
     }
 
     /// Memory of all memtables, in bytes.

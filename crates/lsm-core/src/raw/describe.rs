@@ -102,6 +102,7 @@ fn operations(section: &[u8]) -> Vec<(Range<u64>, String)> {
         let text = match operation.kind {
             EntryKind::Value => format!("put \"{key}\", value of {} bytes", operation.value.len()),
             EntryKind::Tombstone => format!("delete \"{key}\""),
+            EntryKind::Clear => "clear the partition".to_owned(),
             kind => format!("{kind:?} \"{key}\", {} bytes", operation.value.len()),
         };
         let end = operation.value.end as u64;

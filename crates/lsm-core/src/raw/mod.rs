@@ -160,6 +160,12 @@ impl Walk {
         &self.pin.view.version.gaps
     }
 
+    /// Returns the sequence number at which the partition was cleared last, as far as anything may lie
+    /// below it: readers that stand on it do not see what has a smaller number.
+    pub fn cleared_at(&self) -> Option<SeqNo> {
+        Some(self.pin.view.newest_floor()).filter(|floor| *floor > SeqNo::ZERO)
+    }
+
     /// Returns the damage of a gap.
     pub fn lost(&self, gap: &Gap) -> Option<Damage> {
         let error = lost(gap, &self.pin.context).in_partition(&self.pin.partition);

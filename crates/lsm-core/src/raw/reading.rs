@@ -139,7 +139,8 @@ pub fn read(
     if !context.view.version.gaps.is_empty() && !read::is_shown(context, key, seq)? {
         return Ok(None);
     }
-    Ok(found.flatten())
+    let is_cleared = seq.is_some_and(|seq| context.view.hides(seq, context.seq));
+    Ok(found.flatten().filter(|_| !is_cleared))
 }
 
 /// The search of [`read()`].

@@ -109,7 +109,9 @@ impl Cursor {
         let key_form = point.as_ref().map_or(KeyForm::AsGiven, |point| point.key_form);
         let (lower, upper) = stored_bounds(key_form, bounds.clone());
         let sources = point.and_then(|point| {
-            let sources = Source::all_checked(&point.view, &point.context, point.check.as_ref())
+            let floor = point.view.floor_at(point.seq);
+            let check = point.check.as_ref();
+            let sources = Source::all_checked(&point.view, &point.context, floor, check)
                 .map_err(|error| error.in_partition(&point.partition))?;
             Ok((sources, point))
         });
@@ -120,7 +122,9 @@ impl Cursor {
             Err(error) => (Vec::new(), None, Some(error)),
         };
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
-        let entries = VisibleIter::new(MergeIter::new(sources), seq, lower, upper);
+        let floor = point.as_ref().map_or(SeqNo::ZERO, |point| point.view.floor_at(point.seq));
+        let entries =
+            VisibleIter::new(MergeIter::new(sources), seq, lower, upper).from_floor(floor);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
         let value = OnceCell::new();
         Cursor { entries, key_form, value, point, has_gaps, broken, is_refused: false }
@@ -328,7 +332,8 @@ impl Cursor {
     /// An error if a walk over the keys between the two bounds may miss some that are lost.
     fn check_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         let point = self.point();
-        match point.view.version.gaps.refusing(lower, upper, point.seq) {
+        let floor = point.view.floor_at(point.seq);
+        match point.view.version.gaps.refusing(lower, upper, point.seq, floor) {
             Some(gap) => Err(lost(gap, &point.context)),
             None => Ok(()),
         }

@@ -109,9 +109,10 @@ fn find<'a>(
 ) -> Result<Option<<ValueSearch<'a> as Search<'a>>::Found>> {
     // One hash for the blooms of all memtables and tables.
     let mut values = ValueSearch { context, key, hash: bloom_hash(key) };
-    let found = search(context.view, key, &mut values)?;
-    // Behind the search and not before it: an entry that is newer than the loss answers all the
-    // same.
+    // Behind the search and not before it: an entry that is newer than the floor, or than the loss in
+    // a gap, answers all the same.
+    let found = search(context.view, key, &mut values)?
+        .filter(|(trailer, ..)| !context.view.hides(trailer.seq(), context.seq));
     if !context.view.version.gaps.is_empty() {
         let seq = found.as_ref().map(|(trailer, ..)| trailer.seq());
         if !is_shown(context, key, seq)? {
@@ -129,6 +130,9 @@ fn find<'a>(
 #[cold]
 pub fn is_shown(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let gaps = &context.view.version.gaps;
+    // A floor tells of the key what a deletion would.
+    let floor = context.view.floor_at(context.seq);
+    let found = found.max((floor > SeqNo::ZERO).then_some(floor));
     match gaps.judge(key, context.seq, found) {
         (InGap::Unknown, Some(gap)) => Err(lost(gap, context.tables).at_key(key)),
         (verdict, _) => Ok(verdict == InGap::Sound),

@@ -7,7 +7,7 @@ use crate::iter::{InternalIter, forward_to_variants};
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
-use crate::types::{KeyRef, Slice};
+use crate::types::{KeyRef, SeqNo, Slice};
 use crate::version::{LevelIter, TableContext};
 
 /// One sorted input of a scan.
@@ -23,30 +23,33 @@ pub enum Source {
 impl Source {
     /// The sources of a view, newest first.
     pub fn all(view: &ReadView, context: &Arc<TableContext>) -> Result<Vec<Source>> {
-        Source::all_checked(view, context, None)
+        Source::all_checked(view, context, SeqNo::ZERO, None)
     }
 
-    /// As [`Source::all`]; each block of a table is shown to `check` before anything of it is
-    /// handed out.
+    /// As [`Source::all`], without those whose entries all lie below `floor`; each block of a table
+    /// is shown to `check` before anything of it is handed out.
     pub fn all_checked(
         view: &ReadView,
         context: &Arc<TableContext>,
+        floor: SeqNo,
         check: Option<&Arc<dyn BlockCheck>>,
     ) -> Result<Vec<Source>> {
         let level0 = view.version.levels[0].tables();
         // Six deeper levels at most.
         let mut sources = Vec::with_capacity(1 + view.sealed.len() + level0.len() + 6);
         // Later entries of an empty memtable are newer than the sequence number of the reader.
-        for memtable in view.memtables().filter(|memtable| !memtable.is_empty()) {
+        let filled = view.memtables().filter(|memtable| !memtable.is_empty());
+        for memtable in filled.filter(|memtable| memtable.last_seq() >= floor) {
             sources.push(Source::Memtable(memtable.iter()));
         }
         // Tables of level 0 overlap, so all are opened now. A deeper level opens a table when the
         // walk comes to it.
-        for table in level0 {
+        for table in level0.iter().filter(|table| table.meta.newest() >= floor) {
             let iter = table.reader(context)?.iter(ReadMode::Cached);
             sources.push(Source::Table(iter.checked_by(check.cloned())));
         }
-        for level in view.version.levels[1..].iter().filter(|level| !level.is_empty()) {
+        let filled = view.version.levels[1..].iter().filter(|level| !level.is_empty());
+        for level in filled.filter(|level| level.newest() >= floor) {
             let iter = LevelIter::new(level.clone(), context.clone(), ReadMode::Cached);
             sources.push(Source::Level(iter.checked_by(check.cloned())));
         }

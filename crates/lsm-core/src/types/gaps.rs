@@ -145,11 +145,19 @@ impl Gaps {
         Some(self.0.as_ref()?.gaps.get(at)?)
     }
 
-    /// The first gap that a walk at `seq` over the keys between `lower` and `upper` may not pass.
-    pub fn refusing(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> Option<&Gap> {
+    /// The first gap that a walk at `seq` over the keys between `lower` and `upper` may not pass. The
+    /// walk does not see what was lost below `floor`.
+    pub fn refusing(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        seq: SeqNo,
+        floor: SeqNo,
+    ) -> Option<&Gap> {
         let mut found = None;
         self.reaching(KeysWithin::between(lower, upper), &mut |at, gap| {
-            if gap.is_open_at(seq) && gap.is_passed(lower, upper, seq) {
+            let is_seen = gap.through >= floor && gap.is_open_at(seq);
+            if is_seen && gap.is_passed(lower, upper, seq) {
                 found = Some(at);
                 return Onward::Enough;
             }
@@ -336,7 +344,7 @@ mod tests {
         fn the_tree_says_what_the_list_says(
             ops in prop::collection::vec((any_gap(), 0u8..4, any::<prop::sample::Index>()), 0..40),
             probes in prop::collection::vec(
-                (0u64..84, 0u64..84, 0u64..24, prop::option::of(0u64..20)),
+                (0u64..84, 0u64..84, 0u64..24, 0u64..24, prop::option::of(0u64..20)),
                 60,
             ),
         ) {
@@ -355,18 +363,19 @@ mod tests {
             }
             all.sort();
             prop_assert!(gaps.iter().eq(&all) && gaps.is_empty() == all.is_empty());
-            for (first, last, at, found) in probes {
+            for (first, last, at, floor, found) in probes {
                 let first = key(first);
                 let last = key(last);
                 let at = seq(at);
+                let floor = seq(floor);
                 let found = found.map(seq);
                 let expected = judged_one_by_one(&all, &first, at, found);
                 prop_assert_eq!(gaps.judge(&first, at, found).0, expected);
                 let lower = Bound::Included(&first[..]);
                 let upper = Bound::Excluded(&last[..]);
-                let mut refusing = all.iter().filter(|gap| gap.is_open_at(at));
+                let mut refusing = all.iter().filter(|gap| gap.is_open_at(at) && gap.through >= floor);
                 let expected = refusing.find(|gap| gap.is_passed(lower, upper, at));
-                prop_assert_eq!(gaps.refusing(lower, upper, at), expected);
+                prop_assert_eq!(gaps.refusing(lower, upper, at, floor), expected);
                 let mut open = all.iter().filter(|gap| gap.closed_at.is_none());
                 let is_lost = open.any(|gap| gap.newest_lost(&first).is_some());
                 prop_assert_eq!(gaps.reach(&first), is_lost);

@@ -75,10 +75,18 @@ pub enum EntryKind {
     // 3 merge operand and 4 range tombstone are reserved: a reader refuses them.
     /// The record is known to be damaged: shadows like a value, reads as corruption.
     Poison = 5,
+    /// The partition is cleared: of an operation in the log alone. No entry has this kind, see
+    /// `types/floor.rs`.
+    Clear = 6,
 }
 
 impl EntryKind {
-    /// The kind with the on-disk number `n`, if this version knows it.
+    /// The kind of an operation with the on-disk number `n`, if this version knows it.
+    pub fn of_operation(n: u8) -> Option<EntryKind> {
+        if n == EntryKind::Clear as u8 { Some(EntryKind::Clear) } else { EntryKind::from_u8(n) }
+    }
+
+    /// The kind of an entry with the on-disk number `n`, if this version knows it.
     pub fn from_u8(n: u8) -> Option<EntryKind> {
         match n {
             0 => Some(EntryKind::Tombstone),

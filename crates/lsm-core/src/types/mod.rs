@@ -1,6 +1,7 @@
 //! The vocabulary: keys, sequence numbers, kinds, ids, byte strings. No I/O, no policy.
 
 mod entry_sum;
+mod floor;
 mod gap;
 mod gaps;
 mod ids;
@@ -9,6 +10,7 @@ mod key_form;
 mod operation;
 mod slice;
 
+pub use floor::Floors;
 pub use gap::{Gap, InGap};
 pub use gaps::Gaps;
 pub use ids::{DbId, Epoch, FileNo, FileNumbers, PartitionId};

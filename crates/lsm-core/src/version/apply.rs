@@ -20,7 +20,7 @@ use super::table::{SstMeta, Table};
 use super::{DbVersion, HookRecord, PartitionVersion};
 use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
-use crate::types::{DbId, FileNo, Gaps, MemtableId, PartitionId, SeqNo};
+use crate::types::{DbId, FileNo, Floors, Gaps, MemtableId, PartitionId, SeqNo};
 
 /// The reason why an edit does not fit a version. The caller knows the file and the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,13 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
                 .gaps
                 .iter()
                 .map(|gap| Change::GapAdded { partition: partition.id, gap: gap.clone() }),
+        );
+        changes.extend(
+            partition
+                .floors
+                .all()
+                .iter()
+                .map(|floor| Change::FloorAdded { partition: partition.id, seq: *floor }),
         );
         changes.extend(partition.store_sections.iter().map(|(number, bytes)| {
             Change::StoreSection { partition: partition.id, number: *number, bytes: bytes.to_vec() }
@@ -205,6 +212,13 @@ impl VersionBuilder {
                 self.draft(*partition)?.partition.gaps.add(gap.clone());
                 Ok(())
             }
+            Change::FloorAdded { partition, seq } => {
+                self.known(*seq);
+                let floors = &mut self.draft(*partition)?.partition.floors;
+                *floors = floors.and(&[*seq]);
+                Ok(())
+            }
+            Change::FloorRemoved { partition, seq } => self.remove_floor(*partition, *seq),
             Change::GapRemoved { partition, gap } => {
                 if !self.draft(*partition)?.partition.gaps.remove(gap) {
                     return refuse(format!("partition {partition} has no gap {gap} to remove"));
@@ -213,6 +227,15 @@ impl VersionBuilder {
             }
             _ => self.log_change(change),
         }
+    }
+
+    fn remove_floor(&mut self, partition: PartitionId, seq: SeqNo) -> Result<(), Refused> {
+        let floors = &mut self.draft(partition)?.partition.floors;
+        if floors.all().binary_search(&seq).is_err() {
+            return refuse(format!("partition {partition} has no floor {seq} to remove"));
+        }
+        *floors = floors.only(|floor| floor != seq);
+        Ok(())
     }
 
     fn log_change(&mut self, change: &Change) -> Result<(), Refused> {
@@ -291,6 +314,7 @@ impl VersionBuilder {
             created_at_edit,
             hooks: hooks.into(),
             gaps: Gaps::default(),
+            floors: Floors::default(),
             store_sections: Vec::new(),
         });
         self.version.partitions.insert(partition);

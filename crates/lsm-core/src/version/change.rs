@@ -124,6 +124,20 @@ pub enum Change {
         /// The very gap that was added.
         gap: Gap,
     },
+    /// The partition was cleared: what lies below is absent.
+    FloorAdded {
+        /// The partition.
+        partition: PartitionId,
+        /// The sequence number of the clear.
+        seq: SeqNo,
+    },
+    /// Nothing lies below a floor any more.
+    FloorRemoved {
+        /// The partition.
+        partition: PartitionId,
+        /// The very floor that was added.
+        seq: SeqNo,
+    },
     /// A section that the partition's value store has to know of an edit.
     StoreSection {
         /// The partition.
@@ -156,10 +170,12 @@ pub(super) enum Tag {
     StoreSection = 15,
     GapAdded = 16,
     GapRemoved = 17,
+    FloorAdded = 18,
+    FloorRemoved = 19,
 }
 
 impl Tag {
-    const ALL: [Tag; 17] = [
+    const ALL: [Tag; 19] = [
         Tag::PartitionCreated,
         Tag::PartitionOptionsChanged,
         Tag::PartitionDropped,
@@ -177,6 +193,8 @@ impl Tag {
         Tag::StoreSection,
         Tag::GapAdded,
         Tag::GapRemoved,
+        Tag::FloorAdded,
+        Tag::FloorRemoved,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -210,6 +228,8 @@ impl Change {
             Change::StoreSection { .. } => Tag::StoreSection,
             Change::GapAdded { .. } => Tag::GapAdded,
             Change::GapRemoved { .. } => Tag::GapRemoved,
+            Change::FloorAdded { .. } => Tag::FloorAdded,
+            Change::FloorRemoved { .. } => Tag::FloorRemoved,
         }
     }
 
@@ -257,6 +277,9 @@ impl Change {
             Change::StoreSection { partition, number, bytes } => {
                 put_all(out, &[partition.0.into(), *number]);
                 put_bytes(out, bytes);
+            }
+            Change::FloorAdded { partition, seq } | Change::FloorRemoved { partition, seq } => {
+                put_all(out, &[partition.0.into(), seq.get()]);
             }
             Change::GapAdded { partition, gap } | Change::GapRemoved { partition, gap } => {
                 put_varint(out, partition.0.into());
@@ -320,6 +343,12 @@ impl Change {
                 number: r.varint()?,
                 bytes: r.bytes()?.to_vec(),
             },
+            Tag::FloorAdded => {
+                Change::FloorAdded { partition: read_partition(r)?, seq: read_seq(r)? }
+            }
+            Tag::FloorRemoved => {
+                Change::FloorRemoved { partition: read_partition(r)?, seq: read_seq(r)? }
+            }
             Tag::GapAdded => Change::GapAdded { partition: read_partition(r)?, gap: read_gap(r)? },
             Tag::GapRemoved => {
                 Change::GapRemoved { partition: read_partition(r)?, gap: read_gap(r)? }

@@ -76,6 +76,9 @@ fn describe_change(change: &Change) -> String {
             format!("log segment added: file {file}, epoch {epoch}")
         }
         Change::SegmentRemoved { file } => format!("log segment removed: file {file}"),
+        Change::FloorAdded { partition, seq } => {
+            format!("cleared: partition {partition} at sequence {}", seq.get())
+        }
         other => format!("{other:?}"),
     }
 }

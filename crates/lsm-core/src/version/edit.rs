@@ -27,6 +27,8 @@
 //!  15 store section       partition, number of the edit that it belongs to, bytes of the store
 //!  16 gap added           partition, gap; a reader that skipped it would answer by older entries
 //!  17 gap removed         partition, gap
+//!  18 floor added         partition, sequence; a reader that skipped it would show what was cleared
+//!  19 floor removed       partition, sequence
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
 //! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
 //!                  reserved suffix, form of keys (1 byte: `KeyForm`), when absent (1 byte: 0 open plainly, 1 refuse)

@@ -60,7 +60,7 @@ pub use tail::{ManifestTail, TailNews};
 use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
-use crate::types::{DbId, Epoch, FileNo, Gaps, PartitionId, SeqNo};
+use crate::types::{DbId, Epoch, FileNo, Floors, Gaps, PartitionId, SeqNo};
 
 /// The kind of a hook. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +115,8 @@ pub struct PartitionVersion {
     pub hooks: Arc<[HookRecord]>,
     /// The gaps: ranges of keys in which entries are lost that no repair could give back.
     pub gaps: Gaps,
+    /// The sequence numbers at which it was cleared, as long as tables or gaps may have entries below.
+    pub floors: Floors,
     /// The sections that its value store has to know, with the numbers of the edits, ascending.
     pub store_sections: Vec<(u64, Arc<[u8]>)>,
 }
@@ -136,6 +138,11 @@ impl PartitionVersion {
     pub fn tables_through(&self) -> SeqNo {
         let in_levels = self.levels.iter().map(Level::newest).max().unwrap_or_default();
         in_levels.max(self.flushed_through)
+    }
+
+    /// Returns `true` if an entry below `floor` may be in a table.
+    pub fn reaches_below(&self, floor: SeqNo) -> bool {
+        self.tables().any(|(_, table)| table.meta.oldest() < floor)
     }
 
     /// Length of all tables together, in bytes.

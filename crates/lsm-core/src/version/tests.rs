@@ -303,7 +303,7 @@ proptest! {
 
     #[test]
     fn random_edits_survive_encoding_snapshot_and_recovery(
-        steps in proptest::collection::vec((0..11u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
+        steps in proptest::collection::vec((0..13u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
     ) {
         let shelf = Shelf::default();
         let mut version = base();
@@ -397,6 +397,11 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             let gap = partition?.gaps.iter().nth(pick as usize)?.clone();
             vec![Change::GapRemoved { partition: id, gap }]
         }
+        10 => vec![Change::FloorAdded { partition: partition?.id, seq: seq(pick + 1) }],
+        11 => {
+            let floor = *partition?.floors.all().first()?;
+            vec![Change::FloorRemoved { partition: partition?.id, seq: floor }]
+        }
         _ => {
             let options = PartitionOptions {
                 compression: Compression::None,
@@ -439,6 +444,8 @@ fn bytes_of_an_edit_are_these() {
         },
         Change::GapAdded { partition: PartitionId(3), gap: gap(7, 0x1_0a0b) },
         Change::GapRemoved { partition: PartitionId(3), gap: gap(7, 0x2_0a0b) },
+        Change::FloorAdded { partition: PartitionId(3), seq: seq(300) },
+        Change::FloorRemoved { partition: PartitionId(3), seq: seq(299) },
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
@@ -451,6 +458,8 @@ fn bytes_of_an_edit_are_these() {
         "042f 03 01 01 047365616c 020102 0101 02 01 020101 040101 06028020 08010a 0a0480808020 0c0104 0e058080808001 10010a",
         "2012 03 0430613062 07 0530613062 7a 01 8b9404 00",
         "2212 03 0430613062 07 0530613062 7a 00 8b9408 08",
+        "2403 03 ac02",
+        "2603 03 ab02",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }

@@ -6,7 +6,8 @@
 //! ```text
 //! offset size  name
 //!      0    8  magic "SILTWAL\n"
-//!      8    4  format version, 2; version 1 is read
+//!      8    4  format version, 3; versions 1 and 2 are read. From 3 on a section may clear its
+//!              partition
 //!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
 //!     16    4  feature bits: compatible (unknown ones are ignored)
 //!     20    4  feature bits: read-compatible (unknown ones forbid writing, not reading)
@@ -45,7 +46,9 @@ pub const SEGMENT_HEADER_BYTES: u64 = 128;
 pub(super) const HEADER_LEN: usize = 128;
 /// The first bytes of a segment.
 pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// The version without operations that clear a partition.
+const VERSION_WITHOUT_CLEAR: u32 = 2;
 /// The first version. Its salts are random, and its long headers have no short check.
 const VERSION_RANDOM_SALT: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
@@ -195,7 +198,7 @@ impl SegmentHeader {
     fn decode_verified(bytes: &[u8]) -> Result<Result<SegmentHeader, String>, Malformed> {
         let mut reader = Reader::new(bytes);
         let version = reader.u32()?;
-        if version != VERSION && version != VERSION_RANDOM_SALT {
+        if ![VERSION, VERSION_WITHOUT_CLEAR, VERSION_RANDOM_SALT].contains(&version) {
             return Ok(Err(format!("log format version {version}")));
         }
         let checksum = reader.u32()?;
@@ -209,7 +212,7 @@ impl SegmentHeader {
             return Ok(Err(format!("log features {incompatible:#x}")));
         }
         let header = Self::decode_fields(&mut reader)?;
-        if version == VERSION && !header.has_derived_salt() {
+        if version != VERSION_RANDOM_SALT && !header.has_derived_salt() {
             return Err(reader.malformed("salt does not match the segment"));
         }
         Ok(Ok(header))
@@ -281,7 +284,7 @@ mod tests {
     fn golden_segment_header() {
         let parts: [&[u8]; 16] = [
             b"SILTWAL\n",                                            // magic
-            &[2, 0, 0, 0],                                           // version
+            &[3, 0, 0, 0],                                           // version
             &[1, 0, 0, 0],                                           // checksum id
             &[0; 12],                                                // feature bits
             &[3, 0, 0, 0],                                           // epoch
@@ -295,7 +298,7 @@ mod tests {
             &[0, 0xff, 0, 0, 0, 0, 0, 0],                            // durable LSN
             &[0xe8, 3, 0, 0, 0, 0, 0, 0],                            // previous sequence
             &[0; 8],                                                 // zeros
-            &[217, 57, 65, 195, 246, 98, 38, 176],                   // checksum
+            &[110, 47, 153, 161, 87, 88, 174, 171],                  // checksum
         ];
         assert_eq!(header().encode().as_slice(), parts.concat());
     }
@@ -318,9 +321,13 @@ mod tests {
 
     #[test]
     fn a_header_of_the_first_version_may_have_any_salt_and_a_later_one_its_own() {
-        for (version, salt, is_accepted) in
-            [(1, 77, true), (1, header().salt, true), (2, header().salt, true), (2, 77, false)]
-        {
+        for (version, salt, is_accepted) in [
+            (1, 77, true),
+            (1, header().salt, true),
+            (2, header().salt, true),
+            (2, 77, false),
+            (3, 77, false),
+        ] {
             let mut bytes = SegmentHeader { salt, ..header() }.encode();
             bytes[8] = version;
             let sum = checksum64(&bytes[..CHECKSUM_AT]);
@@ -333,7 +340,7 @@ mod tests {
     fn unknown_versions_and_incompatible_features_are_refused() {
         for (at, expected) in [(8, false), (12, false), (16, true), (20, true), (24, false)] {
             let mut bytes = header().encode();
-            bytes[at] = 3;
+            bytes[at] = 4;
             let sum = checksum64(&bytes[..CHECKSUM_AT]);
             bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
             let state = decode(&bytes);

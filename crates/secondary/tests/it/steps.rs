@@ -74,6 +74,10 @@ fn deed(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Ora
             let mut batch = db.batch();
             let mut next = oracle.lock().unwrap().acknowledged.clone();
             for (partition, content) in [&a, &b].into_iter().zip(&mut next) {
+                if rng.chance(1, 12) {
+                    batch.add_clear(partition);
+                    content.clear();
+                }
                 if rng.chance(1, 5) {
                     batch.add_delete(partition, &key);
                     content.remove(&key);

@@ -128,6 +128,7 @@ impl Tree {
             .collect();
         let outputs = match job.method {
             Method::Move => job.tables().map(|(_, table)| table.meta.clone()).collect(),
+            Method::Drop => Vec::new(),
             Method::Merge => self.merge(&job, &version, &snapshots),
         };
         self.busy.release(&job);

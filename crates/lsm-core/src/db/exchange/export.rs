@@ -113,7 +113,8 @@ impl Partition {
         let upper = &bounds.1;
         let lower = lower.as_ref().map(Vec::as_slice);
         let upper = upper.as_ref().map(Vec::as_slice);
-        if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq()) {
+        let floor = point.view.floor_at(snapshot.seq());
+        if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), floor) {
             return Err(lost(gap, &db.tables).in_partition(self.name()));
         }
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
@@ -163,7 +164,8 @@ impl DbInner {
         // Of each key the newest version inside the clip goes on.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
-        let merge = Merge::export(&memtables, &point.view.version, clip).bare(bare);
+        let floors = point.view.floors();
+        let merge = Merge::export(&memtables, &point.view.version, floors, clip).bare(bare);
         let view = point.view.clone();
         let job = StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None };
         let made = self

@@ -158,7 +158,9 @@ impl Claims {
             return Ok(None);
         }
         let version = partition.view().version.clone();
-        self.waits_for_time = false;
+        // Below a floor a table may wait for a snapshot to be released.
+        let newest_floor = version.floors.all().last();
+        self.waits_for_time = newest_floor.is_some_and(|floor| version.reaches_below(*floor));
         let mut outdated = self.released(&version, moment);
         if let Some(ageing) = ageing_of(partition, moment)? {
             outdated.extend(self.expired(&version, &ageing));

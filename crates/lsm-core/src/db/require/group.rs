@@ -7,12 +7,13 @@ use super::Subject;
 use super::seek::is_before_end;
 use crate::batch::SectionReader;
 use crate::db::prepared::Prepared;
-use crate::types::PartitionId;
+use crate::types::{EntryKind, PartitionId};
 
 /// See the module. Filled only if a member of the group has requirements.
 #[derive(Default)]
 pub(in crate::db) struct GroupWrites<'a> {
     keys: BTreeSet<(PartitionId, &'a [u8])>,
+    cleared: BTreeSet<PartitionId>,
     /// Members of the group that were looked at.
     pub(in crate::db) members: usize,
 }
@@ -25,9 +26,17 @@ impl<'a> GroupWrites<'a> {
             while let Some(operation) =
                 operations.next_operation().expect("db/write.rs encoded this section")
             {
+                if operation.kind == EntryKind::Clear {
+                    self.cleared.insert(section.partition.id);
+                }
                 self.keys.insert((section.partition.id, &section.bytes[operation.key]));
             }
         }
+    }
+
+    /// Returns `true` if the partition is cleared.
+    pub(super) fn clears(&self, partition: PartitionId) -> bool {
+        self.cleared.contains(&partition)
     }
 
     /// A key of `subject`, in this partition, that is written.

@@ -8,7 +8,7 @@ use crate::compaction::drawing::{empty, seq, table};
 use crate::db::job::JobTables;
 use crate::hooks::{JobValues, PartitionHooks};
 use crate::memtable::SlabPool;
-use crate::types::{MemtableId, PartitionId};
+use crate::types::{Floors, MemtableId, PartitionId};
 use crate::version::{PartitionVersion, VersionEdit, apply};
 
 const NEW: FileNo = FileNo(50);
@@ -38,7 +38,8 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
     let through = MemtableId(1);
     let last_seq = seq(1000);
     let took = Duration::ZERO;
-    (Arc::new(partition), FlushedTables { made, through, last_seq, took, _deciding: None })
+    let floors = Floors::default();
+    (Arc::new(partition), FlushedTables { made, through, last_seq, floors, took, _deciding: None })
 }
 
 fn ids(of: &[&Rewritten]) -> Vec<u32> {

@@ -1,0 +1,312 @@
+//! [`Batch`]: operations on any partitions that are committed together.
+//!
+//! Filled by its owner without a lock; `db/write.rs` encodes single operations, checks limits, and
+//! hands what is ready to the commit path.
+
+use std::sync::Arc;
+
+use super::apart::{HANDLE_BYTES, check_value, inline_bytes};
+use super::commit::Commit;
+use super::handle::{Db, Partition};
+use super::prepared::{Prepared, Sections};
+use super::require::{Requirement, Requirements, Subject};
+use super::write::{Admission, check_durability, commit, prepare, push_operation, stored_key};
+use crate::batch::SectionBuilder;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::PendingHandle;
+use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
+use crate::options::Durability;
+use crate::partition::PartitionState;
+use crate::types::{EntryKind, SeqNo};
+
+/// Operations on any partitions that become visible, and durable, together or not at all.
+///
+/// Operations on one key count in their order. A limit that an operation passes is reported by
+/// [`Batch::commit`], which then writes nothing.
+#[must_use = "a batch does nothing until it is committed"]
+pub struct Batch {
+    db: Db,
+    sections: Vec<(Arc<PartitionState>, u32, SectionBuilder)>,
+    /// Handles of values that went to a value store; dropped uncommitted, they are let go.
+    pending: Vec<PendingHandle>,
+    bytes: u64,
+    requirements: Vec<Requirement>,
+    refused: Option<Error>,
+}
+
+impl Batch {
+    pub(super) fn new(db: Db) -> Batch {
+        Batch {
+            db,
+            sections: Vec::new(),
+            pending: Vec::new(),
+            bytes: 0,
+            requirements: Vec::new(),
+            refused: None,
+        }
+    }
+
+    /// Sets `key` to `value` in `partition`.
+    pub fn put(
+        mut self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Batch {
+        self.add_put(partition, key.as_ref(), value.as_ref());
+        self
+    }
+
+    /// Deletes `key` in `partition`; fine if it does not exist.
+    pub fn delete(mut self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
+        self.add_delete(partition, key.as_ref());
+        self
+    }
+
+    /// Deletes every key of `partition` that was written before.
+    pub fn clear(mut self, partition: &Partition) -> Batch {
+        self.add_clear(partition);
+        self
+    }
+
+    /// Sets `key` to `value` in `partition`, in place.
+    pub fn add_put(&mut self, partition: &Partition, key: &[u8], value: &[u8]) {
+        self.push(partition, EntryKind::Value, key, value);
+    }
+
+    /// Deletes `key` in `partition`, in place.
+    pub fn add_delete(&mut self, partition: &Partition, key: &[u8]) {
+        self.push(partition, EntryKind::Tombstone, key, &[]);
+    }
+
+    /// Deletes every key of `partition` that was written before, in place.
+    pub fn add_clear(&mut self, partition: &Partition) {
+        if self.refused.is_some() {
+            return;
+        }
+        match self.check_room(partition, 0) {
+            Ok(()) => {
+                let at = self.section_of(partition.state());
+                self.sections[at].2.push(EntryKind::Clear, &[], &[]);
+            }
+            Err(refused) => self.refused = Some(refused),
+        }
+    }
+
+    /// Requires that nobody has written to `key` in `partition` behind `at_most`, when the batch is
+    /// committed; else it is refused with [`ErrorKind::Conflict`].
+    pub fn require(
+        mut self,
+        partition: &Partition,
+        key: impl AsRef<[u8]>,
+        at_most: SeqNo,
+    ) -> Batch {
+        self.add_require(partition, key.as_ref(), at_most);
+        self
+    }
+
+    /// As [`Batch::require`], in place.
+    pub fn add_require(&mut self, partition: &Partition, key: &[u8], at_most: SeqNo) {
+        if self.refused.is_some() {
+            return;
+        }
+        if let Err(error) = self.check_own(partition).and_then(|()| check_key(key)) {
+            self.refused = Some(error);
+            return;
+        }
+        let state = partition.state();
+        let stored = state.key_form.stored(key.to_vec());
+        self.requirements.push(Requirement {
+            partition: state.clone(),
+            subject: Subject::key(stored),
+            at_most,
+            is_held: false,
+        });
+    }
+
+    /// Adds requirements, of this database.
+    pub(super) fn require_all(&mut self, requirements: Vec<Requirement>) {
+        self.requirements.extend(requirements);
+    }
+
+    /// Sets `key` to a value that was given to the value store of `partition` already, in place.
+    /// `handle` must come from that store, for that key in its stored form.
+    pub fn add_pending(&mut self, partition: &Partition, key: &[u8], handle: PendingHandle) {
+        if self.refused.is_some() {
+            return;
+        }
+        let added = self
+            .check(partition, EntryKind::Handle, key, handle.bytes())
+            .and_then(|()| self.append_pending(partition, key, handle));
+        self.refused = added.err();
+    }
+
+    /// The number of operations.
+    pub fn len(&self) -> usize {
+        self.sections.iter().map(|(_, _, section)| section.operation_count() as usize).sum()
+    }
+
+    /// Returns `true` if there is no operation.
+    pub fn is_empty(&self) -> bool {
+        self.sections.is_empty()
+    }
+
+    fn push(&mut self, partition: &Partition, kind: EntryKind, key: &[u8], value: &[u8]) {
+        if self.refused.is_some() {
+            return;
+        }
+        let pushed = self
+            .check(partition, kind, key, value)
+            .and_then(|()| self.append(partition, kind, key, value));
+        self.refused = pushed.err();
+    }
+
+    fn append(
+        &mut self,
+        partition: &Partition,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let state = partition.state();
+        let at = self.section_of(state);
+        let section = &mut self.sections[at].2;
+        push_operation(state, section, kind, key, value, &mut self.pending)?;
+        self.bytes += key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
+        Ok(())
+    }
+
+    fn check_own(&self, partition: &Partition) -> Result<()> {
+        if Arc::ptr_eq(self.db.inner(), partition.db()) {
+            return Ok(());
+        }
+        let message = "the partition belongs to another database";
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    fn append_pending(
+        &mut self,
+        partition: &Partition,
+        key: &[u8],
+        handle: PendingHandle,
+    ) -> Result<()> {
+        let state = partition.state();
+        let stored = stored_key(state, key)?;
+        let at = self.section_of(state);
+        self.sections[at].2.push(EntryKind::Handle, &stored, handle.bytes());
+        self.bytes += key.len() as u64 + HANDLE_BYTES;
+        self.pending.push(handle);
+        Ok(())
+    }
+
+    /// The place of the partition's section, made if there is none.
+    fn section_of(&mut self, state: &Arc<PartitionState>) -> usize {
+        let at = self.sections.iter().position(|(other, _, _)| Arc::ptr_eq(other, state));
+        at.unwrap_or_else(|| {
+            let section = SectionBuilder::default();
+            self.sections.push((state.clone(), state.rules_epoch(), section));
+            self.sections.len() - 1
+        })
+    }
+
+    fn check(
+        &self,
+        partition: &Partition,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let db = self.db.inner();
+        check_key(key)?;
+        let state = partition.state();
+        check_value(&db.options, state, value)?;
+        let inline = inline_bytes(state, kind, value.len() as u64);
+        self.check_room(partition, key.len() as u64 + inline)
+    }
+
+    /// Checks whether an operation of `len` bytes on `partition` may be added.
+    fn check_room(&self, partition: &Partition, len: u64) -> Result<()> {
+        self.check_own(partition)?;
+        let db = self.db.inner();
+        let bytes = self.bytes + len;
+        if bytes > db.options.batch_bytes_max {
+            return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
+        }
+        let encoded: u64 = self.sections.iter().map(|(_, _, s)| s.bytes().len() as u64).sum();
+        if encoded + len + 32 > FORMAT_BATCH_BYTES_MAX {
+            return Err(Error::limit("encoded batch size", encoded, FORMAT_BATCH_BYTES_MAX));
+        }
+        if self
+            .sections
+            .first()
+            .is_some_and(|(other, _, _)| other.logged != partition.state().logged)
+        {
+            let message = "a batch cannot mix partitions with and without a log";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(())
+    }
+
+    /// Commits the operations. An empty batch is a no-op that returns the newest commit.
+    ///
+    /// # Errors
+    /// A limit, a dropped partition, a closed or read-only store: nothing is written then. After
+    /// an I/O error the batch is not visible and never comes back, unless the error came from
+    /// the sync that [`Durability::Sync`] asks for: then it is visible, and whether it is durable
+    /// is unknown.
+    ///
+    /// # Durability
+    /// As `durability` says.
+    ///
+    /// # Cost
+    /// One `write` for the group of batches that commit together, and with [`Durability::Sync`]
+    /// one sync for all that wait.
+    pub fn commit(self, durability: Durability) -> Result<Commit> {
+        self.commit_as(durability, Admission::Wait)
+    }
+
+    /// As [`Batch::commit`], but refused instead of held back. The wait for the sync that
+    /// [`Durability::Sync`] asks for stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldStall`] with the reason: nothing was written. Others as
+    /// [`Batch::commit`].
+    pub fn try_commit(self, durability: Durability) -> Result<Commit> {
+        self.commit_as(durability, Admission::Try)
+    }
+
+    fn commit_as(self, durability: Durability, admission: Admission) -> Result<Commit> {
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
+        let db = self.db.inner();
+        let states = || self.sections.iter().map(|(state, _, _)| &**state);
+        states().try_for_each(|state| check_durability(state, durability))?;
+        match admission {
+            Admission::Wait => db.stall.admit(&**db, states(), self.bytes)?,
+            Admission::Try => db.stall.try_admit(&**db, states(), self.bytes)?,
+        }
+        let requirements =
+            (!self.requirements.is_empty()).then(|| Box::new(Requirements::new(self.requirements)));
+        let mut sections = self.sections.iter();
+        let sections = match (sections.next(), sections.len()) {
+            (None, _) => {
+                db.check_open()?;
+                // What it requires holds at the moment of the number at least.
+                let seq = db.commit.visible_seq();
+                requirements.map_or(Ok(()), |mut required| db.prove(&mut required))?;
+                return Ok(Commit { seq, epoch: db.world.epoch });
+            }
+            (Some((state, rules, section)), 0) => {
+                Sections::One(prepare(db, state, *rules, section)?)
+            }
+            _ => Sections::Many(
+                self.sections
+                    .iter()
+                    .map(|(state, rules, section)| prepare(db, state, *rules, section))
+                    .collect::<Result<_>>()?,
+            ),
+        };
+        commit(db, Prepared { sections, durability, requirements }, self.pending)
+    }
+}

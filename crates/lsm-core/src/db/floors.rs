@@ -1,0 +1,139 @@
+//! Floors in edits: those of flushed memtables come in, those that nothing lies below go.
+//!
+//! `types/floor.rs` says what a floor is. Called by whoever makes an edit of a partition.
+//!
+//! Invariant: a floor is in the version for as long as a table of the version may have an entry below
+//! it, and as long as there is a gap: what is found again of it may be older than the floor.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::memtable::Memtable;
+use crate::types::{Floors, PartitionId, SeqNo};
+use crate::version::{Change, PartitionVersion};
+
+/// The floors that came in with memtables.
+pub(super) fn floors_of(memtables: &[Arc<Memtable>]) -> Floors {
+    Floors::of(memtables.iter().flat_map(|memtable| memtable.floors()).collect())
+}
+
+/// The changes that keep these floors.
+pub(super) fn floors_added(
+    partition: PartitionId,
+    floors: &Floors,
+) -> impl Iterator<Item = Change> {
+    floors.all().iter().map(move |seq| Change::FloorAdded { partition, seq: *seq })
+}
+
+/// Leaves out of `changes` the floors that nothing will lie below, and takes such floors out of
+/// `partition`.
+pub(super) fn settle_floors(partition: &PartitionVersion, changes: &mut Vec<Change>) {
+    let has_added = changes.iter().any(|change| matches!(change, Change::FloorAdded { .. }));
+    if (partition.floors.is_empty() && !has_added) || will_have_gaps(partition, changes) {
+        return;
+    }
+    let oldest = oldest_after(partition, changes);
+    changes.retain(|change| match change {
+        Change::FloorAdded { seq, .. } => oldest < *seq,
+        _ => true,
+    });
+    let settled = partition.floors.all().iter().filter(|floor| oldest >= **floor);
+    changes
+        .extend(settled.map(|floor| Change::FloorRemoved { partition: partition.id, seq: *floor }));
+}
+
+fn will_have_gaps(partition: &PartitionVersion, changes: &[Change]) -> bool {
+    let mut removed = 0;
+    for change in changes {
+        match change {
+            Change::GapAdded { .. } => return true,
+            Change::GapRemoved { .. } => removed += 1,
+            _ => {}
+        }
+    }
+    partition.gaps.iter().count() > removed
+}
+
+/// The oldest sequence in the tables that the partition will have.
+fn oldest_after(partition: &PartitionVersion, changes: &[Change]) -> SeqNo {
+    let mut removed = HashSet::new();
+    let mut oldest = SeqNo::MAX;
+    for change in changes {
+        match change {
+            Change::TableRemoved { file, .. } => drop(removed.insert(*file)),
+            Change::TableAdded { meta, .. } => oldest = oldest.min(meta.oldest()),
+            _ => {}
+        }
+    }
+    // One that moves is removed and added.
+    let staying = partition.tables().filter(|(_, table)| !removed.contains(&table.meta.file));
+    staying.map(|(_, table)| table.meta.oldest()).fold(oldest, SeqNo::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::drawing::{draw, seq, table};
+    use crate::types::{FileNo, Gap};
+
+    const ID: PartitionId = PartitionId(0);
+
+    fn gap() -> Gap {
+        Gap {
+            from: b"a".as_slice().into(),
+            from_below: SeqNo::ZERO,
+            to: b"b".as_slice().into(),
+            to_included: true,
+            through: seq(10),
+            closed_at: None,
+        }
+    }
+
+    /// The number of a table is a tenth of its only sequence number.
+    fn check(version: &PartitionVersion, changes: Vec<Change>, expected: &[Change]) {
+        let mut settled = changes.clone();
+        settle_floors(version, &mut settled);
+        assert_eq!(settled, expected, "from {changes:?}");
+    }
+
+    fn added(n: u64) -> Change {
+        Change::FloorAdded { partition: ID, seq: seq(n) }
+    }
+
+    fn removed(n: u64) -> Change {
+        Change::FloorRemoved { partition: ID, seq: seq(n) }
+    }
+
+    fn table_removed(file: u64) -> Change {
+        Change::TableRemoved { partition: ID, level: 6, file: FileNo(file) }
+    }
+
+    fn table_added(text: &str) -> Change {
+        Change::TableAdded { partition: ID, level: 6, meta: table(text) }
+    }
+
+    #[test]
+    fn a_floor_stays_as_long_as_a_table_reaches_below() {
+        let mut version = draw("L5: 3:a-c\nL6: 2:a-m");
+        check(&version, vec![added(21), added(20)], &[added(21)]);
+        version.floors = Floors::of(vec![seq(15), seq(25), seq(35)]);
+        check(&version, Vec::new(), &[removed(15)]);
+        let merged = [table_removed(2), table_added("4:a-b")];
+        check(&version, merged.to_vec(), &[&merged[..], &[removed(15), removed(25)]].concat());
+        // One that moves.
+        let moved = [table_removed(2), table_added("2:a-m")];
+        check(&version, moved.to_vec(), &[&moved[..], &[removed(15)]].concat());
+    }
+
+    #[test]
+    fn a_floor_outlives_all_gaps() {
+        let mut version = draw("L6: 2:a-m");
+        version.floors = Floors::of(vec![seq(15)]);
+        let found = Change::GapAdded { partition: ID, gap: gap() };
+        check(&version, vec![found.clone()], &[found]);
+        version.gaps.add(gap());
+        check(&version, vec![added(9)], &[added(9)]);
+        let spent = Change::GapRemoved { partition: ID, gap: gap() };
+        check(&version, vec![spent.clone()], &[spent, removed(15)]);
+    }
+}

@@ -1,0 +1,168 @@
+//! The floors that came into a memtable as operations: see [`Floors`](crate::types::Floors).
+//!
+//! Invariant: a floor is stored before the sequence number is published at which it counts, so a
+//! reader that sees the number sees the floor. A sealed memtable gets no more of them.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::{Memtable, MemtableWriter, NotNewer, add};
+use crate::types::SeqNo;
+
+/// Memory that a floor counts for, in bytes.
+const FLOOR_BYTES: u64 = 16;
+/// The number of floors in the first chunk. Each further chunk has twice as many as the one before.
+const FIRST_CHUNK: usize = 4;
+/// More chunks than memory has room for.
+const CHUNK_COUNT: usize = 40;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct OwnFloors {
+    /// The newest one, or zero. Ordered by the visible sequence, which is stored behind it: relaxed.
+    newest: AtomicU64,
+    /// The entries that came in before the newest one. Relaxed, a hint.
+    entries_below: AtomicU64,
+    all: Ascending,
+}
+
+/// Numbers that ascend. The one thread that commits appends, and readers search meanwhile: an older
+/// snapshot that is read must not wait, so a list behind a lock was rejected.
+#[derive(Default)]
+struct Ascending {
+    /// Stored with release behind the number: who sees the count sees the numbers.
+    count: AtomicUsize,
+    /// Made by the first number: almost no memtable has one.
+    chunks: OnceLock<Box<[Chunk; CHUNK_COUNT]>>,
+}
+
+type Chunk = OnceLock<Box<[AtomicU64]>>;
+
+impl Ascending {
+    /// Appends a number. By one thread at a time.
+    fn push(&self, seq: SeqNo) {
+        let at = self.count.load(Ordering::Relaxed);
+        let chunk = chunk_of(at);
+        let chunks = self.chunks.get_or_init(|| Box::new([const { OnceLock::new() }; CHUNK_COUNT]));
+        let numbers = chunks[chunk].get_or_init(|| {
+            let zeros = (0..FIRST_CHUNK << chunk).map(|_| AtomicU64::new(0));
+            zeros.collect()
+        });
+        numbers[at - start_of(chunk)].store(seq.get(), Ordering::Relaxed);
+        self.count.store(at + 1, Ordering::Release);
+    }
+
+    fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// The number at a place below the length.
+    fn at(&self, at: usize) -> SeqNo {
+        let chunk = chunk_of(at);
+        let numbers = self.chunks.get().and_then(|chunks| chunks[chunk].get());
+        let number = numbers.expect("a number is stored before it counts")[at - start_of(chunk)]
+            .load(Ordering::Relaxed);
+        SeqNo::new(number).expect("it came in as a SeqNo")
+    }
+
+    /// The greatest number that is not above `seq`.
+    fn last_through(&self, seq: SeqNo) -> Option<SeqNo> {
+        let mut start = 0;
+        let mut end = self.len();
+        while start < end {
+            let middle = usize::midpoint(start, end);
+            if self.at(middle) <= seq {
+                start = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        Some(self.at(start.checked_sub(1)?))
+    }
+}
+
+/// The chunk in which a number is.
+fn chunk_of(at: usize) -> usize {
+    (at / FIRST_CHUNK + 1).ilog2() as usize
+}
+
+/// The place of the first number of a chunk.
+fn start_of(chunk: usize) -> usize {
+    FIRST_CHUNK * ((1 << chunk) - 1)
+}
+
+impl Memtable {
+    /// The newest floor that came in, or zero.
+    #[inline]
+    pub fn newest_floor(&self) -> SeqNo {
+        let newest = self.floors.newest.load(Ordering::Relaxed);
+        SeqNo::new(newest).expect("it came in as a SeqNo")
+    }
+
+    /// The newest floor that came in and that a reader at `seq` sees.
+    pub fn floor_at(&self, seq: SeqNo) -> Option<SeqNo> {
+        self.floors.all.last_through(seq)
+    }
+
+    /// The floors that came in, ascending.
+    pub fn floors(&self) -> Vec<SeqNo> {
+        let all = &self.floors.all;
+        (0..all.len()).map(|at| all.at(at)).collect()
+    }
+
+    /// The number of entries that came in behind the newest floor.
+    pub fn entries_above_floors(&self) -> u64 {
+        let below = self.floors.entries_below.load(Ordering::Relaxed);
+        self.entry_count().saturating_sub(below)
+    }
+
+    /// Takes over the floors of `other`, into a memtable that has none.
+    pub(super) fn take_floors_of(&self, other: &Memtable) {
+        other.floors().into_iter().for_each(|floor| self.floors.all.push(floor));
+        let below = other.floors.entries_below.load(Ordering::Relaxed);
+        self.floors.entries_below.store(below, Ordering::Relaxed);
+        self.floors.newest.store(other.newest_floor().get(), Ordering::Relaxed);
+    }
+}
+
+impl MemtableWriter<'_> {
+    /// Takes in the operation that clears the partition.
+    #[cold]
+    pub(super) fn clear(&mut self, seq: SeqNo, lsn: u64) -> Result<u64, NotNewer> {
+        let table = self.table;
+        if seq <= table.last_seq() {
+            return Err(NotNewer);
+        }
+        table.floors.all.push(seq);
+        table.floors.entries_below.store(table.entry_count(), Ordering::Relaxed);
+        table.floors.newest.store(seq.get(), Ordering::Relaxed);
+        add(&table.bytes, FLOOR_BYTES);
+        table.note_operation(seq, lsn);
+        Ok(FLOOR_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seq(n: u64) -> SeqNo {
+        SeqNo::new(n).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_found_in_every_chunk() {
+        let all = Ascending::default();
+        assert_eq!(all.last_through(seq(9)), None);
+        for n in 1..=200 {
+            all.push(seq(10 * n));
+            assert_eq!(all.len() as u64, n);
+            assert_eq!(all.last_through(seq(9)), None);
+            for at in 1..=n {
+                assert_eq!(all.at(at as usize - 1), seq(10 * at));
+                let found = [10 * at, 10 * at + 9].map(|n| all.last_through(seq(n)));
+                assert_eq!(found, [Some(seq(10 * at)); 2], "{at} of {n}");
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! [`Floors`]: the sequence numbers at which a partition was cleared. An entry below a floor is
+//! absent for every reader that sees the floor.
+//!
+//! A memtable has those that came in since the flush before, the version of a partition those that
+//! are flushed. Reads ask both, by way of their view; merges rely on what is durable.
+//!
+//! A tombstone for each key was rejected: a partition is emptied in a time that does not depend on
+//! what it holds, and its tables go without being read.
+//!
+//! Invariants:
+//! 1. Floors ascend, and none is there twice.
+//! 2. A floor stays for as long as an entry below it may be in a table.
+
+use std::sync::Arc;
+
+use super::SeqNo;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Floors(Option<Arc<[SeqNo]>>);
+
+impl Floors {
+    /// The floors of a list in any order.
+    pub fn of(mut all: Vec<SeqNo>) -> Floors {
+        all.sort_unstable();
+        all.dedup();
+        Floors((!all.is_empty()).then(|| all.into()))
+    }
+
+    /// Returns `true` if there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// All of them, ascending.
+    pub fn all(&self) -> &[SeqNo] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// The newest one that a reader at `seq` sees.
+    pub fn at(&self, seq: SeqNo) -> Option<SeqNo> {
+        let seen = self.all().partition_point(|floor| *floor <= seq);
+        self.all()[..seen].last().copied()
+    }
+
+    /// The oldest one that an entry with the number `seq` lies below.
+    pub fn above(&self, seq: SeqNo) -> Option<SeqNo> {
+        let passed = self.all().partition_point(|floor| *floor <= seq);
+        self.all().get(passed).copied()
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn and(&self, others: &[SeqNo]) -> Floors {
+        Floors::of([self.all(), others].concat())
+    }
+
+    /// Those of them, from the oldest on, that `is_needed` says are.
+    #[must_use]
+    pub fn only(&self, is_needed: impl Fn(SeqNo) -> bool) -> Floors {
+        Floors::of(self.all().iter().copied().filter(|floor| is_needed(*floor)).collect())
+    }
+
+    /// Those of them that differ for a reader at one of `snapshots`, ascending, or at any number from
+    /// the last of these on.
+    #[must_use]
+    pub fn told_apart_by(&self, snapshots: &[SeqNo]) -> Floors {
+        let all = self.all();
+        let mut needed = Vec::new();
+        for (number, floor) in all.iter().enumerate() {
+            let Some(next) = all.get(number + 1) else {
+                needed.push(*floor);
+                continue;
+            };
+            let first = snapshots.partition_point(|snapshot| snapshot < floor);
+            if snapshots.get(first).is_some_and(|snapshot| snapshot < next) {
+                needed.push(*floor);
+            }
+        }
+        Floors::of(needed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seqs(numbers: &[u64]) -> Vec<SeqNo> {
+        numbers.iter().map(|n| SeqNo::new(*n).unwrap()).collect()
+    }
+
+    fn seq(n: u64) -> SeqNo {
+        seqs(&[n])[0]
+    }
+
+    #[test]
+    fn an_entry_lies_below_the_next_floor_and_a_reader_stands_on_the_last() {
+        let floors = Floors::of(seqs(&[20, 10, 20]));
+        let below = [9, 10, 11, 19, 20].map(|n| floors.above(seq(n)).map(SeqNo::get));
+        assert_eq!(below, [Some(10), Some(20), Some(20), Some(20), None]);
+        let seen = [9, 10, 19, 20, 99].map(|n| floors.at(seq(n)).map(SeqNo::get));
+        assert_eq!(seen, [None, Some(10), Some(10), Some(20), Some(20)]);
+        assert_eq!(Floors::default().above(seq(1)), None);
+    }
+
+    #[test]
+    fn floors_that_no_reader_tells_apart_are_one() {
+        let floors = Floors::of(seqs(&[10, 20, 30]));
+        let cases: [(&[u64], &[u64]); 5] = [
+            (&[], &[30]),
+            (&[9, 30, 40], &[30]),
+            (&[10], &[10, 30]),
+            (&[19, 20], &[10, 20, 30]),
+            (&[29, 40], &[20, 30]),
+        ];
+        for (snapshots, kept) in cases {
+            assert_eq!(floors.told_apart_by(&seqs(snapshots)).all(), seqs(kept), "{snapshots:?}");
+        }
+    }
+}
