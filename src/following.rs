@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ::secondary::{Builder, Reading, Secondary};
 use lsm_core::error::Result;
-use lsm_core::read::{KeyRange, Range};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 use lsm_core::types::Slice;
 use metahive::{Verified, VerifiedRange};
 
@@ -40,6 +40,8 @@ impl Db {
 
 impl Readable for Reading {
     type Range = Range;
+    type Keys = Keys;
+    type Cursor = Cursor;
 
     #[inline]
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
@@ -52,6 +54,14 @@ impl Readable for Reading {
 
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Reading::prefix(self, prefix)
+    }
+
+    fn keys(&self) -> Keys {
+        Reading::keys(self)
+    }
+
+    fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        Reading::cursor_in(self, range)
     }
 }
 

@@ -184,13 +184,14 @@ pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
     BackgroundFailure, BulkLoad, Class, Commit, Durable, ExportOptions, ExportSummary, Gauge,
     Health, IngestSummary, LeaseHolder, PartitionHealth, Reason, Resume, Severity, StallHealth,
-    Swap, TransactionRange, VerifyMark, VerifyOptions, VerifyProgress, VerifyReport,
+    Swap, TransactionCursor, TransactionKeys, TransactionRange, VerifyMark, VerifyOptions,
+    VerifyProgress, VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};
 pub use lsm_core::filters::{PrefixDropFilter, TimeUnit, TimeWidth, TtlFilter, TtlRule};
 pub use lsm_core::hooks::{ChunkChange, Event, EventListener, Hooks};
 pub use lsm_core::options::{Compression, Durability, Options};
-pub use lsm_core::read::{Cursor, KeyRange, Keys, Range};
+pub use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadCursor};
 pub use lsm_core::stats::{LevelStats, PartitionStats, Stats, ValueStoreStats};
 pub use lsm_core::types::{Epoch, Gap, SeqNo, Slice};
 pub use options::PartitionOptions;

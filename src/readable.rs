@@ -1,7 +1,7 @@
 //! [`Readable`]: a trait for reading one partition, at present, in a snapshot or in a transaction.
 
 use lsm_core::error::Result;
-use lsm_core::read::{KeyRange, Range};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadCursor};
 use lsm_core::types::Slice;
 
 use crate::partition::Partition;
@@ -42,6 +42,12 @@ pub trait Readable {
     /// The iterator over keys and values.
     type Range: DoubleEndedIterator<Item = Result<(Slice, Slice)>>;
 
+    /// The iterator over keys.
+    type Keys: DoubleEndedIterator<Item = Result<Slice>>;
+
+    /// The cursor.
+    type Cursor: ReadCursor;
+
     /// Returns the value of `key`.
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>>;
 
@@ -50,6 +56,17 @@ pub trait Readable {
 
     /// Returns the keys that begin with `prefix`, and their values.
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Self::Range;
+
+    /// Returns all keys.
+    fn keys(&self) -> Self::Keys;
+
+    /// Returns a cursor over the keys in `range`. An error is reported by the first seek.
+    fn cursor_in(&self, range: impl KeyRange) -> Self::Cursor;
+
+    /// Returns a cursor over all keys, as [`Readable::cursor_in`] does.
+    fn cursor(&self) -> Self::Cursor {
+        self.cursor_in(..)
+    }
 
     /// Returns whether `key` exists.
     fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
@@ -74,6 +91,8 @@ pub trait Readable {
 
 impl Readable for Partition {
     type Range = Range;
+    type Keys = Keys;
+    type Cursor = Cursor;
 
     #[inline]
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
@@ -86,5 +105,13 @@ impl Readable for Partition {
 
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Partition::prefix(self, prefix)
+    }
+
+    fn keys(&self) -> Keys {
+        Partition::keys(self)
+    }
+
+    fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        Partition::cursor_in(self, range)
     }
 }

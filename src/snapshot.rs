@@ -130,6 +130,8 @@ impl PartitionSnapshot {
 
 impl Readable for PartitionSnapshot {
     type Range = Range;
+    type Keys = Keys;
+    type Cursor = Cursor;
 
     #[inline]
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
@@ -142,5 +144,13 @@ impl Readable for PartitionSnapshot {
 
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.snapshot.prefix(&self.partition, prefix)
+    }
+
+    fn keys(&self) -> Keys {
+        self.snapshot.keys(&self.partition)
+    }
+
+    fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        self.snapshot.cursor_in(&self.partition, range)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lsm_core::db::{Commit, TransactionRange};
+use lsm_core::db::{Commit, TransactionCursor, TransactionKeys, TransactionRange};
 use lsm_core::error::Result;
 use lsm_core::options::Durability;
 use lsm_core::read::KeyRange;
@@ -98,6 +98,26 @@ impl Transaction {
         self.0.prefix(&partition.0, prefix)
     }
 
+    /// Returns all keys of `partition`, as [`Transaction::iter`] does.
+    pub fn keys(&self, partition: &Partition) -> TransactionKeys {
+        self.iter(partition).keys()
+    }
+
+    /// Returns a cursor over the keys of `partition`, with the own writes. What it passes counts as
+    /// read. See [`ReadCursor`](crate::ReadCursor).
+    pub fn cursor<'a>(&'a self, partition: &'a Partition) -> TransactionCursor<'a> {
+        self.cursor_in(partition, ..)
+    }
+
+    /// Returns a cursor over the keys in `range` of `partition`, as [`Transaction::cursor`] does.
+    pub fn cursor_in<'a>(
+        &'a self,
+        partition: &'a Partition,
+        range: impl KeyRange,
+    ) -> TransactionCursor<'a> {
+        self.0.cursor_in(&partition.0, range)
+    }
+
     /// Returns `partition` as the transaction sees it, for code that takes a
     /// [`Readable`](crate::Readable).
     pub fn of<'a>(&'a self, partition: &'a Partition) -> PartitionTransaction<'a> {
@@ -149,8 +169,10 @@ pub struct PartitionTransaction<'a> {
     partition: &'a Partition,
 }
 
-impl Readable for PartitionTransaction<'_> {
+impl<'a> Readable for PartitionTransaction<'a> {
     type Range = TransactionRange;
+    type Keys = TransactionKeys;
+    type Cursor = TransactionCursor<'a>;
 
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.transaction.get(self.partition, key)
@@ -162,5 +184,13 @@ impl Readable for PartitionTransaction<'_> {
 
     fn prefix(&self, prefix: impl AsRef<[u8]>) -> TransactionRange {
         self.transaction.prefix(self.partition, prefix)
+    }
+
+    fn keys(&self) -> TransactionKeys {
+        self.transaction.keys(self.partition)
+    }
+
+    fn cursor_in(&self, range: impl KeyRange) -> TransactionCursor<'a> {
+        self.transaction.cursor_in(self.partition, range)
     }
 }

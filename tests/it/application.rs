@@ -8,7 +8,7 @@ use std::sync::Arc;
 use siltstone::fs::{Fs, MemFs};
 use siltstone::{
     BackgroundMode, Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions,
-    Readable, Result, Slice,
+    ReadCursor, Readable, Result, Slice,
 };
 
 fn open() -> (tempfile::TempDir, Db, Partition) {
@@ -78,7 +78,52 @@ fn summary(keys: &impl Readable) -> Result<(Vec<Slice>, Option<Slice>, bool, usi
     let ends = keys.first()?.map(|(key, _)| key);
     assert_eq!(ends.as_ref(), all.as_ref().ok().and_then(|all| all.first()));
     let last = keys.last()?.map(|(key, _)| key);
+    let alone: Result<Vec<Slice>> = keys.keys().collect();
+    assert_eq!(alone.as_ref().ok(), all.as_ref().ok());
+    walk(keys, all.as_ref().unwrap())?;
     Ok((all?, last, keys.contains("b")?, keys.prefix("b").count()))
+}
+
+/// Walks cursors of a trait over all of `keys`, there and back and within bounds.
+fn walk(readable: &impl Readable, keys: &[Slice]) -> Result<()> {
+    let mut cursor = readable.cursor();
+    assert!(!cursor.valid());
+    cursor.seek_to_first()?;
+    for key in keys {
+        assert_eq!(cursor.key(), &**key);
+        assert_eq!(readable.get(key)?.as_deref(), Some(cursor.value()?));
+        cursor.next()?;
+    }
+    assert!(!cursor.valid());
+    cursor.seek_to_last()?;
+    for (at, key) in keys.iter().enumerate().rev() {
+        assert_eq!(cursor.key(), &**key);
+        if at > 0 {
+            cursor.prev()?;
+            cursor.next()?;
+            assert_eq!(cursor.key(), &**key, "there and back");
+        }
+        cursor.prev()?;
+    }
+    assert!(!cursor.valid());
+    for (at, key) in keys.iter().enumerate() {
+        cursor.seek(key)?;
+        assert_eq!(cursor.key(), &**key);
+        cursor.seek_after(key)?;
+        assert_eq!(cursor.valid().then(|| cursor.key()), keys.get(at + 1).map(|key| &**key));
+        cursor.seek_before(key)?;
+        assert_eq!(cursor.valid(), at > 0);
+        let mut alone = readable.cursor_in(key..=key);
+        alone.seek("")?;
+        assert_eq!(alone.key(), &**key);
+        alone.next()?;
+        assert!(!alone.valid());
+        alone.seek_before(b"\xff")?;
+        assert_eq!(alone.key(), &**key);
+        alone.prev()?;
+        assert!(!alone.valid());
+    }
+    Ok(())
 }
 
 #[test]
@@ -98,6 +143,23 @@ fn a_partition_and_a_snapshot_of_it_are_read_by_the_same_code() {
     let keys: Vec<Slice> = snapshot.keys(&p).map(|key| key.unwrap()).collect();
     assert_eq!(keys, then);
     assert!(snapshot.contains(&p, "b").unwrap() && !snapshot.contains(&p, "c").unwrap());
+    let mut transaction = db.transaction();
+    transaction.put(&p, "b", "own");
+    transaction.delete(&p, "a");
+    let seen = ["b", "c"].map(Slice::from).to_vec();
+    assert_eq!(summary(&transaction.of(&p)).unwrap(), (seen.clone(), Some("c".into()), true, 1));
+    // What a cursor passes counts as read.
+    for (key, conflicts) in [("bc", true), ("d", false)] {
+        let mut transaction = db.transaction();
+        let mut cursor = transaction.cursor(&p);
+        cursor.seek("bb").unwrap();
+        assert_eq!(cursor.key(), b"c");
+        drop(cursor);
+        transaction.put(&p, "own", "");
+        p.put(key, "of another").unwrap();
+        p.delete(key).unwrap();
+        assert_eq!(transaction.commit(Durability::Os).is_err(), conflicts);
+    }
 }
 
 #[test]

@@ -8,7 +8,9 @@
 use std::path::{Path, PathBuf};
 
 use siltstone::secondary::{Level, Reading, Secondary};
-use siltstone::{Db, Error, ErrorKind, KeyRange, Partition, Range, Readable, Result, Slice};
+use siltstone::{
+    Cursor, Db, Error, ErrorKind, KeyRange, Keys, Partition, Range, Readable, Result, Slice,
+};
 
 use crate::engine::{Existing, note_writer, partition_names};
 use crate::output::{Failure, note};
@@ -91,6 +93,8 @@ pub(crate) enum Readings {
 
 impl Readable for Readings {
     type Range = Range;
+    type Keys = Keys;
+    type Cursor = Cursor;
 
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         match self {
@@ -110,6 +114,20 @@ impl Readable for Readings {
         match self {
             Readings::Own(partition) => partition.prefix(prefix),
             Readings::Beside(reading) => reading.prefix(prefix),
+        }
+    }
+
+    fn keys(&self) -> Keys {
+        match self {
+            Readings::Own(partition) => partition.keys(),
+            Readings::Beside(reading) => reading.keys(),
+        }
+    }
+
+    fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        match self {
+            Readings::Own(partition) => partition.cursor_in(range),
+            Readings::Beside(reading) => reading.cursor_in(range),
         }
     }
 }

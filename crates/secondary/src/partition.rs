@@ -222,7 +222,12 @@ impl Reading {
 
     /// Returns a cursor over all keys.
     pub fn cursor(&self) -> Cursor {
-        self.moment.cursor_in(..)
+        self.cursor_in(..)
+    }
+
+    /// Returns a cursor over the keys in `range`.
+    pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        self.moment.cursor_in(range)
     }
 }
 

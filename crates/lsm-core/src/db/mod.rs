@@ -89,7 +89,7 @@ pub use inject::InMemory;
 pub use leases::LeaseHolder;
 pub use modify::Swap;
 pub use open::Builder;
-pub use transaction::{Transaction, TransactionRange};
+pub use transaction::{Transaction, TransactionCursor, TransactionKeys, TransactionRange};
 pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 
 use background::Background;

@@ -10,6 +10,7 @@
 //! 1. What a read tells is noted before the caller hears of it.
 //! 2. The snapshot lives until the commit is answered: see invariant 3 of `require.rs`.
 
+mod cursor;
 mod own;
 mod range;
 mod reads;
@@ -25,8 +26,9 @@ use crate::options::Durability;
 use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
 use crate::types::{PartitionId, Slice};
 
+pub use cursor::TransactionCursor;
 use own::{OwnRange, OwnWrites};
-pub use range::TransactionRange;
+pub use range::{TransactionKeys, TransactionRange};
 use reads::Reads;
 
 /// Reads and writes on any partitions of one database that are committed together if nobody wrote
@@ -73,6 +75,15 @@ impl Transaction {
     /// Returns the keys that begin with `prefix`, and their values, in `partition`.
     pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> TransactionRange {
         self.scan(partition, prefix_bounds(prefix.as_ref()))
+    }
+
+    /// Returns a cursor over the keys in `range` of `partition`, own writes included.
+    pub fn cursor_in<'a>(
+        &'a self,
+        partition: &'a Partition,
+        range: impl KeyRange,
+    ) -> TransactionCursor<'a> {
+        TransactionCursor::new(self, partition, range.bounds())
     }
 
     fn scan(&self, partition: &Partition, bounds: Bounds) -> TransactionRange {

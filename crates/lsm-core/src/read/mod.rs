@@ -3,11 +3,13 @@
 
 mod cursor;
 mod get;
+mod moves;
 mod range;
 mod source;
 
 pub use cursor::{Cursor, ReadPoint};
 pub use get::Located;
+pub use moves::ReadCursor;
 pub use range::{Bounds, KeyRange, Keys, Range};
 
 pub(crate) use cursor::stored_bounds;

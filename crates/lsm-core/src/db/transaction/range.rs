@@ -53,6 +53,36 @@ impl<I: DoubleEndedIterator> BothEnds<I> {
     }
 }
 
+/// Keys of a range as a transaction sees them, from either end. Ends after an error.
+pub struct TransactionKeys(TransactionRange);
+
+impl TransactionRange {
+    /// Only the keys.
+    pub fn keys(self) -> TransactionKeys {
+        TransactionKeys(self)
+    }
+}
+
+fn key_of(entry: Result<(Slice, Slice)>) -> Result<Slice> {
+    entry.map(|(key, _)| key)
+}
+
+impl Iterator for TransactionKeys {
+    type Item = Result<Slice>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(key_of)
+    }
+}
+
+impl DoubleEndedIterator for TransactionKeys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.next_back().map(key_of)
+    }
+}
+
+impl std::iter::FusedIterator for TransactionKeys {}
+
 /// Keys and values of a range as a transaction sees them, from either end. Ends after an error.
 pub struct TransactionRange {
     stored: BothEnds<Range>,

@@ -1,0 +1,144 @@
+//! [`TransactionCursor`]: moves both ways over what a transaction sees, own writes included.
+//!
+//! Made of ranges, one for each time that the direction changes, so that what it passes is noted as
+//! what an iterator passes.
+//!
+//! Invariant: `walk` stands behind the present key in its direction; without a present key it is of no
+//! use.
+
+use std::ops::Bound;
+
+use super::range::RangeEnd;
+use super::{Transaction, TransactionRange};
+use crate::db::Partition;
+use crate::error::Result;
+use crate::read::{Bounds, ReadCursor};
+use crate::types::Slice;
+
+/// A cursor over the keys of one partition within bounds, as a transaction sees them. Before the first
+/// seek, and after a move that failed, it is on no key.
+///
+/// # Cost
+/// A seek, and a move against the direction of the last one, cost what the first item of a
+/// [`TransactionRange`] costs.
+pub struct TransactionCursor<'a> {
+    transaction: &'a Transaction,
+    partition: &'a Partition,
+    bounds: Bounds,
+    walk: Option<(RangeEnd, TransactionRange)>,
+    present: Option<(Slice, Slice)>,
+}
+
+impl<'a> TransactionCursor<'a> {
+    pub(super) fn new(
+        transaction: &'a Transaction,
+        partition: &'a Partition,
+        bounds: Bounds,
+    ) -> TransactionCursor<'a> {
+        TransactionCursor { transaction, partition, bounds, walk: None, present: None }
+    }
+
+    /// Moves to the first key at or behind `lower`, or behind the lower bound if that comes later.
+    fn walk_forward(&mut self, lower: Bound<Vec<u8>>) -> Result<()> {
+        let own = self.bounds.0.clone();
+        let lower = if is_later(&own, &lower) { own } else { lower };
+        let range = self.transaction.scan(self.partition, (lower, self.bounds.1.clone()));
+        self.go_on(RangeEnd::Front, range)
+    }
+
+    /// Moves to the last key before `upper`, or before the upper bound if that comes earlier.
+    fn walk_backward(&mut self, upper: Bound<Vec<u8>>) -> Result<()> {
+        let own = self.bounds.1.clone();
+        let upper = if is_earlier(&own, &upper) { own } else { upper };
+        let range = self.transaction.scan(self.partition, (self.bounds.0.clone(), upper));
+        self.go_on(RangeEnd::Back, range)
+    }
+
+    fn go_on(&mut self, end: RangeEnd, mut range: TransactionRange) -> Result<()> {
+        self.present = None;
+        self.walk = None;
+        let next = match end {
+            RangeEnd::Front => range.next(),
+            RangeEnd::Back => range.next_back(),
+        };
+        self.present = next.transpose()?;
+        self.walk = Some((end, range));
+        Ok(())
+    }
+}
+
+/// Returns `true` if a range from `own` on begins behind one from `other` on.
+fn is_later(own: &Bound<Vec<u8>>, other: &Bound<Vec<u8>>) -> bool {
+    match (own, other) {
+        (Bound::Unbounded, _) => false,
+        (_, Bound::Unbounded) => true,
+        (Bound::Excluded(own), Bound::Included(other)) => own >= other,
+        (
+            Bound::Included(own) | Bound::Excluded(own),
+            Bound::Included(other) | Bound::Excluded(other),
+        ) => own > other,
+    }
+}
+
+/// Returns `true` if a range up to `own` ends before one up to `other`.
+fn is_earlier(own: &Bound<Vec<u8>>, other: &Bound<Vec<u8>>) -> bool {
+    match (own, other) {
+        (Bound::Unbounded, _) => false,
+        (_, Bound::Unbounded) => true,
+        (Bound::Excluded(own), Bound::Included(other)) => own <= other,
+        (
+            Bound::Included(own) | Bound::Excluded(own),
+            Bound::Included(other) | Bound::Excluded(other),
+        ) => own < other,
+    }
+}
+
+impl ReadCursor for TransactionCursor<'_> {
+    fn valid(&self) -> bool {
+        self.present.is_some()
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.present.as_ref().expect("the cursor is on no key").0
+    }
+
+    fn value(&self) -> Result<&[u8]> {
+        Ok(&self.present.as_ref().expect("the cursor is on no key").1)
+    }
+
+    fn seek_to_first(&mut self) -> Result<()> {
+        self.walk_forward(Bound::Unbounded)
+    }
+
+    fn seek_to_last(&mut self) -> Result<()> {
+        self.walk_backward(Bound::Unbounded)
+    }
+
+    fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.walk_forward(Bound::Included(key.as_ref().to_vec()))
+    }
+
+    fn seek_after(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.walk_forward(Bound::Excluded(key.as_ref().to_vec()))
+    }
+
+    fn seek_before(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.walk_backward(Bound::Excluded(key.as_ref().to_vec()))
+    }
+
+    fn next(&mut self) -> Result<()> {
+        let Some((key, _)) = &self.present else { return Ok(()) };
+        match self.walk.take() {
+            Some((RangeEnd::Front, range)) => self.go_on(RangeEnd::Front, range),
+            _ => self.walk_forward(Bound::Excluded(key.to_vec())),
+        }
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        let Some((key, _)) = &self.present else { return Ok(()) };
+        match self.walk.take() {
+            Some((RangeEnd::Back, range)) => self.go_on(RangeEnd::Back, range),
+            _ => self.walk_backward(Bound::Excluded(key.to_vec())),
+        }
+    }
+}
