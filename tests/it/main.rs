@@ -36,6 +36,7 @@ mod partitions;
 mod read_only;
 mod regressions;
 mod resume;
+mod rot;
 mod shelf;
 mod sim;
 mod space;

@@ -1,0 +1,72 @@
+//! Damage in one partition, and what it is to the others: nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::fs::{Fs, MemFs};
+use siltstone::{Db, Error, Options, Partition, PartitionOptions};
+
+fn open(fs: &MemFs) -> Db {
+    Db::builder("/db")
+        .fs(Arc::new(fs.clone()))
+        .options(Options::new().write_buffer_bytes(16 << 10).cache_bytes(0))
+        .random(|| 7)
+        .open()
+        .unwrap()
+}
+
+fn small() -> PartitionOptions {
+    PartitionOptions::new().table_bytes(8 << 10).block_bytes(512).level0_tables(2)
+}
+
+/// Writes the same keys over and over; the first error.
+fn write(p: &Partition, count: u32) -> Result<(), Error> {
+    for n in 0..count {
+        p.put((n % 50).to_be_bytes(), vec![n as u8; 1000])?;
+    }
+    Ok(())
+}
+
+/// Destroys the data of every table that there is.
+fn rot(fs: &MemFs) {
+    for entry in fs.list(Path::new("/db"), "").unwrap() {
+        if entry.name.ends_with(".sst") {
+            for offset in 0..256 {
+                fs.corrupt(&Path::new("/db").join(&entry.name), offset, 0x55).unwrap();
+            }
+        }
+    }
+}
+
+fn pressure(db: &Db, name: &str) -> u64 {
+    let stats = db.stats();
+    let partition = stats.partitions.iter().find(|partition| partition.name == name);
+    u64::from(partition.unwrap().pressure_permille)
+}
+
+/// One rotten table, whose merge fails again and again, held back the writers of every partition, and
+/// went on to do so after its partition was dropped.
+#[test]
+fn damage_in_one_partition_fails_no_write_in_others_and_goes_with_it() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let rotten = db.partition_with("rotten", small()).unwrap();
+    let sound = db.partition_with("sound", small()).unwrap();
+    write(&rotten, 20).unwrap();
+    db.flush().unwrap();
+    rot(&fs);
+    let refused = write(&rotten, 4000).unwrap_err();
+    assert!(refused.is_corruption(), "{refused}");
+    assert!(refused.to_string().contains("rotten"), "{refused}");
+    assert!(pressure(&db, "rotten") >= 1000);
+    write(&sound, 4000).unwrap();
+    assert!(pressure(&db, "sound") < 1000);
+    assert!(write(&rotten, 1).unwrap_err().is_corruption());
+    db.drop_partition("rotten").unwrap();
+    write(&sound, 4000).unwrap();
+    let again = db.partition_with("rotten", small()).unwrap();
+    write(&again, 4000).unwrap();
+    db.wait_idle().unwrap();
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+    assert!(db.stats().background_error.is_none());
+}
