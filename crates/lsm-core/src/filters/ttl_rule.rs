@@ -244,6 +244,7 @@ impl Expiry for StoredRule {
     fn expires_at(&self, key: &[u8], value: Option<&[u8]>) -> Option<u64> {
         let bytes = if self.has(IN_VALUE) { value? } else { key };
         let moment = self.moment(bytes).filter(|moment| *moment > 0)?;
+        // A moment beyond the range never comes, so the entry never expires.
         moment.checked_add(self.time_to_live)
     }
 

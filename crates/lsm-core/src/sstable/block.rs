@@ -124,6 +124,7 @@ impl Head {
                 if len > 1 && kept >> (8 * (len - 1)) == 0 {
                     return None;
                 }
+                // Joins the seven bits of each byte.
                 let n = kept & 0x7f
                     | kept >> 1 & 0x3f80
                     | kept >> 2 & 0x1f_c000
@@ -201,6 +202,8 @@ impl Block {
         let end = usize::try_from(restart_bytes).ok().and_then(|bytes| tail.checked_sub(bytes));
         let end = end.ok_or(bad("restart offsets exceed the block", tail))?;
         let count = count as usize;
+        // Without visible entries a block has hidden ones alone, and no key to take a common prefix
+        // from.
         let is_hollow = count == 0 && (hidden_suffix.is_none() || end == 0 || common != 0);
         // Before memory is reserved for `count` entries: the number comes from the file.
         if is_hollow || count > end / ENTRY_BYTES_MIN {
@@ -215,6 +218,7 @@ impl Block {
             words: Vec::with_capacity(count),
             offsets: Vec::with_capacity(count),
             hidden_suffix,
+            // In a sealed table nearly every visible entry has a hidden one.
             hidden: Vec::with_capacity(if hidden_suffix.is_some() { count } else { 0 }),
             last: None,
             last_hidden: None,
@@ -309,6 +313,7 @@ impl Block {
         let mut key = Vec::new();
         while low < high {
             let middle = low + (high - low) / 2;
+            // Hidden entries have no words, so each step rebuilds a key.
             let trailer = self.hidden_key(middle, suffix, &mut key);
             if KeyRef::new(&key, trailer) < target {
                 low = middle + 1;

@@ -349,6 +349,8 @@ impl JudgedIter {
 
     /// Remembers the last entry of the block, against which the next one is held.
     fn remember_last(&mut self) {
+        // A block without sound entries changes nothing: a gap over it begins behind the last entry
+        // before.
         let Some(last) = self.decoder.slots.len().checked_sub(1) else { return };
         self.before.key.clear();
         self.before.key.extend_from_slice(self.decoder.key(last));
@@ -390,6 +392,7 @@ fn append(bytes: &mut Vec<u8>, part: &[u8]) -> Range<usize> {
 fn hidden_apart(reader: &SstReader, key: &[u8], seq: SeqNo) -> Option<Vec<u8>> {
     let suffix = reader.hidden_suffix().filter(|_| !reader.is_walked_only())?;
     let key = [key, suffix].concat();
+    // A hidden entry that cannot be read counts as missing: the judge says what follows from that.
     let (_, block) = reader.block_of_hidden(&key, seq, true).ok()??;
     let head = block.find_hidden(&key, seq, suffix)?;
     head.behind_seq(&block.bytes).map(<[u8]>::to_vec)
@@ -434,6 +437,8 @@ impl InternalIter for JudgedIter {
         };
         self.is_valid = false;
         let Some(extent) = found else { return Ok(()) };
+        // The entries before this block are not read. The separator before it bounds a loss at its
+        // front.
         if let (Some(before), _) = index.bounds(&self.reader) {
             self.before = Before { key: before.user.to_vec(), seq: None };
         }

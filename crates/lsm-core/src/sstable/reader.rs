@@ -261,6 +261,8 @@ impl SstReader {
         let leaf = load(self, extent)?;
         let at = leaf.lower_bound(target);
         if at == leaf.len() {
+            // The separator of the partition is not before the target, so one of its entries must
+            // not be either.
             return Err(self.split_lies());
         }
         self.leaf_extent(&leaf, at).map(Some)

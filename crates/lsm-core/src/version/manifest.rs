@@ -196,6 +196,7 @@ impl FrameSeal {
     /// Looks for the first frame at or behind `from`.
     pub(super) fn search(self, bytes: &[u8], from: usize) -> FrameSearch<'_> {
         let mut budget = (bytes.len() as u64).saturating_mul(HASHED_TIMES_MAX);
+        // Edits have any length, so a frame may begin at each byte.
         for at in from..bytes.len() {
             if self.version == VERSION_ONE_CHECKSUM {
                 let Some(length) = bytes.get(at + 8..).and_then(|rest| rest.first_chunk::<4>())
@@ -459,6 +460,8 @@ impl Manifest {
     pub fn supersede(&mut self, new: FileName) -> Result<()> {
         assert!(new.number > self.name.number, "{new} is no successor of {}", self.name);
         let change = Change::Superseded { by: new.number, epoch: new.epoch };
+        // Under the last number: it changes no state, and the new generation goes on with the next
+        // one.
         self.write(&VersionEdit { number: self.last_number, changes: vec![change] })?;
         self.state = ManifestState::Superseded;
         Ok(())

@@ -97,6 +97,7 @@ impl Inode {
     pub(super) fn lose_pending(&mut self, loss: SyncLoss) {
         self.pending.clear();
         match loss {
+            // Reads see bytes that no later sync makes durable.
             SyncLoss::Kept => self.is_stale = true,
             SyncLoss::Reverted => *self = Inode::durable(self.durable.clone()),
         }
