@@ -64,13 +64,13 @@ impl SecondaryPartition {
     pub fn read(&self, options: &ReadOptions) -> Result<Reading> {
         let unmet = match self.secondary.bring(&self.followed, options) {
             Ok(()) if options.level == Level::Prefix => match self.secondary.moment_in_cut(self)? {
-                Some(moment) => return Ok(self.reading(moment, options.level)),
+                Some(moment) => return Ok(Self::reading(moment, options.level)),
                 None => {
                     let message = "the partition was made behind the last whole sync";
                     Error::new(ErrorKind::PartitionNotFound, message)
                 }
             },
-            Ok(()) => return Ok(self.reading(self.followed.moment()?, options.level)),
+            Ok(()) => return Ok(Self::reading(self.followed.moment()?, options.level)),
             Err(unmet) => unmet,
         };
         let is_unmet = matches!(
@@ -81,13 +81,13 @@ impl SecondaryPartition {
                 | ErrorKind::LimitExceeded
         );
         if is_unmet && options.on_unmet == OnUnmet::Weaker {
-            return Ok(self.reading(self.followed.moment()?, Level::Eventual));
+            return Ok(Self::reading(self.followed.moment()?, Level::Eventual));
         }
         Err(unmet)
     }
 
-    fn reading(&self, moment: FollowedMoment, served: Level) -> Reading {
-        Reading { epoch: self.secondary.follower().epoch(), moment, served }
+    fn reading(moment: FollowedMoment, served: Level) -> Reading {
+        Reading { moment, served }
     }
 
     /// Returns the value of `key` as of the last sync ([`Level::Eventual`]).
@@ -169,12 +169,11 @@ fn is_gone(error: &Error) -> bool {
 pub struct Reading {
     moment: FollowedMoment,
     served: Level,
-    epoch: lsm_core::types::Epoch,
 }
 
 impl Reading {
-    pub(crate) fn of_cut(moment: FollowedMoment, epoch: lsm_core::types::Epoch) -> Reading {
-        Reading { moment, served: Level::Prefix, epoch }
+    pub(crate) fn of_cut(moment: FollowedMoment) -> Reading {
+        Reading { moment, served: Level::Prefix }
     }
 
     /// Returns the level at which it was served: the requested level, or [`Level::Eventual`].
@@ -189,7 +188,7 @@ impl Reading {
 
     /// Returns the last commit that it may see: the token for a later read that must not go back.
     pub fn as_of(&self) -> Commit {
-        Commit { seq: self.moment.seq(), epoch: self.epoch }
+        self.moment.commit()
     }
 
     /// Returns the value of `key`.

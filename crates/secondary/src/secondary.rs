@@ -19,7 +19,7 @@ use lsm_core::follow::{
     FollowedCut, FollowedMoment, FollowedPartition, Follower, Reached, SyncExtent, SyncGoal,
     SyncReach,
 };
-use lsm_core::types::PartitionId;
+use lsm_core::types::{PartitionId, SeqNo};
 use parking_lot::Mutex;
 
 use crate::background::{Follow, Tending};
@@ -87,9 +87,7 @@ impl SecondaryCut {
 
     /// Returns a partition as it was; `None` if it did not exist.
     pub fn partition(&self, partition: &SecondaryPartition) -> Option<Reading> {
-        let epoch = self.0.reached()?.epoch;
-        let moment = self.0.partition(partition.followed.id())?;
-        Some(Reading::of_cut(moment, epoch))
+        self.0.partition(partition.followed.id()).map(Reading::of_cut)
     }
 }
 
@@ -115,10 +113,6 @@ impl Secondary {
         let complete_at = Mutex::default();
         let tending = Tending::default();
         Secondary(Arc::new(Inner { follower, clock, complete_at, tending }))
-    }
-
-    pub(crate) fn follower(&self) -> &Follower {
-        &self.0.follower
     }
 
     /// Opens the partition `name`. Catches up first if the partition is not known.
@@ -239,7 +233,7 @@ impl Secondary {
             Target::Latest | Target::Durable => {}
             Target::Token(token) => {
                 self.check_history(token)?;
-                if followed.complete() < token.seq {
+                if followed.complete().seq < token.seq {
                     return Err(self.lacking(followed, token));
                 }
             }
@@ -247,7 +241,7 @@ impl Secondary {
         if followed.is_logged() && to != Target::Durable && self.is_present(reached) {
             self.0.complete_at.lock().partitions.insert(followed.id(), started);
         }
-        Ok(Commit { seq: followed.complete(), epoch: reached.epoch })
+        Ok(followed.complete())
     }
 
     /// Brings a partition to the level of `options`.
@@ -317,7 +311,8 @@ impl Secondary {
         token: Commit,
         wait: Duration,
     ) -> Result<()> {
-        if self.0.follower.epoch() == token.epoch && followed.complete() >= token.seq {
+        let complete = followed.complete();
+        if complete.epoch == token.epoch && complete.seq >= token.seq {
             return Ok(());
         }
         let until = self.0.clock.now().saturating_add(wait);
@@ -380,9 +375,9 @@ impl Secondary {
                 self.0.follower.sync(SyncExtent::Only(followed.id()))?;
             }
             let moment = followed.moment()?;
-            let epoch = self.0.follower.epoch();
-            if epoch != seen.epoch || moment.newest() > seen.seq {
-                return Ok(Some(Commit { seq: moment.seq(), epoch }));
+            let present = moment.commit();
+            if present.epoch != seen.epoch || moment.newest() > seen.seq {
+                return Ok(Some(present));
             }
             let is_looked_at = goal.is_some();
             let pause = if is_looked_at { PAUSE } else { READ_PAUSE };
@@ -431,8 +426,11 @@ impl Secondary {
             return Lag { operations: Some(0), bytes: Some(0), age: Some(Duration::ZERO) };
         }
         let primary = self.0.follower.primary_seq();
-        let complete = followed.complete().get();
-        let operations = primary.map(|seq| seq.get().saturating_sub(complete));
+        let complete = followed.complete();
+        // The state of another epoch may have commits that this one has not: it is behind by all.
+        let is_present = complete.epoch == self.0.follower.epoch();
+        let seen = if is_present { complete.seq } else { SeqNo::ZERO };
+        let operations = primary.map(|seq| seq.get().saturating_sub(seen.get()));
         let at = self.0.complete_at.lock().of(followed);
         let bytes = followed.bytes_behind();
         Lag { operations, bytes, age: at.map(|at| now.saturating_sub(at)) }

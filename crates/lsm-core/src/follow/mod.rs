@@ -41,7 +41,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
 use crate::db::hooked::resolve;
-use crate::db::{Db, VerifyOptions, VerifyReport};
+use crate::db::{Commit, Db, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::hooks::{
@@ -365,9 +365,9 @@ impl Inner {
     #[inline]
     fn has_reached(&self, followed: &Followed, goal: &SyncGoal) -> bool {
         let present = self.present.load();
-        let is_same_history = present.epoch == goal.epoch;
-        let has_all = followed.complete().get() >= goal.seq;
-        is_same_history && has_all && present.edit >= goal.layout
+        let complete = followed.complete();
+        let is_same_history = present.epoch == goal.epoch && complete.epoch == goal.epoch;
+        is_same_history && complete.seq.get() >= goal.seq && present.edit >= goal.layout
     }
 
     /// Memory of all memtables that are shown, in bytes.
@@ -436,9 +436,10 @@ impl Inner {
         });
         let active = self.empty.clone();
         let view = ReadView::new(active, Vec::new(), partition.clone());
-        let seq = partition.flushed_through;
+        let flushed = Commit { seq: partition.flushed_through, epoch: version.epoch };
         let pin = self.pins.pin(version.edit_number);
-        Followed::new(Arc::new(view), Arc::new(hooks), seq, pin)
+        let shown = Shown::of(Arc::new(view), flushed.seq, flushed, pin);
+        Followed::new(shown, Arc::new(hooks))
     }
 }
 

@@ -1,9 +1,9 @@
 //! A followed partition: what a reader of it pins, and the handles that read.
 //!
 //! Invariants:
-//! 1. Shown and sequence number are replaced together: tables of a newer version may lack what an older
-//!    number needs.
-//! 2. What a moment shows never changes, whatever is synced meanwhile.
+//! 1. View, sequence number and epoch are replaced together: tables of a newer version may lack what an
+//!    older number needs, and a number of another epoch may be that of another commit.
+//! 2. A moment never changes, whatever is synced meanwhile.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 
 use super::pins::EditPin;
 use super::{Inner, SyncGoal};
+use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
@@ -20,7 +21,7 @@ use crate::raw::{self, Moment, ReadAtMoment};
 use crate::read::{
     self, Bounds, Cursor, GetContext, KeyRange, Keys, Range, ReadPoint, prefix_bounds,
 };
-use crate::types::{KeyForm, PartitionId, SeqNo, Slice};
+use crate::types::{Epoch, KeyForm, PartitionId, SeqNo, Slice};
 use crate::version::PartitionVersion;
 
 /// A partition at one moment.
@@ -28,7 +29,24 @@ pub(super) struct Shown {
     pub(super) view: Arc<ReadView>,
     /// Operations up to this one are seen.
     pub(super) seq: SeqNo,
+    /// Every operation of the partition up to this one is in `view`.
+    pub(super) complete: SeqNo,
+    /// The epoch of both numbers.
+    pub(super) epoch: Epoch,
     pub(super) pin: EditPin,
+    /// The newest operation in `view`, when it was made: its memtables grow. Or a later one that a flush
+    /// covered.
+    newest: SeqNo,
+}
+
+impl Shown {
+    /// Returns the state with this view, of which operations through `seq` are seen.
+    pub(super) fn of(view: Arc<ReadView>, seq: SeqNo, complete: Commit, pin: EditPin) -> Shown {
+        let in_memory = view.memtables().map(|memtable| memtable.last_seq()).max();
+        let newest = view.version.tables_through().max(in_memory.unwrap_or_default());
+        let Commit { seq: complete, epoch } = complete;
+        Shown { view, seq, complete, epoch, pin, newest }
+    }
 }
 
 /// A partition that is followed.
@@ -40,11 +58,8 @@ pub(super) struct Followed {
     key_form: KeyForm,
     hooks: Arc<PartitionHooks>,
     /// Replaced as a whole under the tail's lock.
-    view: ArcSwap<Shown>,
-    /// Every operation of the partition up to this one is in `view`. Stored behind `view` with
-    /// release, loaded with acquire before it.
-    complete: AtomicU64,
-    /// The place in the log before which `view` has everything. A figure: relaxed.
+    shown: ArcSwap<Shown>,
+    /// The place in the log before which `shown` has everything. A figure: relaxed.
     reach: AtomicU64,
     is_dropped: AtomicBool,
     /// The last edit that the value store was told of; changed under the tail's lock.
@@ -52,41 +67,29 @@ pub(super) struct Followed {
 }
 
 impl Followed {
-    pub(super) fn new(
-        view: Arc<ReadView>,
-        hooks: Arc<PartitionHooks>,
-        seq: SeqNo,
-        pin: EditPin,
-    ) -> Followed {
-        let version = &view.version;
+    pub(super) fn new(shown: Shown, hooks: Arc<PartitionHooks>) -> Followed {
+        let version = &shown.view.version;
         Followed {
             id: version.id,
             name: version.name.clone(),
             logged: version.options.logged,
             key_form: hooks.rules.key_form,
             hooks,
-            complete: AtomicU64::new(version.flushed_through.get()),
             reach: AtomicU64::new(0),
-            view: ArcSwap::from_pointee(Shown { view, seq, pin }),
+            shown: ArcSwap::from_pointee(shown),
             is_dropped: AtomicBool::new(false),
             told_edit: AtomicU64::new(0),
         }
     }
 
-    /// The present view, to keep.
+    /// The present state, to keep.
     pub(super) fn pin(&self) -> Arc<Shown> {
-        self.view.load_full()
+        self.shown.load_full()
     }
 
-    /// Shows `view` from now on, which has every operation through `complete`.
-    pub(super) fn show(&self, view: Shown, complete: SeqNo) {
-        self.view.store(Arc::new(view));
-        self.note_complete(complete);
-    }
-
-    /// Notes that the present view has every operation through `complete`.
-    pub(super) fn note_complete(&self, complete: SeqNo) {
-        self.complete.store(complete.get(), Ordering::Release);
+    /// Shows this state from now on.
+    pub(super) fn show(&self, shown: Shown) {
+        self.shown.store(Arc::new(shown));
     }
 
     /// Notes that the present view has everything before this place of the log.
@@ -99,10 +102,11 @@ impl Followed {
         self.reach.load(Ordering::Relaxed)
     }
 
-    /// Every operation of the partition up to this one is seen.
+    /// The commit up to which every operation of the partition is seen.
     #[inline]
-    pub(super) fn complete(&self) -> SeqNo {
-        SeqNo::new(self.complete.load(Ordering::Acquire)).expect("it was stored from a SeqNo")
+    pub(super) fn complete(&self) -> Commit {
+        let shown = self.shown.load();
+        Commit { seq: shown.complete, epoch: shown.epoch }
     }
 
     /// Tells the value store, if there is one, what the edits said that it has not heard of.
@@ -169,9 +173,10 @@ impl FollowedPartition {
         self.followed.logged
     }
 
-    /// Returns the sequence up to which every operation of the partition is seen.
+    /// Returns the commit up to which every operation of the partition is seen. Its epoch is the one in
+    /// which the partition was caught up with last: a later one may have lost the commit.
     #[inline]
-    pub fn complete(&self) -> SeqNo {
+    pub fn complete(&self) -> Commit {
         self.followed.complete()
     }
 
@@ -221,9 +226,9 @@ pub struct FollowedMoment {
 }
 
 impl FollowedMoment {
-    /// Returns the sequence of the newest operation that may be seen.
-    pub fn seq(&self) -> SeqNo {
-        self.view.seq
+    /// Returns the newest commit that may be seen.
+    pub fn commit(&self) -> Commit {
+        Commit { seq: self.view.seq, epoch: self.view.epoch }
     }
 
     /// Returns the name of the partition.
@@ -234,11 +239,7 @@ impl FollowedMoment {
     /// Returns the newest operation on this partition that is seen, or a later one that a flush
     /// of it covered.
     pub fn newest(&self) -> SeqNo {
-        let ReadView { active, sealed, version, .. } = &*self.view.view;
-        let memtables = sealed.iter().chain([active]);
-        let logged = memtables.map(|memtable| memtable.last_seq()).max().unwrap_or_default();
-        let tables = version.tables().map(|(_, table)| table.meta.newest()).max();
-        logged.max(version.flushed_through).max(tables.unwrap_or_default())
+        self.view.newest
     }
 
     #[inline]
@@ -248,7 +249,7 @@ impl FollowedMoment {
             view: &self.view.view,
             tables: &inner.tables,
             store: followed.hooks.store.as_ref(),
-            seq: self.seq(),
+            seq: self.view.seq,
         };
         let moment = Moment { context, hooks: &followed.hooks, partition: &followed.name };
         let looked = followed.key_form.with_stored(key, |key| look(&moment, key));
@@ -292,7 +293,7 @@ impl FollowedMoment {
         let keep: Arc<dyn Any + Send + Sync> = Arc::new(self.clone());
         ReadPoint {
             view: self.view.view.clone(),
-            seq: self.seq(),
+            seq: self.view.seq,
             context: inner.tables.clone(),
             partition: followed.name.clone(),
             key_form: followed.key_form,

@@ -18,9 +18,10 @@
 
 use std::sync::Arc;
 
-use super::partition::Shown;
+use super::partition::{Followed, Shown};
 use super::tail::{Bound, Tail, attempts_for};
 use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
+use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::partition::ReadView;
 use crate::types::{PartitionId, SeqNo};
@@ -155,23 +156,30 @@ impl Inner {
             }
         };
         let is_changed = tail.grow(self, partition)?;
-        let before = followed.pin();
+        let seq = match bound.visible {
+            Some(_) => seq.max(flushed),
+            // What was ingested passed no log; with its edit it is durable.
+            None => seq.max(partition.tables_through()),
+        };
         let edit = tail.version().edit_number;
+        let epoch = tail.version().epoch;
         followed.note_reach(bound.reach.0);
+        let before = followed.pin();
         let is_same = !is_changed && Arc::ptr_eq(&before.view.version, partition);
-        if is_same && before.pin.edit() == edit {
-            followed.note_complete(complete);
+        let has_all = before.epoch == epoch && before.seq >= seq && before.complete >= complete;
+        if is_same && has_all && before.pin.edit() == edit {
             return Ok(());
         }
-        let (active, sealed) = tail.growing[&partition.id].memtables();
-        let view = Arc::new(ReadView::new(active, sealed, partition.clone()));
-        // What was ingested passed no log; with its edit it is durable.
-        let newest = match bound.visible {
-            None => partition.tables().map(|(_, table)| table.meta.newest()).max(),
-            Some(_) => None,
+        // Also of the same view another sequence may be seen: what was ingested is in the tables
+        // before it is published.
+        let view = if is_same {
+            before.view.clone()
+        } else {
+            let (active, sealed) = tail.growing[&partition.id].memtables();
+            Arc::new(ReadView::new(active, sealed, partition.clone()))
         };
-        let seq = seq.max(flushed).max(newest.unwrap_or_default());
-        followed.show(Shown { view, seq, pin: self.pins.pin(edit) }, complete);
+        let complete = Commit { seq: complete, epoch };
+        followed.show(Shown::of(view, seq, complete, self.pins.pin(edit)));
         Ok(())
     }
 
@@ -179,13 +187,22 @@ impl Inner {
     fn bring_tables(&self, tail: &Tail, partition: &Arc<PartitionVersion>) {
         let followed = self.partitions.read().by_id.get(&partition.id).cloned();
         let Some(followed) = followed else { return };
-        let newest = partition.tables().map(|(_, table)| table.meta.newest()).max();
-        let flushed = partition.flushed_through;
+        self.show_tables(&followed, partition, tail.version(), partition.tables_through());
+    }
+
+    /// Shows the tables of a partition alone, and of them what is in `seq`.
+    fn show_tables(
+        &self,
+        followed: &Followed,
+        partition: &Arc<PartitionVersion>,
+        version: &DbVersion,
+        seq: SeqNo,
+    ) {
         let active = self.empty.clone();
-        let view = Arc::new(ReadView::new(active, Vec::new(), partition.clone()));
-        let seq = flushed.max(newest.unwrap_or_default());
-        let pin = self.pins.pin(tail.version().edit_number);
-        followed.show(Shown { view, seq, pin }, flushed);
+        let view = ReadView::new(active, Vec::new(), partition.clone());
+        let complete = Commit { seq: partition.flushed_through, epoch: version.epoch };
+        let pin = self.pins.pin(version.edit_number);
+        followed.show(Shown::of(Arc::new(view), seq, complete, pin));
     }
 
     /// Lets go of old versions that only partitions outside of `extent` hold: a partition that
@@ -213,18 +230,14 @@ impl Inner {
             }
             let Some(followed) = self.partitions.read().by_id.get(&id).cloned() else { continue };
             let before = followed.pin();
-            let pin = self.pins.pin(version.edit_number);
             if Arc::ptr_eq(&before.view.version, partition) {
-                let Shown { view, seq, .. } = &*before;
-                let same = Shown { view: view.clone(), seq: *seq, pin };
-                followed.show(same, followed.complete());
+                let complete = Commit { seq: before.complete, epoch: before.epoch };
+                let pin = self.pins.pin(version.edit_number);
+                followed.show(Shown::of(before.view.clone(), before.seq, complete, pin));
             } else if self.follows_tables_only {
                 self.bring_tables(tail, partition);
             } else if !is_read && !tail.growing.contains_key(&id) {
-                let active = self.empty.clone();
-                let view = ReadView::new(active, Vec::new(), partition.clone());
-                let flushed = partition.flushed_through;
-                followed.show(Shown { view: Arc::new(view), seq: flushed, pin }, flushed);
+                self.show_tables(&followed, partition, &version, partition.flushed_through);
             } else if !is_read && extent != SyncExtent::Layout {
                 self.bring(tail, partition, seq, bound)?;
             }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use super::growing::Growing;
 use super::log::{LogTail, Parked};
+use super::partition::Shown;
 use super::{Inner, SyncExtent, SyncReach, is_missing};
+use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
@@ -164,11 +166,19 @@ impl Tail {
             self.growing.clear();
             self.log = None;
             // What did not survive its end has no part in this history, and its numbers are given
-            // out again.
-            let end = version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq);
+            // out again. Where several epochs began unseen, the end of this one is not known.
+            let end = match version.log_cut {
+                Some(cut) if known.epoch.0 + 1 == epoch.0 => cut.last_seq,
+                _ => SeqNo::ZERO,
+            };
             for followed in inner.partitions.read().by_id.values() {
-                followed.note_complete(followed.complete().min(end));
                 followed.note_reach(0);
+                let shown = followed.pin();
+                if shown.epoch == known.epoch && shown.seq <= end {
+                    let complete = Commit { seq: shown.complete, epoch };
+                    let pin = inner.pins.pin(shown.pin.edit());
+                    followed.show(Shown::of(shown.view.clone(), shown.seq, complete, pin));
+                }
             }
         }
         self.manifest = manifest;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod follow;
+mod histories;
 mod levels;
 mod modes;
 mod other_side;

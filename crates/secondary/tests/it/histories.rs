@@ -1,0 +1,119 @@
+//! Commits that a crash loses, and partitions that do not go back within an epoch.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MapMode, SyncLoss};
+use lsm_core::options::Durability;
+use secondary::{Level, SecondaryPartition, Target};
+
+use super::*;
+
+/// Numbers of words in the commit cursor.
+const FLOOR: usize = 12;
+const VISIBLE: usize = 14;
+
+fn value_of(partition: &SecondaryPartition, level: Level) -> Option<String> {
+    let value = partition.at(level).unwrap().get("k").unwrap();
+    value.map(|value| String::from_utf8(value.to_vec()).unwrap())
+}
+
+/// Stops a primary at once, as a crash does: it stores nothing more, and its log loses what was not
+/// synced.
+fn lose_primary(mem: &MemFs, fault: &FaultFs, db: Db) {
+    fault.add_rule(FaultRule::sticky(FaultAt::Op(fault.op_count()), FaultAction::Eio));
+    drop(db);
+    for name in mem.list_names(DIR.as_ref(), "").unwrap() {
+        if name.ends_with(".wal") {
+            mem.lose_unsynced(&Path::new(DIR).join(name), SyncLoss::Reverted).unwrap();
+        }
+    }
+    fault.heal();
+}
+
+/// A secondary of two partitions, one of which shows a commit that its primary then loses.
+struct Lost {
+    plain: Arc<dyn Fs>,
+    follower: Secondary,
+    lost: SecondaryPartition,
+    other: SecondaryPartition,
+}
+
+impl Lost {
+    fn new() -> Lost {
+        let mem = MemFs::new();
+        let fault = FaultFs::over_mem(mem.clone());
+        let watched: Arc<dyn Fs> = Arc::new(fault.clone());
+        let plain: Arc<dyn Fs> = Arc::new(mem.clone());
+        let db = primary(&watched);
+        let [p, q] = ["p", "q"].map(|name| db.partition(name).unwrap());
+        db.batch().put(&p, "k", "kept").put(&q, "k", "kept").commit(Durability::Sync).unwrap();
+        p.put("k", "lost").unwrap();
+        let follower = secondary(&plain);
+        let [lost, other] = ["p", "q"].map(|name| follower.partition(name).unwrap());
+        assert_eq!(value_of(&lost, Level::Strong).as_deref(), Some("lost"));
+        drop((p, q));
+        lose_primary(&mem, &fault, db);
+        Lost { plain, follower, lost, other }
+    }
+}
+
+#[test]
+fn a_commit_that_was_lost_with_its_epoch_is_not_served_as_the_present() {
+    let Lost { plain, follower, lost, other } = Lost::new();
+    let before = lost.at(Level::Eventual).unwrap().as_of();
+    let db = primary(&plain);
+    let present = content_of(&db.partition("p").unwrap());
+    assert_eq!(present[&b"k"[..]], b"kept");
+    // The other partition brings the secondary into the new epoch.
+    other.sync(Target::Latest).unwrap();
+    assert_eq!(lost.at(Level::Eventual).unwrap().as_of(), before, "the view is of its own epoch");
+    assert_eq!(value_of(&lost, Level::Strong).as_deref(), Some("kept"));
+    let after = lost.at(Level::Strong).unwrap().as_of();
+    assert!(after.epoch > before.epoch && after.seq <= before.seq);
+    let news = lost.wait_for_news(before, Duration::ZERO).unwrap();
+    assert_eq!(news, Some(after), "another epoch is news");
+    follower.sync(Target::Latest).unwrap();
+    assert_eq!(value_of(&lost, Level::Prefix).as_deref(), Some("kept"));
+}
+
+/// Epochs that the secondary did not see give the numbers of the lost commits to other commits.
+#[test]
+fn a_lost_commit_is_not_served_as_the_present_after_epochs_that_nobody_saw() {
+    let Lost { plain, lost, other, .. } = Lost::new();
+    let db = primary(&plain);
+    db.partition("q").unwrap().put("k", "later").unwrap();
+    db.close().unwrap();
+    let _next = primary(&plain);
+    other.sync(Target::Latest).unwrap();
+    assert_eq!(value_of(&other, Level::Strong).as_deref(), Some("later"));
+    assert_eq!(value_of(&lost, Level::Strong).as_deref(), Some("kept"));
+}
+
+/// The edit of an ingest is durable before its sequence number is published.
+#[test]
+fn a_look_between_the_edit_of_an_ingest_and_its_publication_hides_nothing_later() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let [p, from] = ["p", "from"].map(|name| db.partition(name).unwrap());
+    from.put("k", "ingested").unwrap();
+    from.export(.., "/export").unwrap();
+    let follower = secondary(&fs);
+    let followed = follower.partition("p").unwrap();
+    assert_eq!(value_of(&followed, Level::Strong), None);
+    let path = Path::new(DIR).join("cursor-00000001");
+    let cursor = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
+    let words = cursor.words();
+    let before = [FLOOR, VISIBLE].map(|at| words[at].load(Ordering::Acquire));
+    p.ingest("/export").unwrap();
+    let after = [FLOOR, VISIBLE].map(|at| words[at].load(Ordering::Acquire));
+    words[FLOOR].store(before[0], Ordering::Release);
+    words[VISIBLE].store(before[1], Ordering::Release);
+    followed.sync(Target::Latest).unwrap();
+    assert_eq!(value_of(&followed, Level::Eventual), None, "it is not published yet");
+    words[FLOOR].store(after[0], Ordering::Release);
+    words[VISIBLE].store(after[1], Ordering::Release);
+    assert_eq!(value_of(&followed, Level::Strong).as_deref(), Some("ingested"));
+    let as_of = followed.at(Level::Strong).unwrap().as_of();
+    assert_eq!(as_of.seq.get(), after[1]);
+}
