@@ -33,6 +33,7 @@
 //! 4. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch is there
 //!    before its manifest is.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -133,16 +134,20 @@ impl CursorWriter {
     /// `epoch` is acknowledged.
     ///
     /// # Errors
-    /// Those of the file system: a secondary may believe a cursor that was not marked.
+    /// Those of the file system. A cursor that cannot be marked is not deleted: a secondary that has
+    /// mapped it would believe it for ever.
     pub fn supersede_others(fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
         for name in fs.list_names(dir, names::CURSOR_PREFIX)? {
             if names::is_cursor(&name) && name != names::cursor(epoch) {
                 let path = dir.join(name);
-                // What is no cursor by its length is not one that anybody believes.
-                if let Ok(Some(words)) = fs.map_words(&path, MapMode::Write)
-                    && words.words().len() >= WORDS
-                {
-                    words.words()[STATE_AT].store(SUPERSEDED, Ordering::Release);
+                match fs.map_words(&path, MapMode::Write) {
+                    Ok(Some(words)) if words.words().len() >= WORDS => {
+                        words.words()[STATE_AT].store(SUPERSEDED, Ordering::Release);
+                    }
+                    // No secondary believes a file of another length, or maps one of this medium.
+                    Ok(_) => {}
+                    Err(error) if is_no_cursor(&error) => {}
+                    Err(error) => return Err(error),
                 }
                 fs.delete(&path)?;
             }
@@ -199,6 +204,12 @@ impl CursorWriter {
         self.store(STATE_AT, CLOSED);
         fs.delete(&dir.join(names::cursor(epoch)))
     }
+}
+
+/// Returns `true` if the error says that a file is not there, or has no length of a cursor.
+fn is_no_cursor(error: &Error) -> bool {
+    let kind = error.io_source().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::InvalidData))
 }
 
 /// A secondary's side of a cursor.
@@ -301,7 +312,7 @@ impl CursorReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::MemFs;
+    use crate::fs::{AppendMode, MemFs, OsFs};
 
     const DIR: &str = "/db";
 
@@ -374,6 +385,27 @@ mod tests {
             words.words()[at].store(before, Ordering::Release);
         }
         assert!(open(&fs, 3).is_some());
+    }
+
+    /// A secondary that has mapped the cursor would read the state "live" for ever.
+    #[test]
+    fn a_cursor_that_cannot_be_marked_is_not_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(names::cursor(Epoch(3)));
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let refused = CursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
+        assert!(path.is_symlink(), "it is there for the next attempt");
+    }
+
+    /// No secondary believes a file of this length.
+    #[test]
+    fn a_file_of_another_length_than_a_cursor_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(names::cursor(Epoch(3)));
+        OsFs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&[7; 100]).unwrap();
+        CursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap();
+        assert!(!path.exists());
     }
 
     #[test]
