@@ -290,6 +290,11 @@ impl Error {
         }
     }
 
+    /// Returns `true` if a file or folder does not exist, and this caused the error.
+    pub fn is_missing(&self) -> bool {
+        self.io_source().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
     /// Returns the file or folder whose operation failed, if there is one.
     pub fn path(&self) -> Option<&Path> {
         match self.0.source.as_ref()? {
@@ -405,6 +410,16 @@ mod tests {
             cause = next.source();
         }
         text
+    }
+
+    #[test]
+    fn an_error_of_a_missing_file_stays_one_under_another_message() {
+        let missing = Error::io("open", Path::new("x"), io::ErrorKind::NotFound.into());
+        assert!(missing.is_missing());
+        assert!(Error::because(ErrorKind::FileGone, "gone", missing).is_missing());
+        let denied = Error::io("open", Path::new("x"), io::ErrorKind::PermissionDenied.into());
+        assert!(!denied.is_missing());
+        assert!(!Error::new(ErrorKind::PartitionNotFound, "no partition").is_missing());
     }
 
     #[test]

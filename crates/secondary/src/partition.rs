@@ -158,9 +158,7 @@ impl SecondaryPartition {
 }
 
 fn is_gone(error: &Error) -> bool {
-    let source = error.io_source().map(std::io::Error::kind);
-    let is_lost = matches!(error.kind(), ErrorKind::FileGone | ErrorKind::LeaseLost);
-    is_lost || source == Some(std::io::ErrorKind::NotFound)
+    matches!(error.kind(), ErrorKind::FileGone | ErrorKind::LeaseLost) || error.is_missing()
 }
 
 /// An immutable view of a partition at its level. It is cheap to clone and protects the files that it

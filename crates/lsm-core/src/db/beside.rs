@@ -9,7 +9,6 @@
 //! 2. Nothing is replayed that the commit cursor, or without one the log, does not say is committed.
 //! 3. What vanished, or was about to change, is a reason to begin anew, and never damage.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,12 +80,11 @@ pub(super) fn settled<T>(mut begin: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 fn attempts_for(error: &Error) -> usize {
-    let is_missing = error.io_source().is_some_and(|e| e.kind() == io::ErrorKind::NotFound);
     match error.kind() {
         ErrorKind::NeedsManifest | ErrorKind::FileGone => ATTEMPTS,
         ErrorKind::Corruption => DAMAGED_ATTEMPTS,
         // A folder without a database stays without one.
-        _ if is_missing => DAMAGED_ATTEMPTS,
+        _ if error.is_missing() => DAMAGED_ATTEMPTS,
         _ => 0,
     }
 }

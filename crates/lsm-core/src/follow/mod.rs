@@ -32,7 +32,6 @@ mod round;
 mod tail;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -445,13 +444,9 @@ impl Inner {
 
 /// The error of a file that is not there: the primary deleted it.
 fn gone(path: &Path, error: Error) -> Error {
-    if is_missing(&error) {
+    if error.is_missing() {
         let message = format!("{} is gone", path.display());
         return Error::because(ErrorKind::FileGone, message, error);
     }
     error
-}
-
-fn is_missing(error: &Error) -> bool {
-    error.io_source().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
 }

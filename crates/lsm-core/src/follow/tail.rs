@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::growing::Growing;
 use super::log::{LogTail, Parked};
 use super::partition::Shown;
-use super::{Inner, SyncExtent, SyncReach, is_missing};
+use super::{Inner, SyncExtent, SyncReach};
 use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
@@ -87,7 +87,7 @@ pub(super) fn attempts_for(error: &Error) -> usize {
     match error.kind() {
         ErrorKind::FileGone | ErrorKind::LeaseLost | ErrorKind::NeedsManifest => ATTEMPTS,
         ErrorKind::Corruption => DAMAGED_ATTEMPTS,
-        _ if is_missing(error) => ATTEMPTS,
+        _ if error.is_missing() => ATTEMPTS,
         _ => 0,
     }
 }

@@ -195,7 +195,7 @@ impl Lease {
     pub fn is_there(&self) -> Result<bool> {
         match self.fs.open_read(&self.held.path) {
             Ok(_) => Ok(true),
-            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) if error.is_missing() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -223,10 +223,6 @@ fn is_unwritable(error: &Error) -> bool {
     matches!(kind, Some(io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied))
 }
 
-fn is_missing(error: &Error) -> bool {
-    error.io_source().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
-}
-
 impl Held {
     fn take(fs: &dyn Fs, dir: &Path, random: &mut dyn FnMut() -> u64) -> Result<Held> {
         for _ in 0..ATTEMPTS {
@@ -235,7 +231,7 @@ impl Held {
             // Between its making and its locking it looked like a dead secondary's, and may have
             // been deleted. Nobody makes it again: whoever looks at leases opens what is there.
             let file = match fs.open_append(&path, AppendMode::Existing) {
-                Err(error) if is_missing(&error) => continue,
+                Err(error) if error.is_missing() => continue,
                 opened => opened?,
             };
             file.append(&header(fs.machine_run()))?;
@@ -284,7 +280,7 @@ pub fn held_leases(fs: &dyn Fs, dir: &Path) -> Result<Vec<HeldLease>> {
         }
         match held_lease(fs, &dir.join(&name), name) {
             Ok(lease) => leases.extend(lease),
-            Err(error) if is_missing(&error) => {}
+            Err(error) if error.is_missing() => {}
             Err(error) => return Err(error),
         }
     }

@@ -9,7 +9,6 @@
 //!    `Arc`, so that what was opened stays open.
 
 use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -323,10 +322,7 @@ impl Table {
     pub fn open_apart(&self, context: &TableContext) -> Result<SstReader> {
         let path = self.path(context);
         let file = context.open_file(&path).map_err(|error| {
-            match error.io_source().map(io::Error::kind) {
-                Some(io::ErrorKind::NotFound) => missing(context, &path, error),
-                _ => error,
-            }
+            if error.is_missing() { missing(context, &path, error) } else { error }
         })?;
         let SstMeta { file: file_no, epoch, global_seq, foreign, .. } = self.meta;
         let own = SstIdentity { db_id: context.db_id, file: file_no, epoch };
@@ -345,12 +341,8 @@ impl Table {
         let path = self.path(context);
         let file = match context.open_file(&path) {
             Ok(file) => file,
-            Err(error)
-                if error.io_source().map(io::Error::kind) == Some(io::ErrorKind::NotFound) =>
-            {
-                // A file that is gone is beyond repair, and no reason to try again.
-                return Ok(None);
-            }
+            // A file that is gone is beyond repair, and no reason to try again.
+            Err(error) if error.is_missing() => return Ok(None),
             Err(error) => return Err(error),
         };
         let SstMeta { file: file_no, epoch, hash, global_seq, foreign, .. } = self.meta;

@@ -10,7 +10,6 @@
 //!    what was opened stays open.
 
 use std::collections::HashMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -135,13 +134,11 @@ impl ManifestTail {
 
 /// A manifest that is followed may lose a generation between a listing and the reading of it.
 fn vanished(error: Error) -> Error {
-    match error.io_source().map(io::Error::kind) {
-        Some(io::ErrorKind::NotFound) => {
-            let message = "a generation of the manifest was replaced while it was read";
-            Error::because(ErrorKind::NeedsManifest, message, error)
-        }
-        _ => error,
+    if error.is_missing() {
+        let message = "a generation of the manifest was replaced while it was read";
+        return Error::because(ErrorKind::NeedsManifest, message, error);
     }
+    error
 }
 
 /// Puts the tables of `known` into `version` where they are the same.

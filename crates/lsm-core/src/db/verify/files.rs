@@ -7,7 +7,6 @@
 //!
 //! Invariant: damage of a segment counts only if the segment is live after it was found.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -171,7 +170,7 @@ impl VerifyRun<'_> {
 
     fn is_gone(&self, path: &Path) -> bool {
         let opened = self.fs.open_read(path);
-        opened.is_err_and(|error| is_not_found(&error))
+        opened.is_err_and(|error| error.is_missing())
     }
 
     /// Notes what was found in a table.
@@ -209,7 +208,7 @@ impl VerifyRun<'_> {
         let file = match self.fs.open_read(&path) {
             Ok(file) => file,
             // Its writer has flushed what it held.
-            Err(error) if self.db.is_beside && is_not_found(&error) => return Ok(false),
+            Err(error) if self.db.is_beside && error.is_missing() => return Ok(false),
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
                 return Ok(false);
@@ -279,7 +278,7 @@ impl VerifyRun<'_> {
         let mut found = match check_generation(fs, dir, name, written) {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
             // Its writer goes on in another generation.
-            Err(error) if self.db.is_beside && is_not_found(&error) => return Ok(false),
+            Err(error) if self.db.is_beside && error.is_missing() => return Ok(false),
             Err(error) => {
                 is_read = false;
                 vec![missing(&error, &path, "the manifest is missing")]
@@ -330,14 +329,10 @@ fn missing_manifest(path: &Path) -> Damage {
 
 /// Why a file cannot be opened or read, where its absence says `what`.
 fn missing(error: &Error, path: &Path, what: &str) -> Damage {
-    match is_not_found(error) {
+    match error.is_missing() {
         true => Damage::of(&Error::corruption(path, None, what), path),
         false => Damage::of(error, path),
     }
-}
-
-fn is_not_found(error: &Error) -> bool {
-    error.io_source().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
 }
 
 /// The number of operations in a section, if it holds as many as it says.
