@@ -230,14 +230,17 @@ impl Inner {
             }
             let Some(followed) = self.partitions.read().by_id.get(&id).cloned() else { continue };
             let before = followed.pin();
+            // Its memtables were given up by a round that failed. Within an epoch it does not go back.
+            let flushed = partition.flushed_through;
+            let is_ahead = before.epoch == version.epoch && before.seq > flushed;
             if Arc::ptr_eq(&before.view.version, partition) {
                 let complete = Commit { seq: before.complete, epoch: before.epoch };
                 let pin = self.pins.pin(version.edit_number);
                 followed.show(Shown::of(before.view.clone(), before.seq, complete, pin));
             } else if self.follows_tables_only {
                 self.bring_tables(tail, partition);
-            } else if !is_read && !tail.growing.contains_key(&id) {
-                self.show_tables(&followed, partition, &version, partition.flushed_through);
+            } else if !is_read && !tail.growing.contains_key(&id) && !is_ahead {
+                self.show_tables(&followed, partition, &version, flushed);
             } else if !is_read && extent != SyncExtent::Layout {
                 self.bring(tail, partition, seq, bound)?;
             }

@@ -37,10 +37,21 @@ pub(super) struct Tail {
     pub(super) lease: Option<Lease>,
     /// Views of this edit and of earlier ones lost their files with a lease that was taken away.
     pub(super) lost_edit: u64,
+    /// The place that the rounds of this epoch have come to. A later round may know less of the log
+    /// than a cursor or an earlier look said, and must not show less.
+    noted: Noted,
     /// The last sequence of epochs before the present one, as far as it was seen.
     ends: BTreeMap<Epoch, SeqNo>,
     /// The version whose partitions were taken in.
     pub(super) taken: Option<Arc<DbVersion>>,
+}
+
+/// A place in the log before which a round has noted everything.
+#[derive(Clone, Copy, Default)]
+struct Noted {
+    reach: Lsn,
+    /// Every operation through this one is noted, or in tables.
+    seq: SeqNo,
 }
 
 /// The end of a round.
@@ -101,6 +112,7 @@ impl Tail {
             growing: HashMap::new(),
             lease,
             lost_edit: 0,
+            noted: Noted::default(),
             ends: BTreeMap::new(),
             taken: None,
         };
@@ -165,6 +177,7 @@ impl Tail {
             // All that the log of the other one held is in tables.
             self.growing.clear();
             self.log = None;
+            self.noted = Noted::default();
             // What did not survive its end has no part in this history, and its numbers are given
             // out again. Where several epochs began unseen, the end of this one is not known.
             let end = match version.log_cut {
@@ -290,7 +303,7 @@ impl Tail {
             // Its end is durable, and nothing comes behind it.
             _ => Lsn(u64::MAX),
         };
-        Ok(Bound { visible: None, reach })
+        Ok(Bound { visible: None, reach: reach.max(self.noted.reach) })
     }
 
     /// Opens the segments of the version.
@@ -310,7 +323,7 @@ impl Tail {
     /// Notes what the log has before `bound`; the sequence through which everything is noted.
     pub(super) fn scan(&mut self, inner: &Inner, bound: &Bound) -> Result<SeqNo> {
         self.ensure_log(inner)?;
-        let Tail { log, growing, manifest, .. } = self;
+        let Tail { log, growing, manifest, noted, .. } = self;
         let log = log.as_mut().expect("opened above");
         let version = manifest.version();
         if log.lsn().is_none_or(|lsn| lsn < bound.reach) {
@@ -319,12 +332,20 @@ impl Tail {
             })?;
         }
         log.prune(version);
-        let is_reached = log.lsn().unwrap_or_default() >= bound.reach;
-        if bound.visible.is_some() && !is_reached {
-            return Err(log.too_short(&inner.dir, bound.reach));
+        let reach = log.lsn().unwrap_or_default();
+        // Without a cursor the end of a closed log is not known, only what was read of it before. A log
+        // whose segments were all removed has no place.
+        let least = match bound.visible {
+            Some(_) => bound.reach,
+            None => log.lsn().map_or(reach, |_| noted.reach),
+        };
+        if reach < least {
+            return Err(log.too_short(&inner.dir, least));
         }
         let logged = log.last_seq().max(version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq));
-        Ok(bound.visible.map_or(logged, |visible| visible.max(logged)))
+        let seq = logged.max(bound.visible.unwrap_or_default()).max(noted.seq);
+        *noted = Noted { reach: reach.max(noted.reach), seq };
+        Ok(seq)
     }
 
     /// Brings the memtables of a partition to where the log was scanned. Returns `true` if they

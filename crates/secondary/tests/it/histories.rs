@@ -117,3 +117,37 @@ fn a_look_between_the_edit_of_an_ingest_and_its_publication_hides_nothing_later(
     let as_of = followed.at(Level::Strong).unwrap().as_of();
     assert_eq!(as_of.seq.get(), after[1]);
 }
+
+#[test]
+fn a_durable_sync_after_a_failed_one_takes_nothing_back() {
+    let mem = MemFs::new();
+    let plain: Arc<dyn Fs> = Arc::new(mem.clone());
+    let fault = FaultFs::over_mem(mem);
+    let watched: Arc<dyn Fs> = Arc::new(fault.clone());
+    let db = primary(&plain);
+    let [p, q] = ["p", "q"].map(|name| db.partition(name).unwrap());
+    let follower = secondary(&watched);
+    let [fp, fq] = ["p", "q"].map(|name| follower.partition(name).unwrap());
+    db.batch().put(&p, "k", "1").put(&q, "k", "1").commit(Durability::Os).unwrap();
+    let shown = follower.sync(Target::Latest).unwrap();
+    for round in 0..3 {
+        p.put("k", "2").unwrap();
+        fault.add_rule(FaultRule::sticky(FaultAt::Op(fault.op_count()), FaultAction::Eio));
+        fp.sync(Target::Latest).unwrap_err();
+        fault.heal();
+        let reached = match round {
+            0 => fp.sync(Target::Durable).unwrap(),
+            1 => follower.sync_group(&[&fp, &fq], Target::Durable).unwrap().as_of().unwrap(),
+            _ => follower.sync(Target::Durable).unwrap(),
+        };
+        assert!(reached.seq >= shown.seq, "{round}: {reached:?} after {shown:?}");
+        for followed in [&fp, &fq] {
+            let reading = followed.at(Level::Eventual).unwrap();
+            assert!(reading.as_of().seq >= shown.seq, "round {round}");
+            assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"1"[..]), "round {round}");
+            assert_eq!(value_of(followed, Level::Prefix).as_deref(), Some("1"));
+        }
+        p.put("k", "1").unwrap();
+        assert_eq!(value_of(&fp, Level::Strong).as_deref(), Some("1"));
+    }
+}
