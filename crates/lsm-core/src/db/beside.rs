@@ -7,7 +7,8 @@
 //! Invariants:
 //! 1. The lease is there before the manifest is read.
 //! 2. Nothing is replayed that the commit cursor, or without one the log, does not say is committed.
-//! 3. What vanished, or was about to change, is a reason to begin anew, and never damage.
+//! 3. A file that vanished, or was about to change, is a reason to begin anew. It is damage only if the
+//!    lease is still there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::fs::{Fs, LockGuard};
 use crate::replay::Replay;
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::SeqNo;
+use crate::version::Missing;
 use crate::wal::{LogReader, Lsn};
 
 /// Attempts while the writer changes what is read.
@@ -32,11 +34,21 @@ const DAMAGED_ATTEMPTS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Holds the files that are read, in the place of the folder's lock.
-struct HeldByLease {
-    _lease: Option<Mutex<Lease>>,
+pub(super) struct HeldByLease {
+    lease: Option<Mutex<Lease>>,
 }
 
 impl LockGuard for HeldByLease {}
+
+impl HeldByLease {
+    /// The meaning of a table that is not there.
+    pub(super) fn missing(&self) -> Missing {
+        match &self.lease {
+            Some(lease) => Missing::DamageUnder(lease.lock().path().to_owned()),
+            None => Missing::Damage,
+        }
+    }
+}
 
 /// The commits of the writer at one moment.
 pub(super) struct CommittedPart {
@@ -54,9 +66,9 @@ pub(super) fn hold(
     fs: &Arc<dyn Fs>,
     dir: &Path,
     random: Box<dyn FnMut() -> u64 + Send>,
-) -> Result<Box<dyn LockGuard>> {
+) -> Result<HeldByLease> {
     let lease = Lease::take_if_writable(fs, dir, random)?;
-    Ok(Box::new(HeldByLease { _lease: lease.map(Mutex::new) }))
+    Ok(HeldByLease { lease: lease.map(Mutex::new) })
 }
 
 /// Calls `begin` until the writer does not change meanwhile what it reads.
@@ -100,19 +112,26 @@ impl Opening {
     /// [`ErrorKind::NeedsManifest`] if the manifest is to be read again.
     pub(super) fn committed(&self, fs: &dyn Fs, dir: &Path) -> Result<CommittedPart> {
         let version = &self.version;
-        let Some(cursor) = CursorReader::open(fs, dir, version.db_id, version.epoch)? else {
-            let reach = version.log_closed.map(|_| Lsn(u64::MAX));
-            return Ok(CommittedPart { visible: None, reach });
+        let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
+        let state = cursor.as_ref().map(CursorReader::state);
+        let cursor = match (cursor, state) {
+            (Some(cursor), Some(CursorState::Live)) => cursor,
+            // A writer that closed the database may not have been able to delete its cursor. The
+            // manifest says the rest, once it is the last one.
+            (Some(cursor), Some(CursorState::Closed)) if cursor.edit() > version.edit_number => {
+                return Err(changed("the writer ended"));
+            }
+            (None, _) | (_, Some(CursorState::Closed)) => {
+                let reach = version.log_closed.map(|_| Lsn(u64::MAX));
+                return Ok(CommittedPart { visible: None, reach });
+            }
+            _ => return Err(changed("the writer began or ended")),
         };
-        if cursor.state() != CursorState::Live {
-            return Err(changed("the writer began or ended"));
-        }
         // In this order, see `follow/round.rs`.
         let visible = cursor.visible()?;
         let reach = Lsn(cursor.end());
         let is_current = cursor.edit() <= version.edit_number;
-        let flushed = version.partitions.values().map(|partition| partition.flushed_through).max();
-        if !is_current || flushed.is_some_and(|flushed| flushed > visible) {
+        if !is_current || version.flushed_through() > visible {
             return Err(changed("the manifest grew"));
         }
         Ok(CommittedPart { visible: Some(visible), reach: Some(reach) })
@@ -136,10 +155,8 @@ impl Opening {
         reading.reach = match committed.reach {
             Some(reach) => reach,
             None => {
-                let logged = self.version.partitions.values().filter(|p| p.options.logged);
-                let flushed = logged.map(|partition| partition.flushed_through).max();
                 let reader = LogReader::new(sources.clone(), reading.clone())?;
-                reader.attested(flushed.unwrap_or_default())?
+                reader.attested(self.version.log_flushed_through())?
             }
         };
         let reach = reading.reach;
@@ -152,8 +169,7 @@ impl Opening {
         if committed.visible.is_some() && reader.lsn().unwrap_or_default() < reach {
             let place = reader.position().place;
             let path = self.segment_path(place.segment, &world.dir);
-            let what = format!("the log ends here, but its writer has committed up to {reach}");
-            return Err(Error::corruption(path, place.offset, what));
+            return Err(place.is_short_of(path, reach));
         }
         let last_seq = reader.position().last_seq;
         Ok(last_seq.max(committed.visible.unwrap_or_default()))

@@ -39,7 +39,7 @@ mod mend;
 mod modify;
 mod moment;
 mod obsolete;
-mod open;
+pub(crate) mod open;
 mod partitions;
 mod prepared;
 mod read_only;

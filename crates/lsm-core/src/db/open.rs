@@ -205,7 +205,7 @@ impl Builder {
         let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         let events = Arc::new(Events::new(listeners));
-        let DbFolder { fs, dir, lock } = DbFolder::find(fs, &dir, access)?;
+        let DbFolder { fs, dir, lock, missing } = DbFolder::find(fs, &dir, access)?;
         let is_read_only = access != OpenMode::Writing;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let folder = Start {
@@ -236,7 +236,7 @@ impl Builder {
         let log = Log::new(LogSettings::new(&world, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
-        let tables = table_context(&fs, &dir, &version, &options, block_cache);
+        let tables = table_context(&fs, &dir, &version, &options, block_cache, missing);
         let runner = job_runner(&world, &tables, &snapshots, &events, &inject);
         start(Arc::new(DbInner {
             world,
@@ -311,6 +311,7 @@ struct DbFolder {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     lock: Box<dyn LockGuard>,
+    missing: Missing,
 }
 
 impl DbFolder {
@@ -322,12 +323,17 @@ impl DbFolder {
         let held = fs.hold_dir(dir)?;
         let fs = held.fs.unwrap_or(fs);
         let dir = held.path;
+        let mut missing = Missing::Damage;
         let lock = match access {
             OpenMode::Writing => free(fs.try_lock(&dir.join(names::LOCK))?, &dir)?,
             OpenMode::Reading => free(lock_for_reading(&*fs, &dir)?, &dir)?,
-            OpenMode::Beside => beside::hold(&fs, &dir, Box::new(random_from_hasher_keys))?,
+            OpenMode::Beside => {
+                let held = beside::hold(&fs, &dir, Box::new(random_from_hasher_keys))?;
+                missing = held.missing();
+                Box::new(held)
+            }
         };
-        Ok(DbFolder { fs, dir, lock })
+        Ok(DbFolder { fs, dir, lock, missing })
     }
 }
 
@@ -364,9 +370,10 @@ fn table_context(
     version: &DbVersion,
     options: &Options,
     cache: Option<Arc<dyn BlockCache>>,
+    missing: Missing,
 ) -> Arc<TableContext> {
     Arc::new(TableContext {
-        missing: Missing::Damage,
+        missing,
         fs: fs.clone(),
         dir: dir.to_owned(),
         db_id: version.db_id,
@@ -412,8 +419,9 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     Ok(db)
 }
 
-/// Distinct on every call and in every process, which is all that ids and salts ask for.
-fn random_from_hasher_keys() -> u64 {
+/// Distinct on every call and in every process, which is all that ids, salts and the names of leases
+/// ask for.
+pub(crate) fn random_from_hasher_keys() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
 }

@@ -455,8 +455,7 @@ impl Opening {
             Some(cut) => cut.last_seq,
             None => SeqNo::ZERO,
         };
-        let logged = self.version.partitions.values().filter(|p| p.options.logged);
-        let flushed = logged.map(|partition| partition.flushed_through).max().unwrap_or_default();
+        let flushed = self.version.log_flushed_through();
         if flushed <= end.last_seq.max(before_epoch) {
             return Ok(());
         }

@@ -10,6 +10,7 @@ use super::tail::{self, Tail};
 use super::{Follower, FollowerState, Inner, SyncExtent};
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
+use crate::db::open::random_from_hasher_keys;
 use crate::error::Result;
 use crate::fs::{Fs, OpenFiles, OsFs};
 use crate::hooks::HookProvider;
@@ -149,10 +150,4 @@ impl FollowBuilder {
         follower.sync(SyncExtent::Layout)?;
         Ok(follower)
     }
-}
-
-/// Distinct in every process, which is all that the names of leases ask for.
-fn random_from_hasher_keys() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }

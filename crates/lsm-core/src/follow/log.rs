@@ -98,9 +98,7 @@ impl LogTail {
     /// # Errors
     /// Those of reading.
     pub(super) fn attested(&self, version: &DbVersion) -> Result<Lsn> {
-        let logged = version.partitions.values().filter(|partition| partition.options.logged);
-        let flushed = logged.map(|partition| partition.flushed_through).max();
-        self.reader.attested(flushed.unwrap_or_default())
+        self.reader.attested(version.log_flushed_through())
     }
 
     /// Notes what lies before `reach`. `applied` says through which sequence a partition has it all.
@@ -160,8 +158,7 @@ impl LogTail {
         let place = self.reader.position().place;
         let path = self.reader.source(place.segment);
         let path = path.map_or_else(|| dir.to_owned(), |source| source.path.clone());
-        let what = format!("the log ends here, but its writer has committed up to {reach}");
-        Error::corruption(path, place.offset, what)
+        place.is_short_of(path, reach)
     }
 
     /// Forgets what `version` has in tables, and partitions that it has not.

@@ -149,6 +149,11 @@ impl Lease {
         }
     }
 
+    /// The path of its file.
+    pub fn path(&self) -> &Path {
+        &self.held.path
+    }
+
     /// Lets go of what `edit` and earlier ones dropped. `now` is any clock's that does not go back.
     ///
     /// # Errors

@@ -205,6 +205,19 @@ impl DbVersion {
         }
     }
 
+    /// The last sequence that a flush of a logged partition covered. The log was durable through it
+    /// before.
+    pub fn log_flushed_through(&self) -> SeqNo {
+        let logged = self.partitions.values().filter(|partition| partition.options.logged);
+        logged.map(|partition| partition.flushed_through).max().unwrap_or_default()
+    }
+
+    /// The last sequence that a flush of any partition covered.
+    pub fn flushed_through(&self) -> SeqNo {
+        let partitions = self.partitions.values();
+        partitions.map(|partition| partition.flushed_through).max().unwrap_or_default()
+    }
+
     /// The living partition of that name.
     #[cfg(any(test, feature = "internals"))]
     pub fn partition_named(&self, name: &str) -> Option<&Arc<PartitionVersion>> {

@@ -248,10 +248,12 @@ pub struct TableContext {
 }
 
 /// The meaning of a table whose file is not there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Damage: nobody but this process deletes files.
     Damage,
+    /// Damage as long as the lease at this path is there. Afterwards the primary has deleted the table.
+    DamageUnder(PathBuf),
     /// The primary has deleted it: this is a secondary that no lease protects.
     Gone,
     /// The primary has deleted it: this is a secondary whose lease it took away.
@@ -392,15 +394,26 @@ impl Eq for Table {}
 
 #[cold]
 fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
-    match context.missing {
-        Missing::Damage => Error::corruption(path, None, "the table is missing"),
-        Missing::LeaseLost => {
-            let message = "the primary has deleted the lease that held a table";
-            Error::because(ErrorKind::LeaseLost, message, error)
-        }
+    match &context.missing {
+        Missing::Damage => missing_table(path),
+        Missing::DamageUnder(lease) => match context.fs.open_read(lease) {
+            Ok(_) => missing_table(path),
+            Err(gone) if gone.is_missing() => lease_lost(error),
+            Err(unknown) => unknown,
+        },
+        Missing::LeaseLost => lease_lost(error),
         Missing::Gone => {
             let message = "the primary has deleted a table that this secondary reads";
             Error::because(ErrorKind::FileGone, message, error)
         }
     }
+}
+
+fn missing_table(path: &Path) -> Error {
+    Error::corruption(path, None, "the table is missing")
+}
+
+fn lease_lost(error: Error) -> Error {
+    let message = "the primary has deleted the lease that held a table";
+    Error::because(ErrorKind::LeaseLost, message, error)
 }

@@ -42,6 +42,7 @@ mod window;
 mod writer;
 
 use std::fmt;
+use std::path::PathBuf;
 
 pub use describe::describe;
 pub use frame::{Control, FramePlace, Section, section_checksum};
@@ -54,6 +55,7 @@ pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
 pub use survey::{SegmentPiece, survey};
 pub use writer::{Reserved, SegmentWriter};
 
+use crate::error::Error;
 use crate::types::FileNo;
 
 /// A place in the log: the byte offset over all segments of the database, headers included.
@@ -80,4 +82,13 @@ pub struct LogPlace {
     pub segment: FileNo,
     /// Byte offset in it.
     pub offset: u64,
+}
+
+impl LogPlace {
+    /// Returns the error of a log that ends here, in the file `path`, although its writer has committed
+    /// up to `reach`.
+    pub fn is_short_of(self, path: impl Into<PathBuf>, reach: Lsn) -> Error {
+        let what = format!("the log ends here, but its writer has committed up to {reach}");
+        Error::corruption(path, self.offset, what)
+    }
 }

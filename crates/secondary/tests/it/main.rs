@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
+mod beside;
 mod follow;
 mod histories;
 mod levels;

@@ -14,7 +14,7 @@ use super::VerifyRun;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::db::DbInner;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::sstable::{Expected, SstReader, TableDamage, TableFindings};
@@ -141,6 +141,9 @@ impl VerifyRun<'_> {
             }
             Err(refused) => refused,
         };
+        if refused.kind() == ErrorKind::LeaseLost {
+            return Err(refused);
+        }
         let opened = table.opened().filter(|_| !self.is_gone(&table.path(&self.db.tables)));
         let mut found = match opened {
             Some(reader) => self.read_table(reader, table)?,
