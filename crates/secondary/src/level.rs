@@ -41,7 +41,10 @@ pub enum Level {
     /// whole or not at all. It is the state of the last complete [`sync`](crate::Secondary::sync); the
     /// first read performs one. This level never waits and never goes back.
     Prefix,
-    /// Level 5. Eventual: the partition as of its last sync. This level never waits and never catches up.
+    /// Level 5. Eventual: the partition as of its last sync. This level never waits and never catches up,
+    /// with one exception: if no lease protects the files and one was deleted, a get catches up. It
+    /// catches up only to what is durable if the partition was only ever synced to
+    /// [`Target::Durable`].
     Eventual,
 }
 

@@ -379,8 +379,10 @@ impl Secondary {
             if present.epoch != seen.epoch || moment.newest() > seen.seq {
                 return Ok(Some(present));
             }
-            let is_looked_at = goal.is_some();
-            let pause = if is_looked_at { PAUSE } else { READ_PAUSE };
+            // What is not logged comes with a flush.
+            let is_looked_at = goal.is_some_and(|goal| followed.has_reached(&goal));
+            let is_soon = is_looked_at || (goal.is_some() && self.follows_log(followed));
+            let pause = if is_soon { PAUSE } else { READ_PAUSE };
             if self.0.clock.now() >= until {
                 return Ok(None);
             }
@@ -402,9 +404,10 @@ impl Secondary {
         Ok(())
     }
 
-    /// Reads on from a newer state.
+    /// Reads on from a newer state. It is durable if the partition was only ever synced to what is.
     pub(crate) fn look_again(&self, followed: &FollowedPartition) -> Result<()> {
-        self.0.follower.sync(SyncExtent::Only(followed.id())).map(drop)
+        let to = if followed.is_durable() { Target::Durable } else { Target::Latest };
+        self.sync_extent(SyncExtent::Only(followed.id()), to).map(drop)
     }
 
     pub(crate) fn moment_in_cut(

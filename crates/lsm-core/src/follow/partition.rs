@@ -34,18 +34,26 @@ pub(super) struct Shown {
     /// The epoch of both numbers.
     pub(super) epoch: Epoch,
     pub(super) pin: EditPin,
+    /// Since the epoch began, the partition was brought only to what is durable.
+    pub(super) is_durable: bool,
     /// The newest operation in `view`, when it was made: its memtables grow. Or a later one that a flush
     /// covered.
     newest: SeqNo,
 }
 
 impl Shown {
-    /// Returns the state with this view, of which operations through `seq` are seen.
+    /// Returns the state with this view, of which operations through `seq` are seen. It is taken for
+    /// durable.
     pub(super) fn of(view: Arc<ReadView>, seq: SeqNo, complete: Commit, pin: EditPin) -> Shown {
         let in_memory = view.memtables().map(|memtable| memtable.last_seq()).max();
         let newest = view.version.tables_through().max(in_memory.unwrap_or_default());
         let Commit { seq: complete, epoch } = complete;
-        Shown { view, seq, complete, epoch, pin, newest }
+        Shown { view, seq, complete, epoch, pin, is_durable: true, newest }
+    }
+
+    /// Returns the same state as one of `epoch`, with another pin.
+    pub(super) fn again(&self, epoch: Epoch, pin: EditPin) -> Shown {
+        Shown { view: self.view.clone(), epoch, pin, ..*self }
     }
 }
 
@@ -178,6 +186,11 @@ impl FollowedPartition {
     #[inline]
     pub fn complete(&self) -> Commit {
         self.followed.complete()
+    }
+
+    /// Returns whether the partition was brought only to what is durable, since the epoch began.
+    pub fn is_durable(&self) -> bool {
+        self.followed.pin().is_durable
     }
 
     /// Returns how many bytes of the primary's log lie behind the place up to which the partition has

@@ -38,6 +38,21 @@ fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>) -> bool {
     version.log_closed.is_some() || (is_unwritten && version.log_segments.is_empty())
 }
 
+/// The partitions of `version` that are in `extent`. One alone is not looked for among all.
+fn partitions_in<'a>(
+    version: &'a DbVersion,
+    extent: SyncExtent<'a>,
+) -> Box<dyn Iterator<Item = &'a Arc<PartitionVersion>> + 'a> {
+    match extent {
+        SyncExtent::All => Box::new(version.partitions.values()),
+        SyncExtent::Group(group) => {
+            Box::new(group.iter().filter_map(|id| version.partitions.get(*id)))
+        }
+        SyncExtent::Only(id) => Box::new(version.partitions.get(id).into_iter()),
+        SyncExtent::Layout => Box::new(std::iter::empty()),
+    }
+}
+
 impl Inner {
     /// See [`Follower::sync`](super::Follower::sync).
     pub(super) fn sync(&self, extent: SyncExtent<'_>, reach: SyncReach) -> Result<Reached> {
@@ -85,6 +100,7 @@ impl Inner {
     }
 
     fn round(&self, tail: &mut Tail, extent: SyncExtent<'_>, reach: SyncReach) -> Result<Reached> {
+        tail.begin_round();
         let bound = tail.look(self, extent, reach)?;
         let version = tail.version().clone();
         let is_news = tail.taken.as_ref().is_none_or(|taken| !Arc::ptr_eq(taken, &version));
@@ -105,7 +121,7 @@ impl Inner {
             }
         };
         let reached = Reached { seq, epoch, edit, is_final };
-        for partition in version.partitions.values().filter(|it| extent.has(it.id)) {
+        for partition in partitions_in(&version, extent) {
             match self.follows_tables_only {
                 true => self.bring_tables(tail, partition),
                 false => self.bring(tail, partition, seq, &bound)?,
@@ -144,7 +160,8 @@ impl Inner {
         let followed = self.partitions.read().by_id.get(&partition.id).cloned();
         let Some(followed) = followed else { return Ok(()) };
         let flushed = partition.flushed_through;
-        let complete = if partition.options.logged {
+        let is_closed = bound.visible.is_none() && tail.version().log_closed.is_some();
+        let complete = if partition.options.logged || is_closed {
             seq
         } else {
             // Loaded behind `visible`: who finds nothing newer than a flush here has, with the flush,
@@ -155,6 +172,9 @@ impl Inner {
                 _ => flushed,
             }
         };
+        // Before the memtables that are shown grow.
+        let before = followed.pin();
+        let bytes_before = before.view.memtable_bytes();
         let is_changed = tail.grow(self, partition)?;
         let seq = match bound.visible {
             Some(_) => seq.max(flushed),
@@ -164,7 +184,6 @@ impl Inner {
         let edit = tail.version().edit_number;
         let epoch = tail.version().epoch;
         followed.note_reach(bound.reach.0);
-        let before = followed.pin();
         let is_same = !is_changed && Arc::ptr_eq(&before.view.version, partition);
         let has_all = before.epoch == epoch && before.seq >= seq && before.complete >= complete;
         if is_same && has_all && before.pin.edit() == edit {
@@ -178,8 +197,12 @@ impl Inner {
             let (active, sealed) = tail.growing[&partition.id].memtables();
             Arc::new(ReadView::new(active, sealed, partition.clone()))
         };
+        tail.note_memtable_bytes(bytes_before, view.memtable_bytes());
+        let was_durable = before.epoch != epoch || before.is_durable;
         let complete = Commit { seq: complete, epoch };
-        followed.show(Shown::of(view, seq, complete, self.pins.pin(edit)));
+        let mut shown = Shown::of(view, seq, complete, self.pins.pin(edit));
+        shown.is_durable = bound.is_durable && was_durable;
+        followed.show(shown);
         Ok(())
     }
 
@@ -234,9 +257,8 @@ impl Inner {
             let flushed = partition.flushed_through;
             let is_ahead = before.epoch == version.epoch && before.seq > flushed;
             if Arc::ptr_eq(&before.view.version, partition) {
-                let complete = Commit { seq: before.complete, epoch: before.epoch };
                 let pin = self.pins.pin(version.edit_number);
-                followed.show(Shown::of(before.view.clone(), before.seq, complete, pin));
+                followed.show(before.again(before.epoch, pin));
             } else if self.follows_tables_only {
                 self.bring_tables(tail, partition);
             } else if !is_read && !tail.growing.contains_key(&id) && !is_ahead {

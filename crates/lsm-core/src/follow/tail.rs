@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use super::growing::Growing;
 use super::log::{LogTail, Parked};
-use super::partition::Shown;
 use super::{Inner, SyncExtent, SyncReach};
-use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
@@ -40,6 +38,9 @@ pub(super) struct Tail {
     /// The place that the rounds of this epoch have come to. A later round may know less of the log
     /// than a cursor or an earlier look said, and must not show less.
     noted: Noted,
+    /// Memory of all memtables that are shown, once the present round has asked for it: to ask all
+    /// partitions for each of them would take the square of their number.
+    memtable_bytes: Option<u64>,
     /// The last sequence of epochs before the present one, as far as it was seen.
     ends: BTreeMap<Epoch, SeqNo>,
     /// The version whose partitions were taken in.
@@ -59,6 +60,8 @@ pub(super) struct Bound {
     /// Every operation through this one is committed and lies before `reach`, if it was logged.
     pub(super) visible: Option<SeqNo>,
     pub(super) reach: Lsn,
+    /// Only what is durable was asked for.
+    pub(super) is_durable: bool,
 }
 
 /// The manifest of the folder as it is now.
@@ -113,6 +116,7 @@ impl Tail {
             lease,
             lost_edit: 0,
             noted: Noted::default(),
+            memtable_bytes: None,
             ends: BTreeMap::new(),
             taken: None,
         };
@@ -188,9 +192,7 @@ impl Tail {
                 followed.note_reach(0);
                 let shown = followed.pin();
                 if shown.epoch == known.epoch && shown.seq <= end {
-                    let complete = Commit { seq: shown.complete, epoch };
-                    let pin = inner.pins.pin(shown.pin.edit());
-                    followed.show(Shown::of(shown.view.clone(), shown.seq, complete, pin));
+                    followed.show(shown.again(epoch, inner.pins.pin(shown.pin.edit())));
                 }
             }
         }
@@ -198,6 +200,18 @@ impl Tail {
         self.cursor = CursorReader::open(&*inner.fs, &inner.dir, known.db_id, epoch)?.map(Arc::new);
         self.note_epoch();
         Ok(())
+    }
+
+    /// Begins a round: memory is counted anew.
+    pub(super) fn begin_round(&mut self) {
+        self.memtable_bytes = None;
+    }
+
+    /// Notes that a partition shows memtables of so many bytes now, and showed `before`.
+    pub(super) fn note_memtable_bytes(&mut self, before: u64, now: u64) {
+        if let Some(bytes) = &mut self.memtable_bytes {
+            *bytes = bytes.saturating_sub(before).saturating_add(now);
+        }
     }
 
     /// Brings the manifest to the present, and says how far the log counts.
@@ -218,7 +232,10 @@ impl Tail {
                 None => {}
                 Some(bound) if reach == SyncReach::Durable && bound.visible.is_some() => {
                     // The manifest is at the present now.
-                    return self.look_at_log(inner);
+                    return Ok(Bound { is_durable: true, ..self.look_at_log(inner)? });
+                }
+                Some(bound) if reach == SyncReach::Durable => {
+                    return Ok(Bound { is_durable: true, ..bound });
                 }
                 Some(bound) => return Ok(bound),
             }
@@ -256,11 +273,11 @@ impl Tail {
         let is_current = cursor.edit() <= self.version().edit_number;
         // One commit for all partitions: no table may be ahead of it. A flush never is of what is
         // visible, so that looking again helps.
-        let flushed = self.version().partitions.values().map(|p| p.flushed_through).max();
         let is_ahead = extent.is_cut()
             && !inner.follows_tables_only
-            && flushed.is_some_and(|flushed| flushed > visible);
-        Ok((is_current && !is_ahead).then_some(Bound { visible: Some(visible), reach }))
+            && self.version().flushed_through() > visible;
+        let visible = Some(visible);
+        Ok((is_current && !is_ahead).then_some(Bound { visible, reach, is_durable: false }))
     }
 
     fn has_live_cursor(&self) -> bool {
@@ -294,7 +311,7 @@ impl Tail {
     /// The end of what the log attests.
     fn look_at_log(&mut self, inner: &Inner) -> Result<Bound> {
         if inner.follows_tables_only {
-            return Ok(Bound { visible: None, reach: Lsn::default() });
+            return Ok(Bound { visible: None, reach: Lsn::default(), is_durable: false });
         }
         self.ensure_log(inner)?;
         let is_closed = self.version().log_closed.is_some();
@@ -303,7 +320,8 @@ impl Tail {
             // Its end is durable, and nothing comes behind it.
             _ => Lsn(u64::MAX),
         };
-        Ok(Bound { visible: None, reach: reach.max(self.noted.reach) })
+        let reach = reach.max(self.noted.reach);
+        Ok(Bound { visible: None, reach, is_durable: false })
     }
 
     /// Opens the segments of the version.
@@ -343,7 +361,13 @@ impl Tail {
             return Err(log.too_short(&inner.dir, least));
         }
         let logged = log.last_seq().max(version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq));
-        let seq = logged.max(bound.visible.unwrap_or_default()).max(noted.seq);
+        let is_ended = version.log_closed.is_some() || version.log_segments.is_empty();
+        let unlogged = match bound.visible {
+            // Nothing is committed that the log or a table has not.
+            None if is_ended => version.last_seq.max(version.flushed_through()),
+            _ => SeqNo::ZERO,
+        };
+        let seq = logged.max(unlogged).max(bound.visible.unwrap_or_default()).max(noted.seq);
         *noted = Noted { reach: reach.max(noted.reach), seq };
         Ok(seq)
     }
@@ -360,11 +384,13 @@ impl Tail {
             let message = "a flush covers a part of a memtable";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
         }
-        let taken = inner.memtable_bytes();
         let wanted = log.noted_bytes(id);
-        if wanted > 0 && taken.saturating_add(wanted) > inner.memtable_bytes_max {
-            let what = "memory of what the primary has not flushed";
-            return Err(Error::limit(what, taken + wanted, inner.memtable_bytes_max));
+        if wanted > 0 {
+            let taken = *self.memtable_bytes.get_or_insert_with(|| inner.memtable_bytes());
+            if taken.saturating_add(wanted) > inner.memtable_bytes_max {
+                let what = "memory of what the primary has not flushed";
+                return Err(Error::limit(what, taken + wanted, inner.memtable_bytes_max));
+            }
         }
         let parked = log.take(id);
         let mut ends: HashMap<FileNo, u64> = HashMap::new();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MapMode, SyncLoss};
-use lsm_core::options::Durability;
+use lsm_core::options::{Durability, PartitionOptions};
 use secondary::{Level, SecondaryPartition, Target};
 
 use super::*;
@@ -150,4 +150,49 @@ fn a_durable_sync_after_a_failed_one_takes_nothing_back() {
         p.put("k", "1").unwrap();
         assert_eq!(value_of(&fp, Level::Strong).as_deref(), Some("1"));
     }
+}
+
+#[test]
+fn a_token_that_passed_no_log_is_there_once_the_database_is_closed() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let logged = db.partition("p").unwrap();
+    let options = PartitionOptions::new().logged(false);
+    let unlogged = db.partition_with("u", options.clone(), None).unwrap();
+    db.partition_with("empty", options, None).unwrap();
+    logged.put("k", "1").unwrap();
+    let follower = secondary(&fs);
+    let token = unlogged.put("k", "2").unwrap();
+    drop((logged, unlogged));
+    db.close().unwrap();
+    follower.wait_for(token, Duration::ZERO).unwrap();
+    let cut = follower.cut();
+    assert!(cut.as_of().unwrap().seq >= token.seq);
+    let followed = follower.partition("u").unwrap();
+    let seen = cut.partition(&followed).unwrap().get("k").unwrap();
+    assert_eq!(seen.as_deref(), Some(&b"2"[..]));
+    for name in ["p", "u", "empty"] {
+        follower.partition(name).unwrap().at(Level::Session(token)).unwrap();
+    }
+}
+
+/// Without a lease the table is deleted, and the get needs a newer state. This state must be durable
+/// if the secondary has synced only to durable commits.
+#[test]
+fn a_vanished_file_shows_nothing_undurable_to_who_asks_for_durable_things_alone() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = db.partition("p").unwrap();
+    p.put("k", "1").unwrap();
+    p.flush().unwrap();
+    let follower = Secondary::builder(DIR).fs(fs.clone()).lease(false).open().unwrap();
+    let followed = follower.partition("p").unwrap();
+    followed.sync(Target::Durable).unwrap();
+    p.put("k", "2").unwrap();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    p.put("k", "3").unwrap();
+    assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"2"[..]));
+    followed.sync(Target::Latest).unwrap();
+    assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"3"[..]));
 }

@@ -111,6 +111,39 @@ fn memory_is_bounded_and_a_partition_beyond_it_stays_where_it_is() {
     }
 }
 
+/// Puts a value of so many bytes into each of these partitions.
+fn fill(db: &Db, names: [&str; 3], bytes: usize) {
+    for name in names {
+        db.partition(name).unwrap().put("k", "x".repeat(bytes)).unwrap();
+    }
+}
+
+#[test]
+fn the_partitions_of_one_sync_share_the_limit_of_memory() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let names = ["a", "b", "c"];
+    fill(&db, names, 4 << 10);
+    let unlimited = secondary(&fs);
+    unlimited.sync(Target::Latest).unwrap();
+    let limit = unlimited.memtable_bytes() + (14 << 10);
+    let builder = Secondary::builder(DIR).fs(fs.clone()).options(options());
+    let follower = builder.memtable_bytes_max(limit).open().unwrap();
+    follower.sync(Target::Latest).unwrap();
+    // Each alone would fit, and all three do not.
+    fill(&db, names, 5 << 10);
+    let refused = follower.sync(Target::Latest).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::LimitExceeded, "{refused}");
+    for name in names {
+        db.partition(name).unwrap().flush().unwrap();
+    }
+    follower.sync(Target::Latest).unwrap();
+    // The flushed memtables are counted no more within the sync that drops them.
+    fill(&db, names, 4 << 10);
+    follower.sync(Target::Latest).unwrap();
+    assert!(follower.memtable_bytes() <= limit);
+}
+
 #[test]
 fn a_followed_partition_is_caught_up_with_by_itself() {
     let fs = in_memory();

@@ -20,7 +20,7 @@ type State = [Content; 2];
 struct Oracle {
     acknowledged: State,
     under_way: Option<State>,
-    /// The state that a secondary saw last, by number of commits: it never goes back.
+    /// The state that a secondary saw last. It never goes back, and never is one that is refused.
     seen: State,
     looks: usize,
     news: usize,
@@ -31,6 +31,9 @@ impl Oracle {
         let is_known = *found == self.acknowledged || self.under_way.as_ref() == Some(found);
         let under_way = self.under_way.as_ref().map(brief);
         assert!(is_known, "{}\nof {}\nor {under_way:?}", brief(found), brief(&self.acknowledged));
+        if self.under_way.as_ref() == Some(&self.seen) && self.seen != self.acknowledged {
+            assert!(*found != self.acknowledged, "it went back to {}", brief(found));
+        }
         self.looks += 1;
         if self.seen != *found {
             self.news += 1;
@@ -96,6 +99,9 @@ fn deed(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Ora
             oracle.under_way = None;
             if is_visible {
                 oracle.acknowledged = next;
+            } else {
+                let is_unseen = oracle.seen != next || next == oracle.acknowledged;
+                assert!(is_unseen, "deed {number} was refused, and seen: {}", brief(&next));
             }
         }
     }
