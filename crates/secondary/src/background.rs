@@ -17,7 +17,8 @@ use parking_lot::{Condvar, Mutex};
 
 /// Between two looks at the cursor for partitions that are followed eagerly.
 const EAGER_PAUSE: Duration = Duration::from_micros(50);
-/// The same where there is no cursor, and a look reads the log.
+/// The same where there is no cursor and a look reads the log, where the last sync failed, and for what
+/// comes with a flush alone.
 const EAGER_READ_PAUSE: Duration = Duration::from_millis(10);
 
 /// The way in which a partition is caught up with.
@@ -133,7 +134,12 @@ fn work(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
                 continue;
             }
             let synced = follower.sync(SyncExtent::Only(followed.id()));
-            note(shared, followed.id(), synced.map(drop));
+            // A logged partition that has not reached its goal waits for a commit that is under way.
+            let is_logged = followed.is_logged() && !follower.follows_tables_only();
+            let is_reached = is_logged || goal.is_none_or(|goal| followed.has_reached(&goal));
+            let is_soon = synced.is_ok() && is_reached;
+            let pause = if is_soon { Duration::ZERO } else { EAGER_READ_PAUSE };
+            note(shared, followed.id(), synced.map(drop), clock.now().saturating_add(pause));
         }
         let mut state = shared.state.lock();
         if state.is_over {
@@ -151,10 +157,10 @@ fn due(shared: &Shared, now: Duration) -> Vec<FollowedPartition> {
     let mut state = shared.state.lock();
     let mut due = Vec::new();
     for tended in &mut state.tended {
+        if tended.due_at > now {
+            continue;
+        }
         if let Follow::Every(interval) = tended.follow {
-            if tended.due_at > now {
-                continue;
-            }
             tended.due_at = now.saturating_add(interval);
         }
         due.push(tended.followed.clone());
@@ -162,12 +168,16 @@ fn due(shared: &Shared, now: Duration) -> Vec<FollowedPartition> {
     due
 }
 
-/// Keeps what became of an attempt; a partition that was dropped is looked after no more.
-fn note(shared: &Shared, id: PartitionId, outcome: Result<()>) {
+/// Keeps the outcome of an attempt. An eagerly followed partition is due at `again_at`. A dropped
+/// partition is not looked after any more.
+fn note(shared: &Shared, id: PartitionId, outcome: Result<()>, again_at: Duration) {
     let mut state = shared.state.lock();
     state.tended.retain(|tended| tended.followed.id() != id || tended.followed.moment().is_ok());
     if let Some(tended) = state.tended.iter_mut().find(|tended| tended.followed.id() == id) {
         tended.failure = outcome.err();
+        if tended.follow == Follow::Eager {
+            tended.due_at = again_at;
+        }
     }
 }
 
@@ -175,8 +185,54 @@ fn note(shared: &Shared, id: PartitionId, outcome: Result<()>) {
 fn pause(state: &TendingState, has_cursor: bool, now: Duration) -> Option<Duration> {
     let pauses = state.tended.iter().map(|tended| match tended.follow {
         Follow::Every(_) => tended.due_at.saturating_sub(now),
+        Follow::Eager | Follow::OnDemand if tended.due_at > now => {
+            tended.due_at.saturating_sub(now)
+        }
         Follow::Eager | Follow::OnDemand if has_cursor => EAGER_PAUSE,
         Follow::Eager | Follow::OnDemand => EAGER_READ_PAUSE,
     });
     pauses.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lsm_core::db::Db;
+    use lsm_core::fs::{Fs, MemFs};
+
+    use super::*;
+
+    /// Partition "p", followed eagerly from time 0 on.
+    fn followed_eagerly() -> (Db, Shared, PartitionId) {
+        let dir = Path::new("/db");
+        let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
+        let db = Db::builder(dir).fs(fs.clone()).open().unwrap();
+        db.partition("p").unwrap();
+        let follower = Follower::builder(dir).fs(fs).open().unwrap();
+        let followed = follower.partition("p").unwrap();
+        let id = followed.id();
+        let shared = Shared::default();
+        let due_at = Duration::ZERO;
+        let tended = Tended { followed, follow: Follow::Eager, due_at, failure: None };
+        shared.state.lock().tended.push(tended);
+        (db, shared, id)
+    }
+
+    #[test]
+    fn an_eager_partition_is_not_due_before_the_pause_after_a_failure() {
+        let (_db, shared, id) = followed_eagerly();
+        let now = Duration::from_secs(5);
+        assert_eq!(due(&shared, now).len(), 1);
+        assert_eq!(pause(&shared.state.lock(), true, now), Some(EAGER_PAUSE));
+        let failed = Error::new(ErrorKind::Io, "the device is gone");
+        note(&shared, id, Err(failed), now + EAGER_READ_PAUSE);
+        assert!(due(&shared, now).is_empty());
+        assert_eq!(pause(&shared.state.lock(), true, now), Some(EAGER_READ_PAUSE));
+        assert_eq!(due(&shared, now + EAGER_READ_PAUSE).len(), 1);
+        assert!(shared.state.lock().tended[0].failure.is_some());
+        note(&shared, id, Ok(()), now);
+        assert_eq!(due(&shared, now).len(), 1);
+        assert!(shared.state.lock().tended[0].failure.is_none());
+    }
 }
