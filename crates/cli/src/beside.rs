@@ -7,10 +7,8 @@
 
 use std::path::{Path, PathBuf};
 
-use siltstone::secondary::{Level, Reading, Secondary};
-use siltstone::{
-    Cursor, Db, Error, ErrorKind, KeyRange, Keys, Partition, Range, Readable, Result, Slice,
-};
+use siltstone::secondary::{Level, OnUnmet, ReadOptions, Reading, Secondary};
+use siltstone::{Cursor, Db, ErrorKind, KeyRange, Keys, Partition, Range, Readable, Result, Slice};
 
 use crate::engine::{Existing, note_writer, partition_names};
 use crate::output::{Failure, note};
@@ -69,18 +67,14 @@ impl Source {
 
 /// The partition as it is now. Where the writer's machine is another one, that is what its log attests.
 pub(crate) fn present(secondary: &Secondary, name: &str) -> Result<Reading> {
-    let partition = secondary.partition(name)?;
-    match partition.at(Level::Strong) {
-        Err(error) if is_weaker(&error) => {
-            note(format_args!("siltstone: reading what is certain by now, because {error}"));
-            partition.at(Level::Eventual)
-        }
-        read => read,
+    let options = ReadOptions::new(Level::Strong).on_unmet(OnUnmet::Weaker);
+    let reading = secondary.partition(name)?.read(&options)?;
+    if reading.served() != Level::Strong {
+        note(format_args!(
+            "siltstone: the newest commits of the writer may be missing from partition {name:?}"
+        ));
     }
-}
-
-fn is_weaker(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotLogged | ErrorKind::Behind)
+    Ok(reading)
 }
 
 /// A partition to read from.
