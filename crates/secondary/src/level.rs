@@ -14,7 +14,9 @@ pub enum Level {
     ///
     /// This level needs the commit cursor of a primary on the same machine, or a closed database.
     /// Otherwise the read returns [`Unsupported`](crate::ErrorKind::Unsupported). For an unlogged
-    /// partition with data in memory it returns [`NotLogged`](crate::ErrorKind::NotLogged).
+    /// partition with data in memory it returns [`NotLogged`](crate::ErrorKind::NotLogged). If the primary
+    /// is stopped between two steps of a commit, the read returns [`Behind`](crate::ErrorKind::Behind) after
+    /// its maximum wait. If the process of the primary has ended there, the read sees that commit.
     ///
     /// If the partition did not change since its last read, the read costs a few loads from memory and no
     /// system call, even if other partitions change.

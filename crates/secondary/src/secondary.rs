@@ -297,6 +297,9 @@ impl Secondary {
                 self.0.complete_at.lock().partitions.insert(followed.id(), started);
                 return Ok(());
             }
+            if self.0.follower.look_for_dead_primary() {
+                continue;
+            }
             if !self.follows_log(followed) {
                 return Err(not_logged(followed));
             }

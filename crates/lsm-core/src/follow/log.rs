@@ -101,6 +101,14 @@ impl LogTail {
         self.reader.attested(version.log_flushed_through())
     }
 
+    /// The place behind the last frame that begins at `last` or before it.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub(super) fn end_of(&self, last: SeqNo) -> Result<Lsn> {
+        self.reader.attested(last)
+    }
+
     /// Notes what lies before `reach`. `applied` says through which sequence a partition has it all.
     ///
     /// # Errors

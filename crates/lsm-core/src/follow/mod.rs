@@ -295,6 +295,15 @@ impl Follower {
         present.cursor.as_deref().is_some_and(|cursor| cursor.state() != CursorState::Closed)
     }
 
+    /// Looks whether the primary's process has ended without closing the database. Returns `true` if this
+    /// call has found it out: then a sync takes in what the primary had logged and not published.
+    ///
+    /// # Cost
+    /// Opens a file, and takes a lock for a moment.
+    pub fn look_for_dead_primary(&self) -> bool {
+        self.inner.tail.lock().look_for_dead_primary(&self.inner)
+    }
+
     /// Returns the epoch that was last seen.
     pub fn epoch(&self) -> Epoch {
         self.inner.present.load().epoch

@@ -160,8 +160,7 @@ impl Inner {
         let followed = self.partitions.read().by_id.get(&partition.id).cloned();
         let Some(followed) = followed else { return Ok(()) };
         let flushed = partition.flushed_through;
-        let is_closed = bound.visible.is_none() && tail.version().log_closed.is_some();
-        let complete = if partition.options.logged || is_closed {
+        let complete = if partition.options.logged || tail.is_memory_gone(bound) {
             seq
         } else {
             // Loaded behind `visible`: who finds nothing newer than a flush here has, with the flush,

@@ -29,6 +29,9 @@ const LOOKS: usize = 1000;
 pub(super) struct Tail {
     manifest: ManifestTail,
     pub(super) cursor: Option<Arc<CursorReader>>,
+    /// The primary of this epoch has ended without closing the database. What it was about to publish is
+    /// in its files: it counts as published, because a reader of the primary may have seen it.
+    is_primary_dead: bool,
     /// `None`: to be begun anew from its front.
     pub(super) log: Option<LogTail>,
     pub(super) growing: HashMap<PartitionId, Growing>,
@@ -37,7 +40,7 @@ pub(super) struct Tail {
     pub(super) lost_edit: u64,
     /// The place that the rounds of this epoch have come to. A later round may know less of the log
     /// than a cursor or an earlier look said, and must not show less.
-    noted: Noted,
+    noted: ShownThrough,
     /// Memory of all memtables that are shown, once the present round has asked for it: to ask all
     /// partitions for each of them would take the square of their number.
     memtable_bytes: Option<u64>,
@@ -49,7 +52,7 @@ pub(super) struct Tail {
 
 /// A place in the log before which a round has noted everything.
 #[derive(Clone, Copy, Default)]
-struct Noted {
+struct ShownThrough {
     reach: Lsn,
     /// Every operation through this one is noted, or in tables.
     seq: SeqNo,
@@ -111,11 +114,12 @@ impl Tail {
         let mut tail = Tail {
             manifest,
             cursor: None,
+            is_primary_dead: false,
             log: None,
             growing: HashMap::new(),
             lease,
             lost_edit: 0,
-            noted: Noted::default(),
+            noted: ShownThrough::default(),
             memtable_bytes: None,
             ends: BTreeMap::new(),
             taken: None,
@@ -181,7 +185,8 @@ impl Tail {
             // All that the log of the other one held is in tables.
             self.growing.clear();
             self.log = None;
-            self.noted = Noted::default();
+            self.noted = ShownThrough::default();
+            self.is_primary_dead = false;
             // What did not survive its end has no part in this history, and its numbers are given
             // out again. Where several epochs began unseen, the end of this one is not known.
             let end = match version.log_cut {
@@ -244,6 +249,25 @@ impl Tail {
         Err(Error::new(ErrorKind::NeedsManifest, message))
     }
 
+    /// See [`Follower::look_for_dead_primary`](super::Follower::look_for_dead_primary).
+    pub(super) fn look_for_dead_primary(&mut self, inner: &Inner) -> bool {
+        let Some(cursor) = self.cursor.as_ref().filter(|_| !self.is_primary_dead) else {
+            return false;
+        };
+        let epoch = self.version().epoch;
+        self.is_primary_dead = cursor.is_writer_dead(&*inner.fs, &inner.dir, epoch);
+        self.is_primary_dead
+    }
+
+    /// Returns `true` if partitions hold nothing besides their tables and the log: the primary has closed
+    /// the database, or its memory is gone.
+    pub(super) fn is_memory_gone(&self, bound: &Bound) -> bool {
+        match bound.visible {
+            Some(_) => self.is_primary_dead,
+            None => self.version().log_closed.is_some(),
+        }
+    }
+
     fn look_at_cursor(
         &mut self,
         inner: &Inner,
@@ -268,8 +292,12 @@ impl Tail {
             }
         }
         // In this order, see the module.
-        let visible = cursor.visible()?;
-        let reach = Lsn(cursor.end());
+        let (visible, reach) = if self.is_primary_dead {
+            self.last_written(inner, cursor)?
+        } else {
+            let visible = cursor.visible()?;
+            (visible, Lsn(cursor.end()))
+        };
         let is_current = cursor.edit() <= self.version().edit_number;
         // One commit for all partitions: no table may be ahead of it. A flush never is of what is
         // visible, so that looking again helps.
@@ -278,6 +306,18 @@ impl Tail {
             && self.version().flushed_through() > visible;
         let visible = Some(visible);
         Ok((is_current && !is_ahead).then_some(Bound { visible, reach, is_durable: false }))
+    }
+
+    /// The end of what a dead primary has written, published or about to be.
+    fn last_written(&mut self, inner: &Inner, cursor: &CursorReader) -> Result<(SeqNo, Lsn)> {
+        let last = cursor.last_taken()?;
+        let mut reach = Lsn(cursor.end());
+        if !inner.follows_tables_only {
+            self.ensure_log(inner)?;
+            let log = self.log.as_ref().expect("opened above");
+            reach = reach.max(log.end_of(last)?);
+        }
+        Ok((last, reach))
     }
 
     fn has_live_cursor(&self) -> bool {
@@ -368,7 +408,7 @@ impl Tail {
             _ => SeqNo::ZERO,
         };
         let seq = logged.max(unlogged).max(bound.visible.unwrap_or_default()).max(noted.seq);
-        *noted = Noted { reach: reach.max(noted.reach), seq };
+        *noted = ShownThrough { reach: reach.max(noted.reach), seq };
         Ok(seq)
     }
 

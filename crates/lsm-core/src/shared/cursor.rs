@@ -21,6 +21,7 @@
 //!   12 floor             the last sequence that was committed without passing the log
 //!   13 end               LSN behind the last frame whose batch is visible
 //!   14 visible           the last sequence that readers see
+//!   15 locked            1 if the writer holds a lock on the file as long as its process lives
 //!   64 slots             960: the last visible sequence of the partitions with this id modulo 960
 //! ```
 //!
@@ -30,7 +31,9 @@
 //! 2. `end` is stored behind that, and `visible` behind `end`: everything below `end` is visible
 //!    on the primary, and everything through `visible` is below `end` or in the manifest.
 //! 3. `edit` is stored behind the sync of the edit, `generation` before `edit`.
-//! 4. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch is there
+//! 4. A slot, and `floor`, are stored behind the append of the frame, or the sync of the edit, that they
+//!    speak of. So what a dead writer had stored there and not published is in its files.
+//! 5. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch is there
 //!    before its manifest is.
 
 use std::io;
@@ -40,7 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::codec::checksum64;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, MapMode, SharedWords, names};
+use crate::fs::{Fs, LockGuard, MapMode, SharedWords, names};
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SILTCURS");
@@ -54,6 +57,7 @@ const LAYOUT_AT: usize = 11;
 const FLOOR_AT: usize = 12;
 const END_AT: usize = 13;
 const VISIBLE_AT: usize = 14;
+const LOCKED_AT: usize = 15;
 const SLOTS_AT: usize = 64;
 const SLOTS: usize = 960;
 const OPENING: u64 = 0;
@@ -92,6 +96,9 @@ fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
 /// The primary's side of the cursor of its epoch. Without a medium that maps files it tells nobody.
 pub struct CursorWriter {
     words: Option<Arc<dyn SharedWords>>,
+    /// Tells secondaries that the writer lives. Not the lock of the folder: a secondary that looks at a
+    /// lock holds it for a moment, and would keep the next writer out.
+    _lock: Option<Box<dyn LockGuard>>,
 }
 
 impl CursorWriter {
@@ -106,8 +113,11 @@ impl CursorWriter {
         }
         // No write depends on it: a medium that refuses has secondaries that read the log instead.
         let words = words.ok().flatten();
+        let mut lock = None;
         if let Some(words) = &words {
+            lock = fs.try_lock(&path).ok().flatten();
             let words = words.words();
+            words[LOCKED_AT].store(u64::from(lock.is_some()), Ordering::Relaxed);
             let fixed = fixed_words(db, epoch, machine_run);
             words[CHECKSUM_AT].store(checksum_of(&fixed), Ordering::Relaxed);
             // The magic last: who finds it finds the rest.
@@ -115,7 +125,7 @@ impl CursorWriter {
                 words[at].store(*word, Ordering::Release);
             }
         }
-        CursorWriter { words }
+        CursorWriter { words, _lock: lock }
     }
 
     /// Notes that the epoch begins behind `visible`, once its first edit is noted.
@@ -127,7 +137,7 @@ impl CursorWriter {
 
     /// Returns one that tells nobody.
     pub fn none() -> CursorWriter {
-        CursorWriter { words: None }
+        CursorWriter { words: None, _lock: None }
     }
 
     /// Marks the cursors of earlier epochs superseded and deletes them. Before the first write of
@@ -302,6 +312,33 @@ impl CursorReader {
         self.load(slot_at(id))
     }
 
+    /// The last sequence that the writer was about to publish: the last one in any slot.
+    ///
+    /// # Errors
+    /// As [`CursorReader::visible`].
+    pub fn last_taken(&self) -> Result<SeqNo> {
+        let visible = self.visible()?;
+        let mut last = visible.max(self.seq(FLOOR_AT)?);
+        for slot in SLOTS_AT..WORDS {
+            last = last.max(self.seq(slot)?);
+        }
+        Ok(last)
+    }
+
+    /// Returns `true` if the process of the writer has ended without closing the database, and no other
+    /// epoch has begun. `false` where that cannot be told.
+    ///
+    /// # Cost
+    /// Opens the file, and takes a lock for a moment.
+    pub fn is_writer_dead(&self, fs: &dyn Fs, dir: &Path, epoch: Epoch) -> bool {
+        if self.load(LOCKED_AT) != 1 {
+            return false;
+        }
+        let lock = fs.try_lock_shared(&dir.join(names::cursor(epoch)));
+        // Asked behind it: a writer that closes the database says so before it lets go of the lock.
+        matches!(lock, Ok(Some(_))) && self.state() == CursorState::Live
+    }
+
     /// The last edit that made, changed or dropped a partition.
     #[inline]
     pub fn layout_edit(&self) -> u64 {
@@ -310,113 +347,4 @@ impl CursorReader {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fs::{AppendMode, MemFs, OsFs};
-
-    const DIR: &str = "/db";
-
-    fn seq(n: u64) -> SeqNo {
-        SeqNo::new(n).unwrap()
-    }
-
-    fn open(fs: &MemFs, epoch: u32) -> Option<CursorReader> {
-        CursorReader::open(fs, DIR.as_ref(), DbId(9), Epoch(epoch)).unwrap()
-    }
-
-    fn create(fs: &MemFs, epoch: u32) -> CursorWriter {
-        let dir = DIR.as_ref();
-        let made = CursorWriter::create(fs, dir, DbId(9), Epoch(epoch));
-        assert_eq!(open(fs, epoch).unwrap().state(), CursorState::Opening);
-        made.begin(seq(40));
-        CursorWriter::supersede_others(fs, dir, Epoch(epoch)).unwrap();
-        made
-    }
-
-    fn folder() -> MemFs {
-        let fs = MemFs::new();
-        fs.create_dir(DIR.as_ref()).unwrap();
-        fs
-    }
-
-    #[test]
-    fn a_reader_finds_what_the_writer_says() {
-        let fs = folder();
-        let writer = create(&fs, 3);
-        let reader = open(&fs, 3).unwrap();
-        assert_eq!((reader.visible().unwrap(), reader.last_seq_of(PartitionId(1))), (seq(40), 40));
-        writer.touch(PartitionId(7), seq(41));
-        writer.publish(128, seq(41));
-        writer.note_edit(5, FileNo(2));
-        writer.note_layout(4);
-        assert_eq!((reader.end(), reader.visible().unwrap()), (128, seq(41)));
-        assert_eq!((reader.edit(), reader.generation(), reader.layout_edit()), (5, FileNo(2), 4));
-        assert_eq!(reader.last_seq_of(PartitionId(7)), 41);
-        assert_eq!(reader.last_seq_of(PartitionId(7 + 960)), 41, "who shares a slot looks newer");
-        assert_eq!(reader.last_seq_of(PartitionId(8)), 40);
-    }
-
-    #[test]
-    fn the_next_epoch_supersedes_and_a_close_is_told() {
-        let fs = folder();
-        let _first = create(&fs, 3);
-        let reader = open(&fs, 3).unwrap();
-        assert_eq!(reader.state(), CursorState::Live);
-        let second = create(&fs, 4);
-        assert_eq!(reader.state(), CursorState::Superseded);
-        assert!(open(&fs, 3).is_none(), "its file is gone");
-        let reader = open(&fs, 4).unwrap();
-        second.close(&fs, DIR.as_ref(), Epoch(4)).unwrap();
-        assert_eq!(reader.state(), CursorState::Closed);
-        assert!(open(&fs, 4).is_none());
-    }
-
-    #[test]
-    fn a_cursor_of_another_database_epoch_or_run_is_not_believed() {
-        let fs = folder();
-        let _writer = create(&fs, 3);
-        let other = CursorReader::open(&fs, DIR.as_ref(), DbId(8), Epoch(3)).unwrap();
-        assert!(other.is_none() && open(&fs, 2).is_none());
-        let path = std::path::Path::new(DIR).join(names::cursor(Epoch(3)));
-        let words = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
-        for at in [0, 1, 2, 4, 5, CHECKSUM_AT] {
-            let before = words.words()[at].swap(77, Ordering::AcqRel);
-            assert!(open(&fs, 3).is_none(), "word {at}");
-            words.words()[at].store(before, Ordering::Release);
-        }
-        assert!(open(&fs, 3).is_some());
-    }
-
-    /// A secondary that has mapped the cursor would read the state "live" for ever.
-    #[test]
-    fn a_cursor_that_cannot_be_marked_is_not_deleted() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(names::cursor(Epoch(3)));
-        std::os::unix::fs::symlink(&path, &path).unwrap();
-        let refused = CursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
-        assert!(path.is_symlink(), "it is there for the next attempt");
-    }
-
-    /// No secondary believes a file of this length.
-    #[test]
-    fn a_file_of_another_length_than_a_cursor_is_deleted() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(names::cursor(Epoch(3)));
-        OsFs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&[7; 100]).unwrap();
-        CursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap();
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn what_a_failed_open_left_is_replaced() {
-        let fs = folder();
-        let old = open_after(&fs, create(&fs, 3));
-        let new = open_after(&fs, create(&fs, 3));
-        assert!(!Arc::ptr_eq(&old.words, &new.words));
-    }
-
-    fn open_after(fs: &MemFs, _written: CursorWriter) -> CursorReader {
-        open(fs, 3).unwrap()
-    }
-}
+mod tests;

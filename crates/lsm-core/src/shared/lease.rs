@@ -50,11 +50,11 @@ const BEAT: Duration = Duration::from_secs(15);
 /// The time after which a lease of another machine that does not grow is taken away.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(60);
 
-fn header(machine_run: Option<u64>) -> Vec<u8> {
+fn header(process: u32, machine_run: Option<u64>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES);
     bytes.extend_from_slice(&MAGIC);
     bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&std::process::id().to_le_bytes());
+    bytes.extend_from_slice(&process.to_le_bytes());
     put_u64(&mut bytes, machine_run.unwrap_or_default());
     let sum = checksum64(&bytes);
     put_u64(&mut bytes, sum);
@@ -239,7 +239,7 @@ impl Held {
                 Err(error) if error.is_missing() => continue,
                 opened => opened?,
             };
-            file.append(&header(fs.machine_run()))?;
+            file.append(&header(std::process::id(), fs.machine_run()))?;
             return Ok(Held { path, file, bytes: HEADER_BYTES as u64, _lock: lock });
         }
         let message = "a lease was taken away again and again while it was made";
@@ -327,90 +327,4 @@ fn read_lease(file: &dyn File) -> Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fs::MemFs;
-
-    fn folder() -> Arc<dyn Fs> {
-        let fs = MemFs::new();
-        fs.create_dir("/db".as_ref()).unwrap();
-        Arc::new(fs)
-    }
-
-    fn take(fs: &Arc<dyn Fs>, from: u64) -> Lease {
-        let mut id = from;
-        let random = Box::new(move || {
-            id += 1;
-            id
-        });
-        Lease::take(fs.clone(), "/db".as_ref(), random).unwrap()
-    }
-
-    fn held(fs: &Arc<dyn Fs>) -> Vec<u64> {
-        let leases = held_leases(&**fs, "/db".as_ref()).unwrap();
-        leases.iter().map(|lease| lease.edit).collect()
-    }
-
-    fn advance(lease: &mut Lease, edit: u64) {
-        lease.advance(edit, Duration::ZERO).unwrap();
-    }
-
-    #[test]
-    fn a_lease_holds_everything_until_it_names_an_edit() {
-        let fs = folder();
-        let mut lease = take(&fs, 0);
-        assert_eq!(held(&fs), [0]);
-        advance(&mut lease, 7);
-        advance(&mut lease, 5);
-        assert_eq!(held(&fs), [7], "edits only grow");
-        let other = take(&fs, 100);
-        assert_eq!(held(&fs), [7, 0]);
-        drop((lease, other));
-        assert!(held(&fs).is_empty() && fs.list("/db".as_ref(), "").unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_long_lease_goes_on_under_another_name() {
-        let fs = folder();
-        let mut lease = take(&fs, 0);
-        for edit in 1..10_000 {
-            advance(&mut lease, edit);
-        }
-        assert_eq!(held(&fs), [9_999]);
-        let files = fs.list("/db".as_ref(), "").unwrap();
-        assert!(files.len() == 1 && files[0].len <= LEASE_BYTES_MAX + 16, "{files:?}");
-    }
-
-    #[test]
-    fn a_dead_secondary_holds_nothing_and_its_lease_goes() {
-        let fs = folder();
-        let mut lease = take(&fs, 0);
-        advance(&mut lease, 3);
-        // As a process that is killed: the file stays, the lock does not.
-        let path = lease.held.path.clone();
-        let bytes = read_lease(&*fs.open_read(&path).unwrap()).unwrap();
-        drop(lease);
-        fs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&bytes).unwrap();
-        assert!(held(&fs).is_empty() && fs.list("/db".as_ref(), "").unwrap().is_empty());
-    }
-
-    #[test]
-    fn whatever_the_bytes_a_lease_never_holds_less_than_its_last_whole_record() {
-        let mut bytes = header(Some(7));
-        for (number, edit) in [4_u64, 9, 30].into_iter().enumerate() {
-            bytes.extend(record(edit, (HEADER_BYTES + number * RECORD_BYTES) as u64));
-        }
-        let mut last = 0;
-        for len in 0..=bytes.len() {
-            let edit = edit_in(&bytes[..len]);
-            assert!(edit >= last && [0, 4, 9, 30].contains(&edit), "{edit} at {len}");
-            last = edit;
-        }
-        assert_eq!(last, 30);
-        for at in HEADER_BYTES..bytes.len() {
-            let mut flipped = bytes.clone();
-            flipped[at] ^= 1;
-            assert!(edit_in(&flipped) < 30, "byte {at}");
-        }
-    }
-}
+mod tests;

@@ -3,14 +3,17 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lsm_core::ErrorKind;
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MapMode, SyncLoss};
 use lsm_core::options::{Durability, PartitionOptions};
-use secondary::{Level, SecondaryPartition, Target};
+use secondary::{Level, ReadOptions, SecondaryPartition, Target};
 
 use super::*;
 
 /// Numbers of words in the commit cursor.
+const STATE: usize = 8;
 const FLOOR: usize = 12;
+const END: usize = 13;
 const VISIBLE: usize = 14;
 
 fn value_of(partition: &SecondaryPartition, level: Level) -> Option<String> {
@@ -195,4 +198,54 @@ fn a_vanished_file_shows_nothing_undurable_to_who_asks_for_durable_things_alone(
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"2"[..]));
     followed.sync(Target::Latest).unwrap();
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"3"[..]));
+}
+
+/// A commit that a primary has logged, and was about to publish when it was killed. Its own readers may
+/// have seen it.
+#[test]
+fn strong_reads_go_on_after_a_primary_was_killed_before_it_published_a_commit() {
+    let mem = MemFs::new();
+    let fault = FaultFs::over_mem(mem.clone());
+    let watched: Arc<dyn Fs> = Arc::new(fault.clone());
+    let plain: Arc<dyn Fs> = Arc::new(mem);
+    let db = primary(&watched);
+    let [p, q] = ["p", "q"].map(|name| db.partition(name).unwrap());
+    let unlogged = PartitionOptions::new().logged(false);
+    let u = db.partition_with("u", unlogged, None).unwrap();
+    u.put("k", "flushed").unwrap();
+    u.flush().unwrap();
+    db.batch().put(&p, "k", "1").put(&q, "k", "1").commit(Durability::Os).unwrap();
+    let follower = secondary(&plain);
+    let [fp, fq, fu] = ["p", "q", "u"].map(|name| follower.partition(name).unwrap());
+    let path = Path::new(DIR).join("cursor-00000001");
+    let cursor = plain.map_words(&path, MapMode::Write).unwrap().unwrap();
+    let words = cursor.words();
+    let [end, visible] = [END, VISIBLE].map(|at| words[at].load(Ordering::Acquire));
+    p.put("k", "2").unwrap();
+    u.put("k", "lost").unwrap();
+    words[END].store(end, Ordering::Release);
+    words[VISIBLE].store(visible, Ordering::Release);
+    let at_once = ReadOptions::new(Level::Strong).wait(Duration::ZERO);
+    let behind = fp.read(&at_once).err().unwrap();
+    assert_eq!(behind.kind(), ErrorKind::Behind, "the primary lives: {behind}");
+    assert_eq!(value_of(&fq, Level::Strong).as_deref(), Some("1"));
+    let refused = fu.read(&at_once).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::NotLogged, "{refused}");
+
+    fault.add_rule(FaultRule::sticky(FaultAt::Op(fault.op_count()), FaultAction::Eio));
+    drop((p, q, u, db));
+    fault.heal();
+    words[STATE].store(1, Ordering::Release);
+    let found = fp.read(&at_once).unwrap().get("k").unwrap();
+    assert_eq!(found.as_deref(), Some(&b"2"[..]));
+    let found = fu.read(&at_once).unwrap().get("k").unwrap();
+    assert_eq!(found.as_deref(), Some(&b"flushed"[..]));
+    follower.sync(Target::Latest).unwrap();
+    assert_eq!(value_of(&fp, Level::Prefix).as_deref(), Some("2"));
+
+    let next = primary(&plain);
+    assert_eq!(content_of(&next.partition("p").unwrap())[&b"k"[..]], b"2");
+    assert_eq!(value_of(&fp, Level::Strong).as_deref(), Some("2"));
+    next.partition("p").unwrap().put("k", "3").unwrap();
+    assert_eq!(value_of(&fp, Level::Strong).as_deref(), Some("3"));
 }

@@ -290,8 +290,9 @@ impl Fs for MemFs {
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        let is_words = self.shared.words.lock().contains_key(path);
         let mut state = self.shared.state.write();
-        if state.find(path).is_err() {
+        if !is_words && state.find(path).is_err() {
             // Like a real lock file, it stays when the lock is released.
             let created = state.create(path, Inode::default(), NameFate::Pending);
             created.map_err(|e| Error::io("open", path, e))?;
@@ -307,8 +308,10 @@ impl Fs for MemFs {
     }
 
     fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-        let state = self.shared.state.read();
-        state.find(path).map_err(|e| Error::io("open", path, e))?;
+        let is_words = self.shared.words.lock().contains_key(path);
+        if !is_words {
+            self.shared.state.read().find(path).map_err(|e| Error::io("open", path, e))?;
+        }
         let mut locks = self.shared.locks.lock();
         match locks.entry(path.to_owned()).or_insert(Holders::Readers(0)) {
             Holders::Writer => return Ok(None),
