@@ -35,15 +35,15 @@ fn lose_primary(mem: &MemFs, fault: &FaultFs, db: Db) {
 }
 
 /// A secondary of two partitions, one of which shows a commit that its primary then loses.
-struct Lost {
+struct AfterLoss {
     plain: Arc<dyn Fs>,
     follower: Secondary,
     lost: SecondaryPartition,
     other: SecondaryPartition,
 }
 
-impl Lost {
-    fn new() -> Lost {
+impl AfterLoss {
+    fn new() -> AfterLoss {
         let mem = MemFs::new();
         let fault = FaultFs::over_mem(mem.clone());
         let watched: Arc<dyn Fs> = Arc::new(fault.clone());
@@ -57,13 +57,13 @@ impl Lost {
         assert_eq!(value_of(&lost, Level::Strong).as_deref(), Some("lost"));
         drop((p, q));
         lose_primary(&mem, &fault, db);
-        Lost { plain, follower, lost, other }
+        AfterLoss { plain, follower, lost, other }
     }
 }
 
 #[test]
 fn a_commit_that_was_lost_with_its_epoch_is_not_served_as_the_present() {
-    let Lost { plain, follower, lost, other } = Lost::new();
+    let AfterLoss { plain, follower, lost, other } = AfterLoss::new();
     let before = lost.at(Level::Eventual).unwrap().as_of();
     let db = primary(&plain);
     let present = content_of(&db.partition("p").unwrap());
@@ -83,7 +83,7 @@ fn a_commit_that_was_lost_with_its_epoch_is_not_served_as_the_present() {
 /// Epochs that the secondary did not see give the numbers of the lost commits to other commits.
 #[test]
 fn a_lost_commit_is_not_served_as_the_present_after_epochs_that_nobody_saw() {
-    let Lost { plain, lost, other, .. } = Lost::new();
+    let AfterLoss { plain, lost, other, .. } = AfterLoss::new();
     let db = primary(&plain);
     db.partition("q").unwrap().put("k", "later").unwrap();
     db.close().unwrap();

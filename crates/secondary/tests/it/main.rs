@@ -3,12 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod beside;
+mod checker;
 mod follow;
 mod histories;
 mod levels;
 mod modes;
 mod other_side;
 mod processes;
+mod recorded;
 mod steps;
 
 use std::collections::BTreeMap;
