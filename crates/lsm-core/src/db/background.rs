@@ -164,11 +164,6 @@ impl Background {
         self.schedule.lock().clear(Reason::Flush);
     }
 
-    /// Tells the threads that there may be something to flush or to compact.
-    pub(super) fn flush_due(&self) {
-        self.wake_all();
-    }
-
     /// Has every thread look for work, and every waiter look again.
     pub(super) fn wake_all(&self) {
         self.schedule.lock().ticket += 1;

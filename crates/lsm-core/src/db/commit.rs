@@ -35,7 +35,6 @@ use super::prepared::Prepared;
 use super::require::{GroupWrites, MemoryCheck};
 use crate::batch::SectionReader;
 use crate::error::{Error, Result};
-use crate::options::Durability;
 use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
 use crate::types::{Epoch, SeqNo};
@@ -324,11 +323,11 @@ impl CommitPath {
         // that never asked for one.
         self.hand_over();
         let epoch = host.epoch();
-        answer(&followers, &group, Durability::Os, epoch, end);
+        answer(&followers, &group, false, epoch, end);
         let leads_sync = own.asks_sync() && group.iter().any(|m| !m.is_refused());
         let synced = if leads_sync { log.sync_through(host, end) } else { Ok(()) };
         // Who asked for a sync hears of it behind the leader's: one wake-up each.
-        answer(&followers, &group, Durability::Sync, epoch, end);
+        answer(&followers, &group, true, epoch, end);
         let (commit, _) = group[0].outcome(epoch, end)?;
         Ok(Committed { commit, synced })
     }
@@ -483,16 +482,16 @@ fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
     }
 }
 
-/// Answers the followers that asked for `durability`. `group` has the leader first.
+/// Answers the followers that asked for a sync, or those that did not. `group` has the leader first.
 fn answer(
     followers: &[Arc<Request>],
     group: &[Member<'_>],
-    durability: Durability,
+    asked_sync: bool,
     epoch: Epoch,
     end: Lsn,
 ) {
     for (request, member) in followers.iter().zip(&group[1..]) {
-        if request.batch.durability == durability {
+        if request.batch.asks_sync() == asked_sync {
             request.answer(Answer::Done(member.outcome(epoch, end)));
         }
     }

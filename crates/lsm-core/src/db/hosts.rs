@@ -272,7 +272,7 @@ impl DbInner {
 
     fn sealed<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) {
         self.stall.update(self, partitions);
-        self.background.flush_due();
+        self.background.wake_all();
     }
 
     /// Looks anew at what holds writers back, after a partition took tables in or was dropped.

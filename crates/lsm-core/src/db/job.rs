@@ -180,7 +180,8 @@ impl JobRunner {
             );
             let unix_time = self.clock.unix_time();
             let stages = stages.ageing(hooks.ageing(), unix_time, hooks.rules.key_form)?;
-            let sources = Some(self.judge_sources(host, view));
+            let judged = hooks.judging().is_some();
+            let sources = judged.then(|| self.judge_sources(host, view));
             let tables = &self.tables;
             let context = RunContext { factory, tables, stages, should_stop, sources };
             match (merge.run(context)?, hooks.sealing()) {

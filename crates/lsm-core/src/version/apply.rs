@@ -20,7 +20,7 @@ use super::table::{SstMeta, Table};
 use super::{DbVersion, HookRecord, PartitionVersion};
 use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
-use crate::types::{DbId, FileNo, Floors, Gaps, MemtableId, PartitionId, SeqNo};
+use crate::types::{DbId, FileNo, Floors, Gap, Gaps, MemtableId, PartitionId, SeqNo};
 
 /// The reason why an edit does not fit a version. The caller knows the file and the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,15 +203,7 @@ impl VersionBuilder {
                 *through = *seq;
                 Ok(())
             }
-            Change::GapAdded { partition, gap } => {
-                if let Some(fault) = gap.fault() {
-                    return refuse(format!(
-                        "a gap of partition {partition} is impossible: {fault}"
-                    ));
-                }
-                self.draft(*partition)?.partition.gaps.add(gap.clone());
-                Ok(())
-            }
+            Change::GapAdded { partition, gap } => self.add_gap(*partition, gap),
             Change::FloorAdded { partition, seq } => {
                 self.known(*seq);
                 let floors = &mut self.draft(*partition)?.partition.floors;
@@ -225,8 +217,24 @@ impl VersionBuilder {
                 }
                 Ok(())
             }
-            _ => self.log_change(change),
+            // By name, so that a change which is added does not compile until somebody applies it.
+            Change::SegmentAdded { .. }
+            | Change::SegmentRemoved { .. }
+            | Change::EpochBegan { .. }
+            | Change::LogClosed(_)
+            | Change::NextFile(_)
+            | Change::NextPartition(_)
+            | Change::LastSeq(_)
+            | Change::Superseded { .. } => self.log_change(change),
         }
+    }
+
+    fn add_gap(&mut self, partition: PartitionId, gap: &Gap) -> Result<(), Refused> {
+        if let Some(fault) = gap.fault() {
+            return refuse(format!("a gap of partition {partition} is impossible: {fault}"));
+        }
+        self.draft(partition)?.partition.gaps.add(gap.clone());
+        Ok(())
     }
 
     fn remove_floor(&mut self, partition: PartitionId, seq: SeqNo) -> Result<(), Refused> {
