@@ -1,5 +1,6 @@
 //! Large values in a whole store: limits, streams, space, snapshots, moves, copies.
 
+mod attach;
 mod compat;
 mod crash;
 mod damage;

@@ -15,7 +15,7 @@ use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore,
-    ValueStoreFactory, WhenAbsent, guarded_filter, open_store,
+    ValueStoreFactory, WhenAbsent, catch, guarded_filter, open_store,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
@@ -89,7 +89,7 @@ fn check_values_are_read(
     has_store: bool,
 ) -> Result<()> {
     let mut ageing = filters.iter().filter_map(|filter| filter.expiry());
-    if has_store && ageing.any(|expiry| expiry.reads_values()) {
+    if has_store && catch("a hook", || ageing.any(|expiry| expiry.reads_values()))? {
         return invalid("the time at which entries expire stands in values: none is stored apart");
     }
     Ok(())
@@ -241,7 +241,7 @@ impl DbInner {
                 records.iter().find(|record| is_store(record)).map(|store| store.name.clone());
         }
         if **stored == *records {
-            partition.set_hooks(attached);
+            attach(partition, attached);
             return Ok(());
         }
         if attached.rules.key_form != partition.key_form {
@@ -250,7 +250,14 @@ impl DbInner {
         }
         check_tables(&self.tables, &attached, &view)
             .map_err(|error| unfit(&partition.name, &error))?;
-        let before = enforce(&self.tables, partition, attached)?;
+        let own = partition.hooks();
+        // No job may give values to a store that no durable edit names.
+        let unstored = PartitionHooks {
+            store: own.store.clone(),
+            missing: own.missing.clone(),
+            ..attached.clone()
+        };
+        let before = enforce(&self.tables, partition, unstored)?;
         let options = (*view.version.options).clone();
         let changed = Change::PartitionOptionsChanged { id: partition.id, options, hooks: records };
         let installed = self.install_job(partition, Installation::of(vec![changed]));
@@ -258,6 +265,7 @@ impl DbInner {
             partition.set_hooks(before);
         }
         installed?;
+        attach(partition, attached);
         // What the tables hold may be due by the new hooks.
         self.background.wake_all();
         // Behind the edit: what it says holds at the next open in any case.
@@ -266,6 +274,15 @@ impl DbInner {
             _ => Ok(()),
         }
     }
+}
+
+/// Attaches hooks whose records are durable, with their value store. The caller holds the commit
+/// path's lock.
+fn attach(partition: &PartitionState, hooks: PartitionHooks) {
+    if let Some(store) = &hooks.store {
+        partition.attach_store(store);
+    }
+    partition.set_hooks(hooks);
 }
 
 /// Asks the filters whether they can go on with the tables of `view`: one that cannot would fail

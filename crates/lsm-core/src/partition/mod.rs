@@ -49,7 +49,7 @@ pub struct PartitionState {
     dropped_at: AtomicU64,
     /// The form in which keys are stored: fixed when the partition is made.
     pub key_form: KeyForm,
-    /// The store of large values: attached before the first use, never changed.
+    /// The store of large values: attached once, by a durable edit, and never changed.
     store: OnceLock<Arc<dyn ValueStore>>,
     /// Replaced as a whole; loaded by jobs, and by writes of keys that end in `reserved_last`.
     hooks: ArcSwap<PartitionHooks>,
@@ -140,12 +140,16 @@ impl PartitionState {
         self.store.get()
     }
 
-    /// Attaches other hooks. Only under the commit path's lock.
+    /// Attaches a store of large values, if the partition has none: writes use it from then on. Only
+    /// once the edit that names the store is durable: without it, the next open removes the values.
+    pub fn attach_store(&self, store: &Arc<dyn ValueStore>) {
+        self.store.get_or_init(|| store.clone());
+        self.work.note_store(self.id);
+    }
+
+    /// Attaches other hooks for checks and jobs; the store of writes stays as it is. Only under the
+    /// commit path's lock.
     pub fn set_hooks(&self, hooks: PartitionHooks) {
-        if let Some(store) = &hooks.store {
-            self.store.get_or_init(|| store.clone());
-            self.work.note_store(self.id);
-        }
         // A write between these two stores may pass unchecked: the new epoch below makes the commit
         // path check it again.
         self.reserved_last.store(reserved_last(&hooks), Ordering::Release);
