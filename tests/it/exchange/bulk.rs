@@ -116,6 +116,35 @@ fn a_load_that_fails_behind_its_tables_removes_them() {
     assert_eq!(left.iter().filter(|entry| entry.name.ends_with(".sst")).count(), 0);
 }
 
+/// The closure may ignore the error of a put. Such a load used to be installed without the entry.
+#[test]
+fn a_load_of_which_a_put_failed_is_refused_whatever_its_closure_says() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = super::try_open(Arc::new(fs.clone()), "/db", 1).unwrap();
+    let p = db.partition_with("p", small()).unwrap();
+    let listed = mem.list(Path::new("/db"), "").unwrap();
+    let unsorted: Result<_, Error> = p.bulk_load_by(|load| {
+        load.put("b", "first")?;
+        let refused = load.put("a", "second").unwrap_err();
+        let again = load.put("c", "third").unwrap_err();
+        assert_eq!(again.to_string(), refused.to_string());
+        Ok(())
+    });
+    assert_eq!(unsorted.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let at = FaultAt::Nth { kind: OpKind::Append, suffix: ".sst".to_owned(), nth: 1 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+    let broken: Result<_, Error> = p.bulk_load_by(|load| {
+        let failed = (0..10_000).filter(|n| load.put(key(*n), [7; 300]).is_err()).count();
+        assert!(failed > 1, "every put behind the one that failed fails");
+        Ok(())
+    });
+    assert_eq!(broken.unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(p.iter().count(), 0);
+    let left = mem.list(Path::new("/db"), "").unwrap();
+    assert_eq!(left, listed, "nothing is left behind");
+}
+
 /// Loaded entries get their metadata as flushed ones do, and keep it when they are merged.
 #[test]
 fn a_load_into_a_partition_with_metahive_is_sealed() {

@@ -37,6 +37,8 @@ pub struct BulkLoad<'a> {
     /// The stored form of the present key.
     stored: Vec<u8>,
     until_look: u32,
+    /// The error of the put that failed: the load is not installed.
+    failed: Option<Error>,
 }
 
 impl BulkLoad<'_> {
@@ -44,10 +46,26 @@ impl BulkLoad<'_> {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it does not; the limits of a put; those of the files. The
-    /// load has failed then.
+    /// load has failed then: every later put returns the same error, and so does the load, also if
+    /// its closure returns `Ok`.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let key = key.as_ref();
-        let value = value.as_ref();
+        self.check_sound()?;
+        let appended = self.append(key.as_ref(), value.as_ref());
+        if let Err(error) = &appended {
+            self.failed = Some(error.clone());
+        }
+        appended
+    }
+
+    /// Returns the error of the put that failed, if one did.
+    fn check_sound(&self) -> Result<()> {
+        match &self.failed {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         check_key(key)?;
         self.check_rules(key)?;
         check_value(&self.db.options, self.partition, value)?;
@@ -101,8 +119,8 @@ impl Partition {
     /// acknowledged before it installs its tables are shadowed, as by an ingest.
     ///
     /// # Errors
-    /// Those of `fill`; otherwise as [`Partition::ingest`]. Nothing is changed then, and nothing
-    /// left behind.
+    /// Those of `fill`; that of a put that failed, also if `fill` ignores it; otherwise as
+    /// [`Partition::ingest`]. Nothing is changed then, and nothing left behind.
     pub fn bulk_load_by<E: From<Error>>(
         &self,
         fill: impl FnOnce(&mut BulkLoad<'_>) -> Result<(), E>,
@@ -134,8 +152,11 @@ impl Partition {
             last: Vec::new(),
             stored: Vec::new(),
             until_look: ENTRIES_BETWEEN_LOOKS,
+            failed: None,
         };
         fill(&mut load)?;
+        // Behind a failed write a table may end in half of a block, and lacks an entry in any case.
+        load.check_sound()?;
         let (tables, values) = load.fill.finish()?;
         arrival.take_built(tables, values);
         if arrival.tables.is_empty() {
