@@ -45,12 +45,17 @@ pub(super) struct Holds {
 impl Holds {
     /// Nobody holds anything.
     pub(super) const NONE: Holds = Holds { released: u64::MAX };
-    /// Everything is held: nothing is known.
+    /// Everything that an edit dropped is held: nothing is known.
     pub(super) const ALL: Holds = Holds { released: 0 };
 
     fn of(leases: &[HeldLease]) -> Holds {
         let oldest = leases.iter().map(|lease| lease.edit).min();
         oldest.map_or(Holds::NONE, |released| Holds { released })
+    }
+
+    /// The same, with everything held that an edit after `edit` dropped.
+    pub(super) fn through(self, edit: u64) -> Holds {
+        Holds { released: self.released.min(edit) }
     }
 
     /// Returns `true` if no secondary reads what `edit` dropped.

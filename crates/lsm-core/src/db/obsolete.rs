@@ -183,13 +183,26 @@ impl ObsoleteFiles {
         free.map(|file| file.bytes).sum()
     }
 
-    /// The holds of secondaries; nothing is looked up where nothing could go.
+    /// The holds of secondaries on what waits now. Everything is held if nothing could go, because no
+    /// lease is looked at then, and so is everything that an edit drops later: a secondary may take
+    /// its first lease between the look and that edit.
     fn holds(&self) -> Result<Holds> {
         let asks = self.waiting.lock().iter().any(WaitingFile::waits_for_leases);
         if !asks && !self.has_free_values() {
-            return Ok(Holds::NONE);
+            return Ok(Holds::ALL);
         }
-        self.leases.holds(&*self.fs, &self.dir, |released| self.leased_bytes_behind(released))
+        let newest = self.newest_edit();
+        let holds = self
+            .leases
+            .holds(&*self.fs, &self.dir, |released| self.leased_bytes_behind(released))?;
+        Ok(holds.through(newest))
+    }
+
+    /// The newest edit that dropped a file or a value that waits.
+    fn newest_edit(&self) -> u64 {
+        let of_files = self.waiting.lock().iter().map(|file| file.edit).max();
+        let of_values = self.values.lock().iter().map(|values| values.edit).max();
+        of_files.max(of_values).unwrap_or(0)
     }
 
     /// Bytes of files that wait for secondaries alone if those need what edits behind `released`

@@ -51,6 +51,26 @@ fn a_file_that_cannot_be_removed_is_tried_again() {
     assert!(files(&fs) == 0 && obsolete.is_empty());
 }
 
+/// A secondary may take its first lease after the leases were listed. A table that was dropped or
+/// released after the listing used to be deleted although this secondary reads it.
+#[test]
+fn files_go_only_if_leases_were_looked_at_after_their_edit() {
+    let (fs, obsolete) = obsolete();
+    let held = table_in(&fs);
+    obsolete.add(3, [&held].into_iter());
+    let known = obsolete.holds().unwrap();
+    drop(held);
+    assert!(obsolete.take_free(known).is_empty(), "no lease was looked at");
+    let known = obsolete.holds().unwrap();
+    let late = Arc::new(Table::new(table("8:a-b")));
+    obsolete.add(4, [&late].into_iter());
+    drop(late);
+    let taken = obsolete.take_free(known);
+    assert_eq!(taken.iter().map(|file| file.edit).collect::<Vec<_>>(), [3]);
+    let known = obsolete.holds().unwrap();
+    assert_eq!(obsolete.take_free(known).len(), 1);
+}
+
 /// Notes its calls; refuses to take edits in while it is told to.
 #[derive(Default)]
 struct Store {
