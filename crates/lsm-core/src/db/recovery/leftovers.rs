@@ -25,7 +25,8 @@ impl Opening {
         version: &DbVersion,
         hooks: &HooksOf,
     ) -> Result<Vec<FileName>> {
-        let is_leased = !held_leases(fs, dir)?.is_empty();
+        // A lease that cannot be read is a reason to keep files, and none to refuse the open.
+        let is_leased = !held_leases(fs, dir).is_ok_and(|leases| leases.is_empty());
         let mut leased = Vec::new();
         // Without the code of a store nobody knows its files.
         let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());

@@ -3,7 +3,9 @@
 use super::*;
 use crate::clock::SystemClock;
 use crate::db::{BackgroundMode, Db};
-use crate::fs::{AppendMode, CrashOutcome, MemFs};
+use crate::fs::{
+    AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind,
+};
 
 const DIR: &str = "/db";
 
@@ -127,4 +129,24 @@ fn numbers_that_no_database_reaches_are_refused() {
     opening.version.edit_number = u64::MAX / 2 + 1;
     let error = begin(&fs, opening).err().expect("it must not begin");
     assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+}
+
+/// A lease that could not be read used to fail the open for writing.
+#[test]
+fn a_lease_that_cannot_be_read_holds_leftovers_and_fails_no_open() {
+    let folder = crashed(&["a", "b"]);
+    begin(&folder, read(&folder)).unwrap();
+    let lease = Path::new(DIR).join("reader-0000000000000007");
+    folder.open_append(&lease, AppendMode::IfAbsent).unwrap().append(b"no lease").unwrap();
+    let leftover = FileName::new(FileKind::Sst, FileNo(900), Epoch(1));
+    folder.open_append(&leftover.path(Path::new(DIR)), AppendMode::IfAbsent).unwrap();
+    let faulty = FaultFs::new(folder);
+    let suffix = "reader-0000000000000007".to_owned();
+    let at = FaultAt::Nth { kind: OpKind::OpenRead, suffix, nth: 0 };
+    faulty.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
+    let begun = begin(&fs, read(&fs)).unwrap();
+    assert!(faulty.fault_count() > 0);
+    assert_eq!(begun.leased.len(), 1, "whoever made the lease may read it");
+    assert_eq!(names(&fs, ".sst").len(), 2);
 }
