@@ -121,3 +121,17 @@ fn a_value_store_that_panics_on_the_way_of_a_call_fails_that_call() {
         store.check_goes_on();
     }
 }
+
+/// The panic used to end the thread that looks for work.
+#[test]
+fn a_value_store_that_cannot_say_what_it_holds_ends_no_background_work() {
+    for mode in [BackgroundMode::Stepped, BackgroundMode::Threads] {
+        let mut store = store(mode, true);
+        store.set("holds_values");
+        store.fill();
+        store.db.flush().unwrap();
+        store.db.wait_idle().unwrap();
+        store.check_content();
+        store.check_goes_on();
+    }
+}

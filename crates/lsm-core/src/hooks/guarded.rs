@@ -173,7 +173,8 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn restores(&self) -> bool {
-        self.filter.restores()
+        // A filter that panics here is asked to restore: that call has an error to return.
+        catch("a compaction filter", || self.filter.restores()).unwrap_or(true)
     }
 
     fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
@@ -200,11 +201,11 @@ impl Expiry for GuardedExpiry {
     }
 
     fn stays_for(&self) -> Option<u64> {
-        self.expiry.stays_for()
+        self.who.unwind("stays_for", || self.expiry.stays_for())
     }
 
     fn reads_values(&self) -> bool {
-        self.expiry.reads_values()
+        self.who.unwind("reads_values", || self.expiry.reads_values())
     }
 }
 
@@ -359,7 +360,8 @@ impl ValueStore for GuardedStore {
     }
 
     fn holds_values(&self) -> bool {
-        self.store.holds_values()
+        // A store that panics here is asked again later: the space of its values must come back.
+        catch("a value store", || self.store.holds_values()).unwrap_or(true)
     }
 
     fn stats(&self) -> ValueStoreStats {

@@ -163,7 +163,7 @@ impl Claims {
         self.waits_for_time = newest_floor.is_some_and(|floor| version.reaches_below(*floor));
         let mut outdated = self.released(&version, moment);
         if let Some(ageing) = ageing_of(partition, moment)? {
-            outdated.extend(self.expired(&version, &ageing));
+            outdated.extend(catch("a hook", || self.expired(&version, &ageing))?);
         }
         let (picked, waits) =
             self.with_picker(partition, &version, moment, None, &outdated, |picker| {

@@ -6,9 +6,9 @@ use super::*;
 use crate::batch::{SectionBuilder, SectionReader};
 use crate::compaction::drawing::draw;
 use crate::error::ErrorKind;
-use crate::hooks::PartitionHooks;
+use crate::hooks::{CompactionFilter, CompactionFilterFactory, Expiry, Job, PartitionHooks};
 use crate::types::EntryKind;
-use crate::version::{Kept, Level, Table};
+use crate::version::{ExpiryNotes, Kept, Level, Table};
 
 /// Two compactions are due: level 0 alone, and a level that is too large.
 const BOTH_DUE: &str = "L0: 2:a-b 1:a-b\nL5: 5:p-q*2000\nL6: 6:p-q*9000";
@@ -156,6 +156,62 @@ fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released
     *host.now.lock() += due::RELEASE_DELAY;
     let claimed = pick(&jobs, &host).expect("11 of 100 entries could go");
     assert_eq!((claimed.compaction.level_from, claimed.compaction.level_to), (6, 6));
+}
+
+/// A filter that panics when it is asked how long expired entries may stay.
+struct Unsteady;
+
+impl Expiry for Unsteady {
+    fn expires_at(&self, _: &[u8], _: Option<&[u8]>) -> Option<u64> {
+        None
+    }
+
+    fn now(&self, _: Duration) -> u64 {
+        0
+    }
+
+    fn stays_for(&self) -> Option<u64> {
+        panic!("it does not know")
+    }
+}
+
+impl CompactionFilterFactory for Unsteady {
+    fn name(&self) -> &'static str {
+        "unsteady"
+    }
+
+    fn expiry(&self) -> Option<Arc<dyn Expiry>> {
+        Some(Arc::new(Unsteady))
+    }
+
+    fn start(&self, _: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        unreachable!("nothing is compacted")
+    }
+}
+
+/// The panic used to end the thread, and the candidates that the pick had taken out were lost.
+#[test]
+fn a_filter_that_panics_about_its_times_fails_the_pick_of_its_partition_alone() {
+    let hooks = PartitionHooks { filters: vec![Arc::new(Unsteady)], ..PartitionHooks::default() };
+    let mut meta = crate::compaction::drawing::table("1:a-z");
+    let mut notes = ExpiryNotes::default();
+    notes.note(5);
+    meta.expiries = Some(notes.take(hooks.ageing().expect("it has times").rule));
+    let mut version = PartitionVersion { id: PartitionId(1), ..draw("") };
+    version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
+    let unsteady = Arc::new(PartitionState::alone(version, hooks));
+    let host = host(vec![unsteady, partition(2, BOTH_DUE), partition(3, BOTH_DUE)]);
+    let jobs = Jobs::default();
+    let mut picked = Vec::new();
+    for _ in 0..4 {
+        picked.push(pick(&jobs, &host).expect("two are due in each").partition.id.0);
+    }
+    picked.sort_unstable();
+    assert_eq!(picked, [2, 2, 3, 3]);
+    let refused = jobs.pick(&host).err().expect("nothing else is due");
+    assert_eq!(refused.kind(), ErrorKind::HookPanicked, "{refused}");
+    assert!(jobs.has_work(&host), "the partition is looked at again");
+    assert!(jobs.failure_of(PartitionId(1)).is_some());
 }
 
 /// A pick looked at every partition, and at every table of each.
