@@ -257,6 +257,9 @@ fn read_spans(reader: &mut Reader<'_>) -> Result<Vec<Span>, Malformed> {
         // At least one block, so that every span has a place in the order.
         span.ok_or(reader.malformed("number of a span"))?.blocks = blocks.max(1);
     }
+    // Readers add the blocks of spans up.
+    let sum = spans.iter().try_fold(0u64, |sum, span| sum.checked_add(span.blocks));
+    sum.ok_or(reader.malformed("blocks of spans"))?;
     Ok(spans)
 }
 
@@ -276,6 +279,16 @@ mod tests {
         assert_eq!(read.spans.len(), SPANS_MAX / 2 + 1);
         assert_eq!(read.spans[1], Span { blocks: 2, digest: 5 });
         assert_eq!(read.spans.last(), Some(&Span { blocks: 1, digest: SPANS_MAX as u32 }));
+    }
+
+    /// The checksum of the property is right, so that only the sum of the blocks can refuse it.
+    #[test]
+    fn spans_of_more_blocks_than_there_can_be_are_refused() {
+        let spans = vec![Span { blocks: u64::MAX, digest: 7 }, Span { blocks: 3, digest: 9 }];
+        let seal = TableSeal { spans, ..TableSeal::default() };
+        let read = TableSeal::of(&properties(seal.encode()), "").unwrap().expect("it is sealed");
+        assert_eq!(read, TableSeal::default());
+        assert_eq!((read.span_of(u64::MAX), read.incomplete(&[(0, 7), (9, 9)])), (None, vec![]));
     }
 
     #[test]
