@@ -42,7 +42,7 @@ pub struct Expiries {
 
 impl Expiries {
     /// Returns `true` if enough of a table of `entries` entries has expired at `now` to rewrite it:
-    /// more than a tenth, or all that ever does, or anything that has stayed for long enough.
+    /// more than a tenth, or all that ever does, or an entry that has stayed for long enough.
     pub fn is_due(&self, entries: u64, ageing: &Ageing, now: u64) -> bool {
         let gone = self.groups.partition_point(|group| group.latest <= now);
         let expired = self.groups[..gone].iter().map(|group| group.entries);
@@ -53,10 +53,16 @@ impl Expiries {
         {
             return true;
         }
-        let Some(stays_for) = ageing.expiry.stays_for() else { return false };
+        let stays_for = ageing.expiry.stays_for();
         // The earliest moment and not the groups, whose moments are rounded up.
-        let since = [self.earliest, self.left_at].into_iter().flatten().min();
-        since.is_some_and(|since| since.saturating_add(stays_for) <= now)
+        stays_for.is_some_and(|stays_for| has_stayed(self.earliest, stays_for, now))
+    }
+
+    /// Returns `true` if the entries that were left for a snapshot have stayed for long enough. A
+    /// rewrite removes them only if that snapshot was released.
+    pub fn is_left_due(&self, ageing: &Ageing, now: u64) -> bool {
+        let stays_for = ageing.expiry.stays_for();
+        stays_for.is_some_and(|stays_for| has_stayed(self.left_at, stays_for, now))
     }
 
     /// Returns `true` if time alone can make the table due.
@@ -97,6 +103,11 @@ impl Expiries {
         }
         Ok(Expiries { rule, earliest, left_at, groups: groups.into() })
     }
+}
+
+/// Returns `true` if `stays_for` has passed since a moment that there was.
+fn has_stayed(since: Option<u64>, stays_for: u64, now: u64) -> bool {
+    since.is_some_and(|since| since.saturating_add(stays_for) <= now)
 }
 
 /// The notes on the table that is being written.
@@ -231,8 +242,10 @@ mod tests {
         assert!(!expiries.is_due(1000, &ageing(None), 499));
         notes.note_left(200);
         let left = notes.take(7);
-        assert!(left.is_due(1000, &ageing(Some(100)), 300));
-        assert!(!left.is_due(1000, &ageing(Some(100)), 299));
+        assert!(left.is_left_due(&ageing(Some(100)), 300));
+        assert!(!left.is_left_due(&ageing(Some(100)), 299));
+        assert!(!left.is_left_due(&ageing(None), u64::MAX));
+        assert!(!left.is_due(1000, &ageing(Some(100)), 300), "that takes a released snapshot");
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Claims {
         self.waits_for_time = newest_floor.is_some_and(|floor| version.reaches_below(*floor));
         let mut outdated = self.released(&version, moment);
         if let Some(ageing) = ageing_of(partition, moment)? {
-            outdated.extend(catch("a hook", || self.expired(&version, &ageing))?);
+            outdated.extend(catch("a hook", || self.expired(&version, &moment.held, &ageing))?);
         }
         let (picked, waits) =
             self.with_picker(partition, &version, moment, None, &outdated, |picker| {
@@ -197,6 +197,7 @@ impl Claims {
     fn expired(
         &mut self,
         version: &PartitionVersion,
+        held: &[SeqNo],
         (ageing, now): &(Ageing, u64),
     ) -> BTreeSet<FileNo> {
         let mut due = BTreeSet::new();
@@ -207,7 +208,11 @@ impl Claims {
                 continue;
             };
             self.waits_for_time |= expiries.can_expire();
-            if expiries.is_due(meta.entries, ageing, *now) {
+            // While the snapshots are held, a rewrite leaves the same entries again.
+            let left_can_go = meta.droppable(held) > 0;
+            if expiries.is_due(meta.entries, ageing, *now)
+                || (left_can_go && expiries.is_left_due(ageing, *now))
+            {
                 due.insert(meta.file);
             }
         }
