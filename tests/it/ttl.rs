@@ -197,6 +197,25 @@ fn what_a_held_snapshot_sees_is_not_written_again_and_again() {
     assert_eq!(entries(&db, "p"), 990);
 }
 
+/// A table with one entry that expires used to be rewritten as soon as this entry expired.
+#[test]
+fn one_entry_of_many_stays_for_a_day_although_no_other_ever_expires() {
+    let clock = ManualClock::default();
+    let db = builder(&MemFs::new(), &clock).open().unwrap();
+    let p = db.partition_with("p", with(&rule())).unwrap();
+    for key in 0..999u32 {
+        p.put(format!("stays {key:05}"), [0; 20]).unwrap();
+    }
+    put_all(&p, 10..11);
+    db.flush().unwrap();
+    clock.pass(86_000);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 1000);
+    clock.pass(500);
+    settle(&db);
+    assert_eq!(entries(&db, "p"), 999);
+}
+
 #[test]
 fn an_older_version_never_comes_back_for_one_that_expired() {
     let clock = ManualClock::default();

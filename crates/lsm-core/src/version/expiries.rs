@@ -42,20 +42,21 @@ pub struct Expiries {
 
 impl Expiries {
     /// Returns `true` if enough of a table of `entries` entries has expired at `now` to rewrite it:
-    /// more than a tenth, or all that ever does, or an entry that has stayed for long enough.
+    /// more than a tenth, or an entry that has stayed for long enough. By a rule without such a time,
+    /// all entries that ever expire are enough too.
     pub fn is_due(&self, entries: u64, ageing: &Ageing, now: u64) -> bool {
         let gone = self.groups.partition_point(|group| group.latest <= now);
         let expired = self.groups[..gone].iter().map(|group| group.entries);
         // Saturating, because the counts come from the manifest.
         let expired = expired.fold(0, u64::saturating_add);
-        if expired.saturating_mul(EXPIRED_SHARE) > entries
-            || (expired > 0 && gone == self.groups.len())
-        {
+        if expired.saturating_mul(EXPIRED_SHARE) > entries {
             return true;
         }
-        let stays_for = ageing.expiry.stays_for();
-        // The earliest moment and not the groups, whose moments are rounded up.
-        stays_for.is_some_and(|stays_for| has_stayed(self.earliest, stays_for, now))
+        match ageing.expiry.stays_for() {
+            // The earliest moment and not the groups, whose moments are rounded up.
+            Some(stays_for) => has_stayed(self.earliest, stays_for, now),
+            None => expired > 0 && gone == self.groups.len(),
+        }
     }
 
     /// Returns `true` if the entries that were left for a snapshot have stayed for long enough. A
@@ -229,6 +230,15 @@ mod tests {
         assert!(expiries.is_due(100, &ageing(None), 10));
         assert!(!expiries.is_due(110, &ageing(None), 999), "11 of 110 are not more");
         assert!(expiries.is_due(110, &ageing(None), 1000), "all that ever expires has");
+    }
+
+    #[test]
+    fn the_last_of_a_table_that_ever_expire_may_stay_as_long_as_others() {
+        let expiries = noted([50]);
+        assert!(expiries.is_due(1000, &ageing(None), 50));
+        assert!(!expiries.is_due(1000, &ageing(Some(100)), 149));
+        assert!(expiries.is_due(1000, &ageing(Some(100)), 150));
+        assert!(expiries.is_due(9, &ageing(Some(100)), 50), "one of nine is much");
     }
 
     #[test]
