@@ -109,6 +109,10 @@ pub(super) struct Background {
     clock: Arc<dyn Clock>,
     events: Arc<Events>,
     schedule: Mutex<Schedule>,
+    /// Threads wait here for a ticket. Nothing else is told here: each notice would begin their
+    /// timeouts anew, and the log thread, which looks every second, would keep others asleep.
+    woken: Condvar,
+    /// Callers wait here for the outcome of work.
     changed: Condvar,
     /// Read by running jobs, relaxed: one that sees it late gives up a little later.
     stopping: AtomicBool,
@@ -126,6 +130,7 @@ impl Background {
             clock,
             events,
             schedule: Mutex::default(),
+            woken: Condvar::new(),
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
             threads: Mutex::default(),
@@ -167,6 +172,7 @@ impl Background {
     /// Has every thread look for work, and every waiter look again.
     pub(super) fn wake_all(&self) {
         self.schedule.lock().ticket += 1;
+        self.woken.notify_all();
         self.changed.notify_all();
     }
 
@@ -224,6 +230,7 @@ impl Background {
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.schedule.lock().stop = true;
+        self.woken.notify_all();
         self.changed.notify_all();
         let own = std::thread::current().id();
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -243,9 +250,9 @@ impl Background {
     ) -> bool {
         while !schedule.stop && schedule.ticket == *seen {
             match timeout {
-                None => self.changed.wait(schedule),
+                None => self.woken.wait(schedule),
                 Some(timeout) => {
-                    if self.changed.wait_for(schedule, timeout).timed_out() {
+                    if self.woken.wait_for(schedule, timeout).timed_out() {
                         break;
                     }
                 }

@@ -12,6 +12,11 @@ struct Heap {
     compactions: AtomicU64,
     /// Flushes fail while it is set.
     is_broken: AtomicBool,
+    /// The log is looked at all the time, and tables from time to time.
+    is_restless: AtomicBool,
+    /// Looks at the log, and for compactions.
+    log_looks: AtomicU64,
+    compaction_looks: AtomicU64,
     log: Mutex<Vec<&'static str>>,
 }
 
@@ -27,6 +32,9 @@ impl Heap {
             flushes: AtomicU64::new(flushes),
             compactions: AtomicU64::new(compactions),
             is_broken: AtomicBool::new(false),
+            is_restless: AtomicBool::new(false),
+            log_looks: AtomicU64::new(0),
+            compaction_looks: AtomicU64::new(0),
             log: Mutex::default(),
         })
     }
@@ -57,6 +65,7 @@ impl Worker for Heap {
     }
 
     fn compact_one(&self) -> Result<bool> {
+        self.compaction_looks.fetch_add(1, Ordering::SeqCst);
         let some = take(&self.compactions);
         if some {
             self.note("compaction");
@@ -65,7 +74,9 @@ impl Worker for Heap {
     }
 
     fn tend_log(&self) -> Result<Option<Duration>> {
-        Ok(None)
+        self.log_looks.fetch_add(1, Ordering::SeqCst);
+        let is_restless = self.is_restless.load(Ordering::SeqCst);
+        Ok(is_restless.then_some(Duration::from_millis(10)))
     }
 
     fn tend_log_now(&self) -> Result<bool> {
@@ -87,7 +98,7 @@ impl Worker for Heap {
     }
 
     fn waits_for_release(&self) -> bool {
-        false
+        self.is_restless.load(Ordering::SeqCst)
     }
 
     fn has_work(&self) -> bool {
@@ -128,5 +139,20 @@ fn who_waits_for_idleness_hears_why_it_does_not_come() {
     heap.is_broken.store(false, Ordering::SeqCst);
     heap.background.wait_idle(&*heap).unwrap();
     assert!(heap.background.failures().is_empty());
+    heap.background.stop();
+}
+
+/// Each look at the log used to begin the wait of the compaction thread anew, so that it never looked
+/// for tables that became due by time.
+#[test]
+fn a_thread_that_looks_often_keeps_no_other_from_looking() {
+    let heap = Heap::new(BackgroundMode::Threads, 0, 0);
+    heap.is_restless.store(true, Ordering::SeqCst);
+    heap.background.start(&heap, 1).unwrap();
+    while heap.compaction_looks.load(Ordering::SeqCst) < 2 {
+        let looks = heap.log_looks.load(Ordering::SeqCst);
+        assert!(looks < 2000, "the log was looked at {looks} times, and no table");
+        std::thread::yield_now();
+    }
     heap.background.stop();
 }
