@@ -1,6 +1,7 @@
 //! Gaps and the ways in which they end: a replica, which is asked again whenever one is given, and
 //! the owner's word.
 
+use lsm_core::fs::FaultFs;
 use lsm_core::raw::EntryKind;
 use lsm_core::types::Gap;
 use metahive::{RepairOptions, Replica};
@@ -341,4 +342,16 @@ fn a_gap_is_named_by_all() {
     assert!(!given_up.is_empty());
     assert_eq!(it.p.get(key_of(3)).unwrap(), None, "the older value does not come up");
     assert!(it.p.get(key_of(30)).is_err());
+}
+
+/// Without a gap in the range, a call used to sync the log twice, once while it held up writers.
+#[test]
+fn accepting_a_loss_where_nothing_is_lost_syncs_nothing() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = builder(Arc::new(fs.clone()), 71).open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.put("key", "unsynced").unwrap();
+    fs.start_log();
+    assert_eq!(p.accept_loss(..).unwrap(), []);
+    assert_eq!(fs.take_log(), []);
 }

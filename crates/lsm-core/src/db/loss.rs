@@ -41,6 +41,10 @@ impl Partition {
         self.state().check_live()?;
         let bounds = stored_bounds(self.state().key_form, range.bounds());
         let db = self.db();
+        // Without a loss in the range nothing is written, so that nothing is synced either.
+        if parts_within(&self.state().view().version.gaps, &bounds).is_empty() {
+            return Ok(Vec::new());
+        }
         db.log.sync_all(&**db)?;
         // Nobody else closes gaps meanwhile.
         let mut between = db.between_groups();
@@ -51,9 +55,7 @@ impl Partition {
         let Some(version) = editing.current().partitions.get(id).cloned() else {
             return self.state().check_live().map(|()| Vec::new());
         };
-        let gaps = version.gaps.open();
-        let parts: Vec<_> =
-            gaps.filter_map(|gap| Some((gap, gap.split(borrowed(&bounds))?))).collect();
+        let parts = parts_within(&version.gaps, &bounds);
         if parts.is_empty() {
             return Ok(Vec::new());
         }
@@ -124,6 +126,11 @@ pub(super) fn closing(
     changes.extend(gaps_added(partition, rest));
     changes.push(Change::GapAdded { partition, gap: closed });
     changes
+}
+
+/// The open gaps that reach into `bounds`, each with its part within and what is left on either side.
+fn parts_within<'g>(gaps: &'g Gaps, bounds: &Bounds) -> Vec<(&'g Gap, (Gap, Vec<Gap>))> {
+    gaps.open().filter_map(|gap| Some((gap, gap.split(borrowed(bounds))?))).collect()
 }
 
 fn borrowed(bounds: &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
