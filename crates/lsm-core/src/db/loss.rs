@@ -12,7 +12,7 @@ use super::{DbInner, Partition};
 use crate::error::Result;
 use crate::read::{Bounds, KeyRange, stored_bounds};
 use crate::types::{FileNo, Gap, Gaps, PartitionId, SeqNo};
-use crate::version::{Change, PartitionVersion, SstMeta, Table};
+use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
 impl Partition {
     /// The stretches of keys that are damaged beyond repair. Reads in them are errors unless a
@@ -91,26 +91,41 @@ impl DbInner {
         if partition.gaps.is_empty() {
             return Vec::new();
         }
-
-        let gone: HashSet<FileNo> = removed.iter().map(|table| table.meta.file).collect();
-        let tables = partition.tables().map(|(_, table)| table);
-        let kept: Vec<&Arc<Table>> =
-            tables.filter(|table| !gone.contains(&table.meta.file)).collect();
         let oldest_reader = self.snapshots.oldest(|| self.commit.visible_seq());
-        let mut changes = Vec::new();
-        for gap in partition.gaps.iter() {
+        let mut closed: Vec<&Gap> = partition.gaps.iter().collect();
+        closed.retain(|gap| {
             let is_closed_for_all = gap.closed_at.is_some_and(|seq| seq <= oldest_reader);
-            if !is_closed_for_all || partition.flushed_through < gap.through {
-                continue;
-            }
-            let is_clear = kept.iter().all(|table| table.is_clear_of(gap))
-                && (clear_of.contains(gap) || made.iter().all(|meta| meta.oldest() >= gap.through));
-            if is_clear {
-                changes.push(Change::GapRemoved { partition: partition.id, gap: gap.clone() });
-            }
+            is_closed_for_all && partition.flushed_through >= gap.through
+        });
+        if closed.is_empty() {
+            return Vec::new();
         }
-        changes
+        let gone: HashSet<FileNo> = removed.iter().map(|table| table.meta.file).collect();
+        closed.retain(|gap| {
+            let made_clear =
+                clear_of.contains(gap) || made.iter().all(|meta| meta.oldest() >= gap.through);
+            made_clear && tables_are_clear(partition, gap, &gone)
+        });
+        let id = partition.id;
+        closed
+            .into_iter()
+            .map(|gap| Change::GapRemoved { partition: id, gap: gap.clone() })
+            .collect()
     }
+}
+
+/// Returns `true` if no table of the partition but those in `gone` holds anything that a closed gap
+/// hides.
+///
+/// # Cost
+/// Looks at the tables of level 0, and in deeper levels at those in the range of the gap. The
+/// manifest is locked meanwhile, and a partition may have thousands of tables and of gaps.
+fn tables_are_clear(partition: &PartitionVersion, gap: &Gap, gone: &HashSet<FileNo>) -> bool {
+    let range = UserRange::new(&gap.from, &gap.to);
+    partition.levels.iter().enumerate().all(|(number, level)| {
+        let tables = if number == 0 { level.tables() } else { level.overlapping(range) };
+        tables.iter().all(|table| gone.contains(&table.meta.file) || table.is_clear_of(gap))
+    })
 }
 
 /// The changes that close the part `within` of an open gap from `seq` on; `rest` stays open.
@@ -135,4 +150,37 @@ fn parts_within<'g>(gaps: &'g Gaps, bounds: &Bounds) -> Vec<(&'g Gap, (Gap, Vec<
 
 fn borrowed(bounds: &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::drawing::{draw, seq};
+
+    /// Looks at a closed gap from `from` to `to` through sequence `through`, while the tables in
+    /// `gone` are replaced. The entries of table `n` of a drawing have the sequence `10 * n`.
+    fn is_clear(drawing: &str, (from, to): (&str, &str), through: u64, gone: &[u64]) -> bool {
+        let gap = Gap {
+            from: from.as_bytes().into(),
+            from_below: SeqNo::ZERO,
+            to: to.as_bytes().into(),
+            to_included: false,
+            through: seq(through),
+            closed_at: Some(seq(1000)),
+        };
+        let gone = gone.iter().map(|file| FileNo(*file)).collect();
+        tables_are_clear(&draw(drawing), &gap, &gone)
+    }
+
+    #[test]
+    fn a_gap_is_spent_once_no_table_in_its_range_is_older_than_the_loss() {
+        let levels = "L0: 9:a-c 8:m-n\nL5: 3:a-d 4:f-k 5:p-q\nL6: 1:a-b 2:r-s";
+        assert!(is_clear(levels, ("da", "e"), 100, &[]), "no table is in its range");
+        assert!(!is_clear(levels, ("d", "e"), 100, &[]), "a table ends with its first key");
+        assert!(!is_clear(levels, ("l", "p"), 80, &[]), "a table begins with its last key");
+        assert!(!is_clear(levels, ("ma", "mb"), 81, &[]), "a table of level 0 is older");
+        assert!(is_clear(levels, ("ma", "mb"), 80, &[]), "the table of level 0 is newer");
+        assert!(!is_clear(levels, ("b", "r"), 100, &[9, 8, 3, 4, 5, 1]));
+        assert!(is_clear(levels, ("b", "r"), 100, &[9, 8, 3, 4, 5, 1, 2]), "all are replaced");
+    }
 }
