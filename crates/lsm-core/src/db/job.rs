@@ -286,7 +286,8 @@ impl DbInner {
         // queued, in the order in which they became durable.
         partition.install(version.partitions[&partition.id].clone(), flushed);
         if let (Some(store), Some(bytes)) = (store, section) {
-            self.obsolete.add_values(number, partition, store, &bytes);
+            let before = partition.past_versions();
+            self.obsolete.add_values(number, partition, store, &bytes, before);
         }
         drop(editing);
         self.obsolete.add(edit, removed.iter());

@@ -125,30 +125,14 @@ impl ObsoleteFiles {
         partition: &PartitionState,
         store: &Arc<dyn ValueStore>,
         section: &[u8],
+        before: Vec<Weak<PartitionVersion>>,
     ) {
         self.values.lock().push_back(DroppedValues {
             edit,
             partition: partition.id,
             store: store.clone(),
             section: Some(section.into()),
-            before: partition.past_versions(),
-        });
-    }
-
-    /// As [`ObsoleteFiles::add_values`], for all values of a partition whose drop is durable.
-    pub(super) fn add_all_values(
-        &self,
-        edit: u64,
-        partition: &PartitionState,
-        store: &Arc<dyn ValueStore>,
-        section: &[u8],
-    ) {
-        self.values.lock().push_back(DroppedValues {
-            edit,
-            partition: partition.id,
-            store: store.clone(),
-            section: Some(section.into()),
-            before: partition.all_versions(),
+            before,
         });
     }
 

@@ -162,7 +162,8 @@ impl DbInner {
         let edit = StoreEdit { number, partition_dropped: true, ..StoreEdit::default() };
         // A panic leaves the files to the next open, which finds no partition for them.
         if let Ok(section) = catch("a value store", || store.edit(&edit)) {
-            self.obsolete.add_all_values(number, partition, store, &section);
+            let before = partition.all_versions();
+            self.obsolete.add_values(number, partition, store, &section, before);
         }
         Ok(())
     }

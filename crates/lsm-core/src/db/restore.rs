@@ -17,13 +17,13 @@
 
 use std::sync::Arc;
 
+use super::exchange::check_stored_key;
 use super::job::{Installation, StartedJob};
 use super::loss::closing;
 use super::{DbInner, Partition};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::hooks::{Event, OwnedEntry};
 use crate::iter::InternalIter;
-use crate::limits::check_key;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::{Bounds, KeyRange, Source, stored_bounds};
@@ -128,7 +128,7 @@ impl DbInner {
         }
         let Some(entries) = answer else { return Ok(true) };
         for entry in &entries {
-            check_restored_key(partition, &entry.key)?;
+            check_stored_key(partition, &hooks.rules, partition.key_form, &entry.key)?;
         }
         let Some(restored) = self.restored(&view, gaps, &asked, entries)? else { return Ok(true) };
         let tables = self.write_restored(partition, &view, &restored)?;
@@ -269,21 +269,6 @@ impl DbInner {
         }
         Ok(true)
     }
-}
-
-/// Checks a stored key that the copy has: what a put of it would refuse is refused, and a key that
-/// the partition would store in another form. An entry under such a key would be nobody's.
-fn check_restored_key(partition: &PartitionState, stored: &[u8]) -> Result<()> {
-    partition.check_key(stored)?;
-    if !partition.key_form.is_stored(stored) {
-        let message = format!(
-            "partition {:?} stores key \"{}\" in another form than the copy has it",
-            partition.name,
-            stored.escape_ascii()
-        );
-        return Err(Error::new(ErrorKind::InvalidArgument, message));
-    }
-    check_key(partition.key_form.user(stored))
 }
 
 /// Finds the newest entries of keys.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::DbInner;
-use super::flush::FlushedTables;
+use super::flush::{FlushedTables, newest_sealed};
 use super::jobs::FlushTurn;
 use super::log::LogHost;
 use crate::error::Result;
@@ -83,8 +83,7 @@ impl DbInner {
         drop(between);
         let mut rewritten: Vec<Rewritten> = Vec::new();
         for partition in partitions {
-            let newest = partition.view().sealed.first().map(|memtable| memtable.id);
-            let Some(newest) = newest else { continue };
+            let Some(newest) = newest_sealed(&partition) else { continue };
             match self.write_sealed(turn, &partition, newest) {
                 Ok(written) => rewritten.push((partition, written)),
                 Err(error) => {
@@ -148,7 +147,8 @@ impl DbInner {
             partition.install(version.partitions[&partition.id].clone(), through);
         }
         for (partition, store, bytes) in &sections {
-            self.obsolete.add_values(edit, partition, store, bytes);
+            let before = partition.past_versions();
+            self.obsolete.add_values(edit, partition, store, bytes, before);
         }
         drop(versions);
         writer.restart(segment);

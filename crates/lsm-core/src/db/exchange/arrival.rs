@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::description::ExportDescription;
+use crate::compaction::TableFactory;
 use crate::db::DbInner;
 use crate::db::checkpoint::{Placed, copy, link_or_copy};
 use crate::db::hooked::{rules_of, with_rules_of};
@@ -28,11 +29,12 @@ use crate::limits::check_key;
 use crate::partition::{PartitionState, check_reserved};
 use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
 use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef};
-use crate::version::{Bounds, HookRecord, Missing, SstMeta, Table, TableContext};
+use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
 
-/// Checks a key that an ingest brings in the form `theirs`: what a put of it would refuse is
-/// refused, and a key that the partition would store in another form.
-fn check_ingested_key(
+/// Checks a stored key from elsewhere, in the form `theirs`, that is to enter the partition without a
+/// put: what a put of it would refuse is refused, and a key that the partition would store in another
+/// form. An entry under such a key could not be found.
+pub(in crate::db) fn check_stored_key(
     partition: &PartitionState,
     rules: &Rules,
     theirs: KeyForm,
@@ -48,7 +50,7 @@ fn check_ingested_key(
         return check_key(key);
     }
     let message = format!(
-        "partition {:?} stores key \"{}\" in a different form than the export",
+        "partition {:?} stores key \"{}\" in a different form than where it comes from",
         partition.name,
         stored.escape_ascii()
     );
@@ -145,14 +147,7 @@ impl<'a> Arrival<'a> {
     }
 
     fn context(&self, dir: &Path, db_id: DbId) -> TableContext {
-        TableContext {
-            missing: Missing::Damage,
-            fs: self.db.world.fs.clone(),
-            dir: dir.to_owned(),
-            db_id,
-            cache: None,
-            files: None,
-        }
+        TableFactory { dir: dir.to_owned(), db_id, ..self.db.world.factory() }.context()
     }
 
     /// Reads the whole table and checks it against what is said of it, and its entries against
@@ -263,7 +258,7 @@ impl<'a> Arrival<'a> {
         rules: &Rules,
         bad: &dyn Fn(&str) -> Error,
     ) -> Result<()> {
-        check_ingested_key(self.partition, rules, self.key_form, key.user)?;
+        check_stored_key(self.partition, rules, self.key_form, key.user)?;
         let most = self.db.options.value_bytes_max;
         if value.len() as u64 > most {
             return Err(Error::limit("value length", value.len() as u64, most));

@@ -160,12 +160,7 @@ impl Partition {
         let (tables, values) = load.fill.finish()?;
         arrival.take_built(tables, values);
         if arrival.tables.is_empty() {
-            return Ok(IngestSummary {
-                tables: 0,
-                entries: 0,
-                bytes: 0,
-                seq: db.commit.visible_seq(),
-            });
+            return Ok(IngestSummary::of(&[], db.commit.visible_seq()));
         }
         let seq = db.install_arrival(state, &mut arrival, Arrival::check_built)?;
         db.events.deliver();

@@ -94,12 +94,7 @@ impl Partition {
         let description = ExportDescription::read(&*db.world.fs, dir)?;
         arrival.check(dir, &description)?;
         if description.tables.is_empty() {
-            return Ok(IngestSummary {
-                tables: 0,
-                entries: 0,
-                bytes: 0,
-                seq: db.commit.visible_seq(),
-            });
+            return Ok(IngestSummary::of(&[], db.commit.visible_seq()));
         }
         arrival.place(dir, &description)?;
         let check = |arrival: &mut Arrival<'_>| arrival.check(dir, &description);

@@ -16,3 +16,5 @@ mod ingest;
 pub use bulk::BulkLoad;
 pub use export::{ExportOptions, ExportSummary};
 pub use ingest::IngestSummary;
+
+pub(super) use arrival::check_stored_key;

@@ -135,8 +135,8 @@ fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
     let reader = partition.pin();
     partition.install(Arc::new(draw("L6: 1:a-b")), None);
     *notes.refuses.lock() = true;
-    obsolete.add_values(4, &partition, &store, b"four");
-    obsolete.add_values(5, &partition, &store, b"five");
+    obsolete.add_values(4, &partition, &store, b"four", partition.past_versions());
+    obsolete.add_values(5, &partition, &store, b"five", partition.past_versions());
     obsolete.tell_stores();
     assert!(obsolete.store_state(partition.id, &*store).is_none(), "edit 4 is not told yet");
     *notes.refuses.lock() = false;
