@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
 use siltstone::{
     BackgroundMode, Builder, Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions,
 };
@@ -64,6 +64,24 @@ fn everything_is_read_and_nothing_is_asked_to_change() {
     drop((p, snapshot));
     db.close().unwrap();
     assert_eq!(fs.mutation_count(), 0);
+}
+
+/// An open used to open each segment a second time, for the statistics alone, and failed if that did.
+#[test]
+fn an_open_reads_each_segment_of_the_log_once() {
+    let mem = MemFs::new();
+    let expected = fill(&mem);
+    let segments = mem.list(Path::new(DIR), "").unwrap();
+    let segments = segments.iter().filter(|entry| entry.name.ends_with(".wal"));
+    let bytes: u64 = segments.clone().map(|entry| entry.len).sum();
+    let fs = FaultFs::over_mem(mem.clone());
+    let nth = segments.count() as u64;
+    let at = FaultAt::Nth { kind: OpKind::OpenRead, suffix: ".wal".to_owned(), nth };
+    fs.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+    let db = builder(fs.clone()).read_only(true).open().unwrap();
+    assert!(nth > 0 && fs.fault_count() == 0);
+    assert_eq!(contents(&db.partition("p").unwrap()), expected);
+    assert_eq!(db.stats().wal_disk_bytes, bytes);
 }
 
 #[test]

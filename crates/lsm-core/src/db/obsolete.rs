@@ -109,16 +109,18 @@ impl ObsoleteFiles {
         self.waiting.lock().extend(entries);
     }
 
-    /// Adds tables of epochs before this one, which the folder still had at `edit`. A secondary may
-    /// read them.
-    pub(super) fn add_leftovers(&self, edit: u64, names: Vec<FileName>) {
-        let files = names.into_iter();
-        let files = files.map(|name| WaitingFile { name, bytes: 0, table: Weak::new(), edit });
+    /// Adds files of epochs before this one, with their lengths, which the folder still had at `edit`.
+    /// A secondary may read them.
+    pub(super) fn add_leftovers(&self, edit: u64, files: Vec<(FileName, u64)>) {
+        let files = files.into_iter();
+        let files =
+            files.map(|(name, bytes)| WaitingFile { name, bytes, table: Weak::new(), edit });
         self.waiting.lock().extend(files);
     }
 
     /// Notes that the durable edit `edit` dropped values of a partition, with what it says of
-    /// them. Under the lock of the versions, once the partition has taken the new version in.
+    /// them, and the versions from before of which somebody may read them. Under the lock of the
+    /// versions, once the partition has taken the new version in.
     pub(super) fn add_values(
         &self,
         edit: u64,

@@ -16,11 +16,13 @@ use super::beside::CommittedPart;
 use super::recovery::{Begun, HooksOf, LogFiles, Opening};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, LockGuard, names};
 use crate::memtable::SlabPool;
 use crate::options::Options;
 use crate::replay::Replay;
 use crate::shared::CursorWriter;
+use crate::types::FileNo;
 use crate::version::{Manifest, VersionSet};
 
 /// Stands for the lock of a folder where nobody could have taken one.
@@ -81,9 +83,7 @@ impl Opening {
                 (last_seq, replay)
             }
         };
-        let sources = self.log_sources(&files)?;
-        let lengths = sources.iter().map(|source| Ok((source.number, source.file.len()?)));
-        let segments = lengths.collect::<Result<Vec<_>>>()?;
+        let segments = self.segment_lengths();
         let generation = recovered.generation;
         let manifest =
             Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
@@ -99,5 +99,12 @@ impl Opening {
         let memtables = replay.take();
         let cursor = CursorWriter::none();
         Ok(Begun { versions, last_seq, memtables, segments, leased: Vec::new(), cursor })
+    }
+    /// The live segments, with their lengths in bytes as the folder had them.
+    fn segment_lengths(&self) -> Vec<(FileNo, u64)> {
+        let segments = self.version.log_segments.iter();
+        let named = segments
+            .map(|(number, epoch)| (*number, FileName::new(FileKind::Wal, *number, *epoch)));
+        named.map(|(number, name)| (number, self.len_of(&name))).collect()
     }
 }

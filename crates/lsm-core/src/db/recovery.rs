@@ -12,7 +12,7 @@
 
 mod leftovers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -66,8 +66,8 @@ pub(super) struct Begun {
     pub(super) memtables: BTreeMap<PartitionId, Arc<Memtable>>,
     /// The segments that stay, with their bytes.
     pub(super) segments: Vec<(FileNo, u64)>,
-    /// Tables of epochs before, which a secondary may read.
-    pub(super) leased: Vec<FileName>,
+    /// Files of epochs before, which a secondary may read, with their lengths in bytes.
+    pub(super) leased: Vec<(FileName, u64)>,
     /// Tells secondaries of the epoch.
     pub(super) cursor: CursorWriter,
 }
@@ -76,6 +76,8 @@ pub(super) struct Begun {
 pub(super) struct Opening {
     /// Names in the folder that are ours.
     names: Vec<FileName>,
+    /// Their lengths in bytes.
+    lengths: HashMap<FileName, u64>,
     /// Leftovers of files that were never finished.
     temporary: Vec<String>,
     pub(super) recovered: Option<Recovered>,
@@ -97,6 +99,9 @@ impl Opening {
         let entries = fs.list(dir, "")?;
         let names: Vec<FileName> =
             entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
+        let lengths =
+            entries.iter().filter_map(|entry| Some((FileName::parse(&entry.name)?, entry.len)));
+        let lengths = lengths.collect();
         let temporary = entries.iter().map(|entry| &entry.name);
         let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
         let recovered = recover(fs, dir, &names)?;
@@ -121,7 +126,7 @@ impl Opening {
                 DbVersion::empty(DbId(id))
             }
         };
-        Ok(Opening { names, temporary, recovered, version })
+        Ok(Opening { names, lengths, temporary, recovered, version })
     }
 
     /// The world of the new epoch.
@@ -288,6 +293,11 @@ impl Opening {
     pub(super) fn segment_path(&self, number: FileNo, dir: &Path) -> PathBuf {
         let epoch = self.version.log_segments.get(&number).copied().unwrap_or_default();
         FileName::new(FileKind::Wal, number, epoch).path(dir)
+    }
+
+    /// The length of a file that the folder had, in bytes; 0 of any other.
+    pub(super) fn len_of(&self, name: &FileName) -> u64 {
+        self.lengths.get(name).copied().unwrap_or(0)
     }
 
     /// The live segments, opened.

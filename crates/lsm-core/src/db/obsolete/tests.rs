@@ -71,6 +71,16 @@ fn files_go_only_if_leases_were_looked_at_after_their_edit() {
     assert_eq!(obsolete.take_free(known).len(), 1);
 }
 
+/// A file of an earlier epoch used to count as empty, in the statistics and for the limit of leases.
+#[test]
+fn a_leased_file_of_an_earlier_epoch_counts_with_its_length() {
+    let (_, obsolete) = obsolete();
+    let name = FileName::new(FileKind::Sst, crate::types::FileNo(3), crate::types::Epoch(1));
+    obsolete.add_leftovers(4, vec![(name, 70)]);
+    assert_eq!(obsolete.leased_bytes(), 70);
+    assert_eq!((obsolete.leased_bytes_behind(3), obsolete.leased_bytes_behind(4)), (70, 0));
+}
+
 /// Notes its calls; refuses to take edits in while it is told to.
 #[derive(Default)]
 struct Store {

@@ -17,14 +17,14 @@ use crate::version::{DbVersion, retire};
 impl Opening {
     /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
     /// next open: no later step relies on it. Returns the tables and chunk files that a secondary may
-    /// read.
+    /// read, with their lengths.
     pub(super) fn remove_leftovers(
         &self,
         fs: &dyn Fs,
         dir: &Path,
         version: &DbVersion,
         hooks: &HooksOf,
-    ) -> Result<Vec<FileName>> {
+    ) -> Result<Vec<(FileName, u64)>> {
         // A lease that cannot be read is a reason to keep files, and none to refuse the open.
         let is_leased = !held_leases(fs, dir).is_ok_and(|leases| leases.is_empty());
         let mut leased = Vec::new();
@@ -52,7 +52,7 @@ impl Opening {
                 continue;
             }
             if is_leased && matches!(name.kind, FileKind::Sst | FileKind::Chunk) {
-                leased.push(*name);
+                leased.push((*name, self.len_of(name)));
             } else {
                 let _ = fs.delete(&name.path(dir));
             }
