@@ -17,6 +17,9 @@ use crate::metahive::{MetaHive, Shared};
 use crate::payload::HEAD_BYTES;
 use crate::table_seal::{INCOMPLETE, TableSeal};
 
+/// A comparison of a span keeps so many blocks in memory until their sum is known.
+const SIBLINGS_MAX: usize = 64;
+
 /// Why there is no answer.
 pub(super) enum Doubt {
     /// An entry disagrees with its metadata, as they lie in memory. Reading again may help.
@@ -142,7 +145,8 @@ impl<'a> EntryCheck<'a> {
     }
 
     /// Verifies that a block has the entries that were written to it, and no other: by what their
-    /// metadata says of them. One whose bytes are damaged is not found so, and what is asked for is
+    /// metadata says of them. In a span of several blocks only their common sum shows this, so that
+    /// the others are read too, by the first read of any of them. One whose bytes are damaged is not found so, and what is asked for is
     /// compared by itself each time; so once is enough for as long as the block is in memory.
     #[cold]
     fn whole(&self, seal: &TableSeal, block: &TableBlock<'_>) -> Result<(), Doubt> {
@@ -152,21 +156,26 @@ impl<'a> EntryCheck<'a> {
             return Ok(());
         };
         let mut sum = 0u32;
+        let mut siblings = Vec::new();
         for other in first..first + span.blocks {
-            let digest = if Some(other) == number {
-                self.digest(block)?
-            } else {
-                let Some(sibling) = block.sibling(other)? else {
-                    return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
-                };
-                self.digest(&sibling)?
+            if Some(other) == number {
+                sum = sum.wrapping_add(self.digest(block)?);
+                continue;
+            }
+            let Some(sibling) = block.sibling(other)? else {
+                return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
             };
-            sum = sum.wrapping_add(digest);
+            sum = sum.wrapping_add(self.digest(&sibling)?);
+            if siblings.len() < SIBLINGS_MAX {
+                siblings.push(sibling);
+            }
         }
         if sum != span.digest {
             return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
         }
         block.set_whole();
+        // The sum is one of all: without this, a read in each of them would read all of them.
+        siblings.iter().for_each(TableBlock::set_whole);
         Ok(())
     }
 
