@@ -101,7 +101,7 @@ impl<'a> Tables<'a> {
             let floors = floors_of(std::slice::from_ref(&memtable)).told_apart_by(&[]);
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
-            let ageing = hooks.ageing();
+            let ageing = hooks.ageing().cloned();
             // What nobody has seen is decided on later, by a job that knows the snapshots.
             hooks.filters.retain(|filter| filter.seals());
             // With a value store every version is kept: values that nothing refers to are reported

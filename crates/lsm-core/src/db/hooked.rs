@@ -197,8 +197,7 @@ pub(super) fn attached(
         filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
         store,
         rules: rules_of(records),
-        missing: None,
-        absent: Vec::new(),
+        ..PartitionHooks::default()
     })
 }
 

@@ -179,7 +179,7 @@ impl JobRunner {
                 self.inject.as_ref(),
             );
             let unix_time = self.clock.unix_time();
-            let stages = stages.ageing(hooks.ageing(), unix_time, hooks.rules.key_form)?;
+            let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
             let judged = hooks.judging().is_some();
             let sources = judged.then(|| self.judge_sources(host, view));
             let tables = &self.tables;

@@ -4,10 +4,10 @@
 //! that a flush or a compaction writes, tables remember the answers, and a table of which enough has
 //! expired becomes due for a compaction by itself.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::PartitionHooks;
+use super::{CompactionFilterFactory, PartitionHooks};
 use crate::codec::{checksum64, put_bytes};
 
 /// The moments at which entries expire, in a unit of its own.
@@ -45,15 +45,52 @@ pub struct Ageing {
     pub rule: u64,
 }
 
+/// The [`Ageing`] of a partition, found by the first call that asks: every look for a compaction does.
+///
+/// A clone knows nothing, because whoever clones the hooks of a partition may change the filters.
+#[derive(Default)]
+pub struct KnownAgeing(OnceLock<Option<Ageing>>);
+
+impl Clone for KnownAgeing {
+    fn clone(&self) -> KnownAgeing {
+        KnownAgeing::default()
+    }
+}
+
 impl PartitionHooks {
     /// The filter that removes entries by their age.
-    pub fn ageing(&self) -> Option<Ageing> {
-        self.filters.iter().find_map(|filter| {
-            let expiry = filter.expiry()?;
-            let mut mark = Vec::new();
-            put_bytes(&mut mark, filter.name().as_bytes());
-            put_bytes(&mut mark, &filter.params());
-            Some(Ageing { expiry, rule: checksum64(&mark) })
-        })
+    pub fn ageing(&self) -> Option<&Ageing> {
+        let known = self.ageing.0.get_or_init(|| self.filters.iter().find_map(ageing_of));
+        known.as_ref()
+    }
+}
+
+fn ageing_of(filter: &Arc<dyn CompactionFilterFactory>) -> Option<Ageing> {
+    let expiry = filter.expiry()?;
+    let mut mark = Vec::new();
+    put_bytes(&mut mark, filter.name().as_bytes());
+    put_bytes(&mut mark, &filter.params());
+    Some(Ageing { expiry, rule: checksum64(&mark) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filters::{TtlFilter, TtlRule};
+
+    /// A filter by the moment behind `offset` bytes of a value.
+    fn filter(offset: usize) -> Arc<dyn CompactionFilterFactory> {
+        Arc::new(TtlFilter::stored(&TtlRule::in_value(offset)))
+    }
+
+    #[test]
+    fn the_times_of_a_partition_are_found_once_and_not_kept_by_clones() {
+        let hooks = PartitionHooks { filters: vec![filter(0)], ..PartitionHooks::default() };
+        let found = hooks.ageing().expect("it has times");
+        let again = hooks.ageing().expect("it has times");
+        assert!(Arc::ptr_eq(&found.expiry, &again.expiry));
+        let mut other = hooks.clone();
+        other.filters = vec![filter(8)];
+        assert_ne!(other.ageing().map(|ageing| ageing.rule), Some(found.rule));
     }
 }

@@ -9,7 +9,8 @@
 //! thread of a writer before anything was written, unwinds to whoever wrote.
 //!
 //! Invariants:
-//! 1. The rules of a hook, and whether it seals or decides, are asked once, when it is attached.
+//! 1. The rules of a hook, its times, and whether it seals or decides, are asked once, when it is
+//!    attached.
 //! 2. What a hook holds after its panic is its own affair: the engine makes further calls. A filter
 //!    that was started for a job is dropped with the job.
 //!
@@ -81,6 +82,8 @@ pub fn guarded_filter(
 ) -> Arc<dyn CompactionFilterFactory> {
     let who =
         Who { partition: partition.clone(), kind: "compaction filter", name: filter.name().into() };
+    let expiry = filter.expiry().map(|expiry| GuardedExpiry { who: who.clone(), expiry });
+    let expiry = expiry.map(|expiry| Arc::new(expiry) as Arc<dyn Expiry>);
     Arc::new(GuardedFilter {
         who,
         params: filter.params(),
@@ -88,6 +91,7 @@ pub fn guarded_filter(
         seals: filter.seals(),
         decides: filter.decides(),
         judges: filter.judges(),
+        expiry,
         filter: filter.clone(),
     })
 }
@@ -108,6 +112,7 @@ struct GuardedFilter {
     seals: bool,
     decides: bool,
     judges: bool,
+    expiry: Option<Arc<dyn Expiry>>,
     filter: Arc<dyn CompactionFilterFactory>,
 }
 
@@ -149,8 +154,7 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn expiry(&self) -> Option<Arc<dyn Expiry>> {
-        let expiry = self.filter.expiry()?;
-        Some(Arc::new(GuardedExpiry { who: self.who.clone(), expiry }))
+        self.expiry.clone()
     }
 
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
@@ -384,5 +388,64 @@ impl ValueStore for GuardedStore {
 
     fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         self.who.call("checkpoint", || self.store.checkpoint(dir, made))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A filter that panics when it is asked about itself.
+    struct Panicking;
+
+    impl Expiry for Panicking {
+        fn expires_at(&self, _key: &[u8], _value: Option<&[u8]>) -> Option<u64> {
+            None
+        }
+
+        fn now(&self, _unix_time: Duration) -> u64 {
+            0
+        }
+
+        fn stays_for(&self) -> Option<u64> {
+            panic!("a bug")
+        }
+
+        fn reads_values(&self) -> bool {
+            panic!("a bug")
+        }
+    }
+
+    impl CompactionFilterFactory for Panicking {
+        fn name(&self) -> &'static str {
+            "panicking"
+        }
+
+        fn expiry(&self) -> Option<Arc<dyn Expiry>> {
+            Some(Arc::new(Panicking))
+        }
+
+        fn restores(&self) -> bool {
+            panic!("a bug")
+        }
+
+        fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+            unreachable!("no job starts")
+        }
+    }
+
+    #[test]
+    fn a_panic_about_the_filter_itself_names_it() {
+        let filter: Arc<dyn CompactionFilterFactory> = Arc::new(Panicking);
+        let guarded = guarded_filter(&"p".into(), &filter);
+        assert!(guarded.restores(), "its `restore` can say what is wrong");
+        let expiry = guarded.expiry().expect("it has times");
+        let calls =
+            [catch("it", || expiry.stays_for().is_some()), catch("it", || expiry.reads_values())];
+        for (call, name) in calls.into_iter().zip(["stays_for", "reads_values"]) {
+            let error = call.unwrap_err().to_string();
+            let named = format!("{name} of the compaction filter \"panicking\" panicked: a bug");
+            assert!(error.contains(&named), "{error}");
+        }
     }
 }

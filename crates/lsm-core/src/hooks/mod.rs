@@ -45,6 +45,7 @@ pub use store::{
 };
 pub use store_context::{ChunkId, EventQueue, StoreContext};
 
+pub(crate) use expiry::KnownAgeing;
 pub(crate) use guarded::{catch, guarded_filter, open_store};
 pub(crate) use judge::{Findings, Inject, JobFindings};
 
@@ -183,6 +184,8 @@ pub struct PartitionHooks {
     pub missing: Option<String>,
     /// The names of filters whose code is missing and that the partition can do without.
     pub absent: Vec<String>,
+    /// See [`PartitionHooks::ageing`].
+    pub(crate) ageing: KnownAgeing,
 }
 
 impl PartitionHooks {

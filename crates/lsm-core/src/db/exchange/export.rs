@@ -154,10 +154,8 @@ impl DbInner {
         let inline = point.store.clone().map(|store| Arc::new(InlineValues(store)) as Arc<_>);
         let hooks = PartitionHooks {
             filters: inline.into_iter().chain(hooks.sealing().cloned()).collect(),
-            store: None,
             rules: hooks.rules.clone(),
-            missing: None,
-            absent: Vec::new(),
+            ..PartitionHooks::default()
         };
         // The numbers are ours, so that no other table anywhere has these identities.
         let factory = TableFactory { dir: dir.to_owned(), ..self.world.factory() };

@@ -246,7 +246,7 @@ impl Claims {
 
 /// The rule by which entries of the partition expire, and the present moment by it.
 fn ageing_of(partition: &PartitionState, moment: &PickContext) -> Result<Option<(Ageing, u64)>> {
-    let Some(ageing) = partition.hooks().ageing() else { return Ok(None) };
+    let Some(ageing) = partition.load_hooks().ageing().cloned() else { return Ok(None) };
     let now = catch("a hook", || ageing.expiry.now(moment.unix_time))?;
     Ok(Some((ageing, now)))
 }
