@@ -61,10 +61,11 @@ pub(crate) struct History {
 }
 
 impl Write {
-    /// Returns whether it is the commit of `token`, or one before it. An epoch gives the numbers of
-    /// refused commits of the epoch before to others.
+    /// Returns whether it is the commit of `token`, or one before it. The numbers of all commits in the
+    /// history of an epoch grow. An epoch gives the numbers of refused commits of the epoch before to
+    /// others, so a commit of a later epoch is not compared.
     fn is_through(&self, token: Commit) -> bool {
-        self.token.is_some_and(|own| (own.epoch, own.seq) <= (token.epoch, token.seq))
+        self.token.is_some_and(|own| own.epoch <= token.epoch && own.seq <= token.seq)
     }
 
     fn seq(&self) -> Option<u64> {
@@ -246,6 +247,7 @@ mod tests {
     fn what_the_levels_allow_passes() {
         let bounded = Level::Bounded { operations: Some(4), age: None };
         let aged = Level::Bounded { operations: None, age: Some(Duration::from_micros(40)) };
+        let in_epoch_2 = Commit { epoch: Epoch(2), ..commit(4) };
         let reads = [
             read(Level::Strong, [11, 12], 1),
             read(Level::Strong, [16, 24], 1),
@@ -253,6 +255,8 @@ mod tests {
             read(bounded, [50, 51], 2),
             read(aged, [60, 61], 2),
             read(Level::Eventual, [70, 71], 2),
+            // The next epoch keeps the numbers of the commits that it has found.
+            Read { as_of: in_epoch_2, ..read(Level::Eventual, [75, 76], 2) },
             read(Level::Strong, [80, 81], 4),
         ];
         let cut = Cut { secondary: 0, began: 1, ended: 90, seen: [2, 1, 0] };
