@@ -271,7 +271,7 @@ impl Shared {
         drop(state);
         let path = self.context.chunk_path(chunk);
         let file = self.context.fs.open_read(&path).map_err(|error| {
-            match (is_not_found(&error), self.context.is_following) {
+            match (error.is_missing(), self.context.is_following) {
                 (true, false) => Error::corruption(&path, None, "a chunk file is missing"),
                 (true, true) => {
                     let message = "the primary has deleted a chunk file that is read here";
@@ -404,9 +404,4 @@ impl Shared {
         }
         Ok(Carry::Moved(self.relocate(entry.key, &block)?))
     }
-}
-
-/// Returns `true` if the error says that a file is not there.
-pub fn is_not_found(error: &Error) -> bool {
-    error.io_source().is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
 }

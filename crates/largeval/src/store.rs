@@ -20,7 +20,7 @@ use crate::chunks::Chunks;
 use crate::copying::{copy_file, link_file};
 use crate::format::Handle;
 use crate::options::LargeValueOptions;
-use crate::shared::{Shared, State, is_not_found};
+use crate::shared::{Shared, State};
 
 /// Makes the value store of a partition with large values.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ impl ValueStore for LargeStore {
             let path = shared.context.chunk_path(handle_read.chunk);
             match shared.context.fs.open_append(&path, AppendMode::Existing) {
                 Ok(file) => file.sync()?,
-                Err(error) if is_not_found(&error) => return Ok(false),
+                Err(error) if error.is_missing() => return Ok(false),
                 Err(error) => return Err(error),
             }
         }

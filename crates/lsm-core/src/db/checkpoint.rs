@@ -15,7 +15,6 @@
 //!    linked, and no value reclaimed before it was copied.
 //! 3. When it fails, what it made is removed, the manifest first.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -186,14 +185,10 @@ pub(super) fn make_empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
             let message = format!("the folder {} is not empty", dir.display());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        Err(error) if is_not_found(&error) => {}
+        Err(error) if error.is_missing() => {}
         Err(error) => return Err(error),
     }
     fs.create_dir(dir)
-}
-
-pub(super) fn is_not_found(error: &Error) -> bool {
-    error.io_source().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
 }
 
 /// The way in which a file came to its second name.

@@ -38,7 +38,6 @@ use crate::codec::{
     Malformed, Reader, checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_u128,
     put_varint,
 };
-use crate::db::checkpoint::is_not_found;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::EXPORT;
@@ -119,7 +118,7 @@ impl ExportDescription {
     pub(super) fn read(fs: &dyn Fs, dir: &Path) -> Result<ExportDescription> {
         let path = dir.join(EXPORT);
         let file = fs.open_read(&path).map_err(|error| {
-            if !is_not_found(&error) {
+            if !error.is_missing() {
                 return error;
             }
             let message = format!("there is no export in {}", dir.display());
