@@ -265,6 +265,7 @@ impl Background {
     /// A thread: does its task until all threads end.
     fn work(&self, worker: &dyn Worker, task: Task) {
         IS_LOG_THREAD.set(task == Task::Log);
+        // No ticket has this number, so that a new thread looks for work at once.
         let mut seen = u64::MAX;
         let mut timeout = Some(Duration::ZERO);
         loop {

@@ -35,6 +35,7 @@ fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta])
         level: compaction.level_to as u8,
         meta: meta.clone(),
     });
+    // In this order: a table that moves is removed and added by one edit.
     removed.chain(added).collect()
 }
 
@@ -171,6 +172,7 @@ impl DbInner {
         let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
         let rewrites_all = has_hidden || has_hooks;
         drop(view);
+        // To rewrite all: a number that is allocated now lies above every table that exists.
         let goal = RangeGoal {
             range,
             through: self.commit.visible_seq(),

@@ -107,6 +107,8 @@ impl<'a> Tables<'a> {
             // With a value store every version is kept: values that nothing refers to are reported
             // by a compaction, in the edit that lets them go.
             let keep_all = hooks.store.is_some();
+            // Above the last snapshot nothing is dropped: with one at 0 every version stays, with
+            // one at the maximum the newest version of each key.
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
             let patches = Patches::default();
             let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);

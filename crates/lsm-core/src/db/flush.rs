@@ -161,6 +161,8 @@ impl DbInner {
         let mut changes = written.changes(partition.id);
         let segments = match old_log {
             OldLog::Release => {
+                // The memtables of this flush hold no segment any more: the edit that lets the
+                // segments go has their tables.
                 let low = self
                     .catalog
                     .log_low_water(self.commit.applied_lsn(), Some((partition.id, through)));
@@ -169,6 +171,8 @@ impl DbInner {
             OldLog::Keep => Vec::new(),
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
+        // Segments that go no longer say which numbers were used, and partitions without a log
+        // never did.
         changes.push(Change::LastSeq(self.commit.visible_seq()));
         let values = std::mem::take(&mut written.made.values);
         let clear_of = written.made.clear_of.clone();
@@ -203,6 +207,7 @@ impl DbInner {
         let job = self.runner.start(self, partition);
         let sealed = sealed_through(partition, &job.view, through)?;
         let made = match self.run_flush(&job, sealed) {
+            // Bits of a memtable may have changed. A mended copy is tried before the flush fails.
             Err(error) if error.kind() == ErrorKind::Corruption => {
                 match self.runner.mended(self, &job.view, sealed)? {
                     Some(mended) => self.run_flush(&job, &mended)?,

@@ -243,6 +243,7 @@ impl DbInner {
             store.sync().inspect_err(|_| self.forget(made))?;
         }
         let mut editing = self.catalog.edit()?;
+        // Asked under the lock of the versions, so that no drop comes between this and the edit.
         if !editing.current().partitions.contains_key(partition.id) {
             drop(editing);
             self.forget(made);
@@ -290,6 +291,7 @@ impl DbInner {
             self.obsolete.add_values(number, partition, store, &bytes, before);
         }
         drop(editing);
+        // Behind the edit: until it is durable, a crash needs the inputs.
         self.obsolete.add(edit, removed.iter());
         self.update_pressure(partition);
         self.obsolete.tell_stores();

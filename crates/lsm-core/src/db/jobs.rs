@@ -139,6 +139,7 @@ impl Jobs {
                 Ok(None) => claim.failure = None,
                 Ok(Some((compaction, version))) => {
                     let rank = (claim.failure.is_none(), compaction.score);
+                    // Of equal ranks the first stays, which has the smallest id.
                     if rank > best_rank {
                         best_rank = rank;
                         best = Some(Claimed { partition, compaction, version });
@@ -224,6 +225,7 @@ impl Jobs {
         let mut levels = Vec::with_capacity(tables.len());
         for meta in tables {
             let level = ingest_level(&version, &claim.busy, meta.range());
+            // At once, so that the next table of the same ingest sees it.
             claim.busy.reserve(level, meta);
             levels.push(level);
         }
@@ -235,6 +237,7 @@ impl Jobs {
         let mut state = self.state.lock();
         let claim = state.claims.entry(partition.id).or_default();
         tables.iter().for_each(|meta| claim.busy.unreserve(meta.file));
+        // A compaction that these ranges stood in the way of may be due.
         state.candidates.insert(partition.id);
     }
 
@@ -243,6 +246,8 @@ impl Jobs {
         let mut state = self.state.lock();
         let moment = PickContext::of(host);
         let mut is_due = false;
+        // All of them, also once one is due: a partition that is taken out and not looked at is
+        // forgotten.
         for partition in state.take_candidates(host, &moment) {
             // What hooks keep from being picked fails the work, and is told there.
             is_due |= !matches!(state.look_at(&partition, &moment), Ok(None));

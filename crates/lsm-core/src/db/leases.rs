@@ -103,6 +103,7 @@ impl LeaseBook {
             if leases.is_empty() || held_bytes(holds.released) <= self.bytes_max {
                 return Ok(holds);
             }
+            // The lease with the oldest edit holds most.
             let oldest = leases.iter().enumerate().min_by_key(|(_, lease)| lease.edit);
             let Some(oldest) = oldest.map(|(place, _)| place) else { return Ok(holds) };
             take_away(fs, dir, &leases[oldest])?;

@@ -45,6 +45,7 @@ impl Partition {
         if parts_within(&self.state().view().version.gaps, &bounds).is_empty() {
             return Ok(Vec::new());
         }
+        // Once before writers have to wait, so that the sync below has little left to do.
         db.log.sync_all(&**db)?;
         // Nobody else closes gaps meanwhile.
         let mut between = db.between_groups();

@@ -82,6 +82,7 @@ fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> 
     if let Some(entry) = found.with_one_bit_undone() {
         return Ok(Mend::repaired(view, entry, "one bit undone"));
     }
+    // Only here: the search for one bit does without a log that cannot be read.
     in_log?;
     let poison = found.poison(view.version.flushed_through);
     let entry = poison.ok_or_else(|| lost(view, found))?;

@@ -222,6 +222,8 @@ impl ObsoleteFiles {
         let mut files = leases.map(|_| ());
         for file in self.take_free(known) {
             if let Err(error) = self.fs.delete(&file.name.path(&self.dir)) {
+                // Without its edit, so that no lease is asked next time: it was free, and nobody
+                // can take it up again.
                 self.waiting.lock().push(WaitingFile { edit: 0, ..file });
                 files = files.and(Err(error));
             }
@@ -248,6 +250,7 @@ impl ObsoleteFiles {
     fn reclaim_values(&self, leases: Holds) -> Result<()> {
         while let Some(free) = self.take_free_values(leases) {
             if let Err(error) = free.store.reclaim(free.edit) {
+                // Back to the front: what edits dropped is reclaimed in their order.
                 self.values.lock().push_front(free);
                 return Err(error);
             }
@@ -278,6 +281,7 @@ impl ObsoleteFiles {
 
     fn note_told(&self, edit: u64, told: &Arc<[u8]>) {
         for values in self.values.lock().iter_mut().filter(|values| values.edit == edit) {
+            // By its section, because one edit may drop values of several partitions.
             values.section.take_if(|section| Arc::ptr_eq(section, told));
         }
     }

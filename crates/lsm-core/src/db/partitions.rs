@@ -36,7 +36,9 @@ impl DbInner {
             return Ok(partition);
         }
         let _structure = self.catalog.change_structure();
+        // Looked for again under the lock: another call may have made it.
         if let Some(partition) = self.catalog.named(name) {
+            // No group is under way while the rules for its keys change.
             let _between = self.between_groups();
             if let Some(options) = options {
                 self.change_options(&partition, options)?;

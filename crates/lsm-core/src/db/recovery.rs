@@ -332,6 +332,7 @@ impl Opening {
         let _span = tracing::info_span!("recovery", segments).entered();
         let sources = self.log_sources(files)?;
         let mut reader = LogReader::new(sources, self.log_reading())?;
+        // The end of the log alone says what is attested, so the handles are collected first.
         let mut named: Vec<(LogPlace, Lsn, Vec<NamedHandle>)> = Vec::new();
         while let Some(frame) = reader.next_frame()? {
             let handles = self.handles_of(&frame.record, &stores);

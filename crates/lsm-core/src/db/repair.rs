@@ -103,6 +103,7 @@ impl JobRunner {
         let (tried, new): (Vec<_>, Vec<_>) =
             faults.into_iter().partition(|fault| patches.contains_key(&place_of(fault.at)));
         let given = filter.repair(&new, &mut sources);
+        // Faults that the filter gives no patch for must not pass as sound.
         let given = given.into_iter().chain(std::iter::repeat(Patch::Poison));
         let poison = tried.into_iter().map(|fault| (fault, Patch::Poison));
         for (fault, patch) in new.into_iter().zip(given).chain(poison) {

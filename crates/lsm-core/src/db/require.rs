@@ -269,6 +269,7 @@ impl DbInner {
     /// # Errors
     /// A conflict; a dropped partition; those of reading.
     pub(super) fn prove(&self, requirements: &mut Requirements) -> Result<()> {
+        // Before the views: see invariant 2.
         let through = self.commit.visible_seq();
         for requirement in &*requirements.list {
             requirement.prove(&self.tables, requirements.after(requirement))?;

@@ -211,6 +211,7 @@ impl DbInner {
         mut tables: Vec<SstMeta>,
         restored: &[Restored],
     ) -> Result<bool> {
+        // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all(self)?;
         let mut between = self.between_groups();
         // Durability: what came before the number that is taken, as for an ingest.

@@ -73,6 +73,8 @@ impl DbInner {
     /// A table for each logged partition that was written to, a segment, and an edit.
     pub(super) fn resume(&self, turn: &FlushTurn<'_>) -> Result<()> {
         self.check_not_closed()?;
+        // A sync that still runs would end behind the restart and note places of the old log as
+        // durable.
         self.log.wait_for_failed_sync();
         self.catalog.edit()?.ensure_writable()?;
         self.let_go_of_doubtful();

@@ -351,6 +351,7 @@ impl Stall {
         if host.is_stepped() {
             return self.step_until_admitted(host, partitions);
         }
+        // Listeners hear of the stall before this thread sleeps.
         host.deliver();
         let started = host.now();
         let admitted = self.wait_while_stopped(host, partitions);

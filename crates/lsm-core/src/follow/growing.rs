@@ -63,6 +63,7 @@ impl Growing {
 
     /// Goes on in another memtable: the primary did.
     pub(super) fn switch(&mut self) {
+        // An empty memtable does as well as a new one.
         if self.layers[0].first.is_some() {
             self.begin_layer();
         }

@@ -82,6 +82,8 @@ impl LogTail {
         let listed_now = listed.keys().copied();
         let new: Vec<FileNo> =
             listed_now.filter(|number| self.reader.source(*number).is_none()).collect();
+        // A segment that is new in the list and lies before one that was read cannot be read in
+        // order any more.
         if new.first().is_some_and(|first| last.is_some_and(|last| *first < last)) {
             return Ok(false);
         }

@@ -177,6 +177,8 @@ impl Tail {
             return Err(Error::new(ErrorKind::NeedsManifest, what));
         }
         if is_renewed {
+            // A view of the edit that the manifest still ends with is held by the new lease, which
+            // was there before the manifest was read.
             let is_past = version.edit_number > known.edit_number;
             self.lost_edit = known.edit_number.saturating_sub(u64::from(!is_past));
         }
@@ -424,6 +426,7 @@ impl Tail {
             let message = "a flush covers a part of a memtable";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
         }
+        // Asked before anything is taken out, so that the next round can go on from here.
         let wanted = log.noted_bytes(id);
         if wanted > 0 {
             let taken = *self.memtable_bytes.get_or_insert_with(|| inner.memtable_bytes());

@@ -152,6 +152,8 @@ impl CursorWriter {
                 let path = dir.join(name);
                 match fs.map_words(&path, MapMode::Write) {
                     Ok(Some(words)) if words.words().len() >= WORDS => {
+                        // Marked before it is deleted: a secondary that has it mapped reads this
+                        // word, and a name that is gone tells it nothing.
                         words.words()[STATE_AT].store(SUPERSEDED, Ordering::Release);
                     }
                     // No secondary believes a file of another length, or maps one of this medium.

@@ -93,6 +93,7 @@ fn edit_in(bytes: &[u8]) -> u64 {
     let mut offset = HEADER_BYTES;
     while let Some(found) = bytes.get(offset..offset + RECORD_BYTES) {
         let (number, sum) = found.split_at(8);
+        // A torn record counts as not written: the lease then holds more than it must.
         if checksum64_seeded(number, offset as u64).to_le_bytes() != *sum {
             break;
         }

@@ -94,6 +94,7 @@ impl<'a> Arrival<'a> {
             rules_epoch: 0,
             made: Vec::new(),
         };
+        // The work is entered before this check: a close that comes later waits for it.
         db.check_open()?;
         partition.check_live()?;
         Ok(arrival)
@@ -284,6 +285,7 @@ impl<'a> Arrival<'a> {
             let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.world.dir);
             let foreign = Some(description.identity(meta));
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
+            // Noted first: a copy that fails half way leaves a file.
             self.made.push(to.clone());
             if self.place_file(&from, &to)? == Placed::Copied {
                 let context = self.context(&self.db.world.dir, description.db_id);

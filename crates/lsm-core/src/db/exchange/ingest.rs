@@ -131,6 +131,7 @@ impl DbInner {
             self.seal(&mut self.between_groups(), partition);
             self.finish_flushes(std::slice::from_ref(partition))?;
         }
+        // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all(self)?;
         // From here on nothing is flushed but below, so what is written meanwhile, which is newer
         // than the ingest, stays above it.
@@ -166,6 +167,7 @@ impl DbInner {
             Change::PartitionOptionsChanged { id, options, hooks }
         });
         let changes = added.chain([Change::LastSeq(seq)]).chain(rules).collect();
+        // Before the edit, which may be on disk even if installing it fails.
         arrival.keep_files();
         let values = std::mem::take(&mut arrival.values);
         let installed = self.install_job(

@@ -89,6 +89,7 @@ impl JobsState {
     ) -> Vec<Arc<PartitionState>> {
         let mut ids = std::mem::take(&mut self.candidates);
         ids.extend(host.take_changed());
+        // A distance, because a clock may go back. Another list of snapshots changes what can go.
         let is_due = self.looked.as_ref().is_none_or(|(at, held)| {
             moment.now.abs_diff(*at) >= LOOK_AGAIN || *held != moment.held
         });
@@ -180,6 +181,7 @@ impl Claims {
         for (_, table) in version.tables().filter(|(_, table)| !table.meta.kept.is_empty()) {
             let SstMeta { file, entries, .. } = table.meta;
             self.waits_for_time = true;
+            // Not noted below, so that the wait begins anew when more can go.
             if table.meta.droppable(&moment.held).saturating_mul(RELEASED_SHARE) <= entries {
                 continue;
             }

@@ -194,6 +194,7 @@ impl Log {
         }
         self.make_reserve(host)?;
         let mut writer = self.lock(host);
+        // A batch may have come while the lock was free.
         if !writer.is_spent(low) {
             return Ok(low);
         }

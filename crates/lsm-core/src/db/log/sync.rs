@@ -157,9 +157,11 @@ impl Log {
             self.synced.wait(&mut sync);
         }
         sync.running = true;
+        // Read before the sync: what is appended meanwhile may have missed it.
         let target_lsn = sync.appended_lsn;
         let target_seq = sync.appended_seq;
         let files = sync.files.clone();
+        // Before the sync as well: a notice that comes during it needs another one.
         sync.notices.wants_sync = false;
         drop(sync);
         // Durability: no place in the log is durable before the values are that handles below it
@@ -211,6 +213,7 @@ impl Log {
         let latched = Error::because(ErrorKind::ReadOnly, message, error);
         let mut sync = self.sync.lock();
         let is_news = sync.failed.is_none();
+        // The first error stays, so that everybody is told the same.
         let latched = sync.failed.get_or_insert(latched).clone();
         let refused = sync.notices.take_all();
         drop(sync);

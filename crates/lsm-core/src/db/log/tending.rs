@@ -39,6 +39,7 @@ impl Log {
     /// Has the log thread look, unless it knows already.
     #[inline]
     pub(super) fn tell_thread(&self, host: &dyn LogHost) {
+        // Loaded first: a swap at each append would write to a cache line that others read.
         if !self.told.load(Ordering::Relaxed) && !self.told.swap(true, Ordering::AcqRel) {
             host.wake_log_thread();
         }
@@ -113,6 +114,7 @@ impl Log {
     fn mark(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         host.check_open()?;
+        // Asked again under the lock: a group that came first needs another sync before a mark.
         if self.chore() != LogChore::Mark {
             return Ok(());
         }

@@ -249,6 +249,7 @@ impl LogWriter<'_> {
         if self.state.segment.is_none() {
             return Ok(());
         }
+        // Both before the last frame, which attests the sync and the last edit.
         self.log.sync_all(self.host)?;
         self.remove_unused()?;
         self.append_control(Control::CleanClose { manifest_edit: self.host.durable_edit() })?;

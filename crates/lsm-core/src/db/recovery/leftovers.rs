@@ -48,6 +48,7 @@ impl Opening {
             if name.kind == FileKind::Chunk && !knows_chunks {
                 continue;
             }
+            // Generations of the manifest go last and in their order: see `retire`.
             if name.kind == FileKind::Manifest || live.contains(name) {
                 continue;
             }

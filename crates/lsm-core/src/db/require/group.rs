@@ -57,6 +57,7 @@ impl<'a> GroupWrites<'a> {
             Bound::Excluded(before) => Bound::Excluded((partition, &before[..])),
             Bound::Unbounded => Bound::Included((partition, &[][..])),
         };
+        // The end is compared by hand: the map panics for bounds that cross.
         let (id, key) = keys.range((lower, Bound::Unbounded)).next()?;
         (*id == partition && is_before_end(upper, key)).then_some(*key)
     }

@@ -62,6 +62,7 @@ impl Pressure {
 /// The place of `got` between `soft` and `hard`, in thousandths.
 pub(super) fn share(got: u64, soft: u64, hard: u64) -> u32 {
     let range = hard.saturating_sub(soft).max(1);
+    // Bytes times a thousand may pass 64 bits.
     let permille = u128::from(got.saturating_sub(soft)) * u128::from(STOP) / u128::from(range);
     permille.min(u128::from(STOP)) as u32
 }

@@ -31,6 +31,7 @@ impl<I: DoubleEndedIterator> BothEnds<I> {
         match end {
             RangeEnd::Front => {
                 if self.front.is_none() {
+                    // The last item may have been looked at from the other end.
                     self.front = self.inner.next().or_else(|| self.back.take());
                 }
                 self.front.as_ref()
