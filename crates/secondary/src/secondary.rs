@@ -146,6 +146,7 @@ impl Secondary {
         }
         if to != Target::Durable && self.is_present(reached) {
             let mut complete_at = self.0.complete_at.lock();
+            // The start counts: commits of the primary during the sync may be missing.
             complete_at.logged = Some(started);
         }
         Ok(commit_of(reached))

@@ -405,7 +405,10 @@ fn add_partitions(
 /// Lets the parts of an open database begin their work.
 fn start(inner: Arc<DbInner>) -> Result<Db> {
     let partitions = inner.catalog.partitions();
+    // Before the first write: the tables that were found may hold writes back already.
     inner.stall.update(&*inner, partitions.iter().map(|partition| &**partition));
+    // Weak, because the catalog belongs to the database: a strong reference would keep both for
+    // ever.
     let weak = Arc::downgrade(&inner);
     inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
     let db = Db::new(inner);

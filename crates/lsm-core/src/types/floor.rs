@@ -69,10 +69,12 @@ impl Floors {
         let all = self.all();
         let mut needed = Vec::new();
         for (number, floor) in all.iter().enumerate() {
+            // Every later reader sees the last one.
             let Some(next) = all.get(number + 1) else {
                 needed.push(*floor);
                 continue;
             };
+            // A snapshot between this floor and the next one sees this one and not the next.
             let first = snapshots.partition_point(|snapshot| snapshot < floor);
             if snapshots.get(first).is_some_and(|snapshot| snapshot < next) {
                 needed.push(*floor);

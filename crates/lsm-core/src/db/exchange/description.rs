@@ -157,6 +157,7 @@ fn open_envelope<'a>(bytes: &'a [u8], path: &Path) -> Result<(DbId, &'a [u8])> {
     let db_id = DbId(r.u128().map_err(short)?);
     let length = r.u64().map_err(short)?;
     let header = r.u64().map_err(short)?;
+    // The checksum first: damaged bytes must not ask for newer code.
     if header != checksum64(head) {
         return Err(bad(0, "the header of an export does not match its checksum"));
     }

@@ -30,6 +30,7 @@ struct Files {
 impl Files {
     fn set(&mut self, number: FileNo, bytes: u64) {
         let before = self.bytes.insert(number, bytes).unwrap_or_default();
+        // Added first, so that the sum never goes below zero on its way.
         self.sum = self.sum + bytes - before;
     }
 

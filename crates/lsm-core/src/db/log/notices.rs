@@ -61,6 +61,7 @@ impl Log {
         };
         if let Some(outcome) = known {
             drop(sync);
+            // Not under the lock: a notice may call the database.
             notice(outcome);
             return;
         }

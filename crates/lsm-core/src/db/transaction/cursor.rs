@@ -55,6 +55,7 @@ impl<'a> TransactionCursor<'a> {
     }
 
     fn go_on(&mut self, end: RangeEnd, mut range: TransactionRange) -> Result<()> {
+        // Before the move, so that a move that fails leaves the cursor on no key.
         self.present = None;
         self.walk = None;
         let next = match end {

@@ -94,6 +94,7 @@ impl Scan {
             return vec![self.bounds.clone()];
         }
         let (lower, upper) = &self.bounds;
+        // From each end up to a key. What lies between the two was not read and may change.
         let front = self.front.iter().map(|key| (lower.clone(), Bound::Included(key.clone())));
         let back = self.back.iter().map(|key| (Bound::Included(key.clone()), upper.clone()));
         front.chain(back).collect()
