@@ -8,13 +8,15 @@
 //! picker.rs     the next job: a `Compaction`
 //! place.rs      the level of a table that comes from outside
 //! run.rs        one run of a job: flush, compaction or export, each a `Merge`
-//! inputs.rs     the cursors over memtables and tables
+//! inputs.rs     the cursors over memtables and tables; replacements.rs has repaired entries
+//! job_iter.rs   what the loop asks of a cursor
 //! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives
 //! rules.rs      the rules by which entries survive
 //! clip.rs       the range of an export
 //! stages.rs     the hooks of the job
 //! split.rs      the end of an output table
 //! outputs.rs    the output tables
+//! outcome.rs    the result of a run
 //! fill.rs       tables of entries from the caller, for a bulk load
 //! ```
 //!

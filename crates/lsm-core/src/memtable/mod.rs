@@ -4,6 +4,15 @@
 //! once it is sealed. Keys, versions and small values are in slabs of memory, which the next
 //! memtable uses again. A large value stays in the section from which the WAL was written.
 //!
+//! ```text
+//! skiplist.rs, arena.rs   the entries, and their memory
+//! shared_prefix.rs        the bytes with which all keys begin, and the words behind them
+//! bloom.rs                a filter that answers for most missing keys
+//! floors.rs               the sequence numbers at which the partition was cleared
+//! iter.rs                 the cursor
+//! protection.rs           entries that changed in memory, and their repair
+//! ```
+//!
 //! Invariants:
 //! 1. Inserts come in commit order and only while the memtable is active. A sealed memtable never
 //!    changes.

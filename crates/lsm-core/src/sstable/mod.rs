@@ -17,8 +17,8 @@
 //! block.rs, block_check.rs, hidden.rs a block in memory, and its complete check
 //! block_search.rs                     a key in a block
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
-//! reader.rs                           an open table and its point reads
-//! walk.rs, iter.rs, raw.rs            the cursors
+//! reader.rs, table_block.rs           an open table, its point reads, and a block for hooks
+//! walk.rs, iter.rs, raw.rs, present.rs   the cursors
 //! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
 //! writer.rs, block_builder.rs         writing
 //! verify.rs, describe.rs              checking and describing a whole file

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! table.rs, level.rs    a live table, and the tables of a level
+//! expiries.rs           when the entries of a table expire
+//! partition_map.rs      the partitions of a version
 //! change.rs, edit.rs    a change of the set, and an edit: a numbered list of changes
 //! record.rs             the records inside a change
 //! apply.rs              version + edit = next version
@@ -9,6 +11,8 @@
 //! recover.rs, tail.rs   the same, as an open and as a secondary read it
 //! set.rs                the current version, and the one path that replaces it
 //! level_iter.rs         a level as one cursor
+//! judges.rs             the judges of the input tables of a job
+//! describe.rs           the content of one manifest file, damage included
 //! ```
 //!
 //! A [`DbVersion`] never changes. [`apply()`] makes the next version from an edit and shares

@@ -10,6 +10,14 @@
 //! log     = segments in the order of their numbers, each naming the end of the one before
 //! ```
 //!
+//! ```text
+//! segment.rs, frame.rs    the bytes
+//! writer.rs               appends
+//! reader.rs, window.rs    the replay; lookahead.rs judges a bad place
+//! sections.rs             one section, read by its place
+//! survey.rs, describe.rs  everything in one segment, damage included
+//! ```
+//!
 //! Invariants:
 //! 1. Every frame verifies only in its own segment and at its own offset.
 //! 2. A frame attests how far the log was known durable when the frame was built. Damage below an
