@@ -56,8 +56,8 @@ impl Db {
     /// nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process, or this one, has it
-    /// open; corruption if manifest or log are damaged.
+    /// [`ErrorKind::Locked`] if another process, or this one, has it open; corruption if manifest or
+    /// log are damaged.
     ///
     /// # Cost
     /// Reads the manifest and the log since the last flushes, and writes what the log held to

@@ -60,6 +60,8 @@ impl Partition {
     ///
     /// # Durability
     /// Durable once this returns.
+    ///
+    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
     pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
         self.db().check_writable()?;
         let bounds = stored_bounds(self.state().key_form, range.bounds());
