@@ -4,6 +4,7 @@ mod attach;
 mod compat;
 mod crash;
 mod damage;
+mod limits;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};

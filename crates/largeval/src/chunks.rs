@@ -209,6 +209,11 @@ impl Chunks {
         Ok(())
     }
 
+    /// Returns `true` if a reader of a version that is pinned now may read a value of the chunk.
+    pub fn may_be_read(&self, chunk: &Chunk) -> bool {
+        chunk.live.blocks > 0 || chunk.is_damaged || chunk.last_drop > self.reclaimed
+    }
+
     /// Nobody reads what was dropped at or before the edit `number`.
     pub fn reclaim(&mut self, number: u64) {
         self.reclaimed = self.reclaimed.max(number);

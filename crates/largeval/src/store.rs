@@ -236,7 +236,9 @@ impl ValueStore for LargeStore {
         if let Some(writer) = state.mover.take() {
             shared.seal(&mut state, writer.chunk);
         }
-        let chunks = state.chunks.by_id.iter().filter(|(_, chunk)| chunk.live.blocks > 0);
+        // Also what a compaction has dropped since the versions were pinned that are copied.
+        let known = &state.chunks;
+        let chunks = known.by_id.iter().filter(|(_, chunk)| known.may_be_read(chunk));
         let chunks: Vec<_> = chunks.map(|(id, chunk)| (*id, chunk.is_open, chunk.end)).collect();
         drop(state);
         for (id, is_open, end) in chunks {

@@ -71,6 +71,8 @@ impl DbInner {
         let mut made = Vec::new();
         let World { fs, dir: from, .. } = &self.world;
         let written = link_tables(&**fs, from, dir, &version, &mut made)
+            // What a store was not told of yet, it does not know to be in the version.
+            .and_then(|()| self.obsolete.tell_all_stores())
             .and_then(|()| copy_values(dir, &version, &pinned, &mut made))
             .and_then(|()| write_manifest(&**fs, dir, &version, last_seq, name));
         if written.is_err() {

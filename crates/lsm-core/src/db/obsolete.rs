@@ -239,6 +239,14 @@ impl ObsoleteFiles {
         }
     }
 
+    /// As [`ObsoleteFiles::tell_stores`], once nobody else is at it.
+    ///
+    /// # Errors
+    /// Those of a store: it does not know all of its values.
+    pub(super) fn tell_all_stores(&self) -> Result<()> {
+        self.tell_in_turn(&self.turn.lock())
+    }
+
     fn tell_in_turn(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
         while let Some((edit, store, section)) = self.next_section() {
             store.apply(edit, &section)?;
