@@ -1,6 +1,7 @@
 //! What large values hold at once, and what several threads ask of them at once.
 
 use lsm_core::fs::{FaultFs, FsOp, OpKind};
+use siltstone::large_values::ChunkInfo;
 
 use super::*;
 
@@ -36,4 +37,46 @@ fn values_that_go_while_a_checkpoint_links_tables_are_in_it() {
     assert!(copy.verify(Default::default()).unwrap().is_sound());
     rest(&db, &clock);
     assert_eq!(chunk_bytes(&mem, "/db"), 0, "and the copy keeps nothing here");
+}
+
+/// Returns `true` if so much of the file is garbage that its values should be elsewhere.
+fn is_due(chunk: &ChunkInfo) -> bool {
+    chunk.is_sealed && chunk.dead_bytes * 1000 >= chunk.last_offset * 250
+}
+
+#[test]
+fn reclaims_beside_each_other_and_the_background_leave_no_garbage() {
+    let seed = Rng::from_env_or(3).next_u64();
+    for round in 0..12 {
+        let mut rng = Rng::new(seed ^ round);
+        let fs = MemFs::new();
+        let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
+        let db = builder.options(Options::new().compaction_threads(2)).open().unwrap();
+        let p = db.partition_with("p", options()).unwrap();
+        for n in 0..240_u8 {
+            p.put([n], vec![n; 300 + rng.below(300) as usize]).unwrap();
+        }
+        p.flush().unwrap();
+        for n in 0..240_u8 {
+            if n % 3 > 0 {
+                p.delete([n]).unwrap();
+            }
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| p.reclaim().unwrap());
+            }
+        });
+        // Files without values stay as long as a thread reads a version that has them.
+        let chunks = p.chunks().unwrap();
+        let has_due = chunks.iter().any(|chunk| chunk.live_blocks > 0 && is_due(chunk));
+        assert!(!has_due, "round {round} of seed {seed}: {chunks:?}");
+        db.wait_idle().unwrap();
+        let chunks = p.chunks().unwrap();
+        assert!(!chunks.iter().any(is_due), "round {round} of seed {seed}: {chunks:?}");
+        for n in 0..240_u8 {
+            let found = p.get([n]).unwrap();
+            assert_eq!(found.is_some_and(|value| value.iter().all(|&b| b == n)), n % 3 == 0);
+        }
+    }
 }

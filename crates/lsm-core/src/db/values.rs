@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::DbInner;
 use super::jobs::{JobsHost, RangeGoal, RangeStep};
+use super::{BackgroundMode, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::ValueStore;
 use crate::partition::PartitionState;
@@ -33,6 +33,9 @@ use crate::version::{PartitionVersion, Table, UserRange};
 const FLUSH_AGE: Duration = Duration::from_secs(5);
 /// Tables are merged to the last level when nothing was flushed for so long.
 const QUIET_AGE: Duration = Duration::from_secs(5);
+/// Threads look for what is due in a partition no more often than this: they wake at every flush,
+/// and a look passes over all tables.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The keys of tables that a store wants to be rewritten, so that [`ValueStore::carry`] moves
 /// values.
@@ -51,6 +54,10 @@ struct Tending {
     /// The sequence through which everything was flushed when tables were merged last.
     settled: Option<SeqNo>,
     goal: Option<Arc<Goal>>,
+    /// A thread chooses the next goal.
+    is_choosing: bool,
+    /// When somebody looked for a goal last and found none.
+    looked: Option<Duration>,
 }
 
 /// The state of a partition's tables between two flushes.
@@ -89,8 +96,33 @@ impl ValueTending {
         self.0.lock().entry(partition).or_default().goal.clone()
     }
 
-    fn set_goal(&self, partition: PartitionId, goal: Option<Arc<Goal>>) {
-        self.0.lock().entry(partition).or_default().goal = goal;
+    /// Begins the choice of the next goal behind the one that was `reached`; `None` if somebody else
+    /// has chosen meanwhile, or is about to. Of two who ask a store what it wants moved, the second
+    /// would make it give up what the first was told.
+    fn choose(&self, partition: PartitionId, reached: Option<&Arc<Goal>>) -> Option<Choice<'_>> {
+        let mut all = self.0.lock();
+        let tending = all.entry(partition).or_default();
+        let is_same = match (&tending.goal, reached) {
+            (None, None) => true,
+            (Some(present), Some(reached)) => Arc::ptr_eq(present, reached),
+            _ => false,
+        };
+        if tending.is_choosing || !is_same {
+            return None;
+        }
+        tending.is_choosing = true;
+        Some(Choice { tending: self, partition })
+    }
+
+    /// Returns `true` if nothing was due in a partition a moment before `now`.
+    fn was_looked_at(&self, partition: PartitionId, now: Duration) -> bool {
+        let all = self.0.lock();
+        let looked = all.get(&partition).and_then(|tending| tending.looked);
+        looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN)
+    }
+
+    fn note_look(&self, partition: PartitionId, now: Duration) {
+        self.0.lock().entry(partition).or_default().looked = Some(now);
     }
 
     /// Notes the active memtable of a partition, unless that is empty, at `now`; returns `true`, and
@@ -137,6 +169,31 @@ impl ValueTending {
     }
 }
 
+/// The choice of the next goal of a partition, by one thread at a time. Dropped, also by a panic of
+/// the store, it chose nothing.
+struct Choice<'a> {
+    tending: &'a ValueTending,
+    partition: PartitionId,
+}
+
+impl Choice<'_> {
+    fn set(&self, goal: Option<Goal>) -> Option<Arc<Goal>> {
+        let goal = goal.map(Arc::new);
+        if let Some(tending) = self.tending.0.lock().get_mut(&self.partition) {
+            tending.goal.clone_from(&goal);
+        }
+        goal
+    }
+}
+
+impl Drop for Choice<'_> {
+    fn drop(&mut self) {
+        if let Some(tending) = self.tending.0.lock().get_mut(&self.partition) {
+            tending.is_choosing = false;
+        }
+    }
+}
+
 /// Returns `true` if a table shares keys with one on a deeper level, or both lie on level 0.
 fn is_over_another(version: &PartitionVersion, level: usize, table: &Table) -> bool {
     let range = table.meta.range();
@@ -179,12 +236,21 @@ impl DbInner {
 
     /// Does one piece of what is due for large values; `false` if nothing is.
     pub(super) fn tend_values(&self) -> Result<bool> {
+        let now = self.background.now();
+        // Whoever steps by hand sees everything that is due.
+        let is_threaded = self.background.mode() == BackgroundMode::Threads;
         for partition in self.catalog.with_stores() {
+            if is_threaded && self.values.was_looked_at(partition.id, now) {
+                continue;
+            }
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
                 continue;
             };
             if self.flush_by_age(&partition) || self.settle_values(&partition, &**store)? {
                 return Ok(true);
+            }
+            if self.values.goal(partition.id).is_none() {
+                self.values.note_look(partition.id, now);
             }
         }
         Ok(false)
@@ -207,30 +273,30 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         store: &dyn ValueStore,
     ) -> Result<bool> {
-        let present = self.values.goal(partition.id);
-        let mut next = match present {
-            Some(goal) => Some(goal),
-            None => self.set_goal(partition, self.next_goal(partition, store)),
-        };
-        while let Some(goal) = next {
-            match self.jobs.pick_range(self, partition, goal.as_range())? {
-                RangeStep::Run(claimed) => return self.run_in_background(&claimed),
-                RangeStep::Wait => return Ok(false),
-                // Moving may be due at once, so it is asked for again: who waits until nothing is
-                // left to do must not find more. A store names no chunk a second time that a goal
-                // did not empty, so this ends.
-                RangeStep::Done | RangeStep::Stuck(_) => {
-                    next = self.set_goal(partition, self.moving_goal(store));
+        let mut present = self.values.goal(partition.id);
+        loop {
+            if let Some(goal) = &present {
+                match self.jobs.pick_range(self, partition, goal.as_range())? {
+                    RangeStep::Run(claimed) => return self.run_in_background(&claimed),
+                    RangeStep::Wait => return Ok(false),
+                    // Moving may be due at once, so it is asked for again: who waits until nothing
+                    // is left to do must not find more. A store names no chunk a second time that a
+                    // goal did not empty, so this ends.
+                    RangeStep::Done | RangeStep::Stuck(_) => {}
                 }
             }
+            let Some(choice) = self.values.choose(partition.id, present.as_ref()) else {
+                return Ok(false);
+            };
+            let next = match &present {
+                Some(_) => self.moving_goal(store),
+                None => self.next_goal(partition, store),
+            };
+            present = choice.set(next);
+            if present.is_none() {
+                return Ok(false);
+            }
         }
-        Ok(false)
-    }
-
-    fn set_goal(&self, partition: &PartitionState, goal: Option<Goal>) -> Option<Arc<Goal>> {
-        let goal = goal.map(Arc::new);
-        self.values.set_goal(partition.id, goal.clone());
-        goal
     }
 
     fn next_goal(&self, partition: &PartitionState, store: &dyn ValueStore) -> Option<Goal> {
@@ -265,8 +331,22 @@ impl DbInner {
             let goal = Goal { span, through: self.commit.visible_seq(), rewrite_before: None };
             self.reach(partition, goal.as_range())?;
         }
-        while let Some(goal) = self.moving_goal(&**store) {
-            self.reach(partition, goal.as_range())?;
+        // One goal after the other, with the background, which may be at one.
+        loop {
+            let reached = self.values.goal(partition.id);
+            if let Some(goal) = &reached {
+                self.reach(partition, goal.as_range())?;
+            }
+            match self.values.choose(partition.id, reached.as_ref()) {
+                Some(choice) => {
+                    if choice.set(self.moving_goal(&**store)).is_none() {
+                        break;
+                    }
+                }
+                None => self.background.wait_for_news(),
+            }
+            self.check_open()?;
+            partition.check_live()?;
         }
         self.finish_removing()
     }
@@ -345,11 +425,42 @@ mod tests {
     #[test]
     fn a_dropped_partition_is_forgotten_with_its_goal() {
         let tending = ValueTending::default();
-        let span = (b"a".to_vec(), b"b".to_vec());
-        let goal = Goal { span, through: seq(1), rewrite_before: None };
-        tending.set_goal(ID, Some(Arc::new(goal)));
+        tending.choose(ID, None).unwrap().set(Some(goal()));
         assert!(tending.has_goal() && tending.goal(ID).is_some());
         tending.forget(ID);
         assert!(!tending.has_goal());
+    }
+
+    fn goal() -> Goal {
+        let span = (b"a".to_vec(), b"b".to_vec());
+        Goal { span, through: seq(1), rewrite_before: None }
+    }
+
+    #[test]
+    fn one_thread_chooses_the_goal_behind_the_present_one() {
+        let tending = ValueTending::default();
+        let choice = tending.choose(ID, None).unwrap();
+        assert!(tending.choose(ID, None).is_none(), "somebody is at it");
+        let first = choice.set(Some(goal())).unwrap();
+        drop(choice);
+        assert!(tending.choose(ID, None).is_none(), "there is one");
+        let choice = tending.choose(ID, Some(&first)).unwrap();
+        let second = choice.set(Some(goal())).unwrap();
+        drop(choice);
+        assert!(tending.choose(ID, Some(&first)).is_none(), "another has followed it");
+        // A store that panics is asked again.
+        drop(tending.choose(ID, Some(&second)).unwrap());
+        tending.choose(ID, Some(&second)).unwrap().set(None);
+        assert!(!tending.has_goal());
+    }
+
+    #[test]
+    fn a_look_that_found_nothing_counts_for_a_moment() {
+        let tending = ValueTending::default();
+        let now = Duration::from_secs(9);
+        assert!(!tending.was_looked_at(ID, now));
+        tending.note_look(ID, now);
+        assert!(tending.was_looked_at(ID, now) && !tending.was_looked_at(ID, now + LOOK_AGAIN));
+        assert!(!tending.was_looked_at(PartitionId(4), now));
     }
 }
