@@ -110,7 +110,7 @@ impl BlobWriter {
             Value::Buffered(bytes) => PendingValue::Small(bytes),
             Value::Streamed(block) => {
                 let (handle, writer) = block.finish()?;
-                self.shared.give_back(writer);
+                self.shared.give_back(writer, written);
                 PendingValue::Large(handle)
             }
         };

@@ -3,6 +3,7 @@
 //! Everything that is returned was verified before: the whole value by its root hash, a part of it
 //! by the checksums of its sub-blocks, which the root hash vouches for.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +11,7 @@ use std::thread;
 use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, Result};
 use lsm_core::fs::File;
+use parking_lot::Mutex;
 
 use crate::format::{BLOCK_HEADER_BYTES, Handle, SUM_BYTES, key_of_front, root_of};
 
@@ -61,6 +63,16 @@ pub struct Block {
     pub source: Source,
 }
 
+/// Sub-blocks from `first` on, to be read by one thread.
+struct Share<'a> {
+    first: u64,
+    buf: &'a mut [u8],
+    sums: &'a mut [u64],
+}
+
+/// The shares that no thread has taken yet.
+type Shares<'a> = Mutex<Vec<Share<'a>>>;
+
 impl Block {
     fn corruption(&self, offset: u64, what: &str) -> Error {
         Error::corruption(&self.path, offset, what)
@@ -104,16 +116,20 @@ impl Block {
             return self.read_sub_blocks(first, buf, sums);
         }
         let share_bytes = share * self.handle.sub_block_bytes() as usize;
+        let shares = buf.chunks_mut(share_bytes).zip(sums.chunks_mut(share)).enumerate();
+        let shares = shares.map(|(part, (buf, sums))| {
+            let first = first + (part * share) as u64;
+            Share { first, buf, sums }
+        });
+        let shares: Shares<'_> = Mutex::new(shares.collect());
         thread::scope(|scope| {
-            let mut parts = buf.chunks_mut(share_bytes).zip(sums.chunks_mut(share)).enumerate();
-            let (_, own) = parts.next().expect("there is more than one share");
-            let others: Vec<_> = parts
-                .map(|(part, (buf, sums))| {
-                    let from = first + (part * share) as u64;
-                    scope.spawn(move || self.read_sub_blocks(from, buf, sums))
-                })
-                .collect();
-            let mut result = self.read_sub_blocks(first, own.0, own.1);
+            let others = (1..threads).map(|_| {
+                let thread = thread::Builder::new().name("siltstone-value".to_owned());
+                thread.spawn_scoped(scope, || self.read_shares(&shares))
+            });
+            // A thread that cannot be had leaves its share to the others.
+            let others: Vec<_> = others.map_while(io::Result::ok).collect();
+            let mut result = self.read_shares(&shares);
             for other in others {
                 let joined = other.join().unwrap_or_else(|_| {
                     Err(self.corruption(self.handle.offset, "a thread that read a value panicked"))
@@ -122,6 +138,14 @@ impl Block {
             }
             result
         })
+    }
+
+    fn read_shares(&self, shares: &Shares<'_>) -> Result<()> {
+        loop {
+            let next = shares.lock().pop();
+            let Some(share) = next else { return Ok(()) };
+            self.read_sub_blocks(share.first, share.buf, share.sums)?;
+        }
     }
 
     /// The checksums of all sub-blocks, verified by the root hash.

@@ -23,7 +23,7 @@ use lsm_core::codec::{Malformed, Reader, put_bytes, put_varint};
 use lsm_core::hooks::{ChunkId, StoreEdit};
 use lsm_core::types::{Epoch, FileNo};
 
-use crate::format::Handle;
+use crate::format::{Handle, VALUE_BYTES_MAX};
 
 const VERSION: u8 = 1;
 const CHANGES: u8 = 0;
@@ -83,14 +83,23 @@ pub struct Chunk {
 impl Chunk {
     /// Bytes of the file that are not needed any more.
     pub fn garbage_bytes(&self) -> u64 {
-        let used = self.live.bytes + self.pending.bytes + crate::format::CHUNK_HEADER_BYTES;
-        self.end.saturating_sub(used)
+        let used = self.live.bytes.saturating_add(self.pending.bytes);
+        self.end.saturating_sub(used.saturating_add(crate::format::CHUNK_HEADER_BYTES))
     }
 
     /// Nobody reads anything in it, now or later, except readers of old versions.
     fn is_dead(&self) -> bool {
         self.live.blocks == 0 && self.pending.blocks == 0 && !self.is_damaged
     }
+}
+
+/// A chunk file that is not needed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadChunk {
+    /// Its identity.
+    pub id: ChunkId,
+    /// Its length in bytes, as far as it is known.
+    pub bytes: u64,
 }
 
 /// One chunk in a section.
@@ -176,6 +185,9 @@ impl Chunks {
             return Ok(());
         }
         self.applied = number;
+        if kind == STATE {
+            self.forget_counts();
+        }
         for (id, delta) in deltas {
             let chunk = self.by_id.entry(id).or_default();
             chunk.pending.take(delta.added);
@@ -194,12 +206,13 @@ impl Chunks {
             if delta.dropped.blocks > 0 {
                 chunk.is_damaged |= !chunk.live.take(delta.dropped);
                 chunk.last_drop = number;
-                *self.held.entry(number).or_default() += delta.dropped.bytes;
+                self.hold(number, delta.dropped.bytes);
             }
         }
         if kind == DROPPED {
+            let live = self.by_id.values().map(|chunk| chunk.live.bytes);
+            self.hold(number, live.fold(0, u64::saturating_add));
             for chunk in self.by_id.values_mut() {
-                *self.held.entry(number).or_default() += chunk.live.bytes;
                 chunk.live = Count::default();
                 chunk.pending = Count::default();
                 chunk.last_drop = number;
@@ -207,6 +220,23 @@ impl Chunks {
             }
         }
         Ok(())
+    }
+
+    /// Forgets what edits said of the chunks: a whole state says it anew. A follower comes upon one
+    /// behind the edits that it stands for.
+    fn forget_counts(&mut self) {
+        self.held.clear();
+        self.by_id.retain(|_, chunk| {
+            chunk.live = Count::default();
+            chunk.is_damaged = false;
+            chunk.is_open || chunk.pending.blocks > 0
+        });
+    }
+
+    /// Notes bytes that an edit dropped.
+    fn hold(&mut self, number: u64, bytes: u64) {
+        let held = self.held.entry(number).or_default();
+        *held = held.saturating_add(bytes);
     }
 
     /// Returns `true` if a reader of a version that is pinned now may read a value of the chunk.
@@ -227,7 +257,7 @@ impl Chunks {
 
     /// Bytes that were dropped and that readers may hold.
     pub fn held_bytes(&self) -> u64 {
-        self.held.values().sum()
+        self.held.values().copied().fold(0, u64::saturating_add)
     }
 
     /// Notes a block that was put or moved.
@@ -244,16 +274,16 @@ impl Chunks {
         }
     }
 
-    /// Removes the chunks that are not needed any more, and returns them. An open chunk is removed if
-    /// `close` closes it.
-    pub fn take_dead(&mut self, mut close: impl FnMut(ChunkId) -> bool) -> Vec<ChunkId> {
+    /// Removes the chunks that are not needed any more, and returns them with their lengths. An open
+    /// chunk is removed if `close` closes it.
+    pub fn take_dead(&mut self, mut close: impl FnMut(ChunkId) -> bool) -> Vec<DeadChunk> {
         let reclaimed = self.reclaimed;
         let mut dead = Vec::new();
         self.by_id.retain(|id, chunk| {
             let is_free = chunk.is_dead() && chunk.last_drop <= reclaimed;
             let goes = is_free && (!chunk.is_open || close(*id));
             if goes {
-                dead.push(*id);
+                dead.push(DeadChunk { id: *id, bytes: chunk.end });
             }
             !goes
         });
@@ -322,6 +352,10 @@ fn decode(section: &[u8]) -> Result<(u8, BTreeMap<ChunkId, Delta>), Malformed> {
             smallest: r.bytes()?.to_vec(),
             largest: r.bytes()?.to_vec(),
         };
+        let most = delta.added.bytes.max(delta.dropped.bytes).max(delta.end);
+        if most > VALUE_BYTES_MAX {
+            return Err(r.malformed("bytes of a chunk that no file can have"));
+        }
         if deltas.last_key_value().is_some_and(|(last, _)| *last >= id) {
             return Err(r.malformed("chunks of a section out of order"));
         }
@@ -369,7 +403,8 @@ mod tests {
         chunks.reclaim(6);
         assert!(chunks.take_dead(|_| true).is_empty(), "somebody may read what edit 7 dropped");
         chunks.reclaim(7);
-        assert_eq!((chunks.take_dead(|_| true), chunks.held_bytes()), (vec![one.chunk], 0));
+        let dead: Vec<ChunkId> = chunks.take_dead(|_| true).iter().map(|dead| dead.id).collect();
+        assert_eq!((dead, chunks.held_bytes()), (vec![one.chunk], 0));
     }
 
     #[test]
@@ -426,5 +461,40 @@ mod tests {
         let mut long = section.clone();
         long.push(0);
         assert!(Chunks::default().apply(1, &long).is_err());
+    }
+
+    #[test]
+    fn a_state_behind_the_edits_that_it_stands_for_counts_nothing_twice() {
+        let mut primary = Chunks::default();
+        let (one, two) = (handle(1, 64), handle(2, 64));
+        let added = section(3, &[added("k", &one), added("l", &two)], &[]);
+        primary.apply(3, &added).unwrap();
+        let dropped = section(4, &[], &[two.encode()]);
+        primary.apply(4, &dropped).unwrap();
+        let mut follower = Chunks::default();
+        follower.apply(3, &added).unwrap();
+        follower.apply(4, &dropped).unwrap();
+        follower.apply(9, &primary.state()).unwrap();
+        assert_eq!(follower.by_id[&one.chunk].live, primary.by_id[&one.chunk].live);
+        assert_eq!((follower.by_id.len(), follower.held_bytes()), (1, 0));
+    }
+
+    #[test]
+    fn counts_that_no_file_can_have_are_refused_and_sums_do_not_overflow() {
+        let id = |number| ChunkId { number: FileNo(number), epoch: Epoch(1) };
+        let hostile = |bytes| {
+            let count = Count { blocks: 1, bytes };
+            let delta = Delta { added: count, dropped: count, end: bytes, ..Delta::default() };
+            let deltas = (1..20).map(|number| (id(number), delta.clone())).collect();
+            encode(CHANGES, &deltas)
+        };
+        assert!(Chunks::default().apply(1, &hostile(VALUE_BYTES_MAX + 1)).is_err());
+        let mut chunks = Chunks::default();
+        for number in 1..20 {
+            chunks.apply(number, &hostile(VALUE_BYTES_MAX)).unwrap();
+        }
+        assert_eq!(chunks.held_bytes(), u64::MAX);
+        let all = chunks.by_id.values();
+        assert!(all.map(Chunk::garbage_bytes).all(|bytes| bytes <= VALUE_BYTES_MAX));
     }
 }

@@ -50,7 +50,7 @@ pub const SUM_BYTES: u64 = 8;
 /// Bytes before a block's own checksum.
 const BLOCK_SUMMED_BYTES: usize = 40;
 /// A handle of a value beyond this is no handle: 2^60 bytes.
-const VALUE_BYTES_MAX: u64 = 1 << 60;
+pub const VALUE_BYTES_MAX: u64 = 1 << 60;
 
 const _: () = assert!(HANDLE_BYTES == 48 + 16);
 

@@ -4,7 +4,7 @@
 //! Locks, none of which is taken while one below it is held: `syncing`, over the syncs of files;
 //! `state`, over nothing but a few lines. No file is touched under `state`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,21 +16,24 @@ use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 use parking_lot::Mutex;
 
 use crate::block::{Block, Parallelism, Source};
-use crate::chunks::Chunks;
+use crate::chunks::{Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Handle, chunk_header};
 use crate::options::LargeValueOptions;
 use crate::writing::{BlockWriter, ChunkWriter};
 
 /// Writers at rest: so many puts can run at the same time without making a chunk file.
 const IDLE_WRITERS_MAX: usize = 4;
-/// A value from this share of a chunk on gets a chunk of its own, so that its space comes back at
-/// once when it is deleted.
+/// A value from this share of a chunk on ends its chunk file, and begins one if its length is known
+/// before, so that its space comes back at once when it is deleted.
 const OWN_CHUNK_SHARE: u64 = 4;
 /// Chunk files that are held open for reading.
 const OPEN_FILES_MAX: usize = 128;
-/// Bytes that may be in chunk files without being on the device. What a log that lost its end must
-/// verify at the next open is no more than this, and neither is what a synced put waits for.
+/// Bytes of chunk files of one store that may wait for a sync, besides what writers have not noted
+/// yet: a synced put waits for no more than these. It does not bound what recovery reads: that
+/// checks all values of the frames that no sync of the log has attested.
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
+/// Chunk files that may wait for a sync. Each stays open until then.
+const UNSYNCED_FILES_MAX: usize = 64;
 
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
@@ -62,20 +65,31 @@ pub(crate) struct State {
     /// Open files, with the turn in which each was used last.
     files: BTreeMap<ChunkId, (u64, Arc<dyn File>)>,
     turn: u64,
-    /// Files with bytes that are not known to be on the device.
-    unsynced: BTreeMap<ChunkId, Unsynced>,
+    /// Files with bytes that are not known to be on the device, and how many these are in all.
+    unsynced: BTreeMap<ChunkId, Arc<dyn File>>,
+    unsynced_bytes: u64,
+    /// Files that recovery has synced, so that one is not synced for each of its values.
+    pub(crate) probed: BTreeSet<ChunkId>,
     /// Names in the folder are not known to be on the device.
     is_dir_unsynced: bool,
     /// Why nothing can be made durable any more.
     pub(crate) failed: Option<Error>,
     /// Files that are not needed and could not be removed.
-    pub(crate) doomed: Vec<ChunkId>,
+    pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
 }
 
-pub(crate) struct Unsynced {
-    file: Arc<dyn File>,
-    bytes: u64,
+impl State {
+    /// Keeps a file open for reading, and closes those that were not read for longest.
+    fn keep_open(&mut self, chunk: ChunkId, file: Arc<dyn File>) {
+        while self.files.len() >= OPEN_FILES_MAX {
+            let oldest = self.files.iter().min_by_key(|(_, (used, _))| *used);
+            let Some(oldest) = oldest.map(|(chunk, _)| *chunk) else { break };
+            self.files.remove(&oldest);
+        }
+        self.turn += 1;
+        self.files.insert(chunk, (self.turn, file));
+    }
 }
 
 impl Shared {
@@ -95,6 +109,8 @@ impl Shared {
             files: BTreeMap::new(),
             turn: 0,
             unsynced: BTreeMap::new(),
+            unsynced_bytes: 0,
+            probed: BTreeSet::new(),
             is_dir_unsynced: false,
             failed: None,
             doomed: Vec::new(),
@@ -149,9 +165,7 @@ impl Shared {
         let entry = state.chunks.by_id.entry(chunk).or_default();
         entry.is_open = true;
         entry.end = CHUNK_HEADER_BYTES;
-        state.turn += 1;
-        let turn = state.turn;
-        state.files.insert(chunk, (turn, file.clone()));
+        state.keep_open(chunk, file.clone());
         drop(state);
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
         self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
@@ -159,16 +173,20 @@ impl Shared {
         ChunkWriter::new(chunk, file, &header).inspect_err(|_| self.block_given_up(chunk, None))
     }
 
-    /// Takes a writer back behind a whole block.
-    pub(crate) fn give_back(&self, writer: ChunkWriter) {
-        self.keep_or_seal(&mut self.state.lock(), writer);
+    /// Takes a writer back behind a whole block of this length. A large value is the last of its file:
+    /// else the space of the file would come back only with the small ones that came behind it.
+    pub(crate) fn give_back(&self, mut writer: ChunkWriter, len: u64) {
+        let mut state = self.state.lock();
+        writer.is_full |= len >= state.options.chunk_bytes / OWN_CHUNK_SHARE;
+        self.keep_or_seal(&mut state, writer);
     }
 
     /// Keeps a writer for the next put, or ends its file.
     fn keep_or_seal(&self, state: &mut State, writer: ChunkWriter) {
         let entry = state.chunks.by_id.entry(writer.chunk).or_default();
         entry.end = entry.end.max(writer.end);
-        if writer.end >= state.options.chunk_bytes || state.idle.len() >= IDLE_WRITERS_MAX {
+        let is_full = writer.is_full || writer.end >= state.options.chunk_bytes;
+        if is_full || state.idle.len() >= IDLE_WRITERS_MAX {
             self.seal(state, writer.chunk);
         } else {
             state.idle.push(writer);
@@ -183,7 +201,7 @@ impl Shared {
         }
     }
 
-    /// Notes appended bytes; syncs the file if too many are not on the device.
+    /// Notes appended bytes; syncs all files if too much is not on the device.
     ///
     /// # Errors
     /// Those of the sync, or of one that failed before.
@@ -198,11 +216,12 @@ impl Shared {
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
-        let unsynced = state.unsynced.entry(chunk);
-        unsynced.or_insert_with(|| Unsynced { file: file.clone(), bytes: 0 }).bytes += bytes;
-        let all: u64 = state.unsynced.values().map(|unsynced| unsynced.bytes).sum();
+        state.unsynced.entry(chunk).or_insert_with(|| file.clone());
+        state.unsynced_bytes += bytes;
+        let is_too_much = state.unsynced_bytes >= UNSYNCED_BYTES_MAX
+            || state.unsynced.len() >= UNSYNCED_FILES_MAX;
         drop(state);
-        if all < UNSYNCED_BYTES_MAX { Ok(()) } else { self.sync() }
+        if is_too_much { self.sync() } else { Ok(()) }
     }
 
     /// The handle of a block that is all there: let go unless it is kept.
@@ -240,14 +259,14 @@ impl Shared {
         }
         let is_dir_unsynced = std::mem::take(&mut state.is_dir_unsynced);
         let unsynced = std::mem::take(&mut state.unsynced);
+        state.unsynced_bytes = 0;
         drop(state);
         let mut result = Ok(());
         if is_dir_unsynced {
             result = self.context.fs.sync_dir(&self.context.dir);
         }
-        for unsynced in unsynced.values() {
-            result = result.and_then(|()| unsynced.file.sync());
-        }
+        let files: Vec<Arc<dyn File>> = unsynced.into_values().collect();
+        result = result.and_then(|()| self.context.fs.sync_files(&files));
         // What the device has of a file whose sync failed is unknown for good.
         result.map_err(|error| {
             let message = "a sync of a chunk file failed; large values are written again after the \
@@ -280,21 +299,18 @@ impl Shared {
                 (false, _) => error,
             }
         })?;
-        let mut state = self.state.lock();
-        if state.files.len() >= OPEN_FILES_MAX {
-            let oldest = state.files.iter().min_by_key(|(_, (used, _))| *used);
-            if let Some(oldest) = oldest.map(|(chunk, _)| *chunk) {
-                state.files.remove(&oldest);
-            }
-        }
-        state.files.insert(chunk, (turn, file.clone()));
+        self.state.lock().keep_open(chunk, file.clone());
         Ok(file)
+    }
+
+    pub(crate) fn handle(&self, handle: &[u8]) -> Result<Handle> {
+        Handle::decode(handle)
+            .map_err(|malformed| Error::corruption(&self.context.dir, None, malformed.what))
     }
 
     /// The value of a handle.
     pub(crate) fn block(&self, handle: &[u8], source: Source) -> Result<Block> {
-        let handle = Handle::decode(handle)
-            .map_err(|malformed| Error::corruption(&self.context.dir, None, malformed.what))?;
+        let handle = self.handle(handle)?;
         let path = self.context.chunk_path(handle.chunk);
         Ok(Block { file: self.file(handle.chunk)?, path, handle, source })
     }
@@ -308,31 +324,28 @@ impl Shared {
     pub(crate) fn remove_dead(&self) -> Result<()> {
         let mut state = self.state.lock();
         let State { chunks, idle, mover, .. } = &mut *state;
-        let lens: BTreeMap<ChunkId, u64> =
-            chunks.by_id.iter().map(|(id, chunk)| (*id, chunk.end)).collect();
         let mut dead = chunks.take_dead(|id| {
             let before = idle.len() + usize::from(mover.is_some());
             idle.retain(|writer| writer.chunk != id);
             mover.take_if(|writer| writer.chunk == id);
             idle.len() + usize::from(mover.is_some()) < before
         });
-        for id in &dead {
-            state.files.remove(id);
-            state.unsynced.remove(id);
+        for chunk in &dead {
+            state.files.remove(&chunk.id);
+            state.unsynced.remove(&chunk.id);
         }
         dead.append(&mut state.doomed);
         drop(state);
         let mut result = Ok(());
-        for id in dead {
-            match self.context.fs.delete(&self.context.chunk_path(id)) {
+        for chunk in dead {
+            match self.context.fs.delete(&self.context.chunk_path(chunk.id)) {
                 Ok(()) => {
-                    let bytes = lens.get(&id).copied().unwrap_or_default();
                     self.counters.chunks_reclaimed.fetch_add(1, Ordering::Relaxed);
-                    self.counters.bytes_reclaimed.fetch_add(bytes, Ordering::Relaxed);
-                    self.context.tell_of(id, ChunkChange::Reclaimed, bytes);
+                    self.counters.bytes_reclaimed.fetch_add(chunk.bytes, Ordering::Relaxed);
+                    self.context.tell_of(chunk.id, ChunkChange::Reclaimed, chunk.bytes);
                 }
                 Err(error) => {
-                    self.state.lock().doomed.push(id);
+                    self.state.lock().doomed.push(chunk);
                     result = result.and(Err(error));
                 }
             }
@@ -345,12 +358,13 @@ impl Shared {
     /// Waits as long as the limit on moving asks for.
     fn keep_pace(&self, bytes: u64) {
         let clock = &self.context.clock;
+        let now = clock.now();
         let mut state = self.state.lock();
-        state.pace.take(bytes, clock.now());
-        let mut pace = std::mem::replace(&mut state.pace, Pace::new(0));
+        state.pace.take(bytes, now);
+        // A limit that is set meanwhile is in the state at once, and in effect for the next piece.
+        let debt = state.pace.debt();
         drop(state);
-        while pace.park(|| clock.now()) {}
-        std::mem::swap(&mut self.state.lock().pace, &mut pace);
+        while debt.park(|| clock.now()) {}
     }
 
     /// Copies a value to the end of another chunk, verified on its way.
@@ -388,20 +402,81 @@ impl Shared {
 
     /// Moves the value of a handle if its chunk is to be emptied, or if it is large no more.
     pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
-        let block = self.block(entry.value, Source::Cached)?;
-        let handle = block.handle;
+        let handle = self.handle(entry.value)?;
         let state = self.state.lock();
-        let threshold = state.options.threshold_bytes;
+        let is_small = handle.len < state.options.threshold_bytes;
         let is_moving = state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
         drop(state);
-        if handle.len < threshold && handle.len <= FORMAT_VALUE_BYTES_MAX {
+        let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;
+        // Most stay: no file is opened for them.
+        if !goes_back && !is_moving {
+            return Ok(Carry::Stay);
+        }
+        let block = self.block(entry.value, Source::Cached)?;
+        if goes_back {
             let mut value = vec![0; handle.len as usize];
             block.read_whole(&mut value, Parallelism::Threads(1))?;
             return Ok(Carry::Inline(value));
         }
-        if !is_moving {
-            return Ok(Carry::Stay);
-        }
         Ok(Carry::Moved(self.relocate(entry.key, &block)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::time::Duration;
+
+    use lsm_core::clock::Clock;
+    use lsm_core::fs::{Fs, MemFs};
+    use lsm_core::hooks::EventQueue;
+    use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+
+    use super::*;
+
+    /// A second passes at each look, and the limit is lifted at the third.
+    #[derive(Default)]
+    struct Lifting {
+        looks: AtomicU64,
+        store: OnceLock<Arc<Shared>>,
+    }
+
+    impl Clock for Lifting {
+        fn now(&self) -> Duration {
+            let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+            if let (2, Some(store)) = (looks, self.store.get()) {
+                store.state.lock().pace = Pace::new(0);
+            }
+            Duration::from_secs(looks)
+        }
+    }
+
+    #[test]
+    fn a_limit_that_changes_while_somebody_waits_for_it_stays_changed() {
+        let clock = Arc::new(Lifting::default());
+        let fs = MemFs::new();
+        fs.create_dir("/db".as_ref()).unwrap();
+        let context = StoreContext {
+            partition: PartitionId(1),
+            partition_name: "p".into(),
+            db_id: DbId(1),
+            epoch: Epoch(1),
+            dir: "/db".into(),
+            fs: Arc::new(fs),
+            clock: clock.clone(),
+            numbers: Arc::new(FileNumbers::new(FileNo(1))),
+            is_read_only: false,
+            is_following: false,
+            events: EventQueue::default(),
+        };
+        let options = LargeValueOptions::new().move_bytes_per_second(1000);
+        let store = Arc::new(Shared::new(context, options).unwrap());
+        clock.store.set(store.clone()).ok().unwrap();
+        store.keep_pace(5000);
+        let looks = clock.looks.load(Ordering::Relaxed);
+        assert!(looks > 4, "{looks} looks: it waited");
+        store.keep_pace(1 << 30);
+        let looks = clock.looks.load(Ordering::Relaxed) - looks;
+        assert_eq!(looks, 2, "one to take, and one that finds nothing to wait for");
     }
 }

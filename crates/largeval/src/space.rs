@@ -57,10 +57,10 @@ impl LargeStore {
         self.0.with_chunks(|chunks| {
             let mut space = Space { pinned_bytes: chunks.held_bytes(), ..Space::default() };
             for chunk in chunks.by_id.values() {
-                space.total_bytes += chunk.end;
-                space.live_bytes += chunk.live.bytes;
-                space.pending_bytes += chunk.pending.bytes;
-                space.dead_bytes += chunk.garbage_bytes();
+                space.total_bytes = space.total_bytes.saturating_add(chunk.end);
+                space.live_bytes = space.live_bytes.saturating_add(chunk.live.bytes);
+                space.pending_bytes = space.pending_bytes.saturating_add(chunk.pending.bytes);
+                space.dead_bytes = space.dead_bytes.saturating_add(chunk.garbage_bytes());
             }
             space
         })

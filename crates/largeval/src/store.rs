@@ -84,7 +84,7 @@ impl ValueStore for LargeStore {
         let mut block = self.0.begin(key, Some(value.len() as u64))?;
         block.push(value)?;
         let (pending, writer) = block.finish()?;
-        self.0.give_back(writer);
+        self.0.give_back(writer, value.len() as u64);
         Ok(pending)
     }
 
@@ -98,11 +98,15 @@ impl ValueStore for LargeStore {
         if !shared.context.is_read_only {
             // Durability: the bytes may be in the page cache alone, where the process before this
             // one left them. Then the device is asked whether it has them.
-            let path = shared.context.chunk_path(handle_read.chunk);
-            match shared.context.fs.open_append(&path, AppendMode::Existing) {
-                Ok(file) => file.sync()?,
-                Err(error) if error.is_missing() => return Ok(false),
-                Err(error) => return Err(error),
+            let chunk = handle_read.chunk;
+            if !shared.state.lock().probed.contains(&chunk) {
+                let path = shared.context.chunk_path(chunk);
+                match shared.context.fs.open_append(&path, AppendMode::Existing) {
+                    Ok(file) => file.sync()?,
+                    Err(error) if error.is_missing() => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+                shared.state.lock().probed.insert(chunk);
             }
         }
         let source = if shared.context.is_read_only { Source::Cached } else { Source::Device };
@@ -168,8 +172,11 @@ impl ValueStore for LargeStore {
         let mut state = self.0.state.lock();
         let applied = state.chunks.apply(number, section);
         let State { chunks, found, .. } = &mut *state;
-        for (id, chunk) in &mut chunks.by_id {
-            chunk.end = chunk.end.max(found.get(id).copied().unwrap_or_default());
+        // Known at an open alone.
+        if !found.is_empty() {
+            for (id, chunk) in &mut chunks.by_id {
+                chunk.end = chunk.end.max(found.get(id).copied().unwrap_or_default());
+            }
         }
         drop(state);
         applied.map_err(|malformed| Error::corruption(&self.0.context.dir, None, malformed.what))

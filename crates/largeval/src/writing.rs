@@ -23,6 +23,8 @@ pub struct ChunkWriter {
     pub file: Arc<dyn File>,
     /// Length of the file, in bytes.
     pub end: u64,
+    /// It takes no more blocks.
+    pub is_full: bool,
     /// The bytes that the store was not told of yet.
     unnoted: u64,
 }
@@ -31,7 +33,8 @@ impl ChunkWriter {
     /// Of an empty file; its header is appended at once.
     pub fn new(chunk: ChunkId, file: Arc<dyn File>, header: &[u8]) -> Result<ChunkWriter> {
         file.append(header)?;
-        Ok(ChunkWriter { chunk, file, end: CHUNK_HEADER_BYTES, unnoted: CHUNK_HEADER_BYTES })
+        let end = CHUNK_HEADER_BYTES;
+        Ok(ChunkWriter { chunk, file, end, is_full: false, unnoted: end })
     }
 
     fn append(&mut self, shared: &Shared, bytes: &[u8]) -> Result<()> {

@@ -5,6 +5,58 @@ use siltstone::large_values::ChunkInfo;
 
 use super::*;
 
+/// Files of this folder that the process has open and whose name ends so.
+#[cfg(target_os = "linux")]
+fn open_files(dir: &std::path::Path, ending: &str) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let paths = links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok());
+    let of_folder = paths.filter(|path| path.starts_with(dir));
+    of_folder.filter(|path| path.to_string_lossy().ends_with(ending)).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+#[expect(clippy::disallowed_methods, reason = "looks at the process from outside")]
+fn many_chunk_files_do_not_stay_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::builder(dir.path()).background(BackgroundMode::Stepped).open().unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..300_u16 {
+        let mut writer = p.put_stream(n.to_be_bytes(), None).unwrap();
+        writer.write_all(&[7; 2000]).unwrap();
+        writer.commit(Durability::Os).unwrap();
+    }
+    assert_eq!(p.chunks().unwrap().len(), 300);
+    let path = dir.path().canonicalize().unwrap();
+    assert!(open_files(&path, ".chunk") <= 140, "{}", open_files(&path, ".chunk"));
+    p.flush().unwrap();
+    assert_eq!(p.iter().count(), 300);
+    assert!(open_files(&path, ".chunk") <= 140, "{}", open_files(&path, ".chunk"));
+}
+
+#[test]
+fn a_large_value_is_the_last_of_its_file() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    // Nothing is moved before a whole file is garbage.
+    let options = PartitionOptions::new().large_values(tiny().garbage_permille(1000));
+    let p = db.partition_with("p", options).unwrap();
+    p.put("large", vec![1; 2000]).unwrap();
+    let mut writer = p.put_stream("streamed", None).unwrap();
+    writer.write_all(&[2; 2000]).unwrap();
+    writer.commit(Durability::Os).unwrap();
+    for n in 0..3_u8 {
+        p.put([n], vec![n; 300]).unwrap();
+    }
+    p.delete("large").unwrap();
+    p.delete("streamed").unwrap();
+    rest(&db, &clock);
+    let chunks = p.chunks().unwrap();
+    assert_eq!((chunks.len(), chunks[0].live_blocks), (1, 3), "{chunks:?}");
+    assert_eq!(value_store(&db).moved_bytes, 0);
+}
+
 #[test]
 fn values_that_go_while_a_checkpoint_links_tables_are_in_it() {
     let mem = MemFs::new();

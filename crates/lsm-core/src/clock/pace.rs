@@ -44,6 +44,12 @@ impl Pace {
         }
     }
 
+    /// Returns what is not paid for yet, to be waited for where this limit is locked away.
+    #[must_use]
+    pub fn debt(&self) -> Pace {
+        Pace { due: self.due, ..Pace::new(self.bytes_per_second) }
+    }
+
     /// Parks for a moment if what was taken is not paid for yet; `false` if it is.
     pub fn park(&self, now: impl Fn() -> Duration) -> bool {
         let left = self.due.saturating_sub(now());

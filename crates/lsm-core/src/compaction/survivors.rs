@@ -54,6 +54,8 @@ pub(super) struct Writing<'a, 'o> {
     closed_gaps: Gaps,
     /// The newest registered snapshot that sees the entry under way.
     seen_by: Option<SeqNo>,
+    /// A value was moved since the last look at whether to stop.
+    has_moved: bool,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
@@ -84,7 +86,13 @@ pub(super) fn write_survivors<I: JobIter>(
         }
         let place = clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
         match place {
-            ClipSide::Inside => writing.read(entries)?,
+            ClipSide::Inside => {
+                writing.read(entries)?;
+                // A value that moved may have been gigabytes.
+                if std::mem::take(&mut writing.has_moved) {
+                    until_look = 1;
+                }
+            }
             ClipSide::Outside => {}
             // Leaving early would miss damage that only the end of an input shows.
             ClipSide::Behind if entries.must_walk_all() => {}
@@ -122,6 +130,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             written: None,
             closed_gaps,
             seen_by: None,
+            has_moved: false,
         }
     }
 
@@ -321,6 +330,7 @@ impl<'a, 'o> Writing<'a, 'o> {
                 self.write(entry, trusted.then_some(entry.stored_seq))
             }
             Carry::Moved(pending) => {
+                self.has_moved = true;
                 self.drop_handle(entry);
                 let handle = pending.bytes().to_vec();
                 self.values.carried.push(pending);
@@ -330,6 +340,7 @@ impl<'a, 'o> Writing<'a, 'o> {
                 self.write(Entry { kind: EntryKind::Handle, value: &handle, ..entry }, None)
             }
             Carry::Inline(value) => {
+                self.has_moved = true;
                 self.drop_handle(entry);
                 self.write(Entry { kind: EntryKind::Value, value: &value, ..entry }, None)
             }
