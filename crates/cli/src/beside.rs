@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use siltstone::large_values::{BlobReader, ReadBlobs};
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Reading, Secondary};
 use siltstone::{Cursor, Db, ErrorKind, KeyRange, Keys, Partition, Range, Readable, Result, Slice};
 
@@ -83,6 +84,16 @@ pub(crate) enum Readings {
     Own(Partition),
     /// As it was when it was caught up with.
     Beside(Reading),
+}
+
+impl Readings {
+    /// Opens the value of `key` for reading in parts.
+    pub(crate) fn open_blob(&self, key: &[u8]) -> Result<Option<BlobReader>> {
+        match self {
+            Readings::Own(partition) => partition.open_blob(key),
+            Readings::Beside(reading) => reading.open_blob(key),
+        }
+    }
 }
 
 impl Readable for Readings {

@@ -6,7 +6,7 @@ use serde_json::json;
 use siltstone::Readable;
 use siltstone::large_values::BlobReader;
 
-use crate::beside::{Readings, Source};
+use crate::beside::Source;
 use crate::bytes::{Bytes, Encoding};
 use crate::engine::{self, Target};
 use crate::output::{Failure, Output};
@@ -33,10 +33,8 @@ pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let partition = source.partition(&args.target.partition)?;
 
     let mut out = Output::new(args.target.json);
-    if let (true, Readings::Own(partition)) = (args.raw, &partition) {
+    if args.raw {
         stream(&mut partition.open_blob(&key)?.ok_or_else(|| absent(bytes, &key))?, &mut out)?;
-    } else if args.raw {
-        out.raw(&partition.get(&key)?.ok_or_else(|| absent(bytes, &key))?)?;
     } else {
         let value = partition.get(&key)?.ok_or_else(|| absent(bytes, &key))?;
         out.line(bytes.text(&value), &bytes.entry(&key, Some(&value)))?;

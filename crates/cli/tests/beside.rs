@@ -1,8 +1,10 @@
 //! The reading verbs beside a process that has the database open for writing: this one.
 
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
 use std::process::{Command, Output};
 
-use siltstone::Db;
+use siltstone::{Db, LargeValueOptions, PartitionOptions};
 
 const SILTSTONE: &str = env!("CARGO_BIN_EXE_siltstone");
 
@@ -54,6 +56,30 @@ fn what_is_committed_is_read_while_the_writer_has_the_database_open() {
     let closed = run(&in_users(path, &["get", "bob"]));
     assert_eq!(String::from_utf8_lossy(&closed.stdout), "author\n");
     assert!(closed.stderr.is_empty(), "nobody writes any more");
+}
+
+/// A value whose end is damaged comes out as far as it is whole: it is not held in memory before.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "damages a file from outside")]
+fn a_large_value_is_streamed_while_the_writer_has_the_database_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let db = Db::open(path).unwrap();
+    let options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    let users = db.partition_with("users", options).unwrap();
+    let value = vec![b'v'; 5 << 20];
+    users.put("film", &value).unwrap();
+    let whole = run(&in_users(path, &["get", "film", "--raw"]));
+    assert!(whole.status.success() && whole.stdout == value);
+    let chunk = &users.chunks().unwrap()[0];
+    let mut file = File::options().write(true).open(&chunk.path).unwrap();
+    file.seek(SeekFrom::Start(chunk.last_offset - (1 << 10))).unwrap();
+    file.write_all(b"w").unwrap();
+    let torn = run(&in_users(path, &["get", "film", "--raw"]));
+    assert_eq!(torn.status.code(), Some(1));
+    let len = torn.stdout.len();
+    assert!((1 << 20..5 << 20).contains(&len) && value.starts_with(&torn.stdout), "{len} bytes");
+    db.close().unwrap();
 }
 
 #[track_caller]
