@@ -144,8 +144,7 @@ fn plan(args: &Args) -> Result<LargePlan, Failure> {
     };
     plan.bytes_per_size = args.bytes_per_size.unwrap_or(plan.bytes_per_size);
     if let Some(max) = args.size_max {
-        plan.sizes.retain(|&size| size <= max);
-        plan.mix_weights.truncate(plan.sizes.len());
+        plan.leave_out_above(max);
     }
     if plan.mix_weights.iter().all(|&weight| weight == 0) {
         return Err(Failure::Usage("no size is left to measure".to_owned()));

@@ -101,6 +101,14 @@ impl LargePlan {
         Ok(plan)
     }
 
+    /// Leaves out the values above `max` bytes, and their weights.
+    pub fn leave_out_above(&mut self, max: u64) {
+        let mut weights = self.mix_weights.iter().copied().chain(std::iter::repeat(0));
+        let sizes = std::mem::take(&mut self.sizes).into_iter();
+        let kept: Vec<_> = sizes.zip(&mut weights).filter(|(size, _)| *size <= max).collect();
+        (self.sizes, self.mix_weights) = kept.into_iter().unzip();
+    }
+
     fn repetitions_of(&self, size: u64) -> u64 {
         self.repetitions.min((self.bytes_per_size / size).max(3))
     }
@@ -469,6 +477,15 @@ mod tests {
             assert_ne!(text, DEFAULT_WORKLOAD, "{from}");
             assert!(LargePlan::parse(&text).unwrap_err().starts_with(named), "{to}");
         }
+    }
+
+    #[test]
+    fn sizes_are_left_out_with_their_own_weights() {
+        let mut plan = LargePlan::parse(DEFAULT_WORKLOAD).unwrap();
+        plan.sizes = vec![700, 100, 900, 300, 200];
+        plan.mix_weights = vec![7, 1, 9, 3];
+        plan.leave_out_above(300);
+        assert_eq!((plan.sizes, plan.mix_weights), (vec![100, 300, 200], vec![1, 3, 0]));
     }
 
     #[test]
