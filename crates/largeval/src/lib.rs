@@ -21,7 +21,6 @@ mod blob_reader;
 mod blob_writer;
 mod block;
 mod chunks;
-mod copying;
 mod format;
 #[cfg(test)]
 mod golden;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::fs::AppendMode;
+use lsm_core::fs::{AppendMode, copy, link_or_copy};
 use lsm_core::hooks::{
     Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, ValueStore,
     ValueStoreFactory,
@@ -17,7 +17,6 @@ use lsm_core::types::EntryKind;
 
 use crate::block::{Parallelism, Source};
 use crate::chunks::Chunks;
-use crate::copying::{copy_file, link_file};
 use crate::format::Handle;
 use crate::options::LargeValueOptions;
 use crate::shared::{Shared, State};
@@ -254,9 +253,9 @@ impl ValueStore for LargeStore {
             made.push(to.clone());
             let fs = &*shared.context.fs;
             if is_open {
-                copy_file(fs, &from, &to, end)?;
+                copy(fs, &from, &to, Some(end))?;
             } else {
-                link_file(fs, &from, &to, end)?;
+                link_or_copy(fs, &from, &to, Some(end))?;
             }
         }
         shared.context.fs.sync_dir(dir)

@@ -24,13 +24,10 @@ use super::handle::Db;
 use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{AppendMode, Fs};
+use crate::fs::{Fs, link_or_copy};
 use crate::partition::{PartitionState, ReadView};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{DbVersion, HookKind, LogCut, Manifest};
-
-/// Bytes that are copied at once.
-const COPY_BYTES: usize = 256 << 10;
 
 /// A partition and what keeps its tables and values from being removed.
 type Pinned = (Arc<PartitionState>, Arc<ReadView>);
@@ -120,7 +117,7 @@ fn link_tables(
     for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
         let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
         made.push(file.path(dir));
-        link_or_copy(fs, &file.path(from), &file.path(dir))?;
+        link_or_copy(fs, &file.path(from), &file.path(dir), None)?;
     }
     fs.sync_dir(dir)
 }
@@ -191,41 +188,4 @@ pub(super) fn make_empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
         Err(error) => return Err(error),
     }
     fs.create_dir(dir)
-}
-
-/// The way in which a file came to its second name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placed {
-    /// The same bytes under two names.
-    Linked,
-    /// Other bytes, synced.
-    Copied,
-}
-
-/// Gives the file `from` the name `to`, which is free; not durable before its folder is synced.
-pub(super) fn link_or_copy(fs: &dyn Fs, from: &Path, to: &Path) -> Result<Placed> {
-    // Whatever keeps a link from being made, another device above all, a copy shows whether it
-    // matters.
-    if fs.caps().link && fs.link(from, to).is_ok() {
-        return Ok(Placed::Linked);
-    }
-    copy(fs, from, to)?;
-    Ok(Placed::Copied)
-}
-
-/// Copies the file `from` to the free name `to` and syncs its bytes.
-pub(super) fn copy(fs: &dyn Fs, from: &Path, to: &Path) -> Result<()> {
-    let source = fs.open_read(from)?;
-    let target = fs.open_append(to, AppendMode::IfAbsent)?;
-    let mut buf = vec![0; COPY_BYTES];
-    let mut at = 0;
-    loop {
-        let got = source.read_at(at, &mut buf)?;
-        if got == 0 {
-            break;
-        }
-        target.append(&buf[..got])?;
-        at += got as u64;
-    }
-    target.sync()
 }

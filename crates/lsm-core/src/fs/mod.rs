@@ -11,6 +11,7 @@
 //!    it holds beyond the last successful sync is never trusted.
 
 mod at;
+mod copying;
 #[cfg(any(test, feature = "internals"))]
 mod fault;
 mod held;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
+pub use copying::{Placed, copy, link_or_copy};
 #[cfg(any(test, feature = "internals"))]
 #[doc(hidden)]
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};

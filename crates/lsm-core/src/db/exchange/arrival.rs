@@ -14,12 +14,11 @@ use std::sync::Arc;
 use super::description::ExportDescription;
 use crate::compaction::TableFactory;
 use crate::db::DbInner;
-use crate::db::checkpoint::{Placed, copy, link_or_copy};
 use crate::db::hooked::{rules_of, with_rules_of};
 use crate::db::jobs::Entered;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{AppendMode, Placed, copy, link_or_copy};
 use crate::hooks::{
     CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job, JobKind, JobValues, Origin,
     PartitionHooks, Properties, Rules,
@@ -298,7 +297,7 @@ impl<'a> Arrival<'a> {
 
     fn place_file(&self, from: &Path, to: &Path) -> Result<Placed> {
         let fs = &*self.db.world.fs;
-        if link_or_copy(fs, from, to)? == Placed::Copied {
+        if link_or_copy(fs, from, to, None)? == Placed::Copied {
             return Ok(Placed::Copied);
         }
         // Durability: whoever brought the folder here may not have synced it.
@@ -306,7 +305,7 @@ impl<'a> Arrival<'a> {
         if synced.is_err() {
             // Not ours to open, or a sync that failed: those bytes are not to be relied on.
             fs.delete(to)?;
-            copy(fs, from, to)?;
+            copy(fs, from, to, None)?;
             return Ok(Placed::Copied);
         }
         Ok(Placed::Linked)
