@@ -7,7 +7,7 @@ use lsm_core::fs::MemFs;
 use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::{Level, ReadVerified, Secondary};
 use siltstone::{
-    BackgroundMode, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, PartitionOptions,
+    BackgroundMode, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
 };
 
 fn primary(fs: &MemFs) -> Db {
@@ -72,6 +72,37 @@ fn without_a_lease_a_vanished_chunk_file_is_told() {
     assert_eq!(followed.get("film").unwrap().as_deref(), Some(&value(2)[..]), "it looked again");
 }
 
+#[test]
+fn large_values_that_a_secondary_reads_count_as_held_and_beyond_the_limit_its_lease_goes() {
+    let fs = MemFs::new();
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
+    let options = Options::new().leased_bytes_max(30_000);
+    let db = builder.options(options).background(BackgroundMode::Stepped).open().unwrap();
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    for n in 0..10 {
+        media.put([n], value(n)).unwrap();
+    }
+    media.flush().unwrap();
+    let follower = secondary(&fs, true);
+    let view = follower.partition("media").unwrap().at(Level::Strong).unwrap();
+    for n in 0..5 {
+        media.delete([n]).unwrap();
+    }
+    media.reclaim().unwrap();
+    db.wait_idle().unwrap();
+    let leased = db.stats().leased_bytes;
+    assert!((25_000..30_000).contains(&leased), "{leased} bytes of five values, with tables");
+    assert_eq!(view.get([0]).unwrap().as_deref(), Some(&value(0)[..]));
+    for n in 5..7 {
+        media.delete([n]).unwrap();
+    }
+    media.reclaim().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(db.stats().leased_bytes, 0);
+    assert_eq!(view.get([0]).err().unwrap().kind(), ErrorKind::LeaseLost);
+    assert_eq!(media.space().unwrap().total_bytes, media.space().unwrap().live_bytes + 3 * 64);
+}
+
 /// A chunk file that only a view of a secondary reads is there after the next open as well.
 #[test]
 fn the_next_primary_keeps_the_large_values_that_a_secondary_reads() {
@@ -107,8 +138,9 @@ fn a_secondary_verifies_what_it_reads() {
     assert_eq!(here.value, there.value);
     assert_eq!(view.verified_range(..).map(Result::unwrap).count(), 2);
     // A bit of the table turns over: the view says so, and returns nothing.
-    let names = fs.list_tables();
-    flip(&fs, &names, 40);
+    for name in fs.list_tables() {
+        fs.corrupt(&Path::new("/db").join(name), 40, 1).unwrap();
+    }
     let fresh = secondary(&fs, true);
     let view = fresh.partition("sealed").unwrap().at(Level::Strong).unwrap();
     assert!(view.verified_get("k").err().unwrap().is_corruption());
@@ -123,16 +155,5 @@ impl Tables for MemFs {
         use lsm_core::fs::Fs;
         let names = self.list_names(Path::new("/db"), "").unwrap();
         names.into_iter().filter(|name| name.ends_with(".sst")).collect()
-    }
-}
-
-fn flip(fs: &MemFs, names: &[String], at: usize) {
-    use lsm_core::fs::{AppendMode, Fs};
-    for name in names {
-        let path = Path::new("/db").join(name);
-        let mut bytes = fs.read_raw(&path).unwrap();
-        bytes[at] ^= 1;
-        fs.delete(&path).unwrap();
-        fs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&bytes).unwrap();
     }
 }

@@ -260,6 +260,11 @@ impl Chunks {
         self.held.values().copied().fold(0, u64::saturating_add)
     }
 
+    /// Bytes that this edit dropped and that readers may hold.
+    pub fn held_bytes_of(&self, number: u64) -> u64 {
+        self.held.get(&number).copied().unwrap_or_default()
+    }
+
     /// Notes a block that was put or moved.
     pub fn add_pending(&mut self, handle: &Handle) {
         let chunk = self.by_id.entry(handle.chunk).or_default();

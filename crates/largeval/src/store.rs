@@ -190,6 +190,10 @@ impl ValueStore for LargeStore {
         self.0.remove_dead()
     }
 
+    fn dropped_bytes(&self, number: u64) -> u64 {
+        self.0.with_chunks(|chunks| chunks.held_bytes_of(number))
+    }
+
     fn chunks(&self) -> Vec<ChunkId> {
         let mut state = self.0.state.lock();
         let State { chunks, found, .. } = &mut *state;

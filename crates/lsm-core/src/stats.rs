@@ -158,8 +158,8 @@ pub struct Stats {
     /// Bytes of the database on the disk: live tables, obsolete tables that readers hold, chunk files,
     /// log and manifest.
     pub disk_bytes: u64,
-    /// Bytes of obsolete tables of this run that no view here holds: secondaries may read them still, or
-    /// they are about to be deleted.
+    /// Bytes of tables and large values that this run dropped and that no view here holds: secondaries may
+    /// read them still, or they are about to be deleted.
     pub leased_bytes: u64,
     /// Bytes in the block cache.
     pub cache_bytes: u64,

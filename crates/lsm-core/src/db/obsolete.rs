@@ -162,8 +162,8 @@ impl ObsoleteFiles {
         held.map(|file| file.bytes).sum()
     }
 
-    /// Bytes of files that nobody in this process holds: secondaries do, or they are about to go.
-    pub(super) fn leased_bytes(&self) -> u64 {
+    /// Bytes of tables that nobody in this process holds: secondaries do, or they are about to go.
+    pub(super) fn leased_table_bytes(&self) -> u64 {
         let waiting = self.waiting.lock();
         let free = waiting.iter().filter(|file| file.table.strong_count() == 0);
         free.map(|file| file.bytes).sum()
@@ -191,12 +191,24 @@ impl ObsoleteFiles {
         of_files.max(of_values).unwrap_or(0)
     }
 
-    /// Bytes of files that wait for secondaries alone if those need what edits behind `released`
-    /// dropped.
+    /// Bytes of files and values that wait for secondaries alone if those need what edits behind
+    /// `released` dropped.
     fn leased_bytes_behind(&self, released: u64) -> u64 {
         let waiting = self.waiting.lock();
         let leased = waiting.iter().filter(|file| file.waits_for_leases() && file.edit > released);
-        leased.map(|file| file.bytes).sum()
+        let bytes: u64 = leased.map(|file| file.bytes).sum();
+        drop(waiting);
+        bytes.saturating_add(self.leased_value_bytes(released))
+    }
+
+    /// Bytes of values that nobody in this process reads and that an edit behind `released` dropped.
+    pub(super) fn leased_value_bytes(&self, released: u64) -> u64 {
+        let values = self.values.lock();
+        let leased = values.iter().filter(|values| values.edit > released && values.is_free());
+        let leased: Vec<_> = leased.map(|values| (values.edit, values.store.clone())).collect();
+        drop(values);
+        let bytes = leased.iter().map(|(edit, store)| store.dropped_bytes(*edit));
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Removes the files and values that nobody holds any more; `None` if somebody is at it. Not

@@ -359,6 +359,10 @@ impl ValueStore for GuardedStore {
         self.who.call("reclaim", || self.store.reclaim(number))
     }
 
+    fn dropped_bytes(&self, number: u64) -> u64 {
+        catch("a value store", || self.store.dropped_bytes(number)).unwrap_or_default()
+    }
+
     fn chunks(&self) -> Vec<ChunkId> {
         self.who.unwind("chunks", || self.store.chunks())
     }

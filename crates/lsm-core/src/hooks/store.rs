@@ -95,6 +95,15 @@ pub trait ValueStore: Any + Send + Sync {
     /// Called again if it fails.
     fn reclaim(&self, number: u64) -> Result<()>;
 
+    /// Returns the bytes of the values that edit `number` dropped, 0 once they are reclaimed. Secondaries
+    /// that read them may hold no more than [`Options::leased_bytes_max`] allows.
+    ///
+    /// [`Options::leased_bytes_max`]: crate::options::Options::leased_bytes_max
+    fn dropped_bytes(&self, number: u64) -> u64 {
+        let _ = number;
+        0
+    }
+
     /// Returns the chunk files that the store needs after the applied edits. An open removes all other
     /// chunk files of the folder.
     fn chunks(&self) -> Vec<ChunkId> {

@@ -77,7 +77,7 @@ fn a_leased_file_of_an_earlier_epoch_counts_with_its_length() {
     let (_, obsolete) = obsolete();
     let name = FileName::new(FileKind::Sst, crate::types::FileNo(3), crate::types::Epoch(1));
     obsolete.add_leftovers(4, vec![(name, 70)]);
-    assert_eq!(obsolete.leased_bytes(), 70);
+    assert_eq!(obsolete.leased_table_bytes(), 70);
     assert_eq!((obsolete.leased_bytes_behind(3), obsolete.leased_bytes_behind(4)), (70, 0));
 }
 
@@ -129,6 +129,10 @@ impl ValueStore for Store {
         b"state".to_vec()
     }
 
+    fn dropped_bytes(&self, number: u64) -> u64 {
+        100 * number
+    }
+
     fn reclaim(&self, number: u64) -> Result<()> {
         self.calls.lock().push(format!("reclaim {number}"));
         Ok(())
@@ -158,4 +162,21 @@ fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
     obsolete.finish_removing().unwrap();
     assert_eq!(notes.calls.lock()[2..], ["reclaim 4", "reclaim 5"]);
     assert!(obsolete.is_empty());
+}
+
+#[test]
+fn values_count_as_leased_when_nobody_here_reads_them() {
+    let (_, obsolete) = obsolete();
+    let store: Arc<dyn ValueStore> = Arc::new(Store::default());
+    let hooks = PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() };
+    let partition = PartitionState::alone(draw(""), hooks);
+    let reader = partition.pin();
+    partition.install(Arc::new(draw("L6: 1:a-b")), None);
+    obsolete.add_values(4, &partition, &store, b"four", partition.past_versions());
+    obsolete.add_values(5, &partition, &store, b"five", partition.past_versions());
+    obsolete.tell_stores();
+    assert_eq!(obsolete.leased_value_bytes(0), 0, "a reader of this process holds them");
+    drop(reader);
+    assert_eq!(obsolete.leased_value_bytes(0), 900);
+    assert_eq!((obsolete.leased_bytes_behind(4), obsolete.leased_bytes_behind(5)), (500, 0));
 }
