@@ -192,25 +192,6 @@ impl Partition {
     }
 }
 
-/// Large values.
-impl PartitionSnapshot {
-    /// Opens the value that `key` had, as [`Partition::open_blob`] does.
-    ///
-    /// # Errors
-    /// Those of [`Partition::open_blob`].
-    pub fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
-        largeval::open_blob(self.point()?, key.as_ref())
-    }
-
-    /// Returns the bytes `range` of the value that `key` had, as [`Partition::get_range`] does.
-    ///
-    /// # Errors
-    /// Those of [`Partition::get_range`].
-    pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
-        largeval::get_range(self.point()?, key.as_ref(), range)
-    }
-}
-
 /// Large values of one partition at one moment or at the present: of a [`Partition`], of a partition as
 /// a snapshot sees it, or as a [`Secondary`](crate::secondary::Secondary) does. For code that need not
 /// know from what it reads; each call is described at [`Partition`].

@@ -50,12 +50,23 @@ fn build() -> MemFs {
     let expiring = options.clone().filter(Arc::new(TtlFilter::stored(&TtlRule::in_value(0))));
     let expiring = db.partition_with("expiring", expiring).unwrap();
     // Its rules stand in the manifest, with the form of its keys.
-    let sealed = options.metahive(metahive::MetaHiveOptions::new());
+    let sealed = options.clone().metahive(metahive::MetaHiveOptions::new());
     let sealed = db.partition_with("sealed", sealed).unwrap();
     for n in 0..40u64 {
         sealed.put(n.to_be_bytes(), "any key").unwrap();
     }
     sealed.compact(..).unwrap();
+    let large = siltstone::LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
+    let large = options.large_values(large.chunk_bytes(8 << 10));
+    let large = db.partition_with("large", large).unwrap();
+    for n in 0..60_usize {
+        large.put(format!("key{:03}", n * 7 % 40), vec![n as u8; 200 + n * 13]).unwrap();
+        if n % 20 == 0 {
+            large.flush().unwrap();
+        }
+    }
+    large.compact(..).unwrap();
+    large.put("key007", vec![7; 600]).unwrap();
     for n in 0..160 {
         expiring.put(n.to_string(), u64::MAX.to_be_bytes()).unwrap();
         let key = format!("key{:03}", n * 7 % 60);
@@ -223,6 +234,29 @@ fn lie_in_table(rng: &mut Rng, bytes: &mut [u8]) {
     bytes[block.end - 8..block.end].copy_from_slice(&sum.to_le_bytes());
 }
 
+/// A lie in the header of a chunk file, in the header of a block or anywhere in the blocks; the
+/// checksums of headers are right again. That of a value is in its handle too.
+fn lie_in_chunk(rng: &mut Rng, bytes: &mut [u8]) {
+    if rng.next_u64().is_multiple_of(4) {
+        lie(rng, &mut bytes[..56]);
+        let sum = checksum64(&bytes[..56]);
+        bytes[56..64].copy_from_slice(&sum.to_le_bytes());
+        return;
+    }
+    let starts = bytes.windows(4).enumerate().filter(|(_, window)| window == b"blok");
+    let starts: Vec<usize> = starts.map(|(at, _)| at).collect();
+    let start = starts[(rng.next_u64() % starts.len() as u64) as usize];
+    let key_end = start + 48 + half(bytes, start + 12) as usize;
+    if rng.next_u64().is_multiple_of(2) {
+        lie(rng, &mut bytes[key_end..]);
+        return;
+    }
+    lie(rng, &mut bytes[start..key_end]);
+    let summed = [&bytes[start..start + 40], &bytes[start + 48..key_end]].concat();
+    let sum = checksum64(&summed);
+    bytes[start + 40..start + 48].copy_from_slice(&sum.to_le_bytes());
+}
+
 fn files(fs: &MemFs) -> Vec<(FileKind, PathBuf)> {
     fs.paths().into_iter().filter_map(|path| Some((kind_of(&path)?, path))).collect()
 }
@@ -250,6 +284,8 @@ fn use_it(fs: &MemFs) -> siltstone::Result<()> {
             note(partition.get(format!("key{n:03}")).map(drop));
         }
         note(partition.put("new", "value").map(drop));
+        note(partition.get_range("key007", 90..300).map(drop));
+        note(partition.reclaim());
         note(partition.compact(..));
         note(partition.iter().take(bound).try_for_each(|pair| pair.map(drop)));
     }
@@ -286,7 +322,7 @@ fn child_that_reads_lies() {
             FileKind::Manifest => lie_in_manifest,
             FileKind::Wal => lie_in_segment,
             FileKind::Sst => lie_in_table,
-            FileKind::Chunk => unreachable!("no partition has large values"),
+            FileKind::Chunk => lie_in_chunk,
         };
         forge(&mut rng, &mut bytes);
         let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);

@@ -260,3 +260,19 @@ impl Block {
         Ok(key.to_vec())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_threads_read_from_32_mib_on_and_never_more_than_cores() {
+        let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let many = cores.min(4);
+        for (len, threads) in [(0, 1), ((32 << 20) - 1, 1), (32 << 20, many), (1 << 40, many)] {
+            assert_eq!(Parallelism::Auto.threads(len), threads, "{len} bytes");
+        }
+        assert_eq!(Parallelism::Threads(0).threads(1 << 40), 1);
+        assert_eq!(Parallelism::Threads(7).threads(1), 7);
+    }
+}

@@ -1,12 +1,18 @@
 //! What large values hold at once, and what several threads ask of them at once.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
 use lsm_core::fs::{FaultFs, FsOp, OpKind};
+use siltstone::clock::Clock;
 use siltstone::large_values::ChunkInfo;
 
 use super::*;
 
 /// Files of this folder that the process has open and whose name ends so.
 #[cfg(target_os = "linux")]
+#[expect(clippy::disallowed_methods, reason = "looks at the process from outside")]
 fn open_files(dir: &std::path::Path, ending: &str) -> usize {
     let links = std::fs::read_dir("/proc/self/fd").unwrap();
     let paths = links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok());
@@ -16,7 +22,6 @@ fn open_files(dir: &std::path::Path, ending: &str) -> usize {
 
 #[cfg(target_os = "linux")]
 #[test]
-#[expect(clippy::disallowed_methods, reason = "looks at the process from outside")]
 fn many_chunk_files_do_not_stay_open() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::builder(dir.path()).background(BackgroundMode::Stepped).open().unwrap();
@@ -54,6 +59,7 @@ fn a_large_value_is_the_last_of_its_file() {
     rest(&db, &clock);
     let chunks = p.chunks().unwrap();
     assert_eq!((chunks.len(), chunks[0].live_blocks), (1, 3), "{chunks:?}");
+    assert!(chunks[0].last_offset < 2000, "no large value is in it: {chunks:?}");
     assert_eq!(value_store(&db).moved_bytes, 0);
 }
 
@@ -89,6 +95,47 @@ fn values_that_go_while_a_checkpoint_links_tables_are_in_it() {
     assert!(copy.verify(Default::default()).unwrap().is_sound());
     rest(&db, &clock);
     assert_eq!(chunk_bytes(&mem, "/db"), 0, "and the copy keeps nothing here");
+}
+
+/// A thread that removes a table keeps stores from being told of edits until tables are linked.
+#[test]
+fn a_checkpoint_has_values_of_which_their_store_was_not_told_yet() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = open_with(Arc::new(fs.clone()), "/db", &ManualClock::default()).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    p.put("key", vec![1; 1000]).unwrap();
+    p.flush().unwrap();
+    p.put("key", vec![2; 1000]).unwrap();
+    let (removing, is_removing) = mpsc::channel();
+    let (linked, is_linked) = mpsc::channel();
+    let is_linked = Mutex::new(Some(is_linked));
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
+        match op.kind {
+            OpKind::Delete if is_table => {
+                let first = is_linked.lock().unwrap().take();
+                if let Some(is_linked) = first {
+                    removing.send(()).unwrap();
+                    is_linked.recv().unwrap();
+                }
+            }
+            // Nobody waits for the second.
+            OpKind::Link => drop(linked.send(())),
+            _ => {}
+        }
+    }));
+    p.compact(..).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| db.wait_idle().unwrap());
+        is_removing.recv().unwrap();
+        // In a file of its own.
+        p.put("new", vec![3; 2000]).unwrap();
+        db.checkpoint("/copy").unwrap();
+    });
+    fs.clear_observer();
+    let copy = open_with(Arc::new(mem), "/copy", &ManualClock::default()).unwrap();
+    assert_eq!(copy.partition("p").unwrap().get("new").unwrap().unwrap(), vec![3; 2000]);
 }
 
 /// Returns `true` if so much of the file is garbage that its values should be elsewhere.
@@ -130,5 +177,114 @@ fn reclaims_beside_each_other_and_the_background_leave_no_garbage() {
             let found = p.get([n]).unwrap();
             assert_eq!(found.is_some_and(|value| value.iter().all(|&b| b == n)), n % 3 == 0);
         }
+    }
+}
+
+/// A second passes at each look.
+#[derive(Clone, Default)]
+struct Ticking(Arc<AtomicU64>);
+
+impl Clock for Ticking {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn unix_time(&self) -> Duration {
+        self.now()
+    }
+}
+
+/// The seconds in which 20 values of 1000 bytes move.
+fn seconds_of_moving(bytes_per_second: u64) -> u64 {
+    let clock = Ticking::default();
+    let fs = MemFs::new();
+    let open = || {
+        let builder = Db::builder("/db").fs(Arc::new(fs.clone())).clock(Arc::new(clock.clone()));
+        builder.background(BackgroundMode::Stepped).random(|| 7).open().unwrap()
+    };
+    let db = open();
+    let large = tiny().chunk_bytes(16 << 10).move_bytes_per_second(bytes_per_second);
+    let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
+    for n in 0..30_u8 {
+        p.put([n], vec![n; 1000]).unwrap();
+    }
+    // A file that may grow stays as it is.
+    db.close().unwrap();
+    let db = open();
+    let p = db.partition("p").unwrap();
+    for n in (0..30_u8).step_by(3) {
+        p.delete([n]).unwrap();
+    }
+    let begin = clock.0.load(Ordering::Relaxed);
+    p.reclaim().unwrap();
+    assert_eq!(value_store(&db).moved_bytes, 20_000);
+    clock.0.load(Ordering::Relaxed) - begin
+}
+
+#[test]
+fn values_move_no_faster_than_the_limit() {
+    let free = seconds_of_moving(0);
+    // 80 pieces, which wait for one look longer each.
+    let limited = seconds_of_moving(200);
+    assert!(limited >= free + 60, "{limited} seconds, and {free} without a limit");
+}
+
+#[test]
+fn few_bytes_wait_for_a_sync() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
+    let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+    let large = PartitionOptions::new().large_values(LargeValueOptions::default());
+    let p = db.partition_with("p", large).unwrap();
+    // What waits now, and the most that ever waited.
+    let waiting = Arc::new(Mutex::new((0, 0)));
+    let seen = waiting.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let mut waiting = seen.lock().unwrap();
+        let is_chunk = op.path.extension().is_some_and(|ending| ending == "chunk");
+        match op.kind {
+            OpKind::Append if is_chunk => waiting.0 += op.len,
+            OpKind::Sync if is_chunk => waiting.0 = 0,
+            _ => {}
+        }
+        waiting.1 = waiting.1.max(waiting.0);
+    }));
+    let mut writer = p.put_stream("film", None).unwrap();
+    let piece = vec![5; 1 << 20];
+    for _ in 0..150 {
+        writer.write_all(&piece).unwrap();
+    }
+    let most = waiting.lock().unwrap().1;
+    assert!((60 << 20..=68 << 20).contains(&most), "{most} bytes");
+    drop(writer);
+    fs.clear_observer();
+}
+
+#[test]
+fn values_that_several_threads_read_move_and_read_back() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let large = LargeValueOptions::default().garbage_permille(100);
+    let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
+    let mut rng = Rng::from_env_or(9);
+    let seed = rng.next_u64();
+    let long = |key: u64, len: usize| -> Vec<u8> {
+        (0..len as u64).map(|n| (n.wrapping_mul(seed | 1) >> 24) as u8 ^ key as u8).collect()
+    };
+    for (key, len) in [(0, 20 << 20), (1, (32 << 20) + 5), (2, (32 << 20) - 1)] {
+        p.put([key as u8], long(key, len)).unwrap();
+    }
+    db.close().unwrap();
+    let db = open(&fs);
+    let p = db.partition("p").unwrap();
+    p.delete([0]).unwrap();
+    p.reclaim().unwrap();
+    assert_eq!(value_store(&db).moved_bytes, (64 << 20) + 4);
+    for (key, len) in [(1, (32 << 20) + 5), (2, (32 << 20) - 1)] {
+        let expected = long(key, len);
+        let mut buf = vec![0; len];
+        let got = p.get_into([key as u8], &mut buf, Parallelism::Auto).unwrap();
+        assert!(got == Some(len as u64) && buf == expected, "value {key}");
+        assert!(p.get([key as u8]).unwrap().unwrap() == expected, "value {key}");
     }
 }
