@@ -289,8 +289,8 @@ impl DbInner {
                 return Ok(false);
             };
             let next = match &present {
-                Some(_) => self.moving_goal(store),
-                None => self.next_goal(partition, store),
+                Some(_) => self.moving_goal(store)?,
+                None => self.next_goal(partition, store)?,
             };
             present = choice.set(next);
             if present.is_none() {
@@ -299,7 +299,11 @@ impl DbInner {
         }
     }
 
-    fn next_goal(&self, partition: &PartitionState, store: &dyn ValueStore) -> Option<Goal> {
+    fn next_goal(
+        &self,
+        partition: &PartitionState,
+        store: &dyn ValueStore,
+    ) -> Result<Option<Goal>> {
         let version = partition.view().version.clone();
         let through = self.commit.visible_seq();
         let rest = self.values.rest(partition.id, version.flushed_through, self.background.now());
@@ -307,18 +311,20 @@ impl DbInner {
         if rest != Rest::Busy
             && let Some(span) = unsettled(&version, &self.held_snapshots(), overlaps)
         {
-            return Some(Goal { span, through, rewrite_before: None });
+            return Ok(Some(Goal { span, through, rewrite_before: None }));
         }
         self.moving_goal(store)
     }
 
     /// The goal of a store that wants values to be moved.
-    fn moving_goal(&self, store: &dyn ValueStore) -> Option<Goal> {
-        let span = store.moving()?;
+    fn moving_goal(&self, store: &dyn ValueStore) -> Result<Option<Goal>> {
+        // A store that was not told of an edit yet takes its garbage for values.
+        self.obsolete.tell_all_stores()?;
+        let Some(span) = store.moving() else { return Ok(None) };
         // Behind it: a job that began before may have passed values that are to be moved.
         let rewrite_before = Some(self.world.numbers.allocate());
         let span = (span.smallest, span.largest);
-        Some(Goal { span, through: self.commit.visible_seq(), rewrite_before })
+        Ok(Some(Goal { span, through: self.commit.visible_seq(), rewrite_before }))
     }
 
     /// Brings the space of values back that nobody reads, as far as it goes now: what it does by
@@ -339,7 +345,7 @@ impl DbInner {
             }
             match self.values.choose(partition.id, reached.as_ref()) {
                 Some(choice) => {
-                    if choice.set(self.moving_goal(&**store)).is_none() {
+                    if choice.set(self.moving_goal(&**store)?).is_none() {
                         break;
                     }
                 }
