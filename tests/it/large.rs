@@ -4,6 +4,7 @@ mod attach;
 mod compat;
 mod crash;
 mod damage;
+mod gaps;
 mod limits;
 
 use std::collections::BTreeMap;

@@ -320,6 +320,38 @@ impl Chunks {
     }
 }
 
+/// The values of a whole state that no table names.
+pub struct Unnamed(BTreeMap<ChunkId, Count>);
+
+impl Unnamed {
+    /// All values of a state, as none is named yet.
+    ///
+    /// # Errors
+    /// It is no whole state.
+    pub fn of(state: &[u8]) -> Result<Unnamed, Malformed> {
+        let (kind, deltas) = decode(state)?;
+        if kind != STATE {
+            return Err(Malformed { what: "a section that is no whole state", at: 1 });
+        }
+        Ok(Unnamed(deltas.into_iter().map(|(id, delta)| (id, delta.added)).collect()))
+    }
+
+    /// Takes out the value of a handle that a table names.
+    pub fn name(&mut self, handle: &Handle) {
+        if let Some(count) = self.0.get_mut(&handle.chunk) {
+            count.take(Count { blocks: 1, bytes: handle.block_bytes() });
+        }
+    }
+
+    /// The section that drops what is left, if anything is.
+    pub fn section(self) -> Option<Vec<u8>> {
+        let left = self.0.into_iter().filter(|(_, count)| count.blocks > 0);
+        let deltas = left.map(|(id, dropped)| (id, Delta { dropped, ..Delta::default() }));
+        let deltas: BTreeMap<ChunkId, Delta> = deltas.collect();
+        (!deltas.is_empty()).then(|| encode(CHANGES, &deltas))
+    }
+}
+
 fn encode(kind: u8, deltas: &BTreeMap<ChunkId, Delta>) -> Vec<u8> {
     let mut out = vec![VERSION, kind];
     put_varint(&mut out, deltas.len() as u64);
@@ -482,6 +514,29 @@ mod tests {
         follower.apply(9, &primary.state()).unwrap();
         assert_eq!(follower.by_id[&one.chunk].live, primary.by_id[&one.chunk].live);
         assert_eq!((follower.by_id.len(), follower.held_bytes()), (1, 0));
+    }
+
+    #[test]
+    fn what_no_table_names_is_dropped_and_nothing_else() {
+        let mut chunks = Chunks::default();
+        let handles = [handle(1, 64), handle(1, 2000), handle(2, 64), handle(3, 64)];
+        let named: Vec<_> = handles.iter().map(|handle| added("k", handle)).collect();
+        chunks.apply(3, &section(3, &named, &[])).unwrap();
+        let mut unnamed = Unnamed::of(&chunks.state()).unwrap();
+        // Behind the state somebody drops one of those that tables name, and adds another.
+        let later = section(4, &[added("l", &handle(4, 64))], &[handles[0].encode()]);
+        chunks.apply(4, &later).unwrap();
+        unnamed.name(&handles[0]);
+        unnamed.name(&handles[3]);
+        chunks.apply(5, &unnamed.section().unwrap()).unwrap();
+        chunks.reclaim(5);
+        let dead: Vec<u64> = chunks.take_dead(|_| true).iter().map(|it| it.id.number.0).collect();
+        assert_eq!(dead, [1, 2]);
+        let mut unnamed = Unnamed::of(&chunks.state()).unwrap();
+        unnamed.name(&handles[3]);
+        unnamed.name(&handle(4, 64));
+        assert!(unnamed.section().is_none());
+        assert!(Unnamed::of(&later).is_err(), "no whole state");
     }
 
     #[test]

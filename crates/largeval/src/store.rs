@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lsm_core::clock::Pace;
+use lsm_core::codec::Malformed;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, copy, link_or_copy};
 use lsm_core::hooks::{
@@ -16,7 +17,7 @@ use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
 
 use crate::block::{Parallelism, Source};
-use crate::chunks::Chunks;
+use crate::chunks::{Chunks, Unnamed};
 use crate::format::Handle;
 use crate::options::LargeValueOptions;
 use crate::shared::{Shared, State};
@@ -63,6 +64,13 @@ impl ValueStoreFactory for LargeValues {
 /// The store of the large values of one partition.
 #[derive(Clone)]
 pub struct LargeStore(pub(crate) Arc<Shared>);
+
+impl LargeStore {
+    /// The error of a section that is none.
+    fn corruption(&self, malformed: &Malformed) -> Error {
+        Error::corruption(&self.0.context.dir, None, malformed.what)
+    }
+}
 
 impl ValueStore for LargeStore {
     fn configure(&self, params: &[u8]) -> Result<()> {
@@ -118,9 +126,7 @@ impl ValueStore for LargeStore {
     }
 
     fn len(&self, handle: &[u8]) -> Result<u64> {
-        let handle = Handle::decode(handle)
-            .map_err(|malformed| Error::corruption(&self.0.context.dir, None, malformed.what))?;
-        Ok(handle.len)
+        Ok(self.0.handle(handle)?.len)
     }
 
     fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -178,11 +184,25 @@ impl ValueStore for LargeStore {
             }
         }
         drop(state);
-        applied.map_err(|malformed| Error::corruption(&self.0.context.dir, None, malformed.what))
+        applied.map_err(|malformed| self.corruption(&malformed))
     }
 
     fn snapshot(&self) -> Vec<u8> {
         self.0.state.lock().chunks.state()
+    }
+
+    fn unnamed(
+        &self,
+        state: &[u8],
+        named: &mut dyn Iterator<Item = Result<Vec<u8>>>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut unnamed = Unnamed::of(state).map_err(|malformed| self.corruption(&malformed))?;
+        for handle in named {
+            // A handle that nobody can read may be any of them.
+            let Ok(handle) = Handle::decode(&handle?) else { return Ok(None) };
+            unnamed.name(&handle);
+        }
+        Ok(unnamed.section())
     }
 
     fn reclaim(&self, number: u64) -> Result<()> {

@@ -31,6 +31,10 @@ impl Partition {
     ///
     /// Snapshots that were taken before go on being refused there.
     ///
+    /// # Cost
+    /// Two syncs and an edit. A partition with a value store reads all of its tables, so that the values
+    /// of lost entries are dropped.
+    ///
     /// # Errors
     /// Those of the manifest; a closed database, a dropped partition.
     ///
@@ -72,6 +76,9 @@ impl Partition {
         self.state().install(version.partitions[&id].clone(), None);
         drop(editing);
         db.commit.publish_unlogged(&between);
+        drop(between);
+        // The loss is accepted, whatever becomes of this: it is made after the next open then.
+        let _ = db.recount_values(self.state());
         Ok(given_up)
     }
 }
@@ -95,7 +102,8 @@ impl DbInner {
         let oldest_reader = self.snapshots.oldest(|| self.commit.visible_seq());
         let mut closed: Vec<&Gap> = partition.gaps.iter().collect();
         closed.retain(|gap| {
-            let is_closed_for_all = gap.closed_at.is_some_and(|seq| seq <= oldest_reader);
+            let closed_at = gap.closed_at.filter(|seq| *seq <= oldest_reader);
+            let is_closed_for_all = closed_at.is_some_and(|seq| self.is_counted(partition.id, seq));
             is_closed_for_all && partition.flushed_through >= gap.through
         });
         if closed.is_empty() {

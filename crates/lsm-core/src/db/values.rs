@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::jobs::{JobsHost, RangeGoal, RangeStep};
 use super::{BackgroundMode, DbInner};
@@ -41,9 +41,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// values.
 type Span = (Vec<u8>, Vec<u8>);
 
-/// See the module. The lock is a leaf, held for a few lines.
+/// See the module.
 #[derive(Default)]
-pub(super) struct ValueTending(Mutex<HashMap<PartitionId, Tending>>);
+pub(super) struct ValueTending {
+    /// A leaf, held for a few lines.
+    of: Mutex<HashMap<PartitionId, Tending>>,
+    /// Held while the values of a partition are counted.
+    counting: Mutex<()>,
+}
 
 #[derive(Default)]
 struct Tending {
@@ -58,6 +63,10 @@ struct Tending {
     is_choosing: bool,
     /// When somebody looked for a goal last and found none.
     looked: Option<Duration>,
+    /// The newest closing of a gap behind which a count of the values was begun.
+    count_begun: Option<SeqNo>,
+    /// The same for one that was ended.
+    count_ended: Option<SeqNo>,
 }
 
 /// The state of a partition's tables between two flushes.
@@ -89,18 +98,18 @@ impl Goal {
 impl ValueTending {
     /// Returns `true` while tables are being brought to the last level.
     pub(super) fn has_goal(&self) -> bool {
-        self.0.lock().values().any(|tending| tending.goal.is_some())
+        self.of.lock().values().any(|tending| tending.goal.is_some())
     }
 
     fn goal(&self, partition: PartitionId) -> Option<Arc<Goal>> {
-        self.0.lock().entry(partition).or_default().goal.clone()
+        self.of.lock().entry(partition).or_default().goal.clone()
     }
 
     /// Begins the choice of the next goal behind the one that was `reached`; `None` if somebody else
     /// has chosen meanwhile, or is about to. Of two who ask a store what it wants moved, the second
     /// would make it give up what the first was told.
     fn choose(&self, partition: PartitionId, reached: Option<&Arc<Goal>>) -> Option<Choice<'_>> {
-        let mut all = self.0.lock();
+        let mut all = self.of.lock();
         let tending = all.entry(partition).or_default();
         let is_same = match (&tending.goal, reached) {
             (None, None) => true,
@@ -116,19 +125,19 @@ impl ValueTending {
 
     /// Returns `true` if nothing was due in a partition a moment before `now`.
     fn was_looked_at(&self, partition: PartitionId, now: Duration) -> bool {
-        let all = self.0.lock();
+        let all = self.of.lock();
         let looked = all.get(&partition).and_then(|tending| tending.looked);
         looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN)
     }
 
     fn note_look(&self, partition: PartitionId, now: Duration) {
-        self.0.lock().entry(partition).or_default().looked = Some(now);
+        self.of.lock().entry(partition).or_default().looked = Some(now);
     }
 
     /// Notes the active memtable of a partition, unless that is empty, at `now`; returns `true`, and
     /// forgets it, once it is old.
     fn is_old(&self, partition: PartitionId, active: Option<MemtableId>, now: Duration) -> bool {
-        let mut all = self.0.lock();
+        let mut all = self.of.lock();
         let tending = all.entry(partition).or_default();
         let Some(active) = active else {
             tending.active = None;
@@ -148,7 +157,7 @@ impl ValueTending {
     /// Notes how far a partition is flushed at `now`; once nothing was flushed for a while, says
     /// which tables are looked at: those that overlap too, where they were not merged since.
     fn rest(&self, partition: PartitionId, flushed: SeqNo, now: Duration) -> Rest {
-        let mut all = self.0.lock();
+        let mut all = self.of.lock();
         let tending = all.entry(partition).or_default();
         let (_, since) = match tending.flushed {
             Some(seen) if seen.0 == flushed => seen,
@@ -163,9 +172,37 @@ impl ValueTending {
         Rest::Unsettled
     }
 
+    /// Waits for the turn to count the values of a partition.
+    pub(super) fn counting(&self) -> MutexGuard<'_, ()> {
+        self.counting.lock()
+    }
+
+    /// Notes that a count begins behind the closing of a gap; `false` if one has begun before.
+    pub(super) fn begin_count(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
+        let mut all = self.of.lock();
+        let begun = &mut all.entry(partition).or_default().count_begun;
+        let is_first = begun.is_none_or(|begun| begun < closed_at);
+        if is_first {
+            *begun = Some(closed_at);
+        }
+        is_first
+    }
+
+    /// Notes that the count behind the closing of a gap has ended.
+    pub(super) fn end_count(&self, partition: PartitionId, closed_at: SeqNo) {
+        self.of.lock().entry(partition).or_default().count_ended = Some(closed_at);
+    }
+
+    /// Returns `true` if a count has ended that began behind the closing of a gap.
+    pub(super) fn has_counted(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
+        let all = self.of.lock();
+        let ended = all.get(&partition).and_then(|tending| tending.count_ended);
+        ended.is_some_and(|ended| ended >= closed_at)
+    }
+
     /// Forgets a partition that was dropped.
     pub(super) fn forget(&self, partition: PartitionId) {
-        self.0.lock().remove(&partition);
+        self.of.lock().remove(&partition);
     }
 }
 
@@ -179,7 +216,7 @@ struct Choice<'a> {
 impl Choice<'_> {
     fn set(&self, goal: Option<Goal>) -> Option<Arc<Goal>> {
         let goal = goal.map(Arc::new);
-        if let Some(tending) = self.tending.0.lock().get_mut(&self.partition) {
+        if let Some(tending) = self.tending.of.lock().get_mut(&self.partition) {
             tending.goal.clone_from(&goal);
         }
         goal
@@ -188,7 +225,7 @@ impl Choice<'_> {
 
 impl Drop for Choice<'_> {
     fn drop(&mut self) {
-        if let Some(tending) = self.tending.0.lock().get_mut(&self.partition) {
+        if let Some(tending) = self.tending.of.lock().get_mut(&self.partition) {
             tending.is_choosing = false;
         }
     }
@@ -242,6 +279,9 @@ impl DbInner {
         for partition in self.catalog.with_stores() {
             if is_threaded && self.values.was_looked_at(partition.id, now) {
                 continue;
+            }
+            if self.recount_values(&partition)? {
+                return Ok(true);
             }
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
                 continue;

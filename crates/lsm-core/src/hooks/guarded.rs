@@ -355,6 +355,14 @@ impl ValueStore for GuardedStore {
         self.who.unwind("snapshot", || self.store.snapshot())
     }
 
+    fn unnamed(
+        &self,
+        state: &[u8],
+        named: &mut dyn Iterator<Item = Result<Vec<u8>>>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.who.call("unnamed", || self.store.unnamed(state, named))
+    }
+
     fn reclaim(&self, number: u64) -> Result<()> {
         self.who.call("reclaim", || self.store.reclaim(number))
     }

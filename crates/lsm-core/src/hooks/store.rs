@@ -8,8 +8,9 @@
 //! 1. A handle enters the log only after `put` has returned it. The log counts as durable through the
 //!    handle, and a table with the handle is installed, only after a `sync` that began after `put` or
 //!    `carry` returned the handle.
-//! 2. Every handle in a table of a durable version was added by one edit and is dropped by one edit. A
-//!    value that no edit added, and that no frame of the log names, is free at the next open.
+//! 2. Every handle in a table of a durable version was added by one edit and is dropped by one edit: by
+//!    that of a job, or, if its entry was lost to damage, by that of [`ValueStore::unnamed`]. A value that
+//!    no edit added, and that no frame of the log names, is free at the next open.
 
 use std::any::Any;
 use std::fmt;
@@ -90,6 +91,22 @@ pub trait ValueStore: Any + Send + Sync {
     /// Returns the whole state as a section, for a new manifest generation. Called under the lock of the
     /// versions, after every section of the partition was applied; it must not call the database.
     fn snapshot(&self) -> Vec<u8>;
+
+    /// Returns the section of an edit that drops the values which `state` has and no handle of `named`
+    /// names; `None` if there are none. `state` is what [`ValueStore::snapshot`] returned, and `named` are
+    /// the handles in all tables of the same edit. Later edits may have been applied meanwhile. Called
+    /// after entries of tables were lost to damage.
+    ///
+    /// # Errors
+    /// Those of `named`; corruption of `state`. Nothing is dropped then.
+    fn unnamed(
+        &self,
+        state: &[u8],
+        named: &mut dyn Iterator<Item = Result<Vec<u8>>>,
+    ) -> Result<Option<Vec<u8>>> {
+        let _ = (state, named);
+        Ok(None)
+    }
 
     /// Frees the values that were dropped at or before edit `number`, which no reader can see any more.
     /// Called again if it fails.

@@ -1,0 +1,147 @@
+//! Counting the values of a partition anew, after entries of its tables were lost.
+//!
+//! A value store hears of a handle when a table takes it up, and again when no table has it any more. A
+//! job that comes upon damage beyond repair leaves out entries that it cannot read. So nobody tells the
+//! store of their handles, and their values would take space for ever. Once the gap is closed, by the
+//! owner or by a replica, all tables of the partition are read, and the store drops what none names.
+//!
+//! ```text
+//! the state of the store and the version, as of one edit -> read the tables of that version
+//!   -> an edit that drops the values of the state that no table names
+//! ```
+//!
+//! A walk over the chunk files was tempting instead. They do not say how long a value is, and a value
+//! that was deleted looks like one that was lost.
+//!
+//! Invariants:
+//! 1. A value is dropped once. The state has it and no table of its version does, so no later edit of a
+//!    job drops it; and one count runs at a time.
+//! 2. A closed gap stays in the manifest until the values are counted. So a count that a crash or an
+//!    error kept from its end is made after the next open.
+
+use std::sync::Arc;
+use std::vec;
+
+use super::DbInner;
+use crate::error::{Error, Result};
+use crate::hooks::ValueStore;
+use crate::iter::InternalIter;
+use crate::partition::PartitionState;
+use crate::sstable::{ReadMode, SstIter};
+use crate::types::{EntryKind, PartitionId, SeqNo};
+use crate::version::{Change, PartitionVersion, Table};
+
+impl DbInner {
+    /// Drops the values of a partition that no table names, if a gap was closed since that was done
+    /// last; `false` if none was.
+    ///
+    /// # Errors
+    /// Those of reading the tables, of the store and of the manifest. The next try is made when another
+    /// gap is closed, and after the next open.
+    pub(super) fn recount_values(&self, partition: &Arc<PartitionState>) -> Result<bool> {
+        let _turn = self.values.counting();
+        let newest = newest_closed(&partition.view().version);
+        let Some(newest) = newest.filter(|newest| self.values.begin_count(partition.id, *newest))
+        else {
+            return Ok(false);
+        };
+        if let Some(store) = partition.store().filter(|store| store.holds_values()) {
+            self.drop_unnamed(partition, store)?;
+        }
+        self.values.end_count(partition.id, newest);
+        Ok(true)
+    }
+
+    /// Returns `true` if a gap that was closed at `closed_at` hides no handle that a store waits for.
+    pub(super) fn is_counted(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
+        let partition = self.catalog.with_id(partition);
+        let Some(partition) = partition.filter(|it| it.store().is_some()) else { return true };
+        self.values.has_counted(partition.id, closed_at)
+    }
+
+    fn drop_unnamed(
+        &self,
+        partition: &Arc<PartitionState>,
+        store: &Arc<dyn ValueStore>,
+    ) -> Result<()> {
+        let Some((version, state)) = self.state_of_one_edit(partition, store)? else {
+            return Ok(());
+        };
+        let tables: Vec<_> = version.tables().map(|(_, table)| table.clone()).collect();
+        let mut named = NamedHandles { db: self, tables: tables.into_iter(), entries: None };
+        let Some(section) = store.unnamed(&state, &mut named)? else { return Ok(()) };
+        let mut editing = self.catalog.edit()?;
+        if !editing.current().partitions.contains_key(partition.id) {
+            return Ok(());
+        }
+        let number = editing.next_number();
+        let bytes = section.clone();
+        let change = Change::StoreSection { partition: partition.id, number, bytes };
+        let version = editing.install(vec![change])?;
+        partition.install(version.partitions[&partition.id].clone(), None);
+        let before = partition.past_versions();
+        self.obsolete.add_values(number, partition, store, &section, before);
+        drop(editing);
+        self.finish_removing()
+    }
+
+    /// The version of a partition, and the state of its store as of the same edit; `None` if it was
+    /// dropped.
+    fn state_of_one_edit(
+        &self,
+        partition: &PartitionState,
+        store: &Arc<dyn ValueStore>,
+    ) -> Result<Option<(Arc<PartitionVersion>, Vec<u8>)>> {
+        loop {
+            self.obsolete.tell_all_stores()?;
+            let editing = self.catalog.edit()?;
+            let Some(version) = editing.current().partitions.get(partition.id) else {
+                return Ok(None);
+            };
+            if let Some(state) = self.obsolete.store_state(partition.id, &**store) {
+                return Ok(Some((version.clone(), state?)));
+            }
+        }
+    }
+}
+
+fn newest_closed(version: &PartitionVersion) -> Option<SeqNo> {
+    version.gaps.iter().filter_map(|gap| gap.closed_at).max()
+}
+
+/// The handles of all entries of some tables.
+struct NamedHandles<'a> {
+    db: &'a DbInner,
+    tables: vec::IntoIter<Arc<Table>>,
+    /// The entries of the table under way.
+    entries: Option<SstIter>,
+}
+
+impl NamedHandles<'_> {
+    fn advance(&mut self) -> Result<Option<Vec<u8>>> {
+        loop {
+            let Some(entries) = self.entries.as_mut().filter(|entries| entries.valid()) else {
+                let Some(table) = self.tables.next() else { return Ok(None) };
+                self.db.check_open()?;
+                let mut entries = table.reader(&self.db.tables)?.iter(ReadMode::Streaming);
+                entries.seek_to_first()?;
+                self.entries = Some(entries);
+                continue;
+            };
+            let is_handle = entries.key().trailer.kind() == Some(EntryKind::Handle);
+            let handle = is_handle.then(|| entries.value().to_vec());
+            entries.next()?;
+            if handle.is_some() {
+                return Ok(handle);
+            }
+        }
+    }
+}
+
+impl Iterator for NamedHandles<'_> {
+    type Item = Result<Vec<u8>, Error>;
+
+    fn next(&mut self) -> Option<Result<Vec<u8>>> {
+        self.advance().transpose()
+    }
+}
