@@ -77,7 +77,8 @@ impl Partition {
         metahive::verified_range(&self.0, range)
     }
 
-    /// Compares every entry in the tables of the partition with its metadata, on the device.
+    /// Compares every entry in the tables of the partition with its metadata, and every large value with
+    /// its checksums, on the device.
     ///
     /// # Errors
     /// A closed store; a dropped partition; a mark of another partition;

@@ -138,6 +138,7 @@ fn counts_json(counts: &metahive::ScrubCounts) -> Value {
         "split_pairs": counts.split_pairs,
         "metadata_damaged": counts.metadata_damaged,
         "suspects": counts.suspects,
+        "values": counts.values,
     })
 }
 

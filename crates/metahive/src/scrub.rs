@@ -16,11 +16,16 @@
 //!    continuation reads.
 //! 3. Every entry of a table is counted as sealed or unsealed, or there is a fault or damage.
 //! 4. No lock is held while a table is read.
+//! 5. Damage of a large value counts only if its table is live after it was found: a compaction may have
+//!    moved the value since.
 
 mod report;
 
-use lsm_core::error::{Error, Result};
-use lsm_core::raw::{RawMode, RawTable, TableWalk, Walk, Walkable};
+use std::sync::Arc;
+
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::hooks::ValueStore;
+use lsm_core::raw::{EntryKind, RawEntry, RawMode, RawTable, TableWalk, Walk, Walkable};
 use lsm_core::sweep::{Sweep, SweepMark, SweepOptions, SweepProgress};
 
 pub use report::{ScrubCounts, ScrubReport, TableReport, Unflushed};
@@ -41,7 +46,8 @@ pub type ScrubMark = SweepMark;
 /// The provider of the partition's [`MetaHive`](crate::MetaHive) checks the metadata. In a partition
 /// without MetaHive, the integrity provider checks tables that another node sealed, and all other
 /// entries count as unsealed. A scrub also verifies the checksums of indexes, Bloom structures and
-/// footers, and that no Bloom structure hides a key; `Db::verify` compares them with all entries.
+/// footers, and that no Bloom structure hides a key; `Db::verify` compares them with all entries. It reads
+/// the value of each handle from its value store and compares it with its checksums, as `Db::verify` does.
 ///
 /// # Errors
 /// A closed database; a dropped partition; a mark of another partition; `Unsupported` if a filter other
@@ -49,9 +55,9 @@ pub type ScrubMark = SweepMark;
 /// errors of this call.
 ///
 /// # Cost
-/// Reads the data blocks of the whole partition; see [`ScrubOptions::bytes_per_second`]. Needs a
-/// read-ahead buffer of 256 KiB, and 16 bytes for each version of the current key. A table that becomes
-/// obsolete stays until this call has read it.
+/// Reads the data blocks of the whole partition, and all large values to which they point; see
+/// [`ScrubOptions::bytes_per_second`]. Needs a read-ahead buffer of 256 KiB, and 16 bytes for each version
+/// of the current key. A table that becomes obsolete stays until this call has read it.
 ///
 /// # Examples
 /// ```
@@ -79,19 +85,32 @@ pub fn scrub(partition: &impl Walkable, options: ScrubOptions<'_>) -> Result<Scr
     let mut report = ScrubReport::new(walk.partition(), Unflushed::of(&walk));
     report.has_metahive = inspector.has_metahive;
     report.lost = walk.gaps().open().filter_map(|gap| walk.lost(gap)).collect();
-    let run =
-        ScrubRun { inspector: &inspector, check_open: &|| partition.pin_raw().map(drop), sweep };
+    let run = ScrubRun {
+        inspector: &inspector,
+        store: walk.hooks().store.clone(),
+        check_open: &|| partition.pin_raw().map(drop),
+        is_live: &|table| Ok(Walk::open(partition)?.tables().any(|live| is_same(&live, table))),
+        sweep,
+    };
     // From here on each table holds its own file, and no memtable is held.
     drop(walk);
     run.all(tables, report)
 }
 
+fn is_same(one: &RawTable, other: &RawTable) -> bool {
+    one.meta().file == other.meta().file
+}
+
 /// One call.
 struct ScrubRun<'a> {
     inspector: &'a Inspector,
+    /// The values of handles.
+    store: Option<Arc<dyn ValueStore>>,
     /// The check before the files of a database are judged: what a closed one says of them may be
     /// another process's doing.
     check_open: &'a dyn Fn() -> Result<()>,
+    /// Returns `true` if the partition has the table now.
+    is_live: &'a dyn Fn(&RawTable) -> Result<bool>,
     sweep: Sweep<'a>,
 }
 
@@ -170,6 +189,10 @@ impl ScrubRun<'_> {
                         not_in_bloom = Some(entry.key.to_vec());
                     }
                     inspection.take(&entry)?;
+                    let is_handle = entry.kind == EntryKind::Handle && !entry.hidden;
+                    if is_handle && !self.value(&table, &entry, report)? {
+                        return Ok(false);
+                    }
                 }
                 Ok(None) => break,
                 Err(error) => {
@@ -186,6 +209,37 @@ impl ScrubRun<'_> {
             report.push_damage(&table, &error.at_key(&key));
         }
         self.sweep.advance(report.bytes.saturating_sub(at), self.check_open)
+    }
+
+    /// Compares the value of a handle with its checksums; `false` if the caller stopped it.
+    fn value(
+        &mut self,
+        table: &RawTable,
+        entry: &RawEntry<'_>,
+        report: &mut TableReport,
+    ) -> Result<bool> {
+        let Some(store) = &self.store else { return Ok(true) };
+        let check_open = self.check_open;
+        let sweep = &mut self.sweep;
+        let mut goes_on = true;
+        let read = store.verify(entry.key, entry.value, &mut |bytes| {
+            goes_on = sweep.advance(bytes, check_open)?;
+            match goes_on {
+                true => Ok(()),
+                false => Err(Error::new(ErrorKind::InvalidArgument, "the caller stopped it")),
+            }
+        });
+        if !goes_on {
+            return Ok(false);
+        }
+        check_open()?;
+        report.counts.values += 1;
+        if let Err(error) = read
+            && (self.is_live)(table)?
+        {
+            report.push_damage(table, &error.at_key(entry.key));
+        }
+        Ok(true)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use lsm_core::fs::{Fs, MemFs};
+use siltstone::MetaHiveOptions;
+use siltstone::metahive::ScrubOptions;
 
 use super::{open, options};
 
@@ -79,4 +81,47 @@ fn a_lost_chunk_damages_its_keys_alone_and_the_rest_goes_on() {
     p.compact(..).unwrap();
     p.put("more", vec![7; 900]).unwrap();
     assert_eq!(p.get("more").unwrap().unwrap(), vec![7; 900]);
+}
+
+#[test]
+fn a_scrub_names_key_file_and_place_of_damaged_and_missing_values() {
+    for has_metahive in [false, true] {
+        let fs = MemFs::new();
+        let db = open(&fs);
+        let options = match has_metahive {
+            true => options().metahive(MetaHiveOptions::default()),
+            false => options(),
+        };
+        let p = db.partition_with("p", options).unwrap();
+        for n in 0..12_u8 {
+            p.put([n], vec![n; 700]).unwrap();
+        }
+        p.put("small", "in the table").unwrap();
+        p.flush().unwrap();
+        let sound = p.scrub(ScrubOptions::new()).unwrap();
+        assert!(sound.is_sound() && sound.counts.values == 12, "{sound}");
+        let mut stopped = p.scrub(ScrubOptions::new().on_progress(|_| false)).unwrap();
+        assert!(stopped.mark.take().is_some());
+        let [flipped, lost, ..] = &chunks(&fs)[..] else { panic!("several chunks") };
+        let chunk_infos = p.chunks().unwrap();
+        let in_lost = chunk_infos.iter().find(|chunk| chunk.path == *lost).unwrap().live_blocks;
+        // In the value that comes first.
+        fs.corrupt(flipped, 64 + 48 + 100, 1).unwrap();
+        drop(p);
+        db.close().unwrap();
+        fs.remove_raw(lost).unwrap();
+        let db = open(&fs);
+        let p = db.partition("p").unwrap();
+        let report = p.scrub(ScrubOptions::new()).unwrap();
+        let damage: Vec<_> = report.damage().collect();
+        assert_eq!(damage.len() as u64, 1 + in_lost, "{report}");
+        let first = damage.iter().find(|damage| damage.file == *flipped).unwrap();
+        // As it is stored: where any key is taken, with a zero byte behind it.
+        let key = if has_metahive { &[0, 0][..] } else { &[0] };
+        assert_eq!((first.key.as_deref(), first.partition.as_deref()), (Some(key), Some("p")));
+        assert!(first.offset.is_some_and(|at| (64..64 + 48 + 700).contains(&at)), "{first}");
+        let missing = damage.iter().filter(|damage| damage.file == *lost);
+        assert!(missing.clone().all(|damage| damage.key.is_some()), "{report}");
+        assert_eq!(missing.count() as u64, in_lost);
+    }
 }

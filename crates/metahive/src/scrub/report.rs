@@ -33,6 +33,8 @@ pub struct ScrubCounts {
     pub metadata_damaged: u64,
     /// Sealed entries in blocks whose checksum does not agree: good, by their metadata.
     pub suspects: u64,
+    /// Large values that were read and compared with their checksums.
+    pub values: u64,
 }
 
 impl AddAssign for ScrubCounts {
@@ -45,6 +47,7 @@ impl AddAssign for ScrubCounts {
         self.split_pairs += other.split_pairs;
         self.metadata_damaged += other.metadata_damaged;
         self.suspects += other.suspects;
+        self.values += other.values;
     }
 }
 
@@ -89,8 +92,8 @@ pub struct TableReport {
     pub counts: ScrubCounts,
     /// The faults of single entries and their metadata, in the order of the file.
     pub faults: Vec<EntryFault>,
-    /// Blocks that do not verify, whatever could be read of them, and why the table could not be
-    /// read, or not to its end.
+    /// Blocks that do not verify, whatever could be read of them, why the table could not be read, or not
+    /// to its end, and large values that are damaged or missing.
     pub damage: Vec<Damage>,
     /// The number of entries that its seal counts, if it is sealed.
     pub seal_entries: Option<u64>,
@@ -277,6 +280,9 @@ impl fmt::Display for ScrubReport {
         }
         if counts.orphans > 0 {
             write!(f, "; {} metadata entries without their own", counts.orphans)?;
+        }
+        if counts.values > 0 {
+            write!(f, "; {} compared", count(counts.values as usize, "large value"))?;
         }
         if unflushed.entries > 0 {
             write!(f, "; {} entries not flushed yet", unflushed.entries)?;
