@@ -503,7 +503,8 @@ mod tests {
     #[test]
     fn a_state_behind_the_edits_that_it_stands_for_counts_nothing_twice() {
         let mut primary = Chunks::default();
-        let (one, two) = (handle(1, 64), handle(2, 64));
+        let one = handle(1, 64);
+        let two = handle(2, 64);
         let added = section(3, &[added("k", &one), added("l", &two)], &[]);
         primary.apply(3, &added).unwrap();
         let dropped = section(4, &[], &[two.encode()]);
@@ -539,15 +540,16 @@ mod tests {
         assert!(Unnamed::of(&later).is_err(), "no whole state");
     }
 
+    /// A section that adds and drops so many bytes of each of many chunks.
+    fn hostile(bytes: u64) -> Vec<u8> {
+        let count = Count { blocks: 1, bytes };
+        let delta = Delta { added: count, dropped: count, end: bytes, ..Delta::default() };
+        let ids = (1..20).map(|number| ChunkId { number: FileNo(number), epoch: Epoch(1) });
+        encode(CHANGES, &ids.map(|id| (id, delta.clone())).collect())
+    }
+
     #[test]
     fn counts_that_no_file_can_have_are_refused_and_sums_do_not_overflow() {
-        let id = |number| ChunkId { number: FileNo(number), epoch: Epoch(1) };
-        let hostile = |bytes| {
-            let count = Count { blocks: 1, bytes };
-            let delta = Delta { added: count, dropped: count, end: bytes, ..Delta::default() };
-            let deltas = (1..20).map(|number| (id(number), delta.clone())).collect();
-            encode(CHANGES, &deltas)
-        };
         assert!(Chunks::default().apply(1, &hostile(VALUE_BYTES_MAX + 1)).is_err());
         let mut chunks = Chunks::default();
         for number in 1..20 {

@@ -1,4 +1,4 @@
-//! What large values hold at once, and what several threads ask of them at once.
+//! The files and bytes that large values hold, and calls that several threads make at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -194,15 +194,16 @@ impl Clock for Ticking {
     }
 }
 
+fn open_ticking(fs: &MemFs, clock: &Ticking) -> Db {
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).clock(Arc::new(clock.clone()));
+    builder.background(BackgroundMode::Stepped).random(|| 7).open().unwrap()
+}
+
 /// The seconds in which 20 values of 1000 bytes move.
 fn seconds_of_moving(bytes_per_second: u64) -> u64 {
     let clock = Ticking::default();
     let fs = MemFs::new();
-    let open = || {
-        let builder = Db::builder("/db").fs(Arc::new(fs.clone())).clock(Arc::new(clock.clone()));
-        builder.background(BackgroundMode::Stepped).random(|| 7).open().unwrap()
-    };
-    let db = open();
+    let db = open_ticking(&fs, &clock);
     let large = tiny().chunk_bytes(16 << 10).move_bytes_per_second(bytes_per_second);
     let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
     for n in 0..30_u8 {
@@ -210,7 +211,7 @@ fn seconds_of_moving(bytes_per_second: u64) -> u64 {
     }
     // A file that may grow stays as it is.
     db.close().unwrap();
-    let db = open();
+    let db = open_ticking(&fs, &clock);
     let p = db.partition("p").unwrap();
     for n in (0..30_u8).step_by(3) {
         p.delete([n]).unwrap();
@@ -260,19 +261,19 @@ fn few_bytes_wait_for_a_sync() {
     fs.clear_observer();
 }
 
+fn long_value(seed: u64, key: u8, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|n| (n.wrapping_mul(seed | 1) >> 24) as u8 ^ key).collect()
+}
+
 #[test]
 fn values_that_several_threads_read_move_and_read_back() {
     let fs = MemFs::new();
     let db = open(&fs);
     let large = LargeValueOptions::default().garbage_permille(100);
     let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
-    let mut rng = Rng::from_env_or(9);
-    let seed = rng.next_u64();
-    let long = |key: u64, len: usize| -> Vec<u8> {
-        (0..len as u64).map(|n| (n.wrapping_mul(seed | 1) >> 24) as u8 ^ key as u8).collect()
-    };
+    let seed = Rng::from_env_or(9).next_u64();
     for (key, len) in [(0, 20 << 20), (1, (32 << 20) + 5), (2, (32 << 20) - 1)] {
-        p.put([key as u8], long(key, len)).unwrap();
+        p.put([key], long_value(seed, key, len)).unwrap();
     }
     db.close().unwrap();
     let db = open(&fs);
@@ -281,10 +282,10 @@ fn values_that_several_threads_read_move_and_read_back() {
     p.reclaim().unwrap();
     assert_eq!(value_store(&db).moved_bytes, (64 << 20) + 4);
     for (key, len) in [(1, (32 << 20) + 5), (2, (32 << 20) - 1)] {
-        let expected = long(key, len);
+        let expected = long_value(seed, key, len);
         let mut buf = vec![0; len];
-        let got = p.get_into([key as u8], &mut buf, Parallelism::Auto).unwrap();
+        let got = p.get_into([key], &mut buf, Parallelism::Auto).unwrap();
         assert!(got == Some(len as u64) && buf == expected, "value {key}");
-        assert!(p.get([key as u8]).unwrap().unwrap() == expected, "value {key}");
+        assert!(p.get([key]).unwrap().unwrap() == expected, "value {key}");
     }
 }
