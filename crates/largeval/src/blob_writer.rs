@@ -65,6 +65,7 @@ impl BlobWriter {
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        // Failed until the write has worked, so that every error leaves it so.
         let mut value = std::mem::replace(&mut self.value, Value::Failed);
         match &mut value {
             Value::Failed => {

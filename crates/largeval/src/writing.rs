@@ -85,6 +85,7 @@ impl BlockWriter {
             stored_us,
             root: 0,
         };
+        // The front has no length of the value, which is known only at its end.
         let appended = writer.append(shared, &block_front(&handle, key));
         let mut block = BlockWriter {
             shared: shared.clone(),
@@ -113,6 +114,7 @@ impl BlockWriter {
         let size = self.handle.sub_block_bytes() as usize;
         self.handle.len += bytes.len() as u64;
         while !bytes.is_empty() {
+            // A whole sub-block goes to the file without a copy.
             if self.buffer.is_empty() && bytes.len() >= size {
                 let (piece, rest) = bytes.split_at(size);
                 self.sub_block(piece)?;
