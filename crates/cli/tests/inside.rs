@@ -339,3 +339,19 @@ fn watched_stats_are_printed_again() {
     run(at, &["stats", "db", "--count", "2"], 2);
     run(at, &["stats", "db", "--watch", "0"], 2);
 }
+
+#[test]
+fn scale_is_measured_for_partitions_snapshots_and_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["bench", "scale", "--partitions", "3,20", "--snapshots", "50", "--tables", "6"];
+    let args: Vec<&str> = args.into_iter().chain(["--dir", "scale", "--json"]).collect();
+    let printed = run(folder.path(), &args, 0);
+    let rows: Vec<Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (beside, lines) in [("3 partitions", 9), ("20 partitions", 9), ("50 snapshots", 6)] {
+        let found = rows.iter().filter(|row| row["beside"] == beside).count();
+        assert_eq!(found, lines, "{beside}: {printed}");
+    }
+    assert!(rows.iter().any(|row| row["what"] == "get at random"), "{printed}");
+    assert!(rows.iter().all(|row| row["us"].is_f64() || row["resident_bytes"].is_u64()));
+}

@@ -9,6 +9,7 @@
 mod engine;
 mod large;
 mod report;
+mod scale;
 pub(crate) mod scid;
 
 use std::path::{Path, PathBuf};
@@ -97,6 +98,8 @@ pub(crate) struct Args {
 enum OwnData {
     /// Measures values from 100 KB to 645 MB: put, get, delete until the space is back, and mixes
     Large(large::Args),
+    /// Measures one partition, snapshot or table beside thousands of others
+    Scale(scale::Args),
     /// Measures a primary and two secondaries over the share of strong reads
     Scid(scid::Args),
 }
@@ -233,6 +236,7 @@ fn run_one(
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.own_data {
         Some(OwnData::Large(args)) => return large::run(args),
+        Some(OwnData::Scale(args)) => return scale::run(args),
         Some(OwnData::Scid(args)) => return scid::run(args),
         None => {}
     }
