@@ -2,6 +2,7 @@
 //!
 //! Built without any lock by `db/write.rs`, copied into the WAL as it is, and then referred to by
 //! the memtable: an operation's key and value are encoded once and never moved again.
+//! A large operation that is alone in its section is encoded into the memory that the memtable shares.
 //!
 //! ```text
 //! operation := kind (1 byte, types::EntryKind)
@@ -14,15 +15,24 @@
 //! sequence number plus n.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes};
+use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::types::{EntryKind, Operation, OperationSum};
+
+/// A section with one operation of at least so many bytes takes its memory from the start as it is
+/// shared later: a value of 1 GiB has one copy, not two. Below, a buffer that is used again costs less.
+const SHARED_BYTES_MIN: usize = 1 << 20;
+/// Bytes of an operation beside its key and value, at most.
+const OPERATION_HEAD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX;
 
 /// Encodes operations of one partition.
 #[derive(Clone, Debug, Default)]
 pub struct SectionBuilder {
     bytes: Vec<u8>,
+    /// The only operation, if it is a large one; then there is nothing in `bytes`.
+    shared: Option<Arc<[u8]>>,
     /// Made of what [`SectionBuilder::push`] was given, one an operation.
     sums: Vec<OperationSum>,
 }
@@ -32,18 +42,26 @@ impl SectionBuilder {
     pub fn clear(&mut self, bytes_max: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(bytes_max);
+        self.shared = None;
         self.sums.clear();
     }
 
     /// Appends an operation. The caller has checked every limit.
     pub fn push(&mut self, kind: EntryKind, key: &[u8], value: &[u8]) {
         // Before anything is copied.
-        self.sums.push(OperationSum::new(kind, key, value));
-        // Once for all parts: each push could grow the buffer otherwise.
-        self.bytes.reserve(1 + 2 * VARINT_BYTES_MAX + key.len() + value.len());
-        self.bytes.push(kind as u8);
-        put_bytes(&mut self.bytes, key);
-        put_bytes(&mut self.bytes, value);
+        let sum = OperationSum::new(kind, key, value);
+        if key.len() + value.len() >= SHARED_BYTES_MIN && self.sums.is_empty() {
+            self.shared = Some(encode_shared(kind, key, value));
+        } else {
+            if let Some(shared) = self.shared.take() {
+                self.bytes.extend_from_slice(&shared);
+            }
+            // Once for all parts: each push could grow the buffer otherwise.
+            self.bytes.reserve(OPERATION_HEAD_BYTES_MAX + key.len() + value.len());
+            put_head(&mut self.bytes, kind, key, value);
+            self.bytes.extend_from_slice(value);
+        }
+        self.sums.push(sum);
     }
 
     /// Returns the number of operations.
@@ -53,13 +71,36 @@ impl SectionBuilder {
 
     /// The encoded operations.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        self.shared.as_deref().unwrap_or(&self.bytes)
+    }
+
+    /// The encoded operations in memory that others can hold; the builder lets go of a large one.
+    pub fn take_shared(&mut self) -> Arc<[u8]> {
+        self.shared.take().unwrap_or_else(|| self.bytes.as_slice().into())
     }
 
     /// The checksums of each operation, of the bytes that it was made of.
     pub fn sums(&self) -> &[OperationSum] {
         &self.sums
     }
+}
+
+/// Appends an operation but its value.
+fn put_head(out: &mut Vec<u8>, kind: EntryKind, key: &[u8], value: &[u8]) {
+    out.push(kind as u8);
+    put_bytes(out, key);
+    put_varint(out, value.len() as u64);
+}
+
+/// Encodes one operation without a second copy of it.
+fn encode_shared(kind: EntryKind, key: &[u8], value: &[u8]) -> Arc<[u8]> {
+    let mut head = Vec::with_capacity(OPERATION_HEAD_BYTES_MAX + key.len());
+    put_head(&mut head, kind, key, value);
+    let mut section: Arc<[u8]> = std::iter::repeat_n(0, head.len() + value.len()).collect();
+    let bytes = Arc::get_mut(&mut section).expect("nobody else has it yet");
+    bytes[..head.len()].copy_from_slice(&head);
+    bytes[head.len()..].copy_from_slice(value);
+    section
 }
 
 /// The first key of `section` that is not what it was made of, by what is known of each operation.
@@ -149,6 +190,34 @@ mod tests {
         section.push(EntryKind::Clear, b"", b"");
         assert_eq!(section.bytes(), b"\x01\x03key\x05value\x00\x01k\x00\x06\x00\x00");
         assert_eq!(section.operation_count(), 3);
+    }
+
+    #[test]
+    fn a_large_operation_has_the_bytes_that_it_has_among_others() {
+        let large = vec![7; SHARED_BYTES_MIN];
+        for count in 1..4 {
+            let mut section = SectionBuilder::default();
+            let mut expected = Vec::new();
+            for n in 0..count {
+                section.push(EntryKind::Value, &[n], &large);
+                section.push(EntryKind::Tombstone, b"k", b"");
+                expected.extend_from_slice(&[1, 1, n, 0x80, 0x80, 0x40]);
+                expected.extend_from_slice(&large);
+                expected.extend_from_slice(b"\x00\x01k\x00");
+            }
+            assert_eq!(section.bytes(), expected);
+            assert_eq!(&*section.take_shared(), expected);
+        }
+        let mut section = SectionBuilder::default();
+        section.push(EntryKind::Value, b"k", &large);
+        let memory = section.bytes().as_ptr();
+        let taken = section.take_shared();
+        assert_eq!(taken.as_ptr(), memory, "it is the same memory");
+        assert_eq!(taken[..6], [1, 1, b'k', 0x80, 0x80, 0x40]);
+        assert_eq!(taken[6..], large);
+        section.clear(0);
+        section.push(EntryKind::Tombstone, b"k", b"");
+        assert_eq!(section.bytes(), b"\x00\x01k\x00");
     }
 
     #[test]

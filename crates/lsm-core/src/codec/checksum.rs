@@ -17,6 +17,26 @@ pub fn checksum64_seeded(bytes: &[u8], seed: u64) -> u64 {
     xxh3::xxh3_64_with_seed(bytes, seed)
 }
 
+/// [`checksum64_seeded`] of bytes that come in pieces.
+pub struct Checksum64(xxh3::Xxh3);
+
+impl Checksum64 {
+    /// The checksum of nothing yet, under `seed`.
+    pub fn seeded(seed: u64) -> Checksum64 {
+        Checksum64(xxh3::Xxh3::with_seed(seed))
+    }
+
+    /// Takes in further bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all pieces.
+    pub fn finish(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
 /// XXH3-128 of `bytes`.
 pub fn checksum128(bytes: &[u8]) -> u128 {
     xxh3::xxh3_128(bytes)

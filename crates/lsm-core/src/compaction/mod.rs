@@ -38,6 +38,7 @@ pub(crate) mod drawing;
 mod fill;
 mod inputs;
 mod job_iter;
+mod last_value;
 mod leveled;
 mod outcome;
 mod outputs;

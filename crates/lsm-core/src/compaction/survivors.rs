@@ -16,6 +16,7 @@ use std::collections::HashSet;
 
 use super::clip::ClipSide;
 use super::job_iter::JobEntry;
+use super::last_value::LastValue;
 use super::outcome::JobOutcome;
 use super::stages::Expires;
 use super::{Clip, JobIter, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of};
@@ -47,7 +48,7 @@ pub(super) struct Writing<'a, 'o> {
     suspects: HashSet<(Option<FileNo>, u64)>,
     /// The entry read last and its value, for comparison with a twin.
     last: Option<InternalKey>,
-    last_value: Vec<u8>,
+    last_value: LastValue,
     /// The key written last.
     written: Option<InternalKey>,
     /// The closed gaps of the partition: its accepted losses.
@@ -126,7 +127,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             values: JobValues::default(),
             suspects: HashSet::new(),
             last: None,
-            last_value: Vec::new(),
+            last_value: LastValue::default(),
             written: None,
             closed_gaps,
             seen_by: None,
@@ -250,7 +251,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             Ruling::Twin => {
                 let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
                 // Of equal twins one is enough; of unequal ones nobody can tell which is true.
-                if !same || self.last_value != entry.value {
+                if !same || !self.last_value.is(entry.value) {
                     let what = "two entries with one key and sequence number differ";
                     return self.damaged(entry, what);
                 }
@@ -448,8 +449,7 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     fn remember(&mut self, key: KeyRef<'_>, value: &[u8]) {
         replace(&mut self.last, key);
-        self.last_value.clear();
-        self.last_value.extend_from_slice(value);
+        self.last_value.set(value);
     }
 
     pub(super) fn finish(mut self) -> Result<JobOutcome> {

@@ -288,7 +288,7 @@ impl Batch {
         }
         let requirements =
             (!self.requirements.is_empty()).then(|| Box::new(Requirements::new(self.requirements)));
-        let mut sections = self.sections.iter();
+        let mut sections = self.sections.into_iter();
         let sections = match (sections.next(), sections.len()) {
             (None, _) => {
                 db.check_open()?;
@@ -297,13 +297,14 @@ impl Batch {
                 requirements.map_or(Ok(()), |mut required| db.prove(&mut required))?;
                 return Ok(Commit { seq, epoch: db.world.epoch });
             }
-            (Some((state, rules, section)), 0) => {
-                Sections::One(prepare(db, state, *rules, section)?)
+            (Some((state, rules, mut section)), 0) => {
+                Sections::One(prepare(db, &state, rules, &mut section)?)
             }
-            _ => Sections::Many(
-                self.sections
-                    .iter()
-                    .map(|(state, rules, section)| prepare(db, state, *rules, section))
+            (first, _) => Sections::Many(
+                first
+                    .into_iter()
+                    .chain(sections)
+                    .map(|(state, rules, mut section)| prepare(db, &state, rules, &mut section))
                     .collect::<Result<_>>()?,
             ),
         };

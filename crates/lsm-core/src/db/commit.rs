@@ -32,9 +32,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::log::{Log, LogHost, LogWriter};
 use super::prepared::Prepared;
-use super::require::{GroupWrites, MemoryCheck};
+use super::require::{GroupWrites, MemoryCheck, Refusal};
 use crate::batch::SectionReader;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
 use crate::types::{Epoch, SeqNo};
@@ -71,30 +71,6 @@ pub(super) struct Committed {
     pub(super) commit: Commit,
     /// The outcome of the sync, if it asked for one.
     pub(super) synced: Result<()>,
-}
-
-/// Why a batch is not visible, and never will be.
-#[derive(Clone, Debug)]
-pub(super) enum Refusal {
-    Failed(Error),
-    /// Memory alone does not tell whether its requirements hold.
-    Unproven,
-}
-
-impl Refusal {
-    /// The error of a batch that requires nothing, or whose requirements were looked at.
-    pub(super) fn known(self) -> Error {
-        match self {
-            Refusal::Failed(error) => error,
-            Refusal::Unproven => unreachable!("only a batch with requirements can be unproven"),
-        }
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        Refusal::Failed(error)
-    }
 }
 
 /// A batch that is visible, and how far the log must be durable for it.
@@ -418,7 +394,7 @@ impl CommitPath {
 }
 
 /// Encodes a batch behind `group`, unless it is refused. If the segment has no room for it, the
-/// group is appended first.
+/// group is appended first. A large batch is appended at once, behind the group.
 fn encode<'a>(
     host: &dyn CommitHost,
     writer: &mut LogWriter<'_>,
@@ -436,13 +412,17 @@ fn encode<'a>(
         return MemberState::Unlogged;
     }
     let frame = batch.frame();
-    if !writer.has_room(frame.as_slice()) {
+    let sections = frame.as_slice();
+    let is_large = LogWriter::is_large(sections);
+    if is_large || !writer.has_room(sections) {
         append(writer, group);
     }
-    match writer.encode_batch(frame.as_slice(), batch.operations()) {
-        Ok(lsn) => MemberState::Encoded(lsn),
-        Err(error) => MemberState::Refused(error.into()),
-    }
+    let written = if is_large {
+        writer.append_large(sections, batch.operations()).map(MemberState::Appended)
+    } else {
+        writer.encode_batch(sections, batch.operations()).map(MemberState::Encoded)
+    };
+    written.unwrap_or_else(|error| MemberState::Refused(error.into()))
 }
 
 /// Checks what a batch requires of those before it.

@@ -80,6 +80,30 @@ pub(super) enum MemoryCheck {
     Unproven,
 }
 
+/// Why a batch is not visible, and never will be.
+#[derive(Clone, Debug)]
+pub(super) enum Refusal {
+    Failed(Error),
+    /// Memory alone does not tell whether its requirements hold.
+    Unproven,
+}
+
+impl Refusal {
+    /// The error of a batch that requires nothing, or whose requirements were looked at.
+    pub(super) fn known(self) -> Error {
+        match self {
+            Refusal::Failed(error) => error,
+            Refusal::Unproven => unreachable!("only a batch with requirements can be unproven"),
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Failed(error)
+    }
+}
+
 impl Requirements {
     pub(super) fn new(list: Vec<Requirement>) -> Requirements {
         Requirements { list: list.into(), proven_through: SeqNo::ZERO, proofs: 0 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::DbInner;
 use super::apart::{check_value, inline_bytes};
 use super::batch::Batch;
-use super::commit::{Commit, Committed, Refusal};
+use super::commit::{Commit, Committed};
 use super::handle::Partition;
 use super::inject::InMemory;
 use super::prepared::{OperationSums, Prepared, PreparedSection, Sections};
+use super::require::Refusal;
 use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
@@ -53,10 +54,10 @@ pub(super) fn prepare(
     db: &DbInner,
     partition: &Arc<PartitionState>,
     rules_epoch: u32,
-    section: &SectionBuilder,
+    section: &mut SectionBuilder,
 ) -> Result<PreparedSection> {
     let injected = db.inject.in_memory(InMemory::Section, section.bytes());
-    let bytes = injected.unwrap_or_else(|| section.bytes().into());
+    let bytes = injected.unwrap_or_else(|| section.take_shared());
     let checksum = section_checksum(&bytes);
     let damaged = damaged_key(&bytes, section.sums());
     if let Some(key) = damaged.unwrap_or(Some(&[])) {

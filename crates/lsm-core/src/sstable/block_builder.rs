@@ -111,8 +111,32 @@ impl BlockBuilder {
         compare_tails(key.shared, key.suffix, user).then_with(|| seq.cmp(&placed.trailer.seq()))
     }
 
-    /// Appends an entry whose value is the pieces of `value` one after the other.
+    /// Returns `true` if hidden entries may come.
+    pub(super) fn expects_hidden(&self) -> bool {
+        self.has_hidden
+    }
+
+    /// Appends an entry.
     pub(super) fn add(&mut self, key: KeyRef<'_>, value: &[u8]) {
+        self.add_head(key, value.len());
+        self.payload.extend_from_slice(value);
+    }
+
+    /// Completes the payload of a block whose only entry is this one, without its value. Returns what
+    /// stands before the value and what stands behind it.
+    pub(super) fn finish_around_value(
+        &mut self,
+        key: KeyRef<'_>,
+        value_len: usize,
+    ) -> (&[u8], &[u8]) {
+        assert!(self.is_empty(), "the entry is the only one");
+        self.add_head(key, value_len);
+        let value_at = self.payload.len();
+        self.finish(key.user).split_at(value_at)
+    }
+
+    /// Appends an entry without its value.
+    fn add_head(&mut self, key: KeyRef<'_>, value_len: usize) {
         let kind = key.trailer.kind().expect("a written entry has a kind");
         let delta = key.trailer.seq().get().checked_sub(self.base_seq.get());
         let delta = delta.expect("no entry is older than the base sequence");
@@ -130,7 +154,7 @@ impl BlockBuilder {
         self.payload.push(kind as u8);
         put_varint(&mut self.payload, shared as u64);
         put_varint(&mut self.payload, suffix.len() as u64);
-        put_varint(&mut self.payload, value.len() as u64);
+        put_varint(&mut self.payload, value_len as u64);
         put_varint(&mut self.payload, delta);
         let start = self.payload.len();
         self.payload.extend_from_slice(suffix);
@@ -149,7 +173,6 @@ impl BlockBuilder {
                 trailer: key.trailer,
             });
         }
-        self.payload.extend_from_slice(value);
         self.count += 1;
     }
 

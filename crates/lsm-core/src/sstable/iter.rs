@@ -16,7 +16,7 @@ use super::block::{Block, RESTART_ENTRIES};
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
-use super::stored::{Access, Extent};
+use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
 use super::walk::{BlockWalk, Entries};
 
@@ -224,6 +224,9 @@ impl Entries for VisibleEntries {
             ReadMode::Cached => reader.block(extent)?,
             // Not kept in the cache: a compaction reads each block once, and would push out what
             // reads use.
+            ReadMode::Streaming if extent.len >= LARGE_PAYLOAD_BYTES as u64 => {
+                reader.block_alone(extent)?
+            }
             ReadMode::Streaming => {
                 let stored = self.ahead.stored(reader, extent)?;
                 reader.open_block(extent, stored)?

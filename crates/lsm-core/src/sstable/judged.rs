@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
-use super::stored::{Access, Extent};
+use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     BlockVerdict, Entry, Inject, JobFindings, JudgedTable, Mended, Origin, Piece, TableJudge,
@@ -228,6 +228,9 @@ impl JudgedIter {
 
     /// Reads the block at `extent` into `bytes`; returns the length of its payload.
     fn read(&mut self, extent: Extent) -> Result<usize> {
+        if extent.len >= LARGE_PAYLOAD_BYTES as u64 {
+            return self.reader.source().read_into(extent, &mut self.bytes);
+        }
         let stored = self.ahead.stored(&self.reader, extent)?;
         self.reader.source().open_into(extent.offset, stored, &mut self.bytes)
     }

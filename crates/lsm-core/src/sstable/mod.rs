@@ -44,6 +44,7 @@ mod hidden;
 mod index;
 mod iter;
 mod judged;
+mod packer;
 mod present;
 mod properties;
 mod raw;

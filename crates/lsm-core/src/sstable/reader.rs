@@ -389,6 +389,13 @@ impl SstReader {
         self.properties.tail_checksums.get(first + at).copied()
     }
 
+    /// A large block, read alone: what is not compressed has no second copy; the cache does not see it.
+    #[cold]
+    pub(super) fn block_alone(&self, extent: Extent) -> Result<Arc<Block>> {
+        let payload = self.source.read(extent)?;
+        self.parse(extent, payload).map(Arc::new)
+    }
+
     /// A block that was read along with its neighbours; the cache does not see it.
     pub(super) fn open_block(&self, extent: Extent, stored: &[u8]) -> Result<Arc<Block>> {
         let payload = self.source.open(extent.offset, stored)?;

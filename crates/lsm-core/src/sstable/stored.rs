@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 
-use crate::codec::{checksum64_seeded, put_u64, put_varint, varint_at};
+use super::packer::{Packer, Sink};
+use crate::codec::{Checksum64, checksum64_seeded, put_u64, put_varint, varint_at};
 use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::limits::BLOCK_BYTES_MAX;
@@ -50,6 +51,9 @@ fn seed(unique_id: u128, offset: u64) -> u64 {
     // An odd factor, so that neighbouring offsets differ in the high bits too.
     unique_id as u64 ^ offset.wrapping_mul(0x9e6c_63d0_876a_9a99)
 }
+
+/// A payload from this size on goes to the file in pieces: see [`Sealer::seal_pieces`].
+pub(super) const LARGE_PAYLOAD_BYTES: usize = 4 << 20;
 
 /// Turns payloads into stored blocks.
 pub(super) struct Sealer {
@@ -88,6 +92,35 @@ impl Sealer {
         (Extent { offset, len: (out.len() - start) as u64 }, checksum)
     }
 
+    /// Gives the block at `offset`, whose payload is large and lies in `pieces`, to `sink`. Returns its
+    /// extent and checksum.
+    ///
+    /// # Cost
+    /// Memory for neither the payload nor its compressed form. It is compressed twice: what is stored
+    /// depends on what that saves, and is known only at the end.
+    pub(super) fn seal_pieces(
+        &self,
+        offset: u64,
+        pieces: &[&[u8]],
+        compression: Compression,
+        sink: &mut Sink<'_>,
+    ) -> Result<(Extent, u64)> {
+        let mut body =
+            SealedBody { checksum: Checksum64::seeded(seed(self.unique_id, offset)), len: 0, sink };
+        let used = match compression {
+            Compression::Lz4 if body.put_packed(pieces)? => Compression::Lz4,
+            _ => {
+                pieces.iter().try_for_each(|piece| body.put(piece))?;
+                Compression::None
+            }
+        };
+        body.put(&[used as u8])?;
+        let checksum = body.checksum.finish();
+        let len = body.len + size_of_val(&checksum) as u64;
+        sink(&checksum.to_le_bytes())?;
+        Ok((Extent { offset, len }, checksum))
+    }
+
     /// Compresses into the scratch buffer; false where that saves less than an eighth.
     fn compress(&mut self, payload: &[u8]) -> bool {
         self.scratch.clear();
@@ -100,8 +133,47 @@ impl Sealer {
         let packed = compress_into_with_table(payload, &mut self.scratch[head..], &mut self.table);
         let Ok(len) = packed else { return false };
         self.scratch.truncate(head + len);
-        self.scratch.len() <= payload.len() - payload.len() / 8
+        is_worth_it(self.scratch.len(), payload.len())
     }
+}
+
+/// A stored block up to its checksum, on its way to a sink.
+struct SealedBody<'b, 's> {
+    checksum: Checksum64,
+    len: u64,
+    sink: &'b mut Sink<'s>,
+}
+
+impl SealedBody<'_, '_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.checksum.update(bytes);
+        self.len += bytes.len() as u64;
+        (self.sink)(bytes)
+    }
+
+    /// Puts the compressed form of the pieces; puts nothing and returns `false` if that is not worth it.
+    fn put_packed(&mut self, pieces: &[&[u8]]) -> Result<bool> {
+        let plain_len = pieces.iter().map(|piece| piece.len()).sum();
+        let mut head = Vec::new();
+        put_varint(&mut head, plain_len as u64);
+        let mut packed_len = head.len();
+        let mut packer = Packer::new();
+        packer.pack(pieces, &mut |bytes| {
+            packed_len += bytes.len();
+            Ok(())
+        })?;
+        if !is_worth_it(packed_len, plain_len) {
+            return Ok(false);
+        }
+        self.put(&head)?;
+        packer.pack(pieces, &mut |bytes| self.put(bytes))?;
+        Ok(true)
+    }
+}
+
+/// Returns `true` if the compressed form saves an eighth.
+fn is_worth_it(packed_len: usize, plain_len: usize) -> bool {
+    packed_len <= plain_len - plain_len / 8
 }
 
 /// A payload in memory: the first `len` bytes of `bytes`.
@@ -286,6 +358,22 @@ impl TableSource {
                 }
                 self.unpack_into(offset, packed, &mut out[..len])?;
                 Ok(len)
+            }
+        }
+    }
+
+    /// Reads and verifies the block at `extent` alone, into a buffer; returns the length of the payload,
+    /// which may be less than that of the buffer. For large blocks: one that is not compressed has no
+    /// second copy.
+    pub(super) fn read_into(&self, extent: Extent, out: &mut Vec<u8>) -> Result<usize> {
+        out.resize(self.checked_len(extent)?, 0);
+        self.read_exact(Access::Plain, extent.offset, out)?;
+        let (len, compression) = self.verify(extent.offset, out)?;
+        match compression {
+            Compression::None => Ok(len),
+            Compression::Lz4 => {
+                let stored = std::mem::take(out);
+                self.open_into(extent.offset, &stored, out)
             }
         }
     }

@@ -27,7 +27,7 @@ use super::bloom::BloomBuilder;
 use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::properties::{HIDDEN_SUFFIX_BYTES_MAX, SstProperties, check_user_properties};
-use super::stored::{Extent, Sealer};
+use super::stored::{Extent, LARGE_PAYLOAD_BYTES, Sealer};
 use super::{SstIdentity, SstOptions, SstSummary};
 
 /// Bytes that are gathered before they go to the file.
@@ -132,7 +132,11 @@ impl SstWriter {
         if self.smallest.is_none() {
             self.smallest = Some(key.to_owned());
         }
-        self.block.add(key, value);
+        if self.is_alone(value) {
+            self.write_alone(key, value)?;
+        } else {
+            self.block.add(key, value);
+        }
         // A hidden key between two versions of a visible one, and equal to it, is possible.
         let is_new_visible =
             if self.last_is_hidden { self.visible_user != key.user } else { is_new_user_key };
@@ -313,7 +317,9 @@ impl SstWriter {
     /// Without an entry.
     pub fn finish_unsynced(mut self) -> Result<(SstSummary, Arc<dyn File>)> {
         let smallest = self.smallest.take().expect("a table has an entry");
-        self.seal_block()?;
+        if !self.block.is_empty() {
+            self.seal_block()?;
+        }
         self.index_block(None);
         self.properties.data_bytes = self.out.offset();
         self.properties.smallest = smallest.user.to_vec();
@@ -396,6 +402,28 @@ impl SstWriter {
     }
 }
 
+impl SstWriter {
+    /// Returns `true` if the value is so large that its block has no other entry, and is written without
+    /// being gathered first. A filter that seals counts the blocks before it, so there the block waits for what comes
+    /// behind it.
+    fn is_alone(&self, value: &[u8]) -> bool {
+        let shared_bytes_max = self.options.block_bytes as usize + FORBIDDEN_BYTES_MAX;
+        value.len() >= LARGE_PAYLOAD_BYTES.max(shared_bytes_max) && !self.block.expects_hidden()
+    }
+
+    /// Writes a block with this entry alone.
+    fn write_alone(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
+        let (before, behind) = self.block.finish_around_value(key, value.len());
+        let pieces = [before, value, behind];
+        let bytes = (before.len() + value.len() + behind.len()) as u64;
+        self.properties.data_blocks += 1;
+        self.properties.block_bytes_max = self.properties.block_bytes_max.max(bytes);
+        self.unindexed = Some(self.out.large_block(&pieces, self.options.compression)?);
+        self.block.clear();
+        Ok(())
+    }
+}
+
 fn check_lengths(key: KeyRef<'_>, value: &[u8]) -> Result<()> {
     if key.user.is_empty() || key.user.len() > INTERNAL_KEY_BYTES_MAX {
         let limit = INTERNAL_KEY_BYTES_MAX as u64;
@@ -425,6 +453,9 @@ impl PendingFile {
     }
 
     fn block(&mut self, payload: &[u8], compression: Compression) -> Result<Extent> {
+        if payload.len() >= LARGE_PAYLOAD_BYTES {
+            return self.large_block(&[payload], compression);
+        }
         let offset = self.offset();
         let (extent, checksum) = self.sealer.seal(&mut self.pending, offset, payload, compression);
         self.checksums.extend_from_slice(&checksum.to_le_bytes());
@@ -434,10 +465,36 @@ impl PendingFile {
         Ok(extent)
     }
 
-    fn append(&mut self) -> Result<()> {
-        self.file.append(&self.pending)?;
-        self.written += self.pending.len() as u64;
-        self.pending.clear();
-        Ok(())
+    /// A block that is written as it comes, without a copy of its large pieces.
+    fn large_block(&mut self, pieces: &[&[u8]], compression: Compression) -> Result<Extent> {
+        let offset = self.offset();
+        let PendingFile { file, sealer, pending, written, checksums } = self;
+        let (extent, checksum) = sealer.seal_pieces(offset, pieces, compression, &mut |bytes| {
+            if bytes.len() < APPEND_BYTES {
+                pending.extend_from_slice(bytes);
+            }
+            if pending.len() >= APPEND_BYTES || bytes.len() >= APPEND_BYTES {
+                append(&**file, pending, written)?;
+            }
+            if bytes.len() >= APPEND_BYTES {
+                file.append(bytes)?;
+                *written += bytes.len() as u64;
+            }
+            Ok(())
+        })?;
+        checksums.extend_from_slice(&checksum.to_le_bytes());
+        Ok(extent)
     }
+
+    fn append(&mut self) -> Result<()> {
+        append(&*self.file, &mut self.pending, &mut self.written)
+    }
+}
+
+/// Appends what is pending to the file.
+fn append(file: &dyn File, pending: &mut Vec<u8>, written: &mut u64) -> Result<()> {
+    file.append(pending)?;
+    *written += pending.len() as u64;
+    pending.clear();
+    Ok(())
 }

@@ -171,9 +171,26 @@ pub fn encode_batch(
     previous_seq: SeqNo,
     sections: &[Section<'_>],
 ) -> usize {
+    let start = out.len();
+    out.reserve(batch_frame_len_max(sections));
+    encode_batch_header(out, place, first_seq, previous_seq, sections);
+    for section in sections {
+        out.extend_from_slice(section.bytes);
+    }
+    pad(out, start)
+}
+
+/// Appends the frame of a batch to `out` without its body and what pads it: for bodies so large that
+/// they go to the file from where they are. Panics as [`encode_batch`] does.
+pub fn encode_batch_header(
+    out: &mut Vec<u8>,
+    place: &FramePlace,
+    first_seq: SeqNo,
+    previous_seq: SeqNo,
+    sections: &[Section<'_>],
+) {
     assert!(previous_seq < first_seq, "sequences grow");
     let gap = first_seq.get() - 1 - previous_seq.get();
-    let start = out.len();
     if let [section] = sections {
         let body = section.bytes.len();
         assert!(section.operations > 0 && body as u64 <= FORMAT_BATCH_BYTES_MAX);
@@ -183,16 +200,13 @@ pub fn encode_batch(
         header.varint(gap);
         header.varint(u64::from(section.partition.0));
         header.word(section.checksum);
-        out.reserve(SHORT_HEADER_BYTES_MAX + body + FRAME_ALIGNMENT);
         out.extend_from_slice(header.finish(place));
-        out.extend_from_slice(section.bytes);
     } else {
-        encode_several(out, place, first_seq, gap, sections);
+        encode_header_of_several(out, place, first_seq, gap, sections);
     }
-    pad(out, start)
 }
 
-fn encode_several(
+fn encode_header_of_several(
     out: &mut Vec<u8>,
     place: &FramePlace,
     first_seq: SeqNo,
@@ -216,7 +230,6 @@ fn encode_several(
     let is_long = CHECKSUM_LEN + 1 + varint_len(short_rest as u64) + short_rest > CHECKED_BYTES_MAX;
     let rest = if is_long { short_rest + CHECKSUM_LEN } else { short_rest };
 
-    out.reserve(batch_frame_len_max(sections));
     let start = out.len();
     put_u64(out, 0);
     out.push(if is_long { KIND_LONG_BATCH } else { KIND_BATCH_OF_SEVERAL });
@@ -235,9 +248,11 @@ fn encode_several(
     debug_assert_eq!(out.len() - rest_at, rest);
     let sum = checksum64_seeded(&out[start + CHECKSUM_LEN..], seed(place));
     out[start..start + CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());
-    for section in sections {
-        out.extend_from_slice(section.bytes);
-    }
+}
+
+/// The zeros that pad a frame of `len` bytes.
+pub fn padding(len: usize) -> &'static [u8] {
+    &[0; FRAME_ALIGNMENT][..len.next_multiple_of(FRAME_ALIGNMENT) - len]
 }
 
 /// The numbers of a section in the directory, in front of its checksum.

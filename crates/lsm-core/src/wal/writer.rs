@@ -99,18 +99,28 @@ impl SegmentWriter {
     /// # Durability
     /// In the kernel only.
     pub fn append(&mut self, encoded: &[u8]) -> Result<()> {
-        assert!(encoded.len().is_multiple_of(8), "frames are padded to 8 bytes");
+        self.append_pieces([encoded])
+    }
+
+    /// As [`SegmentWriter::append`], of whole frames that lie in several pieces of memory. They count
+    /// once all are appended.
+    pub fn append_pieces<'p>(&mut self, pieces: impl IntoIterator<Item = &'p [u8]>) -> Result<()> {
         if self.failed {
             let message = format!("an earlier append to {} failed", self.path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
-        if let Err(e) = self.file.append(encoded) {
-            // A part of the frames may be in the file: whatever is appended behind it could not be
-            // reached.
-            self.failed = true;
-            return Err(e);
+        let mut len = 0;
+        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+            if let Err(e) = self.file.append(piece) {
+                // A part of the frames may be in the file: whatever is appended behind it could not
+                // be reached.
+                self.failed = true;
+                return Err(e);
+            }
+            len += piece.len() as u64;
         }
-        self.offset += encoded.len() as u64;
+        assert!(len.is_multiple_of(8), "frames are padded to 8 bytes");
+        self.offset += len;
         Ok(())
     }
 

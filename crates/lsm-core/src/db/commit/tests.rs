@@ -220,6 +220,40 @@ fn a_failed_append_fails_only_the_members_whose_frames_were_in_it() {
     assert_eq!(batches_in(&after, &path.host.listed()).unwrap(), [1, 2, 3, 4]);
 }
 
+/// A large batch goes to the file in pieces. Whichever of them fails, exactly the members whose frames
+/// are whole are fine, and nothing else comes back after a cut.
+#[test]
+fn a_large_batch_counts_whole_or_not_at_all() {
+    let mut refusals = 0;
+    for (nth, len) in (0..9).flat_map(|nth| [(nth, 1 << 20), (nth, (1 << 20) + 3)]) {
+        let path = Store::new(4 << 20);
+        path.put("first", b"", Durability::Sync).unwrap();
+        path.test.faults.add_rule(fail_append(nth));
+        let answers = path.commit_group(vec![
+            batch("a", 10, Durability::Os),
+            batch("large", len, Durability::Os),
+            batch("b", 10, Durability::Os),
+            batch("larger", 2 * len, Durability::Os),
+        ]);
+        let mut expected = vec![1];
+        for (key, answer) in ["a", "large", "b", "larger"].iter().zip(answers) {
+            assert_eq!(path.sees(key), answer.is_ok(), "{key}, append {nth} fails");
+            match answer {
+                Ok(done) => expected.push(done.commit.seq.get()),
+                Err(_) => refusals += 1,
+            }
+        }
+        // An append that the group did not come to fails now.
+        let next = path.put("next", b"", Durability::Sync);
+        let next = next.or_else(|_| path.put("next", b"", Durability::Sync)).unwrap();
+        expected.push(next.commit.seq.get());
+        let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+        let found = batches_in(&after, &path.host.listed()).unwrap();
+        assert_eq!(found, expected, "append {nth} fails");
+    }
+    assert!(refusals > 8, "{refusals}");
+}
+
 #[test]
 fn a_refused_member_costs_no_sequence_number_and_harms_nobody() {
     let path = Store::new(1 << 16);

@@ -17,6 +17,9 @@ use crate::wal::{Control, FramePlace, LogPlace, Lsn, Reserved, Section, SegmentW
 
 /// A buffer that grew beyond this for one large batch is given back.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
+/// The frame of a batch from this size on goes to the segment from where its sections lie: a second
+/// copy of a value of 1 GiB would cost more than the further calls of the file do.
+const LARGE_BATCH_BYTES: usize = 1 << 20;
 /// More than any control frame takes.
 const CONTROL_BYTES_MAX: usize = 128;
 
@@ -165,14 +168,49 @@ impl LogWriter<'_> {
         if !self.has_room(sections) {
             self.begin_segment(frame::batch_frame_len_max(sections))?;
         }
-        self.encode_switches();
-        let place = self.state.place(self.log.durable_lsn());
-        let lsn = place.lsn;
+        let place = self.place_of_batch();
         let first = self.state.next_seq;
         let previous = self.state.encoded_seq;
         frame::encode_batch(&mut self.state.buffer, &place, first, previous, sections);
         self.state.encoded_seq = first.plus(operations - 1);
-        Ok(lsn)
+        Ok(place.lsn)
+    }
+
+    /// Returns `true` if a batch is so large that [`LogWriter::append_large`] is for it.
+    pub(in crate::db) fn is_large(sections: &[Section<'_>]) -> bool {
+        let bytes: usize = sections.iter().map(|section| section.bytes.len()).sum();
+        bytes >= LARGE_BATCH_BYTES
+    }
+
+    /// Appends a batch as [`LogWriter::encode_batch`] and [`LogWriter::append`] do together, without
+    /// a copy of its sections. The buffer was appended before.
+    ///
+    /// # Errors
+    /// Those of both. The frame does not count then, now or after a crash.
+    pub(in crate::db) fn append_large(
+        &mut self,
+        sections: &[Section<'_>],
+        operations: u64,
+    ) -> Result<Lsn> {
+        if !self.has_room(sections) {
+            self.begin_segment(frame::batch_frame_len_max(sections))?;
+        }
+        let place = self.place_of_batch();
+        let first = self.state.next_seq;
+        let previous = self.state.encoded_seq;
+        let start = self.state.buffer.len();
+        frame::encode_batch_header(&mut self.state.buffer, &place, first, previous, sections);
+        self.state.encoded_seq = first.plus(operations - 1);
+        let header = self.state.buffer.len() - start;
+        let body: usize = sections.iter().map(|section| section.bytes.len()).sum();
+        self.append_with(sections, frame::padding(header + body))?;
+        Ok(place.lsn)
+    }
+
+    /// The place of the next batch, behind the memtable switches that are due.
+    fn place_of_batch(&mut self) -> FramePlace {
+        self.encode_switches();
+        self.state.place(self.log.durable_lsn())
     }
 
     /// Notes that what the next frames hold for `partition` goes to `memtable`.
@@ -204,12 +242,23 @@ impl LogWriter<'_> {
         if self.state.buffer.is_empty() {
             return Ok(());
         }
+        self.append_with(&[], &[])
+    }
+
+    /// Appends the buffer, the sections of the batch whose header comes last in it, and `padding`.
+    fn append_with(&mut self, sections: &[Section<'_>], padding: &[u8]) -> Result<()> {
         let state = &mut *self.state;
         let segment = state.segment.as_mut().expect("a frame was encoded for it");
-        let appended = segment.append(&state.buffer);
+        let start = segment.offset();
+        let appended = if sections.is_empty() {
+            segment.append(&state.buffer)
+        } else {
+            let bodies = sections.iter().map(|section| section.bytes);
+            segment.append_pieces([&*state.buffer].into_iter().chain(bodies).chain([padding]))
+        };
         let lsn = segment.lsn();
         self.log.files.note_appended(segment.offset());
-        let len = state.buffer.len();
+        let len = segment.offset() - start;
         if let Err(error) = appended {
             state.clear_buffer();
             // Any part of the buffer may have reached the file. The next segment's header, which
@@ -226,8 +275,8 @@ impl LogWriter<'_> {
         }
         state.switches.drain(..state.switches_encoded);
         state.switches_encoded = 0;
-        state.recent_bytes = state.recent_bytes.saturating_add(len as u64);
-        self.host.counters().wal_bytes.add(len as u64);
+        state.recent_bytes = state.recent_bytes.saturating_add(len);
+        self.host.counters().wal_bytes.add(len);
         self.log.note_appended(lsn, self.state.logged_seq);
         self.log.tell_thread(self.host);
         Ok(())

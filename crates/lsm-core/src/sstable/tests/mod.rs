@@ -3,6 +3,7 @@
 mod damage;
 mod golden;
 mod hidden;
+mod large;
 mod model;
 mod verify;
 

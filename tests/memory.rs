@@ -1,0 +1,123 @@
+//! The memory that one large value takes beside the caller's own copy, as the kernel counts it, in a
+//! process of its own.
+//!
+//! A value is copied once by a put, and the memtable keeps that copy. A flush takes no further memory,
+//! a compaction holds the value that it reads. Before, a put took three times the value, and flush and
+//! compaction five times. `MEMORY_MIB=1024 cargo test --test memory` takes the largest value.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the figures of a process are no files of a database"
+)]
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use siltstone::{Db, Durability, Options, Partition};
+use testkit::Rng;
+
+/// Tells the child its folder.
+const FOLDER: &str = "SILTSTONE_TEST_MEMORY";
+const MIB: usize = 1 << 20;
+
+fn value_bytes() -> usize {
+    let mib = std::env::var("MEMORY_MIB").map_or(160, |mib| mib.parse().unwrap());
+    // What the format has beside a value counts as well.
+    mib * MIB - 4096
+}
+
+/// A figure of this process, in bytes.
+fn memory(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let kib = line.trim_start_matches(':').trim().trim_end_matches(" kB");
+    1024 * kib.parse::<u64>().unwrap()
+}
+
+/// Runs `step`; its peak beyond what the process had before must not pass so many copies of the value.
+fn check<T>(what: &str, copies_max: f64, step: impl FnOnce() -> T) -> T {
+    // Sets the peak to what is resident now.
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = memory("VmRSS");
+    let result = step();
+    let peak = memory("VmHWM").saturating_sub(before);
+    let copies = peak as f64 / value_bytes() as f64;
+    let line = format!("{what}: {copies:.2} copies\n");
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    // Buffers of a fixed size count little beside a value of this length.
+    assert!(copies <= copies_max + 0.15, "{what} takes {copies:.2} copies of the value");
+    result
+}
+
+fn open(folder: &Path) -> (Db, Partition) {
+    let options = Options::new()
+        .value_bytes_max(1 << 30)
+        .batch_bytes_max(1 << 30)
+        .write_buffer_bytes(2 << 30)
+        .cache_bytes(8 << 20);
+    let db = Db::builder(folder).options(options).open().unwrap();
+    let p = db.partition("p").unwrap();
+    (db, p)
+}
+
+fn check_value(p: &Partition, key: &str, copies_max: f64, value: &[u8]) {
+    let found = check(&format!("a get of {key}"), copies_max, || p.get(key).unwrap());
+    assert!(found.unwrap() == *value);
+}
+
+fn check_all(folder: &Path, value: &[u8], packed: f64) {
+    let (db, p) = open(folder);
+    check("a put", 1.0, || p.put("put", value).unwrap());
+    check_value(&p, "put", 0.0, value);
+    check("a flush", 0.0, || p.flush().unwrap());
+    check_value(&p, "put", 1.0 + packed, value);
+    let compacted = db.stats().compaction_written_bytes;
+    check("a compaction", 1.0 + packed, || p.compact(..).unwrap());
+    check("a batch", 1.0, || {
+        db.batch().put(&p, "batch", value).commit(Durability::Os).unwrap();
+    });
+    p.flush().unwrap();
+    check("a compaction of two", 1.0 + packed, || p.compact(..).unwrap());
+    assert!(db.stats().compaction_written_bytes > compacted, "it wrote");
+    p.put("logged", value).unwrap();
+    let table_bytes = db.stats().table_bytes;
+    drop(p);
+    db.close().unwrap();
+    let (db, p) = check("a recovery", 2.0, || open(folder));
+    assert!(db.stats().table_bytes > table_bytes, "the log had the value");
+    check_value(&p, "logged", 1.0 + packed, value);
+    drop(p);
+    db.close().unwrap();
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_that_writes_a_large_value() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let mut rng = Rng::new(5);
+    let mut value = vec![0; value_bytes()];
+    for word in value.chunks_mut(8) {
+        word.copy_from_slice(&rng.next_u64().to_le_bytes()[..word.len()]);
+    }
+    check_all(&Path::new(&folder).join("noise"), &value, 0.0);
+    // Half of it repeats itself, so that it is stored compressed.
+    let half = value.len() / 2;
+    value[..half].fill(7);
+    check_all(&Path::new(&folder).join("packed"), &value, 0.5);
+}
+
+#[test]
+fn a_large_value_is_copied_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_writes_a_large_value", "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder.path())
+        .output()
+        .unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success());
+}
