@@ -7,8 +7,11 @@ use std::sync::{Arc, Mutex};
 use lsm_core::db::InMemory;
 use lsm_core::fs::{FaultFs, MemFs, OpKind};
 use siltstone::hooks::{Event, EventListener};
+use siltstone::metahive::ScrubOptions;
+use siltstone::raw::EntryKind;
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, MetaHiveOptions, Partition, PartitionOptions,
+    VerifyOptions,
 };
 use testkit::Rng;
 
@@ -145,19 +148,41 @@ impl Case {
 
 #[test]
 fn a_value_that_nothing_makes_whole_reads_as_damaged_and_never_as_the_old_one() {
+    for has_metadata in [false, true] {
+        let options = PartitionOptions::new().logged(false);
+        check_poisoned(match has_metadata {
+            false => options,
+            true => options.metahive(MetaHiveOptions::default()),
+        });
+    }
+}
+
+fn check_poisoned(options: PartitionOptions) {
     let flips = vec![(VALUE_AT, 0b11), (VALUE_AT + 3, 0b1000)];
-    let case = Case::new(PartitionOptions::new().logged(false), InMemory::Memtable, flips);
+    let case = Case::new(options, InMemory::Memtable, flips);
     case.put().unwrap();
     case.db.flush().unwrap();
     for _ in 0..2 {
         assert_eq!(case.partition.get(KEY).unwrap_err().kind(), ErrorKind::Corruption);
         assert_eq!(case.partition.get("b").unwrap().as_deref(), Some(&b"beside"[..]));
         assert_eq!(case.told(), ["corruption", "quarantined"]);
+        // The table is as it was written. The record is not, and nobody calls it sound.
+        let report = case.db.verify(VerifyOptions::default()).unwrap();
+        let of_key = Some((KEY.as_bytes().to_vec(), KEY.as_bytes().to_vec()));
+        let damaged: Vec<_> = report.damage().iter().map(|damage| damage.keys.clone()).collect();
+        assert_eq!(damaged, [of_key]);
+        let report = case.partition.scrub(ScrubOptions::new()).unwrap();
+        let faults: Vec<_> = report.faults().map(|fault| (&fault.key[..], fault.kind)).collect();
+        assert_eq!(faults, [(KEY.as_bytes(), EntryKind::Poison)], "{report}");
+        assert_eq!(report.damage().count(), 0, "{report}");
         case.partition.compact(..).unwrap();
     }
     case.put_again();
     case.db.flush().unwrap();
     case.assert_whole();
+    case.partition.compact(..).unwrap();
+    assert!(case.db.verify(VerifyOptions::default()).unwrap().is_sound());
+    assert!(case.partition.scrub(ScrubOptions::new()).unwrap().is_sound());
 }
 
 #[test]

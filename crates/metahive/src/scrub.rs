@@ -30,7 +30,8 @@ use lsm_core::sweep::{Sweep, SweepMark, SweepOptions, SweepProgress};
 
 pub use report::{ScrubCounts, ScrubReport, TableReport, Unflushed};
 
-use crate::inspect::{Inspection, Inspector, Sealing};
+use crate::inspect::{EntryFault, Inspection, Inspector, Sealing};
+use crate::verdict::Verdict;
 
 /// The options of [`scrub()`].
 pub type ScrubOptions<'a> = SweepOptions<'a>;
@@ -162,8 +163,21 @@ impl ScrubRun<'_> {
         }
         if goes_on {
             report.push_incomplete(table);
+            report.push_poisons();
         }
         Ok(goes_on.then_some(report))
+    }
+
+    /// Returns the fault of a poison: it agrees with its metadata, and its record is lost.
+    fn poison(&self, entry: &RawEntry<'_>) -> EntryFault {
+        EntryFault {
+            key: self.inspector.key_form.user(entry.key).to_vec(),
+            seq: entry.stored_seq,
+            kind: entry.kind,
+            at: entry.at,
+            what: EntryKind::POISONED.to_owned(),
+            verdict: Verdict::DataCorrupt,
+        }
     }
 
     /// Verifies the entries of one table; `false` if the caller stopped it.
@@ -176,6 +190,7 @@ impl ScrubRun<'_> {
         let mut at = 0;
         let table = entries.table().clone();
         let mut not_in_bloom = None;
+        let mut poisons = Vec::new();
         loop {
             match entries.next() {
                 Ok(Some(entry)) => {
@@ -187,6 +202,9 @@ impl ScrubRun<'_> {
                     let is_asked = not_in_bloom.is_none() && !entry.hidden;
                     if is_asked && !table.may_hold(entry.key)? {
                         not_in_bloom = Some(entry.key.to_vec());
+                    }
+                    if entry.kind == EntryKind::Poison && !entry.hidden {
+                        poisons.push(self.poison(&entry));
                     }
                     inspection.take(&entry)?;
                     let is_handle = entry.kind == EntryKind::Handle && !entry.hidden;
@@ -208,6 +226,7 @@ impl ScrubRun<'_> {
             let error = Error::corruption(table.path(), None, what);
             report.push_damage(&table, &error.at_key(&key));
         }
+        report.poisons = poisons;
         self.sweep.advance(report.bytes.saturating_sub(at), self.check_open)
     }
 

@@ -389,7 +389,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             return self.damaged(entry, "an entry is out of order");
         }
         if self.outputs.is_values_only() && entry.kind != EntryKind::Value {
-            return self.damaged(entry, "the record is known to be damaged");
+            return self.damaged(entry, EntryKind::POISONED);
         }
         if let Some(sealing) = &mut self.stages.sealing {
             sealing.output(entry, untouched_from)?;

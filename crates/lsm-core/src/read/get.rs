@@ -223,7 +223,7 @@ pub(super) fn unreadable(
 ) -> Error {
     let path = table.map_or_else(|| context.dir.clone(), |table| table.path(context));
     let what = match kind {
-        Some(EntryKind::Poison) => "the record is known to be damaged",
+        Some(EntryKind::Poison) => EntryKind::POISONED,
         _ => "the value is in a value store whose code is missing",
     };
     Error::corruption(path, None, what).at_key(key)

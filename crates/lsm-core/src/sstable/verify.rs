@@ -63,6 +63,8 @@ pub struct TableDamage {
 pub struct TableFindings {
     /// All damage, bytes that cannot be read among it.
     pub damage: Vec<TableDamage>,
+    /// Poisons: records that were damaged before the table was written. The table itself is sound.
+    pub poisons: Vec<TableDamage>,
     /// Visible entries that were read.
     pub entries: u64,
     /// Hidden entries that were read.
@@ -94,6 +96,7 @@ impl SstReader {
             progress,
             ahead: ReadAhead::new(Access::Uncached, PIECE_BYTES),
             damage: Vec::new(),
+            poisons: Vec::new(),
             blocks: Vec::new(),
             is_index_whole: true,
             is_data_whole: true,
@@ -101,10 +104,10 @@ impl SstReader {
             seen: Seen::default(),
         };
         verify.run(expected)?;
-        let Verify { damage, seen, .. } = verify;
+        let Verify { damage, poisons, seen, .. } = verify;
         let entries = seen.properties.entries();
         let hidden = seen.properties.hidden;
-        Ok(TableFindings { damage, entries, hidden })
+        Ok(TableFindings { damage, poisons, entries, hidden })
     }
 }
 
@@ -132,6 +135,7 @@ struct Verify<'a> {
     ahead: ReadAhead,
     // What was found so far.
     damage: Vec<TableDamage>,
+    poisons: Vec<TableDamage>,
     /// Every block that was looked at, with its checksum as stored; none where it is damaged.
     blocks: Vec<(Extent, Option<[u8; 8]>)>,
     is_index_whole: bool,
@@ -368,6 +372,14 @@ impl Verify<'_> {
                 }
             }
             let kind = entry.trailer.kind().unwrap_or(EntryKind::Poison);
+            if kind == EntryKind::Poison {
+                let error =
+                    self.source.corruption(extent.offset, EntryKind::POISONED).at_key(&user);
+                let offset = Some(extent.offset);
+                let key = Some(user.clone());
+                let damage = TableDamage { offset, first_key: key.clone(), last_key: key, error };
+                self.poisons.push(damage);
+            }
             self.seen.properties.count(kind, entry.trailer.seq(), user.len(), block.value(i).len());
             // Keys are copied at the edges alone, not for each entry.
             let is_edge = self.seen.smallest.is_none() || i + 1 == block.len();

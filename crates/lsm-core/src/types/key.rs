@@ -81,6 +81,9 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
+    /// The message of whatever meets a poison.
+    pub const POISONED: &str = "the record is known to be damaged";
+
     /// The kind of an operation with the on-disk number `n`, if this version knows it.
     pub fn of_operation(n: u8) -> Option<EntryKind> {
         if n == EntryKind::Clear as u8 { Some(EntryKind::Clear) } else { EntryKind::from_u8(n) }

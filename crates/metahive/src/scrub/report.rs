@@ -99,6 +99,8 @@ pub struct TableReport {
     pub seal_entries: Option<u64>,
     /// The offsets of blocks that lack entries, or have others; `None` if it is not known which.
     incomplete: Vec<Option<u64>>,
+    /// Records that were damaged before they came to the table.
+    pub(super) poisons: Vec<EntryFault>,
 }
 
 impl TableReport {
@@ -114,6 +116,7 @@ impl TableReport {
             damage: Vec::new(),
             seal_entries: None,
             incomplete: Vec::new(),
+            poisons: Vec::new(),
         }
     }
 
@@ -172,6 +175,15 @@ impl TableReport {
                 self.push_damage(table, &Error::corruption(&self.path, offset, INCOMPLETE));
             }
         }
+    }
+
+    /// Notes the poisons where nothing else is said of them. Behind all other checks: the block of a
+    /// poison may be damaged as well.
+    pub(super) fn push_poisons(&mut self) {
+        let mut poisons = std::mem::take(&mut self.poisons);
+        poisons.retain(|poison| self.faults.iter().all(|fault| fault.at != poison.at));
+        self.faults.append(&mut poisons);
+        self.faults.sort_by_key(|fault| (fault.at.block_offset, fault.at.entry));
     }
 
     /// Holds the number of entries against the seal: where an entry and its metadata are both

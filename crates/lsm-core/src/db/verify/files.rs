@@ -182,7 +182,8 @@ impl VerifyRun<'_> {
         let path = table.path(&self.db.tables);
         self.read.entries += found.entries;
         self.read.hidden += found.hidden;
-        self.damage.extend(found.damage.into_iter().map(|found| {
+        let all = found.damage.into_iter().chain(found.poisons);
+        self.damage.extend(all.map(|found| {
             let mut damage = Damage::of(&found.error, &path);
             damage.partition.get_or_insert_with(|| partition.to_owned());
             damage.level = Some(level);
