@@ -111,9 +111,7 @@ impl DbInner {
         }
         let gone: HashSet<FileNo> = removed.iter().map(|table| table.meta.file).collect();
         closed.retain(|gap| {
-            let made_clear =
-                clear_of.contains(gap) || made.iter().all(|meta| meta.oldest() >= gap.through);
-            made_clear && tables_are_clear(partition, gap, &gone)
+            made_is_clear(gap, made, clear_of) && tables_are_clear(partition, gap, &gone)
         });
         let id = partition.id;
         closed
@@ -121,6 +119,12 @@ impl DbInner {
             .map(|gap| Change::GapRemoved { partition: id, gap: gap.clone() })
             .collect()
     }
+}
+
+/// Returns `true` if the tables that a job has made hold nothing that a closed gap hides: the job left
+/// out what the gaps of `clear_of` hide, or nothing in the tables is older than the loss.
+fn made_is_clear(gap: &Gap, made: &[SstMeta], clear_of: &Gaps) -> bool {
+    clear_of.contains(gap) || made.iter().all(|meta| meta.oldest() >= gap.through)
 }
 
 /// Returns `true` if no table of the partition but those in `gone` holds anything that a closed gap
@@ -164,19 +168,34 @@ fn borrowed(bounds: &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compaction::drawing::{draw, seq};
+    use crate::compaction::drawing::{draw, seq, table};
 
-    /// Looks at a closed gap from `from` to `to` through sequence `through`, while the tables in
-    /// `gone` are replaced. The entries of table `n` of a drawing have the sequence `10 * n`.
-    fn is_clear(drawing: &str, (from, to): (&str, &str), through: u64, gone: &[u64]) -> bool {
-        let gap = Gap {
+    fn closed(from: &str, to: &str, through: u64) -> Gap {
+        Gap {
             from: from.as_bytes().into(),
             from_below: SeqNo::ZERO,
             to: to.as_bytes().into(),
             to_included: false,
             through: seq(through),
             closed_at: Some(seq(1000)),
-        };
+        }
+    }
+
+    /// A gap that was closed while a job ran may hide what the job has written.
+    #[test]
+    fn a_gap_is_kept_for_what_a_job_wrote_before_it_was_closed() {
+        let made = [table("9:a-c"), table("8:m-n")];
+        let mut gaps = Gaps::default();
+        assert!(made_is_clear(&closed("b", "d", 80), &made, &gaps));
+        assert!(!made_is_clear(&closed("b", "d", 81), &made, &gaps));
+        gaps.add(closed("b", "d", 81));
+        assert!(made_is_clear(&closed("b", "d", 81), &made, &gaps));
+    }
+
+    /// Looks at a closed gap from `from` to `to` through sequence `through`, while the tables in
+    /// `gone` are replaced. The entries of table `n` of a drawing have the sequence `10 * n`.
+    fn is_clear(drawing: &str, (from, to): (&str, &str), through: u64, gone: &[u64]) -> bool {
+        let gap = closed(from, to, through);
         let gone = gone.iter().map(|file| FileNo(*file)).collect();
         tables_are_clear(&draw(drawing), &gap, &gone)
     }
