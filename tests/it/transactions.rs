@@ -12,8 +12,8 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use lsm_core::fs::{CrashOutcome, MemFs};
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, Options, Partition, PartitionOptions, Readable,
-    Result, Slice, Swap,
+    BackgroundMode, Db, Durability, ErrorKind, MetaHiveOptions, Options, Partition,
+    PartitionOptions, Readable, Result, Slice, Swap,
 };
 use testkit::Rng;
 
@@ -222,6 +222,21 @@ fn a_requirement_sees_memtables_tables_deletions_and_ingests() {
     assert_eq!(db.batch().require(&p, "k", seq).commit(Durability::Os).unwrap().seq, seq);
     p.put("k", "6").unwrap();
     assert!(is_conflict(&db.batch().require(&p, "k", seq).commit(Durability::Os)));
+}
+
+/// A key that ends in a byte of 1 is stored with a zero byte behind it.
+#[test]
+fn a_scan_covers_the_last_key_that_it_read_however_it_is_stored() {
+    let db = stepped(&MemFs::new());
+    let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
+    let p = db.partition_with("p", options).unwrap();
+    p.put(b"a\x01", "1").unwrap();
+    p.put("b", "2").unwrap();
+    let mut transaction = db.transaction();
+    assert_eq!(transaction.range(&p, ..).take(1).count(), 1);
+    p.put(b"a\x01", "3").unwrap();
+    transaction.put(&p, "c", "4");
+    assert!(is_conflict(&transaction.commit(Durability::Os)));
 }
 
 #[test]

@@ -4,9 +4,9 @@
 use lsm_core::hooks::Fault;
 use lsm_core::types::EntryKind;
 use metahive::{ErrorHandler, Replica, Statistics};
-use siltstone::Result;
+use siltstone::{Compression, Result};
 
-use super::damage::harm;
+use super::damage::{harm, tables};
 use super::*;
 
 /// A copy of every value.
@@ -108,6 +108,98 @@ fn what_a_replica_has_is_held_against_the_stored_sum() {
     p.compact(..).unwrap();
     assert!(p.get(&victim).unwrap_err().is_corruption(), "the sum says that it was another value");
     assert!(p.verified_get(&victim).unwrap_err().is_corruption());
+}
+
+/// A closed database with two generations of keys, the older one at the bottom; the present values.
+fn of_two_generations() -> (MemFs, Content) {
+    let fs = MemFs::new();
+    let db = builder(Arc::new(fs.clone()), 62).open().unwrap();
+    let options = options().compression(Compression::None).metahive(MetaHiveOptions::default());
+    let p = db.partition_with("p", options).unwrap();
+    let mut model = Content::new();
+    for n in 0..30 {
+        p.put(key_of(n), "old").unwrap();
+    }
+    p.compact(..).unwrap();
+    for n in 0..30 {
+        let value = format!("value {n} ").repeat(4);
+        p.put(key_of(n), &value).unwrap();
+        model.insert(key_of(n), value.into_bytes());
+    }
+    db.flush().unwrap();
+    drop(p);
+    db.close().unwrap();
+    (fs, model)
+}
+
+/// Compacts `p` with a replica.
+fn compacted(fs: MemFs, replica: impl Replica) -> Partition {
+    let given = MetaHiveOptions::new().replica(Arc::new(replica));
+    let db = builder(Arc::new(fs), 61).metahive("p", given).open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.compact(..).unwrap();
+    p
+}
+
+/// Answers for every key: with its value, or with one that nobody wrote.
+struct Eager(Content);
+
+impl Replica for Eager {
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        let value = self.0.get(key).cloned().unwrap_or_else(|| b"nobody's".to_vec());
+        let kind = EntryKind::Value;
+        Ok(Some(OwnedEntry { key: key.to_vec(), seq, kind, value, verified: true }))
+    }
+}
+
+/// If key and value are damaged, a replica is asked for the key as it stands there first, and then for
+/// the keys of other tables.
+#[test]
+fn an_answer_for_another_entry_does_not_keep_the_right_one_away() {
+    let (fs, model) = of_two_generations();
+    let value = &model[&key_of(19)];
+    // The last byte of the key stands in front of the value: 9 becomes a colon, which sorts behind it.
+    let needle = [&b"9"[..], value].concat();
+    let masks = [vec![3], vec![0xff; 20], vec![0; value.len() - 20]].concat();
+    assert_eq!(harm(&fs, &needle, &masks), 1);
+    let p = compacted(fs, Eager(model.clone()));
+    assert_eq!(pairs(p.iter()), model);
+}
+
+/// Has every value, and may not know whether they are right.
+struct Unsure(Content, bool);
+
+impl Replica for Unsure {
+    fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        let found = Copy(self.0.clone()).fetch(key, seq)?;
+        Ok(found.map(|found| OwnedEntry { verified: self.1, ..found }))
+    }
+}
+
+/// Without metadata, the digest of the block leaves 32 bits of the checksum of the entry: these are not
+/// enough for an answer that nobody has verified.
+#[test]
+fn an_unverified_answer_needs_the_whole_checksum() {
+    for verified in [true, false] {
+        let (fs, model) = of_two_generations();
+        let value = &model[&key_of(17)];
+        for path in tables(&fs) {
+            let bytes = fs.read_raw(&path).unwrap();
+            let found = bytes.windows(value.len()).position(|window| window == value);
+            let Some(at) = found else { continue };
+            // The metadata behind the value: a header of two bytes, and two checksums.
+            let metadata = at + value.len() + 2;
+            for place in (at..at + 20).chain(metadata..metadata + 16) {
+                fs.corrupt(&path, place as u64, 0xff).unwrap();
+            }
+        }
+        let p = compacted(fs, Unsure(model.clone(), verified));
+        if verified {
+            assert_eq!(pairs(p.iter()), model);
+        } else {
+            assert!(p.get(key_of(17)).unwrap_err().is_corruption());
+        }
+    }
 }
 
 fn hidden(p: &Partition) -> u64 {

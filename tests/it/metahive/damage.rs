@@ -6,6 +6,7 @@ use lsm_core::hooks::Origin;
 use lsm_core::internals::names::FileKind;
 use lsm_core::types::EntryKind;
 use metahive::RepairOptions;
+use siltstone::Compression;
 
 use super::*;
 
@@ -241,6 +242,39 @@ fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
     let it = it.reopen();
     it.check(&key);
     census(&it.fs).assert_all_sealed();
+}
+
+/// The events of a compaction over a value of `len` bytes of which two bits are wrong.
+fn told_of_two_bits(len: usize) -> Vec<String> {
+    let repair = RepairOptions { two_bit_bytes_max: 1 << 20, ..no_log() };
+    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(repair)));
+    let fs = MemFs::new();
+    let log = Arc::new(Log::default());
+    let open = builder(Arc::new(fs.clone()), 9).hooks(Arc::new(provider.clone()));
+    let db = open.listener(log.clone()).open().unwrap();
+    let options = tiny().compression(Compression::None).hooks(provider.hooks());
+    let p = db.partition_with("p", options).unwrap();
+    let mut rng = Rng::new(3);
+    let value: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+    p.put("a", "before").unwrap();
+    p.put("b", &value).unwrap();
+    p.put("c", "behind").unwrap();
+    db.flush().unwrap();
+    assert_eq!(harm(&fs, &value, &[1, 0, 1]), 1);
+    p.compact(..).unwrap();
+    let found = p.get("b").map(|found| found.as_deref() == Some(&value[..]));
+    assert!(found.is_ok_and(|is_whole| is_whole) || !p.gaps().is_empty());
+    log.0.lock().unwrap().drain(..).map(|event| format!("{event:?}")).collect()
+}
+
+/// The work of a search for two bits grows with the square of the length.
+#[test]
+fn a_search_that_would_take_too_long_is_cut_off_and_told() {
+    let told = told_of_two_bits(40);
+    assert!(told.iter().any(|event| event.contains("two-bit search")), "{told:?}");
+    assert!(!told.iter().any(|event| event.contains("cut off")), "{told:?}");
+    let told = told_of_two_bits(3000);
+    assert!(told.iter().any(|event| event.contains("cut off for lack of time")), "{told:?}");
 }
 
 #[test]

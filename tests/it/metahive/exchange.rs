@@ -325,6 +325,41 @@ fn a_table_that_lacks_entries_by_its_seal_does_not_leave_the_node() {
     assert_eq!(it.p.export(.., EXPORT).unwrap().entries, 300);
 }
 
+fn digest_off(seal: TableSeal) -> TableSeal {
+    let mut spans = seal.spans;
+    spans[0].digest ^= 1;
+    TableSeal { spans, ..seal }
+}
+
+/// An entry in the place of another one, with metadata of its own, differs from the table that was
+/// sealed in the digest of its block alone.
+#[test]
+fn a_table_whose_blocks_disagree_with_their_digests_is_not_taken_in() {
+    for (on_seal, is_sound) in
+        [((|seal| seal) as fn(TableSeal) -> TableSeal, true), (digest_off, false)]
+    {
+        let fs = MemFs::new();
+        let db = builder(Arc::new(fs.clone()), 30).open().unwrap();
+        let faulty = Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], on_seal);
+        let hooks = Hooks::new().filter(Arc::new(faulty));
+        let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
+        for n in 0..60 {
+            p.put(key_of(n), format!("value {n}")).unwrap();
+        }
+        p.export(.., EXPORT).unwrap();
+        let to = Checked::open(MemFs::new(), Provider::new(MetaHive::default()));
+        bring(&fs, &to.fs);
+        let taken = to.p.ingest(EXPORT);
+        if is_sound {
+            assert_eq!(taken.unwrap().entries, 60);
+            continue;
+        }
+        let refused = taken.unwrap_err();
+        assert!(refused.to_string().contains("entries of the block are missing"), "{refused}");
+        assert_eq!(to.p.iter().count(), 0);
+    }
+}
+
 /// Says that it is integrity, and seals one key wrongly: a node that is out of order.
 struct Broken;
 

@@ -54,6 +54,14 @@ fn hive(replica: Option<Arc<dyn Replica>>) -> MetaHive {
 }
 
 fn lost() -> Lost {
+    let lost = damaged();
+    lost.it.p.compact(..).unwrap();
+    assert!(!lost.it.p.gaps().is_empty());
+    lost
+}
+
+/// The same, before the compaction finds it.
+fn damaged() -> Lost {
     let fs = MemFs::new();
     let provider = Provider::new(hive(None));
     let options = options().hooks(provider.hooks());
@@ -91,8 +99,6 @@ fn lost() -> Lost {
     for at in 0..data_bytes {
         it.fs.corrupt(&path, at, 0x55).unwrap();
     }
-    it.p.compact(..).unwrap();
-    assert!(!it.p.gaps().is_empty());
     Lost { it, log, copy, before }
 }
 
@@ -122,6 +128,29 @@ fn a_replica_that_comes_later_ends_the_gap() {
     let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(copy)))));
     it.db.partition_with("p", options().hooks(hooks)).unwrap();
     check_restored(&it, &before);
+}
+
+#[test]
+fn a_gap_is_restored_by_the_compaction_that_finds_it() {
+    let Lost { it, copy, before, .. } = damaged();
+    let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(copy)))));
+    it.db.partition_with("p", options().hooks(hooks)).unwrap();
+    it.p.compact(..).unwrap();
+    check_restored(&it, &before);
+}
+
+/// Without the deletion, the replica would bring the older value back.
+#[test]
+fn a_deletion_outlives_the_compaction_that_finds_an_older_loss() {
+    let Lost { mut it, copy, .. } = damaged();
+    it.p.delete(key_of(8)).unwrap();
+    it.model.remove(&key_of(8));
+    it.p.compact(..).unwrap();
+    assert!(!it.p.gaps().is_empty());
+    let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(copy)))));
+    it.db.partition_with("p", options().hooks(hooks)).unwrap();
+    assert!(it.p.gaps().is_empty());
+    assert_eq!(pairs(it.p.iter()), it.model);
 }
 
 #[test]

@@ -72,3 +72,19 @@ fn a_digest_of_several_blocks_is_verified_over_all_of_them() {
         }
     }
 }
+
+/// One block more than there is.
+fn one_span_more(seal: TableSeal) -> TableSeal {
+    let mut spans = seal.spans;
+    spans.push(Span { blocks: 1, digest: 0 });
+    TableSeal { spans, ..seal }
+}
+
+/// A table that lost a block together with its place in the index has fewer blocks than its seal says.
+#[test]
+fn a_table_with_fewer_blocks_than_its_seal_says_has_a_gap() {
+    let it = Faulty::sealing(one_span_more);
+    it.p.compact(..).unwrap();
+    assert!(!it.p.gaps().is_empty());
+    assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
+}

@@ -75,22 +75,40 @@ fn ageing_of(filter: &Arc<dyn CompactionFilterFactory>) -> Option<Ageing> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::filters::{TtlFilter, TtlRule};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A filter by the moment behind `offset` bytes of a value.
-    fn filter(offset: usize) -> Arc<dyn CompactionFilterFactory> {
-        Arc::new(TtlFilter::stored(&TtlRule::in_value(offset)))
+    use super::*;
+    use crate::error::Result;
+    use crate::filters::{TtlFilter, TtlRule};
+    use crate::hooks::{CompactionFilter, Job};
+
+    /// Counts how often it is asked for its times.
+    struct Counting(AtomicUsize);
+
+    impl CompactionFilterFactory for Counting {
+        fn name(&self) -> &'static str {
+            "counting"
+        }
+
+        fn expiry(&self) -> Option<Arc<dyn Expiry>> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            TtlFilter::stored(&TtlRule::in_value(0)).expiry()
+        }
+
+        fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+            unreachable!("no job starts")
+        }
     }
 
     #[test]
     fn the_times_of_a_partition_are_found_once_and_not_kept_by_clones() {
-        let hooks = PartitionHooks { filters: vec![filter(0)], ..PartitionHooks::default() };
-        let found = hooks.ageing().expect("it has times");
-        let again = hooks.ageing().expect("it has times");
-        assert!(Arc::ptr_eq(&found.expiry, &again.expiry));
+        let filter = Arc::new(Counting(AtomicUsize::new(0)));
+        let hooks = PartitionHooks { filters: vec![filter.clone()], ..PartitionHooks::default() };
+        let rule = hooks.ageing().expect("it has times").rule;
+        assert_eq!(hooks.ageing().map(|ageing| ageing.rule), Some(rule));
+        assert_eq!(filter.0.load(Ordering::Relaxed), 1);
         let mut other = hooks.clone();
-        other.filters = vec![filter(8)];
-        assert_ne!(other.ageing().map(|ageing| ageing.rule), Some(found.rule));
+        other.filters = vec![Arc::new(TtlFilter::stored(&TtlRule::in_value(8)))];
+        assert_ne!(other.ageing().map(|ageing| ageing.rule), Some(rule));
     }
 }

@@ -328,3 +328,43 @@ impl Drop for Arrival<'_> {
         self.db.background.wake_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::drawing::draw;
+    use crate::limits::USER_KEY_BYTES_MAX;
+
+    /// The reason for which a partition of the form `own`, which reserves keys that end in 1 if it
+    /// takes no such key, refuses a stored key of the form `theirs`.
+    fn refusal(own: KeyForm, theirs: KeyForm, stored: &[u8]) -> Option<ErrorKind> {
+        let rules = Rules { reserved_suffix: vec![1], key_form: own, ..Rules::default() };
+        let hooks = PartitionHooks { rules: rules.clone(), ..PartitionHooks::default() };
+        let partition = PartitionState::alone(draw(""), hooks);
+        let checked = check_stored_key(&partition, &rules, theirs, stored);
+        checked.err().map(|error| error.kind())
+    }
+
+    #[test]
+    fn a_key_comes_in_only_as_a_put_would_store_it() {
+        use KeyForm::{AsGiven, Escaped, Terminated};
+        let other_form = Some(ErrorKind::InvalidArgument);
+        for own in [AsGiven, Escaped] {
+            for theirs in [AsGiven, Escaped] {
+                assert_eq!(refusal(own, theirs, b"plain"), None);
+            }
+        }
+        assert_eq!(refusal(AsGiven, AsGiven, b"key\x01"), Some(ErrorKind::ReservedKey));
+        assert_eq!(refusal(AsGiven, Escaped, b"key\x01\0"), other_form);
+        assert_eq!(refusal(Escaped, Escaped, b"key\x01\0"), None);
+        assert_eq!(refusal(Escaped, Escaped, b"key\x01"), other_form);
+        assert_eq!(refusal(Escaped, AsGiven, b"key\0"), other_form);
+        assert_eq!(refusal(Escaped, Terminated, b"key\0"), other_form);
+        assert_eq!(refusal(Terminated, Terminated, b"key\0"), None);
+        let longest = vec![b'k'; USER_KEY_BYTES_MAX];
+        let too_long = vec![b'k'; USER_KEY_BYTES_MAX + 1];
+        assert_eq!(refusal(AsGiven, AsGiven, &longest), None);
+        assert_eq!(refusal(AsGiven, AsGiven, &too_long), Some(ErrorKind::LimitExceeded));
+        assert_eq!(refusal(Escaped, AsGiven, &too_long), Some(ErrorKind::LimitExceeded));
+    }
+}
