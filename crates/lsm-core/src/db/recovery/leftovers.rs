@@ -9,7 +9,7 @@ use std::path::Path;
 use super::{HooksOf, Opening};
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::names::{FileKind, FileName};
+use crate::fs::names::{FileKind, FileName, LEASE_PREFIX};
 use crate::hooks::{ChunkId, catch};
 use crate::shared::held_leases;
 use crate::version::{DbVersion, retire};
@@ -25,8 +25,10 @@ impl Opening {
         version: &DbVersion,
         hooks: &HooksOf,
     ) -> Result<Vec<(FileName, u64)>> {
-        // A lease that cannot be read is a reason to keep files, and none to refuse the open.
-        let is_leased = !held_leases(fs, dir).is_ok_and(|leases| leases.is_empty());
+        // A lease that cannot be read is a reason to keep files, and none to refuse the open. A folder
+        // that cannot be listed is one, with leases or without.
+        let has_leases = !fs.list_names(dir, LEASE_PREFIX)?.is_empty();
+        let is_leased = has_leases && !held_leases(fs, dir).is_ok_and(|leases| leases.is_empty());
         let mut leased = Vec::new();
         // Without the code of a store nobody knows its files.
         let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());
