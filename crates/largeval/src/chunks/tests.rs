@@ -1,0 +1,157 @@
+//! The counts of chunk files, by the sections of edits.
+
+use lsm_core::hooks::AddedValue;
+
+use super::*;
+
+fn handle(chunk: u64, offset: u64) -> Handle {
+    let chunk = ChunkId { number: FileNo(chunk), epoch: Epoch(1) };
+    Handle { chunk, offset, key_len: 1, sub_block_log2: 18, len: 1000, stored_us: 0, root: 0 }
+}
+
+fn added(key: &str, handle: &Handle) -> AddedValue {
+    AddedValue { key: key.into(), handle: handle.encode() }
+}
+
+fn section(number: u64, added: &[AddedValue], dropped: &[Vec<u8>]) -> Vec<u8> {
+    Chunks::section(&StoreEdit { number, added, dropped, partition_dropped: false })
+}
+
+#[test]
+fn a_chunk_goes_when_all_in_it_is_dropped_and_read_by_nobody() {
+    let mut chunks = Chunks::default();
+    let one = handle(1, 64);
+    let two = handle(1, 2000);
+    chunks.add_pending(&one);
+    chunks.add_pending(&two);
+    chunks.apply(5, &section(5, &[added("b", &one), added("a", &two)], &[])).unwrap();
+    let chunk = &chunks.by_id[&one.chunk];
+    assert_eq!((chunk.live.blocks, chunk.pending.blocks), (2, 0));
+    assert_eq!((&chunk.smallest[..], &chunk.largest[..]), (&b"a"[..], &b"b"[..]));
+    chunks.apply(6, &section(6, &[], &[one.encode()])).unwrap();
+    // It comes again, as after a failure.
+    chunks.apply(6, &section(6, &[], &[one.encode()])).unwrap();
+    assert_eq!((chunks.by_id[&one.chunk].live.blocks, chunks.held_bytes()), (1, 1057));
+    chunks.apply(7, &section(7, &[], &[two.encode()])).unwrap();
+    chunks.reclaim(6);
+    assert!(chunks.take_dead(|_| true).is_empty(), "somebody may read what edit 7 dropped");
+    chunks.reclaim(7);
+    let dead: Vec<ChunkId> = chunks.take_dead(|_| true).iter().map(|dead| dead.id).collect();
+    assert_eq!((dead, chunks.held_bytes()), (vec![one.chunk], 0));
+}
+
+#[test]
+fn a_state_is_as_good_as_the_edits_before_it() {
+    let mut chunks = Chunks::default();
+    let one = handle(1, 64);
+    let two = handle(2, 64);
+    let first = section(3, &[added("k", &one), added("l", &two)], &[]);
+    chunks.apply(3, &first).unwrap();
+    chunks.apply(4, &section(4, &[], &[two.encode()])).unwrap();
+    let mut other = Chunks::default();
+    other.apply(4, &chunks.state()).unwrap();
+    other.apply(3, &first).unwrap();
+    assert_eq!(other.by_id.len(), 1);
+    assert_eq!(other.by_id[&one.chunk].live, chunks.by_id[&one.chunk].live);
+    assert_eq!(other.by_id[&one.chunk].largest, b"k");
+}
+
+#[test]
+fn a_chunk_whose_counts_are_damaged_stays() {
+    let mut chunks = Chunks::default();
+    let one = handle(1, 64);
+    chunks.apply(1, &section(1, &[added("k", &one)], &[])).unwrap();
+    chunks.apply(2, &section(2, &[], &[one.encode(), one.encode()])).unwrap();
+    chunks.reclaim(2);
+    assert!(chunks.take_dead(|_| true).is_empty());
+    let mut again = Chunks::default();
+    again.apply(2, &chunks.state()).unwrap();
+    again.reclaim_all();
+    assert!(again.take_dead(|_| true).is_empty());
+}
+
+#[test]
+fn chunks_with_enough_garbage_are_moved_and_given_up_if_that_fails() {
+    let mut chunks = Chunks::default();
+    let values: Vec<Handle> = (0..4).map(|n| handle(1, 64 + n * 1057)).collect();
+    let keys = ["a", "b", "c", "d"];
+    let all: Vec<_> = keys.iter().zip(&values).map(|(key, value)| added(key, value)).collect();
+    chunks.apply(1, &section(1, &all, &[])).unwrap();
+    assert_eq!(chunks.choose_moving(250), None);
+    chunks.apply(2, &section(2, &[], &[values[0].encode(), values[1].encode()])).unwrap();
+    assert_eq!(chunks.choose_moving(500), None, "the header of the file is none");
+    assert_eq!(chunks.choose_moving(490), Some((b"a".to_vec(), b"d".to_vec())));
+    assert_eq!(chunks.choose_moving(490), None, "it was tried");
+}
+
+#[test]
+fn every_truncation_of_a_section_is_refused() {
+    let one = handle(1, 64);
+    let section = section(1, &[added("key", &one)], &[one.encode()]);
+    for len in 0..section.len() {
+        assert!(Chunks::default().apply(1, &section[..len]).is_err(), "{len} bytes");
+    }
+    let mut long = section.clone();
+    long.push(0);
+    assert!(Chunks::default().apply(1, &long).is_err());
+}
+
+#[test]
+fn a_state_behind_the_edits_that_it_stands_for_counts_nothing_twice() {
+    let mut primary = Chunks::default();
+    let one = handle(1, 64);
+    let two = handle(2, 64);
+    let added = section(3, &[added("k", &one), added("l", &two)], &[]);
+    primary.apply(3, &added).unwrap();
+    let dropped = section(4, &[], &[two.encode()]);
+    primary.apply(4, &dropped).unwrap();
+    let mut follower = Chunks::default();
+    follower.apply(3, &added).unwrap();
+    follower.apply(4, &dropped).unwrap();
+    follower.apply(9, &primary.state()).unwrap();
+    assert_eq!(follower.by_id[&one.chunk].live, primary.by_id[&one.chunk].live);
+    assert_eq!((follower.by_id.len(), follower.held_bytes()), (1, 0));
+}
+
+#[test]
+fn what_no_table_names_is_dropped_and_nothing_else() {
+    let mut chunks = Chunks::default();
+    let handles = [handle(1, 64), handle(1, 2000), handle(2, 64), handle(3, 64)];
+    let named: Vec<_> = handles.iter().map(|handle| added("k", handle)).collect();
+    chunks.apply(3, &section(3, &named, &[])).unwrap();
+    let mut unnamed = Unnamed::of(&chunks.state()).unwrap();
+    // Behind the state somebody drops one of those that tables name, and adds another.
+    let later = section(4, &[added("l", &handle(4, 64))], &[handles[0].encode()]);
+    chunks.apply(4, &later).unwrap();
+    unnamed.name(&handles[0]);
+    unnamed.name(&handles[3]);
+    chunks.apply(5, &unnamed.section().unwrap()).unwrap();
+    chunks.reclaim(5);
+    let dead: Vec<u64> = chunks.take_dead(|_| true).iter().map(|it| it.id.number.0).collect();
+    assert_eq!(dead, [1, 2]);
+    let mut unnamed = Unnamed::of(&chunks.state()).unwrap();
+    unnamed.name(&handles[3]);
+    unnamed.name(&handle(4, 64));
+    assert!(unnamed.section().is_none());
+    assert!(Unnamed::of(&later).is_err(), "no whole state");
+}
+
+/// A section that adds and drops so many bytes of each of many chunks.
+fn hostile(bytes: u64) -> Vec<u8> {
+    let count = Count { blocks: 1, bytes };
+    let delta = Delta { added: count, dropped: count, end: bytes, ..Delta::default() };
+    let ids = (1..20).map(|number| ChunkId { number: FileNo(number), epoch: Epoch(1) });
+    encode(CHANGES, &ids.map(|id| (id, delta.clone())).collect())
+}
+
+#[test]
+fn counts_that_no_file_can_have_are_refused_and_sums_do_not_overflow() {
+    assert!(Chunks::default().apply(1, &hostile(VALUE_BYTES_MAX + 1)).is_err());
+    let mut chunks = Chunks::default();
+    for number in 1..20 {
+        chunks.apply(number, &hostile(VALUE_BYTES_MAX)).unwrap();
+    }
+    assert_eq!(chunks.held_bytes(), u64::MAX);
+    let all = chunks.by_id.values();
+    assert!(all.map(Chunk::garbage_bytes).all(|bytes| bytes <= VALUE_BYTES_MAX));
+}
