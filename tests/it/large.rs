@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod gaps;
 mod limits;
+mod syncs;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};

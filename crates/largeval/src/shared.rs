@@ -72,14 +72,27 @@ pub(crate) struct State {
     pub(crate) probed: BTreeSet<ChunkId>,
     /// Names in the folder are not known to be on the device.
     is_dir_unsynced: bool,
-    /// Why nothing can be made durable any more.
-    pub(crate) failed: Option<Error>,
+    /// Files whose sync failed: it is unknown for good what the device has of them.
+    pub(crate) condemned: BTreeSet<ChunkId>,
+    /// The failed syncs, and the last of them.
+    pub(crate) sync_failures: u64,
+    pub(crate) failure: Option<Error>,
+    /// A failed sync that the database has not asked for and does not know of yet.
+    pub(crate) untold: Option<Error>,
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
 }
 
 impl State {
+    /// The last failed sync, while values that no table names lie in condemned files.
+    pub(crate) fn present_failure(&self) -> Option<&Error> {
+        let by_id = &self.chunks.by_id;
+        let mut condemned = self.condemned.iter().filter_map(|id| by_id.get(id));
+        let has_values = condemned.any(|chunk| chunk.pending.blocks > 0);
+        self.failure.as_ref().filter(|_| has_values)
+    }
+
     /// Keeps a file open for reading, and closes those that were not read for longest.
     fn keep_open(&mut self, chunk: ChunkId, file: Arc<dyn File>) {
         while self.files.len() >= OPEN_FILES_MAX {
@@ -112,7 +125,10 @@ impl Shared {
             unsynced_bytes: 0,
             probed: BTreeSet::new(),
             is_dir_unsynced: false,
-            failed: None,
+            condemned: BTreeSet::new(),
+            sync_failures: 0,
+            failure: None,
+            untold: None,
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
         };
@@ -185,7 +201,8 @@ impl Shared {
     fn keep_or_seal(&self, state: &mut State, writer: ChunkWriter) {
         let entry = state.chunks.by_id.entry(writer.chunk).or_default();
         entry.end = entry.end.max(writer.end);
-        let is_full = writer.is_full || writer.end >= state.options.chunk_bytes;
+        let is_condemned = state.condemned.contains(&writer.chunk);
+        let is_full = writer.is_full || is_condemned || writer.end >= state.options.chunk_bytes;
         if is_full || state.idle.len() >= IDLE_WRITERS_MAX {
             self.seal(state, writer.chunk);
         } else {
@@ -204,7 +221,7 @@ impl Shared {
     /// Notes appended bytes; syncs all files if too much is not on the device.
     ///
     /// # Errors
-    /// Those of the sync, or of one that failed before.
+    /// Those of the sync, or of one of the file that failed before.
     pub(crate) fn note_appended(
         &self,
         chunk: ChunkId,
@@ -213,15 +230,18 @@ impl Shared {
     ) -> Result<()> {
         self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
         let mut state = self.state.lock();
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
+        if state.condemned.contains(&chunk) {
+            return Err(doubtful());
         }
         state.unsynced.entry(chunk).or_insert_with(|| file.clone());
         state.unsynced_bytes += bytes;
         let is_too_much = state.unsynced_bytes >= UNSYNCED_BYTES_MAX
             || state.unsynced.len() >= UNSYNCED_FILES_MAX;
         drop(state);
-        if is_too_much { self.sync() } else { Ok(()) }
+        if !is_too_much {
+            return Ok(());
+        }
+        self.sync().inspect_err(|error| self.state.lock().untold = Some(error.clone()))
     }
 
     /// The handle of a block that is all there: let go unless it is kept.
@@ -250,13 +270,13 @@ impl Shared {
         let _ = self.remove_dead();
     }
 
-    /// Makes everything durable that was appended before the call.
+    /// Makes everything durable that was appended before the call, in files that are not condemned.
+    ///
+    /// # Errors
+    /// Those of the sync. The files that were to be synced are condemned then.
     pub(crate) fn sync(&self) -> Result<()> {
         let _turn = self.syncing.lock();
         let mut state = self.state.lock();
-        if let Some(error) = &state.failed {
-            return Err(error.clone());
-        }
         let is_dir_unsynced = std::mem::take(&mut state.is_dir_unsynced);
         let unsynced = std::mem::take(&mut state.unsynced);
         state.unsynced_bytes = 0;
@@ -265,15 +285,32 @@ impl Shared {
         if is_dir_unsynced {
             result = self.context.fs.sync_dir(&self.context.dir);
         }
-        let files: Vec<Arc<dyn File>> = unsynced.into_values().collect();
+        let files: Vec<Arc<dyn File>> = unsynced.values().cloned().collect();
         result = result.and_then(|()| self.context.fs.sync_files(&files));
-        // What the device has of a file whose sync failed is unknown for good.
         result.map_err(|error| {
-            let message = "a sync of a chunk file failed; large values are written again after the \
-                           next open";
-            let error = Error::because(ErrorKind::ReadOnly, message, error);
-            self.state.lock().failed.get_or_insert(error).clone()
+            let mut state = self.state.lock();
+            state.is_dir_unsynced |= is_dir_unsynced;
+            self.condemn(&mut state, unsynced.into_keys().collect(), error)
         })
+    }
+
+    /// Nothing is appended to these files any more, or read from the device where another place can be
+    /// had: a sync of one of them failed. Which one is not told.
+    fn condemn(&self, state: &mut State, chunks: Vec<ChunkId>, error: Error) -> Error {
+        let State { idle, mover, .. } = state;
+        idle.retain(|writer| !chunks.contains(&writer.chunk));
+        mover.take_if(|writer| chunks.contains(&writer.chunk));
+        for chunk in &chunks {
+            // Appended to while the sync failed.
+            state.unsynced.remove(chunk);
+            self.seal(state, *chunk);
+        }
+        state.condemned.extend(chunks);
+        state.sync_failures += 1;
+        let message = "a sync of a chunk file failed; its values are written again";
+        let error = Error::because(ErrorKind::Io, message, error);
+        state.failure = Some(error.clone());
+        error
     }
 
     // ---- reading ------------------------------------------------------------------------------
@@ -333,6 +370,7 @@ impl Shared {
         for chunk in &dead {
             state.files.remove(&chunk.id);
             state.unsynced.remove(&chunk.id);
+            state.condemned.remove(&chunk.id);
         }
         dead.append(&mut state.doomed);
         drop(state);
@@ -400,12 +438,13 @@ impl Shared {
         Ok(pending)
     }
 
-    /// Moves the value of a handle if its chunk is to be emptied, or if it is large no more.
+    /// Moves the value of a handle if its chunk is to be emptied or condemned, or if it is large no more.
     pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
         let handle = self.handle(entry.value)?;
         let state = self.state.lock();
         let is_small = handle.len < state.options.threshold_bytes;
-        let is_moving = state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
+        let is_moving = state.condemned.contains(&handle.chunk)
+            || state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
         drop(state);
         let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;
         // Most stay: no file is opened for them.
@@ -420,6 +459,12 @@ impl Shared {
         }
         Ok(Carry::Moved(self.relocate(entry.key, &block)?))
     }
+}
+
+/// The error of a value in a file whose sync failed.
+fn doubtful() -> Error {
+    let message = "a sync of its chunk file failed; the value has to be written again";
+    Error::new(ErrorKind::Io, message)
 }
 
 #[cfg(test)]

@@ -96,7 +96,17 @@ impl ValueStore for LargeStore {
     }
 
     fn sync(&self) -> Result<()> {
-        self.0.sync()
+        let untold = self.0.state.lock().untold.take();
+        untold.map_or_else(|| self.0.sync(), Err)
+    }
+
+    fn sync_failures(&self) -> u64 {
+        self.0.state.lock().sync_failures
+    }
+
+    fn is_in_doubt(&self, handle: &[u8]) -> bool {
+        let Ok(handle) = Handle::decode(handle) else { return false };
+        self.0.state.lock().condemned.contains(&handle.chunk)
     }
 
     fn probe(&self, handle: &[u8]) -> Result<bool> {
@@ -245,7 +255,7 @@ impl ValueStore for LargeStore {
         stats.reclaimed_bytes = counters.bytes_reclaimed.load(Ordering::Relaxed);
         let state = self.0.state.lock();
         stats.chunk_count = state.chunks.by_id.len() as u64;
-        stats.failure = state.failed.as_ref().map(ToString::to_string);
+        stats.failure = state.present_failure().map(ToString::to_string);
         stats
     }
 

@@ -29,6 +29,9 @@ pub struct Stages<'a> {
     pub(super) kind: JobKind,
     /// No frame of the log names the job's values: the store may give them other places.
     pub(super) may_carry: bool,
+    /// No frame of the log will name the job's values, and a sync of some may have failed: the store
+    /// gives those other places that are in doubt.
+    pub(super) rescues: bool,
     /// The snapshots that the survival rules respect.
     pub(super) snapshots: &'a [SeqNo],
     /// The snapshots that deciding filters respect: the registered ones alone.
@@ -67,6 +70,7 @@ impl<'a> Stages<'a> {
             hooks,
             kind: JobKind::Flush,
             may_carry: false,
+            rescues: false,
             snapshots,
             registered,
             floors: Floors::default(),
@@ -78,6 +82,12 @@ impl<'a> Stages<'a> {
             key_form: KeyForm::AsGiven,
             unix_time: Duration::ZERO,
         }
+    }
+
+    /// With the values moved that are in doubt, if `rescues`.
+    #[must_use]
+    pub fn rescuing(self, rescues: bool) -> Stages<'a> {
+        Stages { rescues, ..self }
     }
 
     /// With what a job asks about the age of entries: the rule, also where its filter takes no part,

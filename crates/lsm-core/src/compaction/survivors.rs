@@ -116,6 +116,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             outputs.remember_expiries(rule);
         }
         let closed_gaps = below.gaps().closed();
+        let store = stages.hooks.store.as_ref();
+        let sync_failures = store.map_or(0, |store| store.sync_failures());
         Writing {
             survival: Survival::new(stages.snapshots).with_floors(stages.floors.clone()),
             stages,
@@ -124,7 +126,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             outputs,
             faults: Faults::default(),
             misfit: None,
-            values: JobValues::default(),
+            values: JobValues { sync_failures, ..JobValues::default() },
             suspects: HashSet::new(),
             last: None,
             last_value: LastValue::default(),
@@ -349,15 +351,16 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// The store that may have another place for the value of a survivor. Flushes have none: the
-    /// log may name the handle yet.
+    /// log may name the handle yet. A flush that begins the log anew has one for values in doubt.
     fn carrier(&self, entry: Entry<'_>) -> Option<&dyn ValueStore> {
         let store = self.stages.hooks.store.as_deref()?;
+        let may_carry = self.stages.may_carry;
         let movable = match entry.kind {
-            EntryKind::Handle => true,
-            EntryKind::Value => !entry.hidden && store.wants(entry.value.len() as u64),
+            EntryKind::Handle => may_carry || self.stages.rescues && store.is_in_doubt(entry.value),
+            EntryKind::Value => may_carry && !entry.hidden && store.wants(entry.value.len() as u64),
             _ => false,
         };
-        (movable && self.stages.may_carry).then_some(store)
+        movable.then_some(store)
     }
 
     /// Notes a handle that no table has named yet, whether it survives or not.

@@ -154,7 +154,9 @@ impl DbInner {
         if partition.logged {
             self.log.sync_through_seq(self, last_seq)?;
         }
-        let mut written = match self.write_sealed(turn, partition, through) {
+        // No log names the values of a partition without one.
+        let rescues = !partition.logged;
+        let mut written = match self.write_sealed(turn, partition, through, rescues) {
             Err(_) if partition.is_dropped() => return Ok(()),
             written => written?,
         };
@@ -195,16 +197,17 @@ impl DbInner {
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to
-    /// tables, and installs nothing.
+    /// tables, and installs nothing; `rescues` is that of the [`StartedJob`].
     pub(super) fn write_sealed(
         &self,
         _turn: &FlushTurn<'_>,
         partition: &Arc<PartitionState>,
         through: MemtableId,
+        rescues: bool,
     ) -> Result<FlushedTables> {
         let started = self.background.now();
         let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
-        let job = self.runner.start(self, partition);
+        let job = StartedJob { rescues, ..self.runner.start(self, partition) };
         let sealed = sealed_through(partition, &job.view, through)?;
         let made = match self.run_flush(&job, sealed) {
             // Bits of a memtable may have changed. A mended copy is tried before the flush fails.

@@ -39,9 +39,12 @@ impl LogHost for DbInner {
     }
 
     fn sync_values(&self) -> Result<()> {
-        let partitions = self.catalog.with_stores();
-        let mut stores = partitions.iter().filter_map(|partition| partition.store());
-        stores.try_for_each(|store| store.sync())
+        for partition in self.catalog.with_stores() {
+            if let Some(store) = partition.store() {
+                partition.note_sync(store.sync())?;
+            }
+        }
+        Ok(())
     }
 
     fn check_open(&self) -> Result<()> {
@@ -84,6 +87,7 @@ impl CommitHost for DbInner {
                 self.settle(&section.partition)?;
             }
             section.check_rules()?;
+            section.check_values()?;
         }
         Ok(())
     }

@@ -27,8 +27,8 @@ use super::floors::settle_floors;
 use super::log_search::LogSearch;
 use crate::clock::Clock;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
-use crate::error::{Error, Result};
-use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks, catch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks, ValueStore, catch};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
 use crate::types::{Epoch, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo};
@@ -116,6 +116,9 @@ pub(super) struct StartedJob {
     /// Until it is dropped new snapshots keep the partition's view. To be held until the job's
     /// result is installed: what snapshots kept until then they must keep on.
     pub(super) deciding: Option<DecidingJob>,
+    /// No frame of the log will name the values of its entries, so that it moves those that are in doubt
+    /// after a failed sync.
+    pub(super) rescues: bool,
 }
 
 /// See the module. Nothing in it changes; it has no lock.
@@ -137,11 +140,11 @@ impl JobRunner {
         let hooks = partition.hooks();
         if !hooks.decides() {
             let snapshots = self.snapshots.for_job(|| host.visible_seq());
-            return StartedJob { view, hooks, snapshots, deciding: None };
+            return StartedJob { view, hooks, snapshots, deciding: None, rescues: false };
         }
         let (snapshots, deciding) =
             self.snapshots.for_deciding_job(partition, || host.visible_seq());
-        StartedJob { view, hooks, snapshots, deciding: Some(deciding) }
+        StartedJob { view, hooks, snapshots, deciding: Some(deciding), rescues: false }
     }
 
     /// Runs a merge of inputs that the job's view has until it has tables: faults are repaired
@@ -179,6 +182,7 @@ impl JobRunner {
                 self.inject.as_ref(),
             );
             let unix_time = self.clock.unix_time();
+            let stages = stages.rescuing(job.rescues);
             let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
             let judged = hooks.judging().is_some();
             let sources = judged.then(|| self.judge_sources(host, view));
@@ -223,7 +227,29 @@ impl JobRunner {
     }
 }
 
+/// An error if a sync of the store failed since a job began: its values may have been in it.
+pub(super) fn check_synced(store: &Arc<dyn ValueStore>, values: &JobValues) -> Result<()> {
+    if store.sync_failures() == values.sync_failures {
+        return Ok(());
+    }
+    let message = "a sync of values failed while a job wrote some; it is run again";
+    Err(Error::new(ErrorKind::Io, message))
+}
+
 impl DbInner {
+    /// Makes the values of a store durable.
+    ///
+    /// # Errors
+    /// Those of the store. The log begins anew then: its frames may name values that were in the sync, and
+    /// what syncs next does not know of them.
+    fn sync_store(&self, partition: &PartitionState, store: &Arc<dyn ValueStore>) -> Result<()> {
+        let synced = partition.note_sync(store.sync());
+        if let Err(error) = &synced {
+            self.log.begin_anew(self, error);
+        }
+        synced
+    }
+
     /// Makes changes of a partition durable and lets its view take them in. `Ok(false)` if the
     /// partition was dropped meanwhile: nothing is installed then.
     ///
@@ -240,7 +266,9 @@ impl DbInner {
         // before a table points to them.
         let unsynced = !values.carried.is_empty() || (flushed.is_some() && !partition.logged);
         if let Some(store) = partition.store().filter(|_| unsynced) {
-            store.sync().inspect_err(|_| self.forget(made))?;
+            let synced = self.sync_store(partition, store);
+            let synced = synced.and_then(|()| check_synced(store, &values));
+            synced.inspect_err(|_| self.forget(made))?;
         }
         let mut editing = self.catalog.edit()?;
         // Asked under the lock of the versions, so that no drop comes between this and the edit.

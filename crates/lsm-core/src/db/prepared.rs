@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::require::Requirements;
 use crate::batch::SectionReader;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Durability;
 use crate::partition::PartitionState;
-use crate::types::OperationSum;
+use crate::types::{EntryKind, OperationSum};
 use crate::wal::Section;
 
 /// The operations of a batch on one partition, encoded and hashed outside any lock.
@@ -53,6 +53,30 @@ impl PreparedSection {
             operations.next_operation().expect("db/write.rs encoded this section")
         {
             self.partition.check_key(&self.bytes[operation.key])?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the handles, if a sync of values has failed.
+    ///
+    /// # Errors
+    /// For a value that may not be on the device. A frame with its handle would end the log there after
+    /// a crash, for all partitions.
+    pub(super) fn check_values(&self) -> Result<()> {
+        let Some(store) = self.partition.store().filter(|_| self.partition.has_failed_sync())
+        else {
+            return Ok(());
+        };
+        let mut operations = SectionReader::new(&self.bytes);
+        while let Some(operation) =
+            operations.next_operation().expect("db/write.rs encoded this section")
+        {
+            let is_handle = operation.kind == EntryKind::Handle;
+            if is_handle && store.is_in_doubt(&self.bytes[operation.value]) {
+                let message = "a sync failed behind the value; it has to be written again";
+                let error = Error::new(ErrorKind::Io, message).at_key(&self.bytes[operation.key]);
+                return Err(error.in_partition(&self.partition.name));
+            }
         }
         Ok(())
     }

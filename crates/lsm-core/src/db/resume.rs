@@ -21,11 +21,12 @@ use parking_lot::Mutex;
 
 use super::DbInner;
 use super::flush::{FlushedTables, newest_sealed};
+use super::job::check_synced;
 use super::jobs::FlushTurn;
 use super::log::LogHost;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::{Event, ValueStore, catch};
+use crate::hooks::{Event, PendingHandle, ValueStore, catch};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo, SeqNo};
 use crate::version::{Change, DbVersion, SstMeta};
@@ -86,7 +87,8 @@ impl DbInner {
         let mut rewritten: Vec<Rewritten> = Vec::new();
         for partition in partitions {
             let Some(newest) = newest_sealed(&partition) else { continue };
-            match self.write_sealed(turn, &partition, newest) {
+            // The frames that name its values go with the old log.
+            match self.write_sealed(turn, &partition, newest, true) {
                 Ok(written) => rewritten.push((partition, written)),
                 Err(error) => {
                     self.let_go(&rewritten);
@@ -95,11 +97,11 @@ impl DbInner {
             }
         }
         // The tables hold handles; what those point to is durable first.
-        if let Err(error) = self.sync_values() {
+        if let Err(error) = self.sync_values().and_then(|()| check_all_synced(&rewritten)) {
             self.let_go(&rewritten);
             return Err(error);
         }
-        let condemned = self.begin_anew(&rewritten)?;
+        let condemned = self.begin_anew(&mut rewritten)?;
         for (partition, written) in &rewritten {
             self.update_pressure(partition);
             self.count_flush(partition, written);
@@ -119,7 +121,10 @@ impl DbInner {
     }
 
     /// Installs the tables and the new log; the segments that count no more.
-    fn begin_anew(&self, rewritten: &[Rewritten]) -> Result<Vec<(FileNo, Epoch)>> {
+    fn begin_anew(&self, rewritten: &mut [Rewritten]) -> Result<Vec<(FileNo, Epoch)>> {
+        let carried = rewritten.iter_mut().map(|(_, written)| &mut written.made.values.carried);
+        let carried: Vec<PendingHandle> = carried.flat_map(std::mem::take).collect();
+        let rewritten = &*rewritten;
         let mut writer = self.between_groups();
         // Closing ends the log, or says why it could not, under the same lock.
         let fresh = self.check_not_closed().and_then(|()| writer.fresh_segment());
@@ -139,7 +144,10 @@ impl DbInner {
             self.let_go(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
-        let version = versions.install(changes).inspect_err(|_| {
+        let installed = versions.install(changes);
+        // After an error too: the edit may be on disk.
+        carried.into_iter().for_each(PendingHandle::keep);
+        let version = installed.inspect_err(|_| {
             let tables =
                 rewritten.iter().flat_map(|(_, written)| written.made.tables.iter().cloned());
             self.in_doubt.note(tables, number);
@@ -220,6 +228,14 @@ impl<'a> NewLog<'a> {
         changes.push(Change::LastSeq(last_seq));
         Ok(NewLog { number, changes, kept, dropped, sections, condemned })
     }
+}
+
+/// An error if a sync of values failed while tables were written.
+fn check_all_synced(rewritten: &[Rewritten]) -> Result<()> {
+    rewritten.iter().try_for_each(|(partition, written)| match partition.store() {
+        Some(store) => check_synced(store, &written.made.values),
+        None => Ok(()),
+    })
 }
 
 fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {

@@ -327,6 +327,14 @@ impl ValueStore for GuardedStore {
         self.who.call("sync", || self.store.sync())
     }
 
+    fn sync_failures(&self) -> u64 {
+        self.who.unwind("sync_failures", || self.store.sync_failures())
+    }
+
+    fn is_in_doubt(&self, handle: &[u8]) -> bool {
+        self.who.unwind("is_in_doubt", || self.store.is_in_doubt(handle))
+    }
+
     fn probe(&self, handle: &[u8]) -> Result<bool> {
         self.who.call("probe", || self.store.probe(handle))
     }

@@ -56,8 +56,24 @@ pub trait ValueStore: Any + Send + Sync {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
 
     /// Makes every value durable whose `put` or `carry` has returned. An `Ok` after an error also covers
-    /// the values before the error. Until then the database refuses logged writes.
+    /// the values before the error, except those that are [in doubt](ValueStore::is_in_doubt).
+    ///
+    /// After an error the database refuses logged writes until it has written its memtables to tables. In
+    /// these flushes `carry` moves the values that are in doubt.
     fn sync(&self) -> Result<()>;
+
+    /// Returns the number of calls of [`ValueStore::sync`] that failed, for a store with values in doubt.
+    /// A job whose values may have been in one of them is not installed.
+    fn sync_failures(&self) -> u64 {
+        0
+    }
+
+    /// Returns `true` if a failed sync leaves it unknown what the device has of the value: no batch with
+    /// the handle is committed any more. Asked after a sync failed.
+    fn is_in_doubt(&self, handle: &[u8]) -> bool {
+        let _ = handle;
+        false
+    }
 
     /// Returns `true` if the complete value of a handle is on the device. Recovery calls it for handles
     /// whose frames are not known to be synced.
@@ -73,7 +89,8 @@ pub trait ValueStore: Any + Send + Sync {
     fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Returns the new place of a value in a compaction. Called for every surviving handle, and for every
-    /// value in a table that the store [`wants`](ValueStore::wants). Not called in flushes.
+    /// value in a table that the store [`wants`](ValueStore::wants). In flushes, called after a failed sync,
+    /// and for handles alone that are [in doubt](ValueStore::is_in_doubt).
     fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
         let _ = entry;
         Ok(Carry::Stay)
@@ -221,6 +238,8 @@ pub struct JobValues {
     pub dropped: Vec<Vec<u8>>,
     /// Values that the job moved: kept with its tables, let go if it fails.
     pub carried: Vec<PendingHandle>,
+    /// [`ValueStore::sync_failures`] when the job began.
+    pub sync_failures: u64,
 }
 
 impl JobValues {

@@ -60,6 +60,8 @@ pub struct PartitionState {
     rules_epoch: AtomicU32,
     /// Changed under the commit path's lock.
     doubtful: AtomicBool,
+    /// A sync of the store has failed since the open.
+    failed_sync: AtomicBool,
     /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
     /// The database's: everything that the view holds is noted in it.
@@ -118,6 +120,7 @@ impl PartitionState {
             hooks: ArcSwap::from_pointee(hooks),
             rules_epoch: AtomicU32::new(0),
             doubtful: AtomicBool::new(false),
+            failed_sync: AtomicBool::new(false),
             pressure: AtomicU32::new(0),
             work: work.clone(),
         }
@@ -297,6 +300,20 @@ impl PartitionState {
     /// Returns `true` if a drop of it may be on disk that did not take place.
     pub fn is_doubtful(&self) -> bool {
         self.doubtful.load(Ordering::Acquire)
+    }
+
+    /// Notes the outcome of a sync of the partition's store, and returns it.
+    pub fn note_sync(&self, outcome: Result<()>) -> Result<()> {
+        if outcome.is_err() {
+            self.failed_sync.store(true, Ordering::Release);
+        }
+        outcome.map_err(|error| error.in_partition(&self.name))
+    }
+
+    /// Returns `true` if a sync of the partition's store has failed since the open, so that values may be
+    /// in doubt.
+    pub fn has_failed_sync(&self) -> bool {
+        self.failed_sync.load(Ordering::Acquire)
     }
 
     /// Returns `true` if it was dropped.

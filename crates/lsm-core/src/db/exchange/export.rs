@@ -165,7 +165,8 @@ impl DbInner {
         let floors = point.view.floors();
         let merge = Merge::export(&memtables, &point.view.version, floors, clip).bare(bare);
         let view = point.view.clone();
-        let job = StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None };
+        let job =
+            StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None, rescues: false };
         let made = self
             .runner
             .run_into(&factory, self, &job, &merge, &|| self.background.is_stopping())?;

@@ -227,6 +227,12 @@ impl Log {
         latched
     }
 
+    /// Takes no more until the log is begun anew, because of `error`, which a sync of values returned that
+    /// the log did not ask for.
+    pub(in crate::db) fn begin_anew(&self, host: &dyn LogHost, error: &Error) {
+        self.fail(host, error.clone());
+    }
+
     /// Waits until no sync is under way. None begins while one has failed.
     pub(in crate::db) fn wait_for_failed_sync(&self) {
         let mut sync = self.sync.lock();

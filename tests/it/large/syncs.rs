@@ -1,0 +1,197 @@
+//! Failed syncs of chunk files: the values in doubt are written again, and all partitions go on.
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, OpKind};
+
+use super::*;
+
+/// Failures after which the bytes can still be read.
+const ACTIONS: [FaultAction; 2] = [FaultAction::Eio, FaultAction::SyncLost];
+
+/// A database with large values in `p` and a partition `q` beside it.
+struct Pair {
+    mem: MemFs,
+    fs: FaultFs,
+    clock: ManualClock,
+    db: Db,
+    p: Partition,
+    q: Partition,
+}
+
+impl Pair {
+    fn new(options: PartitionOptions) -> Pair {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem.clone());
+        let clock = ManualClock::default();
+        let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+        let p = db.partition_with("p", options).unwrap();
+        let q = db.partition("q").unwrap();
+        Pair { mem, fs, clock, db, p, q }
+    }
+
+    /// Breaks the next sync of a chunk file.
+    fn break_sync(&self, action: FaultAction) {
+        let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".chunk".to_owned(), nth: 0 };
+        self.fs.add_rule(FaultRule::once(at, action));
+    }
+
+    /// Streams a value in, which gets a file of its own.
+    fn stream(&self, n: u8) -> Result<()> {
+        let mut writer = self.p.put_stream([n], None)?;
+        writer.write_all(&[n; 2000]).unwrap();
+        writer.commit(Durability::Os).map(drop)
+    }
+
+    /// Everything that is there now outlives a power cut, and its space comes back.
+    fn check_durable(&self) {
+        let large = content(&self.p);
+        let small = content(&self.q);
+        let mut rng = Rng::new(4);
+        for outcome in CrashOutcome::ALL {
+            let left = self.mem.crash_clone(outcome, &mut || rng.next_u64());
+            let db = open(&left);
+            assert!(content(&db.partition("p").unwrap()) == large, "{outcome:?}");
+            assert!(content(&db.partition("q").unwrap()) == small, "{outcome:?}");
+            assert!(db.verify(Default::default()).unwrap().is_sound(), "{outcome:?}");
+        }
+        assert_eq!(value_store(&self.db).failure, None);
+        for key in large.keys() {
+            self.p.delete(key).unwrap();
+        }
+        rest(&self.db, &self.clock);
+        assert_eq!(chunk_bytes(&self.mem, "/db"), 0, "{:?}", self.p.space());
+    }
+}
+
+#[test]
+fn after_a_failed_sync_values_are_written_again_and_all_partitions_go_on() {
+    for action in ACTIONS {
+        let it = Pair::new(options());
+        for n in 0..10_u8 {
+            it.p.put([n], vec![n; 1000]).unwrap();
+            it.q.put([n], "small").unwrap();
+        }
+        it.p.put_with("synced", vec![50; 900], Durability::Sync).unwrap();
+        for n in 10..20_u8 {
+            it.p.put([n], vec![n; 1000]).unwrap();
+        }
+        it.break_sync(action);
+        it.p.put_with([20], vec![20; 1000], Durability::Sync).unwrap_err();
+        assert_eq!(it.q.put("small", "now").unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert!(value_store(&it.db).failure.is_some());
+        it.db.wait_idle().unwrap();
+        assert_eq!(it.db.stats().read_only_because, None);
+        it.q.put_with("small", "later", Durability::Sync).unwrap();
+        it.p.put_with([21], vec![21; 1000], Durability::Sync).unwrap();
+        assert_eq!(content(&it.p).len(), 23);
+        it.check_durable();
+    }
+}
+
+#[test]
+fn a_value_from_before_a_failed_sync_is_not_committed_behind_it() {
+    for action in ACTIONS {
+        let it = Pair::new(options());
+        let mut writer = it.p.put_stream("finished", None).unwrap();
+        writer.write_all(&[1; 2000]).unwrap();
+        let finished = writer.finish().unwrap();
+        let mut streaming = it.p.put_stream("streaming", None).unwrap();
+        streaming.write_all(&[2; 2000]).unwrap();
+        it.break_sync(action);
+        it.p.put_with("synced", vec![3; 1000], Durability::Sync).unwrap_err();
+        it.db.wait_idle().unwrap();
+        let refused = it.db.batch().put_blob(finished).commit(Durability::Os).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
+        // Nothing of it was in the sync.
+        streaming.commit(Durability::Sync).unwrap();
+        it.q.put_with("behind it", "x", Durability::Sync).unwrap();
+        assert_eq!(it.p.get("finished").unwrap(), None);
+        it.check_durable();
+    }
+}
+
+/// Each stream has a file, and so many wait for a sync at most: one syncs them that asked for none.
+#[test]
+fn a_sync_that_nobody_asked_for_is_told_when_it_fails() {
+    for action in ACTIONS {
+        let it = Pair::new(options());
+        it.break_sync(action);
+        let failed = (0..100).find(|n| it.stream(*n).is_err()).unwrap();
+        assert!((50..100).contains(&failed), "{failed} streams");
+        it.q.put_with("small", "x", Durability::Sync).unwrap_err();
+        it.db.wait_idle().unwrap();
+        it.q.put_with("small", "y", Durability::Sync).unwrap();
+        assert_eq!(content(&it.p).len(), usize::from(failed));
+        it.check_durable();
+    }
+}
+
+#[test]
+fn values_whose_move_was_not_synced_stay_where_they_were() {
+    for action in ACTIONS {
+        let it = Pair::new(options());
+        for n in 0..20_u8 {
+            it.p.put([n], vec![n; 1000]).unwrap();
+        }
+        it.p.flush().unwrap();
+        for n in (0..20_u8).step_by(2) {
+            it.p.delete([n]).unwrap();
+        }
+        it.p.flush().unwrap();
+        it.db.wait_idle().unwrap();
+        it.break_sync(action);
+        // A value comes meanwhile, and is in the sync that the move asks for.
+        let p = Mutex::new(Some(it.p.clone()));
+        it.fs.set_observer(Arc::new(move |op: &FsOp| {
+            let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
+            let is_made = op.kind == OpKind::Create && is_table;
+            let once = if is_made { p.lock().unwrap().take() } else { None };
+            if let Some(p) = once {
+                p.put("meanwhile", vec![99; 1000]).unwrap();
+            }
+        }));
+        it.p.reclaim().unwrap_err();
+        it.fs.clear_observer();
+        it.db.wait_idle().unwrap();
+        it.p.reclaim().unwrap();
+        it.q.put_with("small", "x", Durability::Sync).unwrap();
+        assert_eq!(content(&it.p).len(), 11);
+        it.check_durable();
+    }
+}
+
+#[test]
+fn a_partition_without_a_log_writes_its_values_again_when_it_is_flushed() {
+    for action in ACTIONS {
+        let it = Pair::new(options().logged(false));
+        for n in 0..10_u8 {
+            it.p.put([n], vec![n; 1000]).unwrap();
+        }
+        it.break_sync(action);
+        it.p.flush().unwrap_err();
+        it.db.wait_idle().unwrap();
+        it.p.flush().unwrap();
+        it.q.put_with("small", "x", Durability::Sync).unwrap();
+        assert_eq!(content(&it.p).len(), 10);
+        it.check_durable();
+    }
+}
+
+/// On some file systems the bytes are gone from reads too. Then the values that had them are damaged, and
+/// nothing else.
+#[test]
+fn values_that_a_failed_sync_took_away_are_damage_of_their_keys() {
+    let it = Pair::new(options());
+    it.p.put_with("before", vec![1; 2000], Durability::Sync).unwrap();
+    it.p.put("lost", vec![2; 2000]).unwrap();
+    it.break_sync(FaultAction::SyncReverted);
+    it.q.put_with("small", "x", Durability::Sync).unwrap_err();
+    it.db.wait_idle().unwrap();
+    it.q.put_with("small", "y", Durability::Sync).unwrap();
+    it.p.put_with("later", vec![3; 2000], Durability::Sync).unwrap();
+    assert_eq!(it.p.get("before").unwrap().unwrap(), vec![1; 2000]);
+    assert!(it.p.get("lost").unwrap_err().is_corruption());
+    it.p.put_with("lost", vec![4; 2000], Durability::Sync).unwrap();
+    // The damaged version goes, as each that is overwritten.
+    it.p.compact(..).unwrap();
+    it.check_durable();
+}
