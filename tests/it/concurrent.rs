@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, Options, Partition, PartitionOptions, Range, SeqNo,
-    Slice, Snapshot,
+    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Options, Partition,
+    PartitionOptions, Range, SeqNo, Slice, Snapshot,
 };
 use testkit::rng::Rng;
 
@@ -44,8 +44,14 @@ fn small() -> PartitionOptions {
         .level_multiplier(3)
 }
 
-fn open(fs: Arc<dyn Fs>, dir: &Path) -> Store {
-    let options = Options::new()
+/// As [`small`], with the longer values in chunk files.
+fn apart() -> PartitionOptions {
+    let large = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
+    small().large_values(large.chunk_bytes(4 << 10))
+}
+
+fn open(fs: Arc<dyn Fs>, dir: &Path, options: fn() -> PartitionOptions) -> Store {
+    let buffers = Options::new()
         .cache_bytes(64 << 10)
         .write_buffer_bytes(32 << 10)
         .wal_segment_bytes(16 << 10)
@@ -53,10 +59,10 @@ fn open(fs: Arc<dyn Fs>, dir: &Path) -> Store {
         .manifest_bytes_max(8 << 10)
         .compaction_threads(2)
         .sync_interval_ms(1);
-    let db = Db::builder(dir).fs(fs).options(options).open().unwrap();
-    let a = db.partition_with("a", small()).unwrap();
-    let b = db.partition_with("b", small()).unwrap();
-    let bare = db.partition_with("bare", small().logged(false)).unwrap();
+    let db = Db::builder(dir).fs(fs).options(buffers).open().unwrap();
+    let a = db.partition_with("a", options()).unwrap();
+    let b = db.partition_with("b", options()).unwrap();
+    let bare = db.partition_with("bare", options().logged(false)).unwrap();
     Store { db, a, b, bare }
 }
 
@@ -264,7 +270,8 @@ fn read_until(
 fn work_until(done: &AtomicBool, store: &Store, mut random: Rng) {
     while !done.load(Ordering::Relaxed) {
         let partition = *random.pick(&[&store.a, &store.b, &store.bare]);
-        match random.below(12) {
+        match random.below(13) {
+            12 => partition.reclaim().unwrap(),
             0..4 => store.db.flush().unwrap(),
             4..6 => partition.compact(..).unwrap(),
             6..9 => {
@@ -345,10 +352,12 @@ fn check_idle(store: &Store, fs: &dyn Fs, dir: &Path) {
     let levels = stats.partitions.iter().flat_map(|partition| &partition.levels);
     assert_eq!(count(".sst"), levels.map(|level| level.table_count).sum::<u64>());
     assert_eq!((count(".wal"), count(".manifest")), (stats.wal_segment_count, 1));
+    let stores = stats.partitions.iter().filter_map(|partition| partition.value_store.as_ref());
+    assert_eq!(count(".chunk"), stores.map(|store| store.chunk_count).sum::<u64>());
 }
 
-fn run(fs: Arc<dyn Fs>, dir: &Path, writes: usize) {
-    let store = open(fs.clone(), dir);
+fn run(fs: Arc<dyn Fs>, dir: &Path, writes: usize, options: fn() -> PartitionOptions) {
+    let store = open(fs.clone(), dir, options);
     let board = Board::new(KEYS);
     let done = AtomicBool::new(false);
     let mut random = Rng::from_env_or(7);
@@ -389,18 +398,23 @@ fn run(fs: Arc<dyn Fs>, dir: &Path, writes: usize) {
     check_idle(&store, &*fs, dir);
     store.db.clone().close().unwrap();
     drop(store);
-    let store = open(fs.clone(), dir);
+    let store = open(fs.clone(), dir, options);
     assert_eq!(store.read_all(), expected);
     check_idle(&store, &*fs, dir);
 }
 
 #[test]
 fn threads_see_one_order_of_writes() {
-    run(Arc::new(MemFs::new()), "/db".as_ref(), 30_000);
+    run(Arc::new(MemFs::new()), "/db".as_ref(), 30_000, small);
+}
+
+#[test]
+fn threads_see_one_order_of_writes_of_large_values() {
+    run(Arc::new(MemFs::new()), "/db".as_ref(), 8_000, apart);
 }
 
 #[test]
 fn threads_see_one_order_of_writes_on_the_real_file_system() {
     let dir = tempfile::tempdir().unwrap();
-    run(Arc::new(OsFs), dir.path(), 5_000);
+    run(Arc::new(OsFs), dir.path(), 5_000, small);
 }

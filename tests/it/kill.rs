@@ -125,15 +125,51 @@ fn write_for_ever(db: &Db, writer: usize) {
 
 /// Starts a writer, whose log is written or stored through a mapping.
 fn start(folder: &Path, is_written: bool) -> (Child, BufReader<ChildStdout>) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "kill::child_that_writes_until_it_is_killed", "--nocapture"]);
-    command.env(FOLDER, folder).stdout(Stdio::piped());
+    let mut command = child_test("kill::child_that_writes_until_it_is_killed", FOLDER, folder);
     if is_written {
         command.env(WRITTEN, "1");
     }
+    spawned(command)
+}
+
+/// This process once more, as one test that finds the folder in the variable `name`.
+pub fn child_test(test: &str, name: &str, folder: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(name, folder).stdout(Stdio::piped());
+    command
+}
+
+pub fn spawned(mut command: Command) -> (Child, BufReader<ChildStdout>) {
     let mut child = command.spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     (child, lines)
+}
+
+/// Kills a writer behind `wanted` acknowledgements; `note` hears of all that it said, also of those
+/// behind.
+pub fn kill_behind(
+    (mut child, mut lines): (Child, BufReader<ChildStdout>),
+    wanted: u64,
+    mut note: impl FnMut(usize, u64),
+) {
+    let mut line = String::new();
+    let mut heard = 0;
+    while heard < wanted {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "the writer died by itself");
+        if let Some((writer, number)) = acknowledged(&line) {
+            note(writer, number);
+            heard += 1;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What it said before it died is in the pipe.
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    for (writer, number) in rest.split_inclusive('\n').filter_map(acknowledged) {
+        note(writer, number);
+    }
 }
 
 /// Reads lines until one says `word`; `false` at the end of the pipe.
@@ -164,29 +200,11 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
     // Writers killed since the store was last looked into: each may have had a batch under way.
     let mut killed = 0;
     for round in 0..ROUNDS {
-        let (mut child, mut lines) = start(dir.path(), round % 2 == 1);
+        let started = start(dir.path(), round % 2 == 1);
         // Now and then while it opens or recovers, else after that many acknowledgements.
         let wanted = if round % 10 == 9 { 0 } else { 1 + rng.next_u64() % 400 };
-        let mut line = String::new();
-        for _ in 0..wanted {
-            loop {
-                line.clear();
-                assert!(lines.read_line(&mut line).unwrap() > 0, "the writer died by itself");
-                if let Some((writer, number)) = acknowledged(&line) {
-                    acks[writer] = number;
-                    break;
-                }
-            }
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        kill_behind(started, wanted, |writer, number| acks[writer] = number);
         killed += 1;
-        // What it said before it died is in the pipe.
-        let mut rest = String::new();
-        lines.read_to_string(&mut rest).unwrap();
-        for (writer, number) in rest.split_inclusive('\n').filter_map(acknowledged) {
-            acks[writer] = number;
-        }
         if round % 3 == 2 {
             continue; // The next writer recovers from what two kills left.
         }

@@ -5,6 +5,7 @@ mod compat;
 mod crash;
 mod damage;
 mod gaps;
+mod kill;
 mod limits;
 mod syncs;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{Fs, MemFs};
+use lsm_core::fs::{Fs, MemFs, OsFs};
 use siltstone::large_values::Parallelism;
 use siltstone::{
     BackgroundMode, ChunkChange, Db, Durability, ErrorKind, Event, EventListener,

@@ -13,7 +13,7 @@ fn what_was_acknowledged_before_a_close_is_there_after_reopening() {
     let board = Board::new(KEYS);
     let mut random = Rng::from_env_or(11);
     for round in 1..=25 {
-        let store = open(fs.clone(), "/db".as_ref());
+        let store = open(fs.clone(), "/db".as_ref(), small);
         for (n, seen) in store.read_all() {
             let newest = board.acknowledged(n);
             assert_eq!(seen, value(n, newest).map(|_| newest), "key {n} in round {round}");
@@ -50,7 +50,7 @@ fn what_was_acknowledged_before_a_close_is_there_after_reopening() {
 #[test]
 fn a_power_cut_amid_threads_leaves_one_moment() {
     let fs = MemFs::new();
-    let store = open(Arc::new(fs.clone()), "/db".as_ref());
+    let store = open(Arc::new(fs.clone()), "/db".as_ref(), small);
     let board = Board::new(KEYS);
     let done = AtomicBool::new(false);
     let mut random = Rng::from_env_or(3);

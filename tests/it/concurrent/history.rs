@@ -8,6 +8,8 @@ use siltstone::SeqNo;
 
 const DELETE_EVERY: u64 = 5;
 const FILL_BYTES_MAX: u64 = 200;
+/// Values of every fourth key are longer by this: large ones, in a partition that has them.
+const LONG_BYTES: u64 = 300;
 
 /// The place of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +44,8 @@ pub fn value(n: usize, version: u64) -> Option<Vec<u8>> {
     }
     let mut value = version.to_be_bytes().to_vec();
     value.extend((n as u64).to_be_bytes());
-    value.resize(16 + (version * 37 % FILL_BYTES_MAX) as usize, n as u8);
+    let long = if n.is_multiple_of(4) { LONG_BYTES } else { 0 };
+    value.resize(16 + (version * 37 % FILL_BYTES_MAX + long) as usize, n as u8);
     Some(value)
 }
 
