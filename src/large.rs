@@ -4,12 +4,13 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use largeval::{BlobReader, BlobStat, ChunkInfo, Parallelism, Space};
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::Durability;
-use lsm_core::read::ReadPoint;
+use lsm_core::read::{KeyRange, ReadPoint};
 use lsm_core::types::Slice;
 
 use crate::partition::Partition;
@@ -189,6 +190,37 @@ impl Partition {
     /// much garbage.
     pub fn reclaim(&self) -> Result<()> {
         self.0.reclaim_values()
+    }
+
+    /// Moves the large values of the chunk files that hold keys of `range` to new files, in ascending
+    /// order of their keys, whatever garbage the files have, and reclaims as [`Partition::reclaim`] does.
+    /// A scan of the values reads fewer files after that. Writes go on; files that are written meanwhile
+    /// stay as they are.
+    ///
+    /// # Errors
+    /// Those of [`Partition::reclaim`].
+    ///
+    /// # Cost
+    /// That of [`Partition::reclaim`]; all values of these files are read, verified and written, at
+    /// [`LargeValueOptions::move_bytes_per_second`](crate::LargeValueOptions::move_bytes_per_second), and
+    /// the tables that name them are written, too. Until the old files are removed, the values take
+    /// twice their space.
+    pub fn reallocate(&self, range: impl KeyRange) -> Result<()> {
+        self.0.reallocate_values(range)
+    }
+
+    /// Reclaims as [`Partition::reclaim`] does until the space of all large values that were deleted or
+    /// overwritten before the call is back, or until `timeout` has passed by the clock of the database.
+    /// Returns `true` if the space is back, and `false` if readers of older versions, snapshots not
+    /// included, still hold some of it.
+    ///
+    /// # Errors
+    /// Those of [`Partition::reclaim`].
+    ///
+    /// # Cost
+    /// That of [`Partition::reclaim`], about once per second while readers hold values.
+    pub fn wait_reclaimed(&self, timeout: Duration) -> Result<bool> {
+        self.0.wait_values_reclaimed(timeout)
     }
 }
 

@@ -7,11 +7,13 @@ mod damage;
 mod gaps;
 mod kill;
 mod limits;
+mod reclaim;
 mod syncs;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use lsm_core::fs::{Fs, MemFs, OsFs};
 use siltstone::large_values::Parallelism;

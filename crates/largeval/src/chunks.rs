@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use lsm_core::codec::{Malformed, Reader, put_bytes, put_varint};
-use lsm_core::hooks::{ChunkId, StoreEdit};
+use lsm_core::hooks::{ChunkId, KeySpan, StoreEdit};
 use lsm_core::types::{Epoch, FileNo};
 
 use crate::format::{Handle, VALUE_BYTES_MAX};
@@ -298,25 +298,43 @@ impl Chunks {
     /// Chooses the chunks whose values should be moved, those of which at least so many thousandths
     /// are garbage; returns the hull of their keys. Chunks that were chosen before and still live
     /// are given up.
-    pub fn choose_moving(&mut self, garbage_permille: u64) -> Option<(Vec<u8>, Vec<u8>)> {
-        let mut hull: Option<Delta> = None;
+    pub fn choose_moving(&mut self, garbage_permille: u64) -> Option<KeySpan> {
         for chunk in self.by_id.values_mut() {
             if chunk.is_moving && chunk.live.blocks > 0 {
                 chunk.is_stuck = true;
             }
             chunk.is_moving = false;
-            let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
-            if !movable || chunk.pending.blocks > 0 || chunk.live.blocks == 0 {
-                continue;
-            }
+        }
+        self.choose(|chunk| {
             let garbage = u128::from(chunk.garbage_bytes()) * 1000;
-            if garbage > 0 && garbage >= u128::from(chunk.end) * u128::from(garbage_permille) {
-                chunk.is_moving = true;
+            garbage > 0 && garbage >= u128::from(chunk.end) * u128::from(garbage_permille)
+        })
+    }
+
+    /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, whose values
+    /// should be moved, whatever garbage there is: into the order of their keys. Returns the hull of all
+    /// that are chosen now.
+    pub fn choose_within(&mut self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
+        self.choose(|chunk| {
+            let overlaps = *chunk.largest >= *from && to.is_none_or(|to| *chunk.smallest <= *to);
+            // A single value is in order, and without garbage it gains nothing.
+            overlaps && (chunk.live.blocks > 1 || chunk.garbage_bytes() > 0)
+        })
+    }
+
+    /// Chooses, of the chunks whose values can be moved, those that `is_due`.
+    fn choose(&mut self, is_due: impl Fn(&Chunk) -> bool) -> Option<KeySpan> {
+        let mut hull: Option<Delta> = None;
+        for chunk in self.by_id.values_mut() {
+            let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
+            let is_settled = chunk.pending.blocks == 0 && chunk.live.blocks > 0;
+            chunk.is_moving |= movable && is_settled && is_due(chunk);
+            if chunk.is_moving {
                 let hull = hull.get_or_insert_default();
                 hull.widen(&chunk.smallest, &chunk.largest);
             }
         }
-        hull.map(|hull| (hull.smallest, hull.largest))
+        hull.map(|hull| KeySpan { smallest: hull.smallest, largest: hull.largest })
     }
 }
 

@@ -210,6 +210,15 @@ impl Shared {
         }
     }
 
+    /// The chunks of writers at rest take no more values.
+    pub(crate) fn seal_idle(&self, state: &mut State) {
+        let mut writers = std::mem::take(&mut state.idle);
+        writers.extend(state.mover.take());
+        for writer in writers {
+            self.seal(state, writer.chunk);
+        }
+    }
+
     /// The chunk takes no more values.
     pub(crate) fn seal(&self, state: &mut State, chunk: ChunkId) {
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk).filter(|entry| entry.is_open) {

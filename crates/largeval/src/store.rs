@@ -262,20 +262,20 @@ impl ValueStore for LargeStore {
     fn moving(&self) -> Option<KeySpan> {
         let mut state = self.0.state.lock();
         let permille = state.options.garbage_permille.into();
-        let (smallest, largest) = state.chunks.choose_moving(permille)?;
-        Some(KeySpan { smallest, largest })
+        state.chunks.choose_moving(permille)
+    }
+
+    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
+        let mut state = self.0.state.lock();
+        self.0.seal_idle(&mut state);
+        state.chunks.choose_within(from, to)
     }
 
     fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         let shared = &self.0;
         let mut state = shared.state.lock();
         // A file that a checkpoint has linked is never appended to.
-        for writer in std::mem::take(&mut state.idle) {
-            shared.seal(&mut state, writer.chunk);
-        }
-        if let Some(writer) = state.mover.take() {
-            shared.seal(&mut state, writer.chunk);
-        }
+        shared.seal_idle(&mut state);
         // Also what a compaction has dropped since the versions were pinned that are copied.
         let known = &state.chunks;
         let chunks = known.by_id.iter().filter(|(_, chunk)| known.may_be_read(chunk));

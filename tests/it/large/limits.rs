@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use lsm_core::fs::{FaultFs, FsOp, OpKind};
 use siltstone::clock::Clock;

@@ -80,7 +80,8 @@ fn chunks_with_enough_garbage_are_moved_and_given_up_if_that_fails() {
     assert_eq!(chunks.choose_moving(250), None);
     chunks.apply(2, &section(2, &[], &[values[0].encode(), values[1].encode()])).unwrap();
     assert_eq!(chunks.choose_moving(500), None, "the header of the file is none");
-    assert_eq!(chunks.choose_moving(490), Some((b"a".to_vec(), b"d".to_vec())));
+    let span = KeySpan { smallest: b"a".to_vec(), largest: b"d".to_vec() };
+    assert_eq!(chunks.choose_moving(490), Some(span));
     assert_eq!(chunks.choose_moving(490), None, "it was tried");
 }
 

@@ -387,13 +387,6 @@ impl Partition {
         self.db.batch()
     }
 
-    /// Brings the space of large values back that nobody reads, as far as it goes now.
-    pub fn reclaim_values(&self) -> Result<()> {
-        let reclaimed = self.db().reclaim_values(&self.state);
-        self.db().events.deliver();
-        reclaimed
-    }
-
     /// Writes the memtables of the partition to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
         let flushed = self.db().flush_now(&self.state);

@@ -43,6 +43,7 @@ pub(crate) mod open;
 mod partitions;
 mod prepared;
 mod read_only;
+mod reclaim;
 mod recount;
 mod recovery;
 mod repair;

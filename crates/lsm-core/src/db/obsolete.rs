@@ -319,6 +319,11 @@ impl ObsoleteFiles {
         if front.is_free() && leases.release(front.edit) { values.pop_front() } else { None }
     }
 
+    /// Returns `true` if values of a partition that an edit dropped are not reclaimed yet.
+    pub(super) fn holds_values_of(&self, partition: PartitionId) -> bool {
+        self.values.lock().iter().any(|values| values.partition == partition)
+    }
+
     fn has_free_values(&self) -> bool {
         self.values.lock().front().is_some_and(DroppedValues::is_free)
     }

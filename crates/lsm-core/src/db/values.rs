@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::jobs::{JobsHost, RangeGoal, RangeStep};
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::ValueStore;
+use crate::hooks::{KeySpan, ValueStore};
 use crate::partition::PartitionState;
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, Table, UserRange};
@@ -39,7 +39,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The keys of tables that a store wants to be rewritten, so that [`ValueStore::carry`] moves
 /// values.
-type Span = (Vec<u8>, Vec<u8>);
+pub(super) type Span = (Vec<u8>, Vec<u8>);
 
 /// See the module.
 #[derive(Default)]
@@ -81,15 +81,15 @@ enum Rest {
 }
 
 /// Tables to be brought to the last level.
-struct Goal {
-    span: Span,
-    through: SeqNo,
+pub(super) struct Goal {
+    pub(super) span: Span,
+    pub(super) through: SeqNo,
     /// As [`RangeGoal::rewrite_before`].
-    rewrite_before: Option<FileNo>,
+    pub(super) rewrite_before: Option<FileNo>,
 }
 
 impl Goal {
-    fn as_range(&self) -> RangeGoal<'_> {
+    pub(super) fn as_range(&self) -> RangeGoal<'_> {
         let range = UserRange { start: Some(&self.span.0), end: Some(&self.span.1) };
         RangeGoal { range, through: self.through, rewrite_before: self.rewrite_before }
     }
@@ -101,14 +101,18 @@ impl ValueTending {
         self.of.lock().values().any(|tending| tending.goal.is_some())
     }
 
-    fn goal(&self, partition: PartitionId) -> Option<Arc<Goal>> {
+    pub(super) fn goal(&self, partition: PartitionId) -> Option<Arc<Goal>> {
         self.of.lock().entry(partition).or_default().goal.clone()
     }
 
     /// Begins the choice of the next goal behind the one that was `reached`; `None` if somebody else
     /// has chosen meanwhile, or is about to. Of two who ask a store what it wants moved, the second
     /// would make it give up what the first was told.
-    fn choose(&self, partition: PartitionId, reached: Option<&Arc<Goal>>) -> Option<Choice<'_>> {
+    pub(super) fn choose(
+        &self,
+        partition: PartitionId,
+        reached: Option<&Arc<Goal>>,
+    ) -> Option<Choice<'_>> {
         let mut all = self.of.lock();
         let tending = all.entry(partition).or_default();
         let is_same = match (&tending.goal, reached) {
@@ -208,13 +212,13 @@ impl ValueTending {
 
 /// The choice of the next goal of a partition, by one thread at a time. Dropped, also by a panic of
 /// the store, it chose nothing.
-struct Choice<'a> {
+pub(super) struct Choice<'a> {
     tending: &'a ValueTending,
     partition: PartitionId,
 }
 
 impl Choice<'_> {
-    fn set(&self, goal: Option<Goal>) -> Option<Arc<Goal>> {
+    pub(super) fn set(&self, goal: Option<Goal>) -> Option<Arc<Goal>> {
         let goal = goal.map(Arc::new);
         if let Some(tending) = self.tending.of.lock().get_mut(&self.partition) {
             tending.goal.clone_from(&goal);
@@ -245,7 +249,11 @@ fn is_over_another(version: &PartitionVersion, level: usize, table: &Table) -> b
 
 /// The hull of the tables in which something may be shadowed: by a table of another level, or since
 /// a snapshot was released.
-fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Option<Span> {
+pub(super) fn unsettled(
+    version: &PartitionVersion,
+    held: &[SeqNo],
+    overlaps: bool,
+) -> Option<Span> {
     let mut hull: Option<Span> = None;
     for (level, table) in version.tables() {
         let meta = &table.meta;
@@ -357,44 +365,18 @@ impl DbInner {
     }
 
     /// The goal of a store that wants values to be moved.
-    fn moving_goal(&self, store: &dyn ValueStore) -> Result<Option<Goal>> {
+    pub(super) fn moving_goal(&self, store: &dyn ValueStore) -> Result<Option<Goal>> {
         // A store that was not told of an edit yet takes its garbage for values.
         self.obsolete.tell_all_stores()?;
-        let Some(span) = store.moving() else { return Ok(None) };
+        Ok(store.moving().map(|span| self.goal_of(span)))
+    }
+
+    /// The goal that all tables with keys of the span are written anew.
+    pub(super) fn goal_of(&self, span: KeySpan) -> Goal {
         // Behind it: a job that began before may have passed values that are to be moved.
         let rewrite_before = Some(self.world.numbers.allocate());
         let span = (span.smallest, span.largest);
-        Ok(Some(Goal { span, through: self.commit.visible_seq(), rewrite_before }))
-    }
-
-    /// Brings the space of values back that nobody reads, as far as it goes now: what it does by
-    /// itself after some seconds.
-    pub(super) fn reclaim_values(&self, partition: &Arc<PartitionState>) -> Result<()> {
-        self.flush_now(partition)?;
-        let Some(store) = partition.store() else { return Ok(()) };
-        let version = partition.view().version.clone();
-        if let Some(span) = unsettled(&version, &self.held_snapshots(), true) {
-            let goal = Goal { span, through: self.commit.visible_seq(), rewrite_before: None };
-            self.reach(partition, goal.as_range())?;
-        }
-        // One goal after the other, with the background, which may be at one.
-        loop {
-            let reached = self.values.goal(partition.id);
-            if let Some(goal) = &reached {
-                self.reach(partition, goal.as_range())?;
-            }
-            match self.values.choose(partition.id, reached.as_ref()) {
-                Some(choice) => {
-                    if choice.set(self.moving_goal(&**store)?).is_none() {
-                        break;
-                    }
-                }
-                None => self.background.wait_for_news(),
-            }
-            self.check_open()?;
-            partition.check_live()?;
-        }
-        self.finish_removing()
+        Goal { span, through: self.commit.visible_seq(), rewrite_before }
     }
 
     /// Runs compactions on the calling thread until a goal is reached.

@@ -397,6 +397,10 @@ impl ValueStore for GuardedStore {
         self.who.unwind("moving", || self.store.moving())
     }
 
+    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
+        self.who.unwind("reallocating", || self.store.reallocating(from, to))
+    }
+
     fn verify(
         &self,
         key: &[u8],

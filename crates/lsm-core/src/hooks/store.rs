@@ -161,6 +161,14 @@ pub trait ValueStore: Any + Send + Sync {
         None
     }
 
+    /// As [`ValueStore::moving`], when the application asks for the values of the stored keys from `from` to
+    /// `to` to be moved into the order of their keys; both are included, and without `to` all from `from`
+    /// on.
+    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
+        let _ = (from, to);
+        None
+    }
+
     /// Reads a value from the device and compares it with its checksums and with its stored key.
     /// `advance` receives the number of bytes that were read; its errors end the call.
     ///

@@ -1,0 +1,118 @@
+//! Reclaiming the space of large values on demand: what `values.rs` does by itself after some seconds, on
+//! the calling thread and at once.
+//!
+//! Invariant: goals are chosen through `values.rs`, one at a time, because a store gives up what it named
+//! before when it is asked again.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::jobs::JobsHost;
+use super::values::{Goal, unsettled};
+use super::{DbInner, Partition};
+use crate::error::Result;
+use crate::hooks::ValueStore;
+use crate::partition::PartitionState;
+use crate::read::{Bounds, KeyRange, stored_bounds};
+
+impl Partition {
+    /// Brings the space of large values back that nobody reads, as far as it goes now.
+    pub fn reclaim_values(&self) -> Result<()> {
+        let reclaimed = self.db().reclaim_values(self.state(), None);
+        self.db().events.deliver();
+        reclaimed
+    }
+
+    /// As [`Partition::reclaim_values`], and moves the large values of `range` into the order of their
+    /// keys.
+    pub fn reallocate_values(&self, range: impl KeyRange) -> Result<()> {
+        let keys = stored_bounds(self.state().key_form, range.bounds());
+        let moved = self.db().reclaim_values(self.state(), Some(keys));
+        self.db().events.deliver();
+        moved
+    }
+
+    /// As [`Partition::reclaim_values`], again and again until no reader holds dropped values, or until
+    /// `timeout` has passed; `true` if none does.
+    pub fn wait_values_reclaimed(&self, timeout: Duration) -> Result<bool> {
+        let is_done = self.db().wait_reclaimed(self.state(), timeout);
+        self.db().events.deliver();
+        is_done
+    }
+}
+
+impl DbInner {
+    /// Brings the space of values back that nobody reads, as far as it goes now: what it does by
+    /// itself after some seconds. The values of the stored keys `moved` are moved, if some are named.
+    pub(super) fn reclaim_values(
+        &self,
+        partition: &Arc<PartitionState>,
+        mut moved: Option<Bounds>,
+    ) -> Result<()> {
+        self.flush_now(partition)?;
+        let Some(store) = partition.store() else { return Ok(()) };
+        let version = partition.view().version.clone();
+        if let Some(span) = unsettled(&version, &self.held_snapshots(), true) {
+            let goal = Goal { span, through: self.commit.visible_seq(), rewrite_before: None };
+            self.reach(partition, goal.as_range())?;
+        }
+        // One goal after the other, with the background, which may be at one.
+        loop {
+            let reached = self.values.goal(partition.id);
+            if let Some(goal) = &reached {
+                self.reach(partition, goal.as_range())?;
+            }
+            match self.values.choose(partition.id, reached.as_ref()) {
+                Some(choice) => {
+                    let is_last = moved.is_none();
+                    let next = match moved.take() {
+                        Some(keys) => self.reallocating_goal(&**store, &keys)?,
+                        None => self.moving_goal(&**store)?,
+                    };
+                    if choice.set(next).is_none() && is_last {
+                        break;
+                    }
+                }
+                None => self.background.wait_for_news(),
+            }
+            self.check_open()?;
+            partition.check_live()?;
+        }
+        self.finish_removing()
+    }
+
+    /// Reclaims until no dropped value of a partition is left, or for so long; `true` if none is.
+    pub(super) fn wait_reclaimed(
+        &self,
+        partition: &Arc<PartitionState>,
+        timeout: Duration,
+    ) -> Result<bool> {
+        let begun = self.background.now();
+        loop {
+            self.reclaim_values(partition, None)?;
+            if !self.obsolete.holds_values_of(partition.id) {
+                return Ok(true);
+            }
+            if self.background.now().saturating_sub(begun) >= timeout {
+                return Ok(false);
+            }
+            // Nobody tells when a reader lets go: looked at again from time to time.
+            self.background.wait_for_news();
+        }
+    }
+
+    /// The goal of a store that is asked to move the values of these keys.
+    fn reallocating_goal(&self, store: &dyn ValueStore, keys: &Bounds) -> Result<Option<Goal>> {
+        self.obsolete.tell_all_stores()?;
+        let from = match &keys.0 {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => &Vec::new(),
+        };
+        let to = match &keys.1 {
+            Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
+            Bound::Unbounded => None,
+        };
+        Ok(store.reallocating(from, to).map(|span| self.goal_of(span)))
+    }
+}

@@ -1,0 +1,65 @@
+//! Space that the application asks for.
+
+use super::*;
+
+#[test]
+fn reallocated_values_lie_in_the_order_of_their_keys() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    // Each file has keys of the whole range.
+    for n in 0..40_u8 {
+        let key = (u16::from(n) * 7 % 40) as u8;
+        p.put([key], vec![n; 1000]).unwrap();
+    }
+    let before = content(&p);
+    p.reclaim().unwrap();
+    assert_eq!(value_store(&db).moved_bytes, 0, "there is no garbage");
+    p.reallocate([10]..[20]).unwrap();
+    let moved = value_store(&db).moved_bytes;
+    assert_eq!(moved, 40_000, "each file has a key of the range");
+    let chunks = p.chunks().unwrap();
+    let live = chunks.iter().filter(|chunk| chunk.live_blocks > 0);
+    let spans: Vec<_> = live.map(|chunk| (chunk.smallest.clone(), chunk.largest.clone())).collect();
+    assert!(spans.windows(2).all(|pair| pair[0].1 < pair[1].0), "{spans:?}");
+    p.reallocate([12]..[15]).unwrap();
+    let again = value_store(&db).moved_bytes - moved;
+    assert!((4_000..=12_000).contains(&again), "files of other keys stay: {again} bytes");
+    assert!(content(&p) == before);
+    rest(&db, &clock);
+    let space = p.space().unwrap();
+    assert_eq!(space.total_bytes, chunk_bytes(&fs, "/db"));
+    assert!(space.dead_bytes * 10 < space.total_bytes, "{space:?}");
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+    let plain = db.partition("plain").unwrap();
+    plain.put("k", "v").unwrap();
+    plain.reallocate(..).unwrap();
+}
+
+#[test]
+fn space_is_waited_for_until_readers_let_go_of_it() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..20_u8 {
+        p.put([n], vec![n; 1000]).unwrap();
+    }
+    p.flush().unwrap();
+    let reader = p.open_blob([3]).unwrap().unwrap();
+    for n in 0..20_u8 {
+        p.delete([n]).unwrap();
+    }
+    assert!(!p.wait_reclaimed(Duration::ZERO).unwrap(), "a reader holds it");
+    assert!(p.space().unwrap().pinned_bytes > 20_000);
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let is_back = p.wait_reclaimed(Duration::from_secs(3600)).unwrap();
+            done.send((is_back, chunk_bytes(&fs, "/db"))).unwrap();
+        });
+        assert!(is_done.try_recv().is_err(), "it waits");
+        drop(reader);
+        assert_eq!(is_done.recv().unwrap(), (true, 0));
+    });
+}
