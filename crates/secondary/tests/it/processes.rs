@@ -118,7 +118,7 @@ struct Shared {
     reads: AtomicU64,
 }
 
-/// The count at level 1; `None` if the writer is stopped, or was killed, between two steps of a commit.
+/// The count at level 1; `None` if the writer is stopped between two steps of a commit.
 fn strong_count(partition: &SecondaryPartition) -> Option<u64> {
     let options = ReadOptions::new(Level::Strong).wait(Duration::from_millis(20));
     match partition.read(&options) {
@@ -190,6 +190,8 @@ fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
     first.close().unwrap();
     let shared = Shared::default();
     let mut rng = Rng::from_env_or(3);
+    let watcher = Secondary::builder(folder).options(options()).open().unwrap();
+    let watched = NAMES.map(|name| watcher.partition(name).unwrap());
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2_u64)
             .map(|seed| {
@@ -230,12 +232,25 @@ fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
                 child.kill().unwrap();
                 child.wait().unwrap();
             }
+            // Wherever in a commit the writer was killed.
+            let acknowledged = shared.acknowledged.load(Ordering::Relaxed);
+            for partition in &watched {
+                let found = strong_count(partition);
+                let is_right = found.is_some_and(|found| found >= acknowledged);
+                // The readers end before this panics.
+                shared.is_over.fetch_or(!is_right, Ordering::AcqRel);
+                assert!(
+                    is_right,
+                    "{found:?} after {acknowledged}: a dead writer is not waited for"
+                );
+            }
         }
         shared.is_over.store(true, Ordering::Release);
     });
     let reads = shared.reads.load(Ordering::Relaxed);
     assert!(reads > 100, "{reads} reads");
     println!("{reads} reads, {} commits", shared.acknowledged.load(Ordering::Relaxed));
+    drop((watched, watcher));
     // What the readers held is let go.
     let db = open(folder).unwrap();
     db.wait_idle().unwrap();
