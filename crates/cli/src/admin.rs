@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::beside::Source;
-use crate::engine::{self, Existing, Target};
+use crate::engine::{self, Existing, Target, Writing};
 use crate::output::{Failure, Output};
 use crate::progress;
 
@@ -14,6 +14,8 @@ use crate::progress;
 pub(crate) struct CompactArgs {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    writing: Writing,
     /// Compact every partition
     #[arg(long, conflicts_with = "partition")]
     all: bool,
@@ -21,7 +23,7 @@ pub(crate) struct CompactArgs {
 
 /// Merges everything down to the lowest level.
 pub(crate) fn compact(args: &CompactArgs) -> Result<(), Failure> {
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open(&args.target.database, &args.writing)?;
     let names = match args.all {
         true => engine::partition_names(&existing.db),
         false => vec![args.target.partition.clone()],

@@ -20,6 +20,9 @@ use crate::output::{Failure, note};
 /// Name of the partition that always exists.
 const DEFAULT_PARTITION: &str = "default";
 
+/// The greatest write buffer that the engine takes.
+const WRITE_BUFFER_MIB_MAX: u64 = 1 << 20;
+
 /// A write buffer for reading alone: a quarter of what the log may take in memory.
 const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 
@@ -36,6 +39,25 @@ pub(crate) struct Target {
     pub(crate) json: bool,
 }
 
+/// The options of every subcommand that writes.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct Writing {
+    /// Hold this many MiB of writes in memory before they go to tables: 64 without this; less of it for a
+    /// small disk, where the log takes up to four times as much
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=WRITE_BUFFER_MIB_MAX))]
+    write_buffer: Option<u64>,
+}
+
+impl Writing {
+    /// Opens the database at `path`; makes it if there is none.
+    pub(crate) fn open(&self, path: &Path) -> Result<Db> {
+        match self.write_buffer {
+            None => Db::open(path),
+            Some(mib) => Db::builder(path).write_buffer_bytes(mib << 20).open(),
+        }
+    }
+}
+
 /// A database that was there before.
 pub(crate) struct Existing {
     pub(crate) db: Db,
@@ -44,9 +66,9 @@ pub(crate) struct Existing {
 
 impl Existing {
     /// Opens the database at `path`; refuses if there is none.
-    pub(crate) fn open(path: &Path) -> Result<Existing, Failure> {
+    pub(crate) fn open(path: &Path, writing: &Writing) -> Result<Existing, Failure> {
         Existing::check(path)?;
-        let db = Db::open(path)?;
+        let db = writing.open(path)?;
         Ok(Existing { db, path: path.to_owned() })
     }
 

@@ -5,10 +5,10 @@ use std::ops::Bound;
 use std::path::PathBuf;
 
 use serde_json::json;
-use siltstone::{Db, ExportOptions};
+use siltstone::ExportOptions;
 
 use crate::bytes::Encoding;
-use crate::engine::{Existing, Target};
+use crate::engine::{Existing, Target, Writing};
 use crate::output::{Failure, Output};
 use crate::progress;
 
@@ -26,7 +26,7 @@ pub(crate) struct CheckpointArgs {
 
 /// Copies a database; what can be linked is.
 pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
-    let existing = Existing::open(&args.database)?;
+    let existing = Existing::open(&args.database, &Writing::default())?;
     progress::during(
         "copying",
         || progress::folder_bytes(&args.folder),
@@ -91,13 +91,15 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
 pub(crate) struct IngestArgs {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    writing: Writing,
     /// Folder of the export
     folder: PathBuf,
 }
 
 /// Takes an export in; makes the database and the partition if they are not there.
 pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
-    let db = Db::open(&args.target.database)?;
+    let db = args.writing.open(&args.target.database)?;
     let summary = db.partition(&args.target.partition)?.ingest(&args.folder)?;
     let entries = summary.entries;
     let tables = summary.tables;

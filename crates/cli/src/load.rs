@@ -25,7 +25,7 @@ use siltstone::{Db, Durability, Error, ErrorKind, LargeValueOptions, Options, Pa
 
 use self::files::Content;
 use crate::bytes::Bytes;
-use crate::engine::{self, Existing, Target};
+use crate::engine::{self, Existing, Target, Writing};
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
@@ -54,6 +54,8 @@ enum Format {
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    writing: Writing,
     /// Folder or file to load; - is standard input
     source: PathBuf,
     /// Format of the source
@@ -147,7 +149,7 @@ impl NamedCount {
 }
 
 fn load(args: &Args) -> Result<(), Failure> {
-    let db = Db::open(&args.target.database)?;
+    let db = args.writing.open(&args.target.database)?;
     let partition = partition_to_load(&db, args)?;
     let mut refused = NamedCount::new("skipped");
     let Loaded { entries, bytes } = match args.sorted {
@@ -301,7 +303,7 @@ fn is_beyond_limits(key: &[u8], value_bytes: u64) -> bool {
 }
 
 fn check(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open(&args.target.database, &args.writing)?;
     let partition = existing.partition(&args.target.partition)?;
     let mut refused = NamedCount::new("skipped");
     let mut missing = NamedCount::new("missing");

@@ -6,10 +6,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use siltstone::{Db, Durability};
+use siltstone::Durability;
 
 use crate::bytes::Encoding;
-use crate::engine::{self, Existing, Target};
+use crate::engine::{self, Existing, Target, Writing};
 use crate::output::{Failure, Output};
 
 /// Arguments of `put`.
@@ -26,6 +26,8 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
     #[command(flatten)]
+    writing: Writing,
+    #[command(flatten)]
     encoding: Encoding,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct PutArgs {
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let db = Db::open(&args.target.database)?;
+    let db = args.writing.open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;
     match &args.value_file {
         Some(path) if partition.space().is_some() => {
@@ -69,6 +71,8 @@ fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    writing: Writing,
     /// The key
     key: OsString,
     #[command(flatten)]
@@ -79,7 +83,7 @@ pub(crate) struct DeleteArgs {
 pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let existing = Existing::open(&args.target.database)?;
+    let existing = Existing::open(&args.target.database, &args.writing)?;
     let partition = existing.partition(&args.target.partition)?;
     if !partition.contains(&key)? {
         return Err(Failure::NotFound(format!("no key {}", bytes.text(&key))));

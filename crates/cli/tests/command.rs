@@ -45,6 +45,19 @@ fn entries_are_put_read_scanned_and_deleted() {
     check(at, &["count", "db", "--json"], 0, "{\"count\":2}\n");
 }
 
+#[test]
+fn what_writes_takes_a_write_buffer() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["put", "db", "key", "value", "--write-buffer", "0"], 2, "");
+    check(at, &["put", "db", "key", "value", "--write-buffer", "1048577"], 2, "");
+    assert!(!at.join("db").exists(), "wrong usage makes nothing");
+    check(at, &["put", "db", "key", "value", "--write-buffer", "2"], 0, "");
+    check(at, &["get", "db", "key"], 0, "value\n");
+    check(at, &["delete", "db", "key", "--write-buffer", "1"], 0, "");
+    check(at, &["compact", "db", "--write-buffer", "1"], 0, "compacted default\n");
+}
+
 /// Runs the command with `input` on its standard input.
 fn siltstone_reading(folder: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
