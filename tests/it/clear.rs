@@ -160,6 +160,29 @@ fn tables_below_go_without_being_read_and_with_the_last_snapshot() {
     assert_eq!(content(&p), of(10..12, "after"));
 }
 
+/// Nothing is written meanwhile, and nobody asks.
+#[test]
+fn tables_go_some_time_after_the_release_of_the_snapshot_that_held_them() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_on(Arc::new(fs.clone()), "/db", &clock);
+    let p = filled(&db, small());
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    let held = files(&fs, "/db", ".sst");
+    let snapshot = db.snapshot();
+    p.clear().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(files(&fs, "/db", ".sst"), held);
+    assert!(held > 3 && content(&p).is_empty());
+    drop(snapshot);
+    for _ in 0..20 {
+        clock.pass(1);
+        db.wait_idle().unwrap();
+    }
+    assert_eq!(files(&fs, "/db", ".sst"), 0);
+}
+
 /// The floor is in the log, in the manifest, or in neither: never is one half of the batch there
 /// without the other.
 #[test]
@@ -257,7 +280,10 @@ fn requirements_and_transactions_conflict_with_a_clear() {
             p.compact(..).unwrap();
         }
         let late = db.batch().require(&p, "key 0001", at).put(&p, "x", "y");
+        // It writes nothing, so no leader looks at it.
+        let only_asks = db.batch().require(&p, "key 0001", at);
         let refused = [
+            only_asks.commit(Durability::Os).unwrap_err(),
             late.commit(Durability::Os).unwrap_err(),
             reads_key.commit(Durability::Os).unwrap_err(),
             reads_range.commit(Durability::Os).unwrap_err(),

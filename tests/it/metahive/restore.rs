@@ -130,6 +130,36 @@ fn a_replica_that_comes_later_ends_the_gap() {
     check_restored(&it, &before);
 }
 
+/// A clear tells of every key what a newer deletion of it would: of what was lost below it, and of what
+/// a replica gives back.
+#[test]
+fn a_clear_answers_for_what_is_lost_below_it() {
+    let Lost { mut it, copy, before, .. } = lost();
+    assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
+    it.p.clear().unwrap();
+    it.p.put(key_of(4), "behind it").unwrap();
+    it.model = Content::from([(key_of(4), b"behind it".to_vec())]);
+    for round in 0..4 {
+        assert_eq!(pairs(it.p.iter()), it.model, "round {round}");
+        for n in 0..KEYS {
+            let key = key_of(n);
+            let expected = it.model.get(&key).map(|value| &value[..]);
+            assert_eq!(it.p.get(&key).unwrap().as_deref(), expected, "round {round}");
+            let verified = it.p.verified_get(&key).unwrap().map(|found| found.value);
+            assert_eq!(verified.as_deref(), expected, "round {round}");
+            assert!(before.get(&it.p, &key).is_err(), "round {round}");
+        }
+        match round {
+            0 => it.p.flush().unwrap(),
+            1 => it.p.compact(..).unwrap(),
+            _ => drop(it.p.export(.., format!("/export {round}")).unwrap()),
+        }
+    }
+    let hooks = Hooks::new().filter(Arc::new(hive(Some(Arc::new(copy)))));
+    it.db.partition_with("p", options().hooks(hooks)).unwrap();
+    check_restored(&it, &before);
+}
+
 #[test]
 fn a_gap_is_restored_by_the_compaction_that_finds_it() {
     let Lost { it, copy, before, .. } = damaged();

@@ -101,6 +101,9 @@ impl Store {
     }
 }
 
+/// The key of a batch that clears the partition.
+const CLEAR: &str = "";
+
 struct Batch {
     key: &'static str,
     value: Vec<u8>,
@@ -126,7 +129,10 @@ fn prepare(
     durability: Durability,
 ) -> Prepared {
     let mut section = crate::batch::SectionBuilder::default();
-    section.push(EntryKind::Value, key.as_bytes(), value);
+    match key {
+        CLEAR => section.push(EntryKind::Clear, &[], &[]),
+        _ => section.push(EntryKind::Value, key.as_bytes(), value),
+    }
     let section = PreparedSection {
         partition: partition.clone(),
         operations: 1,
@@ -356,6 +362,29 @@ fn requirements_see_earlier_members_of_the_group() {
     assert_eq!(keys, [true, false, true, false, true, false]);
     let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
     assert_eq!(batches_in(&after, &path.host.listed()).unwrap(), [1, 2, 3, 4, 5]);
+}
+
+/// A clear writes to every key and to every range.
+#[test]
+fn requirements_see_that_an_earlier_member_of_the_group_clears() {
+    let path = Store::new(1 << 16);
+    path.put("first", b"", Durability::Os).unwrap();
+    let answers = path.commit_group(vec![
+        batch("a", 10, Durability::Os).requiring("first", 1),
+        batch(CLEAR, 0, Durability::Os),
+        batch("b", 10, Durability::Os).requiring("first", 1),
+        Batch {
+            requires: Some((Subject::Range((Bound::Excluded(b"x".into()), Bound::Unbounded)), 1)),
+            ..batch("c", 10, Durability::Os)
+        },
+        batch("d", 10, Durability::Os),
+    ]);
+    let kinds: Vec<Option<ErrorKind>> =
+        answers.into_iter().map(|answer| answer.err().map(|error| error.kind())).collect();
+    let conflict = Some(ErrorKind::Conflict);
+    assert_eq!(kinds, [None, None, conflict, conflict, None]);
+    assert_eq!(path.verdict("first", 2), "conflict");
+    assert_eq!(path.verdict("first", 3), "holds");
 }
 
 /// Memory decides where it reaches back far enough, and never guesses where it does not.
