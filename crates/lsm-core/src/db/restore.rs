@@ -167,7 +167,9 @@ impl DbInner {
                 return Ok(None);
             }
             let found = newest.seq_of(&entry.key)?;
-            let is_known = gaps.judge(&entry.key, SeqNo::MAX, found).0 == InGap::Sound;
+            let is_cleared = newest.floor.is_some_and(|floor| entry.seq < floor);
+            let is_known =
+                is_cleared || gaps.judge(&entry.key, SeqNo::MAX, found).0 == InGap::Sound;
             // The closing hides what is older, so a deletion needs no entry.
             if !is_known && entry.kind == EntryKind::Value {
                 let OwnedEntry { key, value, .. } = entry;
@@ -274,17 +276,22 @@ impl DbInner {
     }
 }
 
-/// Finds the newest entries of keys.
-struct NewestEntries(Vec<Source>);
+/// Finds the newest entries of keys. A clear counts as a deletion of every key.
+struct NewestEntries {
+    sources: Vec<Source>,
+    floor: Option<SeqNo>,
+}
 
 impl NewestEntries {
     fn of(db: &DbInner, view: &ReadView) -> Result<NewestEntries> {
-        Ok(NewestEntries(Source::all(view, &db.tables)?))
+        let sources = Source::all(view, &db.tables)?;
+        let floor = Some(view.newest_floor()).filter(|floor| *floor > SeqNo::ZERO);
+        Ok(NewestEntries { sources, floor })
     }
 
     fn seq_of(&mut self, key: &[u8]) -> Result<Option<SeqNo>> {
-        let mut newest = None;
-        for source in &mut self.0 {
+        let mut newest = self.floor;
+        for source in &mut self.sources {
             source.seek(KeyRef::seek(key, SeqNo::MAX))?;
             if source.valid() && source.key().user == key {
                 newest = newest.max(Some(source.key().trailer.seq()));
