@@ -161,6 +161,8 @@ impl Chunks {
         for (id, chunk) in &self.by_id {
             let mut live = chunk.live;
             if chunk.is_damaged {
+                // Without a block it would not be listed, and the next open would take the file for
+                // a leftover.
                 live.blocks = live.blocks.max(1);
             }
             if live.blocks > 0 {
@@ -190,6 +192,7 @@ impl Chunks {
         }
         for (id, delta) in deltas {
             let chunk = self.by_id.entry(id).or_default();
+            // At an open nothing is pending, so that there may be less than this: no error.
             chunk.pending.take(delta.added);
             chunk.live.add(delta.added);
             chunk.end = chunk.end.max(delta.end);

@@ -185,6 +185,8 @@ impl Shared {
         drop(state);
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
         self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
+        // The store knows the file before its header is written, so that it removes the file if
+        // that fails.
         let header = chunk_header(chunk, context.partition, context.db_id);
         ChunkWriter::new(chunk, file, &header).inspect_err(|_| self.block_given_up(chunk, None))
     }
@@ -287,6 +289,7 @@ impl Shared {
         let _turn = self.syncing.lock();
         let mut state = self.state.lock();
         let is_dir_unsynced = std::mem::take(&mut state.is_dir_unsynced);
+        // Taken out before the syncs: bytes that are appended meanwhile are noted anew.
         let unsynced = std::mem::take(&mut state.unsynced);
         state.unsynced_bytes = 0;
         drop(state);
@@ -371,6 +374,8 @@ impl Shared {
         let mut state = self.state.lock();
         let State { chunks, idle, mover, .. } = &mut *state;
         let mut dead = chunks.take_dead(|id| {
+            // An open chunk goes only if its writer is at rest here: a writer in use may still
+            // append to it.
             let before = idle.len() + usize::from(mover.is_some());
             idle.retain(|writer| writer.chunk != id);
             mover.take_if(|writer| writer.chunk == id);

@@ -10,7 +10,8 @@
 //! run.rs        one run of a job: flush, compaction or export, each a `Merge`
 //! inputs.rs     the cursors over memtables and tables; replacements.rs has repaired entries
 //! job_iter.rs   what the loop asks of a cursor
-//! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives
+//! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives;
+//!               last_value.rs has the value before, for a twin
 //! rules.rs      the rules by which entries survive
 //! clip.rs       the range of an export
 //! stages.rs     the hooks of the job

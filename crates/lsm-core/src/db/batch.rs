@@ -233,6 +233,7 @@ impl Batch {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
         }
         let encoded: u64 = self.sections.iter().map(|(_, _, s)| s.bytes().len() as u64).sum();
+        // 32 bytes are more than kind and lengths of an operation take.
         if encoded + len + 32 > FORMAT_BATCH_BYTES_MAX {
             return Err(Error::limit("encoded batch size", encoded, FORMAT_BATCH_BYTES_MAX));
         }

@@ -58,6 +58,7 @@ pub(super) fn prepare(
 ) -> Result<PreparedSection> {
     let injected = db.inject.in_memory(InMemory::Section, section.bytes());
     let bytes = injected.unwrap_or_else(|| section.take_shared());
+    // Summed before it is compared: a bit that flips in between or later is found by the checksum.
     let checksum = section_checksum(&bytes);
     let damaged = damaged_key(&bytes, section.sums());
     if let Some(key) = damaged.unwrap_or(Some(&[])) {
@@ -171,6 +172,8 @@ fn write_one(
         Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
         Admission::Try => db.stall.try_admit(&**db, std::iter::once(&**state), bytes)?,
     }
+    // Read before the key is checked: if the rules change in between, the commit path checks it
+    // again.
     let rules_epoch = state.rules_epoch();
     let mut pending = Vec::new();
     let section = SCRATCH.with_borrow_mut(|section| {

@@ -20,7 +20,7 @@
 //! reader.rs, table_block.rs           an open table, its point reads, and a block for hooks
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
 //! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
-//! writer.rs, block_builder.rs         writing
+//! writer.rs, block_builder.rs, packer.rs   writing; a payload too large to be compressed at once
 //! verify.rs, describe.rs              checking and describing a whole file
 //! ```
 //!
