@@ -144,10 +144,11 @@ impl<'a> EntryCheck<'a> {
         self.whole(&seal, block)
     }
 
-    /// Verifies that a block has the entries that were written to it, and no other: by what their
-    /// metadata says of them. In a span of several blocks only their common sum shows this, so that
-    /// the others are read too, by the first read of any of them. One whose bytes are damaged is not found so, and what is asked for is
-    /// compared by itself each time; so once is enough for as long as the block is in memory.
+    /// Verifies, by the metadata of its entries, that a block has the entries that were written to it
+    /// and no other. Once is enough for as long as the block is in memory.
+    ///
+    /// The blocks of a span share one sum, so that the first read of any of them reads the others,
+    /// too. This finds no damage in their bytes: each entry is compared when it is asked for.
     #[cold]
     fn whole(&self, seal: &TableSeal, block: &TableBlock<'_>) -> Result<(), Doubt> {
         let number = if seal.spans.is_empty() { None } else { block.number() };
