@@ -292,9 +292,8 @@ pub fn encode_control(
 }
 
 fn pad(out: &mut Vec<u8>, start: usize) -> usize {
-    let len = (out.len() - start).next_multiple_of(FRAME_ALIGNMENT);
-    out.resize(start + len, 0);
-    len
+    out.extend_from_slice(padding(out.len() - start));
+    out.len() - start
 }
 
 fn lag(place: &FramePlace) -> u64 {

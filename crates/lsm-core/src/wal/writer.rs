@@ -104,23 +104,26 @@ impl SegmentWriter {
 
     /// As [`SegmentWriter::append`], of whole frames that lie in several pieces of memory. They count
     /// once all are appended.
-    pub fn append_pieces<'p>(&mut self, pieces: impl IntoIterator<Item = &'p [u8]>) -> Result<()> {
+    pub fn append_pieces<'p>(
+        &mut self,
+        pieces: impl IntoIterator<Item = &'p [u8], IntoIter: Clone>,
+    ) -> Result<()> {
+        let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
+        let len: usize = pieces.clone().map(<[u8]>::len).sum();
+        assert!(len.is_multiple_of(8), "frames are padded to 8 bytes");
         if self.failed {
             let message = format!("an earlier append to {} failed", self.path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
-        let mut len = 0;
-        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+        for piece in pieces {
             if let Err(e) = self.file.append(piece) {
                 // A part of the frames may be in the file: whatever is appended behind it could not
                 // be reached.
                 self.failed = true;
                 return Err(e);
             }
-            len += piece.len() as u64;
         }
-        assert!(len.is_multiple_of(8), "frames are padded to 8 bytes");
-        self.offset += len;
+        self.offset += len as u64;
         Ok(())
     }
 

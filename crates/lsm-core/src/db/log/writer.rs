@@ -163,16 +163,8 @@ impl LogWriter<'_> {
         sections: &[Section<'_>],
         operations: u64,
     ) -> Result<Lsn> {
-        // Asked again: a failed append has begun the next segment already, and perhaps encoded
-        // memtable switches for it.
-        if !self.has_room(sections) {
-            self.begin_segment(frame::batch_frame_len_max(sections))?;
-        }
-        let place = self.place_of_batch();
-        let first = self.state.next_seq;
-        let previous = self.state.encoded_seq;
+        let (place, first, previous) = self.begin_batch(sections, operations)?;
         frame::encode_batch(&mut self.state.buffer, &place, first, previous, sections);
-        self.state.encoded_seq = first.plus(operations - 1);
         Ok(place.lsn)
     }
 
@@ -192,25 +184,34 @@ impl LogWriter<'_> {
         sections: &[Section<'_>],
         operations: u64,
     ) -> Result<Lsn> {
-        if !self.has_room(sections) {
-            self.begin_segment(frame::batch_frame_len_max(sections))?;
-        }
-        let place = self.place_of_batch();
-        let first = self.state.next_seq;
-        let previous = self.state.encoded_seq;
+        let (place, first, previous) = self.begin_batch(sections, operations)?;
         let start = self.state.buffer.len();
         frame::encode_batch_header(&mut self.state.buffer, &place, first, previous, sections);
-        self.state.encoded_seq = first.plus(operations - 1);
         let header = self.state.buffer.len() - start;
         let body: usize = sections.iter().map(|section| section.bytes.len()).sum();
         self.append_with(sections, frame::padding(header + body))?;
         Ok(place.lsn)
     }
 
-    /// The place of the next batch, behind the memtable switches that are due.
-    fn place_of_batch(&mut self) -> FramePlace {
+    /// Makes room for a batch in the segment, and counts its sequence numbers as encoded. Returns the
+    /// place of its frame, behind the memtable switches that are due, its first sequence number, and
+    /// the last one of the frames before it.
+    fn begin_batch(
+        &mut self,
+        sections: &[Section<'_>],
+        operations: u64,
+    ) -> Result<(FramePlace, SeqNo, SeqNo)> {
+        // Asked again: a failed append has begun the next segment already, and perhaps encoded
+        // memtable switches for it.
+        if !self.has_room(sections) {
+            self.begin_segment(frame::batch_frame_len_max(sections))?;
+        }
         self.encode_switches();
-        self.state.place(self.log.durable_lsn())
+        let place = self.state.place(self.log.durable_lsn());
+        let first = self.state.next_seq;
+        let previous = self.state.encoded_seq;
+        self.state.encoded_seq = first.plus(operations - 1);
+        Ok((place, first, previous))
     }
 
     /// Notes that what the next frames hold for `partition` goes to `memtable`.
