@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::hooks::{InputTable, Job, JobFindings, JobKind, JudgeSources};
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, floors_of};
 use crate::types::{Floors, Gaps, KeyForm, SeqNo};
 use crate::version::{Judges, PartitionVersion, Readers, Table, TableContext};
 
@@ -66,8 +66,6 @@ impl<'a> Merge<'a> {
     /// Memtables of a partition into at most one table of level 0. `version` holds the partition's
     /// older tables.
     pub fn flush(memtables: &[Arc<Memtable>], version: &'a PartitionVersion) -> Merge<'a> {
-        // Those of newer memtables may be lost in a crash that keeps the tables.
-        let own: Vec<SeqNo> = memtables.iter().flat_map(|memtable| memtable.floors()).collect();
         Merge {
             kind: JobKind::Flush,
             version,
@@ -79,7 +77,8 @@ impl<'a> Merge<'a> {
             // Everything flushed so far lies below it.
             base_seq: version.flushed_through,
             clip: None,
-            floors: version.floors.and(&own),
+            // Not those of newer memtables: they may be lost in a crash that keeps the tables.
+            floors: version.floors.and(&floors_of(memtables)),
             compaction: None,
             bare: None,
         }

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::floors::{floors_added, floors_of};
+use super::floors::floors_added;
 use super::recovery::HooksOf;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{AddedValue, StoreEdit, catch};
+use crate::memtable::floors_of;
 use crate::replay::Replay;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{Change, DbVersion, VersionEdit, apply};

@@ -6,16 +6,9 @@
 //! it, and as long as there is a gap: what is found again of it may be older than the floor.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use crate::memtable::Memtable;
 use crate::types::{Floors, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion};
-
-/// The floors that came in with memtables.
-pub(super) fn floors_of(memtables: &[Arc<Memtable>]) -> Floors {
-    Floors::of(memtables.iter().flat_map(|memtable| memtable.floors()).collect())
-}
 
 /// The changes that keep these floors.
 pub(super) fn floors_added(

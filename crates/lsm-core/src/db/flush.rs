@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
-use super::floors::{floors_added, floors_of};
+use super::floors::floors_added;
 use super::job::{Installation, JobTables, StartedJob, gaps_added};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::Event;
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, floors_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
 use crate::types::{Floors, MemtableId, PartitionId, SeqNo};

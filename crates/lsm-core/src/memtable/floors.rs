@@ -3,11 +3,11 @@
 //! Invariant: a floor is stored before the sequence number is published at which it counts, so a
 //! reader that sees the number sees the floor. A sealed memtable gets no more of them.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::{Memtable, MemtableWriter, NotNewer, add};
-use crate::types::SeqNo;
+use crate::types::{Floors, SeqNo};
 
 /// Memory that a floor counts for, in bytes.
 const FLOOR_BYTES: u64 = 16;
@@ -89,6 +89,11 @@ fn chunk_of(at: usize) -> usize {
 /// The place of the first number of a chunk.
 fn start_of(chunk: usize) -> usize {
     FIRST_CHUNK * ((1 << chunk) - 1)
+}
+
+/// The floors that came in with any of these memtables.
+pub fn floors_of(memtables: &[Arc<Memtable>]) -> Floors {
+    Floors::of(memtables.iter().flat_map(|memtable| memtable.floors()).collect())
 }
 
 impl Memtable {

@@ -39,6 +39,7 @@ use crate::types::{EntryKind, MemtableId, Operation, OperationSum, SeqNo, Slice,
 pub use arena::SlabPool;
 use bloom::MemtableBloom;
 use floors::OwnFloors;
+pub use floors::floors_of;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;

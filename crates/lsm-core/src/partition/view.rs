@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, floors_of};
 use crate::types::{Floors, SeqNo};
 use crate::version::PartitionVersion;
 
@@ -28,12 +28,7 @@ impl ReadView {
         sealed: Vec<Arc<Memtable>>,
         version: Arc<PartitionVersion>,
     ) -> ReadView {
-        let unflushed: Vec<SeqNo> = sealed.iter().flat_map(|memtable| memtable.floors()).collect();
-        let settled = if unflushed.is_empty() {
-            version.floors.clone()
-        } else {
-            version.floors.and(&unflushed)
-        };
+        let settled = version.floors.and(&floors_of(&sealed));
         let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
         ReadView { active, sealed, version, settled, newest_settled }
     }
@@ -79,7 +74,7 @@ impl ReadView {
 
     /// All floors.
     pub fn floors(&self) -> Floors {
-        self.settled.and(&self.active.floors())
+        self.settled.and(&floors_of(std::slice::from_ref(&self.active)))
     }
 
     /// Memory of all memtables, in bytes.

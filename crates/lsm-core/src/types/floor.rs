@@ -52,14 +52,11 @@ impl Floors {
 
     /// These and others.
     #[must_use]
-    pub fn and(&self, others: &[SeqNo]) -> Floors {
-        Floors::of([self.all(), others].concat())
-    }
-
-    /// Those of them, from the oldest on, that `is_needed` says are.
-    #[must_use]
-    pub fn only(&self, is_needed: impl Fn(SeqNo) -> bool) -> Floors {
-        Floors::of(self.all().iter().copied().filter(|floor| is_needed(*floor)).collect())
+    pub fn and(&self, others: &Floors) -> Floors {
+        if others.is_empty() {
+            return self.clone();
+        }
+        Floors::of([self.all(), others.all()].concat())
     }
 
     /// Those of them that differ for a reader at one of `snapshots`, ascending, or at any number from

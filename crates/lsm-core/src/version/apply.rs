@@ -9,7 +9,7 @@
 //! 2. A change costs its own size. An edit costs one pass over the levels that it touches.
 //! 3. A table that moves between levels keeps its `Arc`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -206,8 +206,7 @@ impl VersionBuilder {
             Change::GapAdded { partition, gap } => self.add_gap(*partition, gap),
             Change::FloorAdded { partition, seq } => {
                 self.known(*seq);
-                let floors = &mut self.draft(*partition)?.partition.floors;
-                *floors = floors.and(&[*seq]);
+                self.draft(*partition)?.floors().insert(*seq);
                 Ok(())
             }
             Change::FloorRemoved { partition, seq } => self.remove_floor(*partition, *seq),
@@ -238,11 +237,9 @@ impl VersionBuilder {
     }
 
     fn remove_floor(&mut self, partition: PartitionId, seq: SeqNo) -> Result<(), Refused> {
-        let floors = &mut self.draft(partition)?.partition.floors;
-        if floors.all().binary_search(&seq).is_err() {
+        if !self.draft(partition)?.floors().remove(&seq) {
             return refuse(format!("partition {partition} has no floor {seq} to remove"));
         }
-        *floors = floors.only(|floor| floor != seq);
         Ok(())
     }
 
@@ -360,6 +357,8 @@ impl VersionBuilder {
 struct Draft {
     partition: PartitionVersion,
     levels: [LevelDraft; LEVEL_COUNT],
+    /// The floors, once one of them has changed.
+    floors: Option<BTreeSet<SeqNo>>,
     /// Files that are in an `added` below.
     fresh: HashSet<FileNo>,
 }
@@ -372,7 +371,17 @@ struct LevelDraft {
 
 impl Draft {
     fn new(partition: &PartitionVersion) -> Draft {
-        Draft { partition: partition.clone(), levels: Default::default(), fresh: HashSet::new() }
+        Draft {
+            partition: partition.clone(),
+            levels: Default::default(),
+            floors: None,
+            fresh: HashSet::new(),
+        }
+    }
+
+    fn floors(&mut self) -> &mut BTreeSet<SeqNo> {
+        let partition = &self.partition;
+        self.floors.get_or_insert_with(|| partition.floors.all().iter().copied().collect())
     }
 
     fn level(&mut self, level: usize) -> Result<&mut LevelDraft, Refused> {
@@ -446,6 +455,9 @@ impl Draft {
                     Refused(format!("{files} overlap on level {number}"))
                 })?
             };
+        }
+        if let Some(floors) = self.floors {
+            self.partition.floors = Floors::of(floors.into_iter().collect());
         }
         Ok(self.partition)
     }
