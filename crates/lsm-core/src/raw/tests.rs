@@ -268,6 +268,44 @@ fn a_read_answers_as_a_get_and_shows_the_version_that_it_answers_by() {
     assert!(shown(&partition, b"a", false).0.is_err());
 }
 
+/// Damages the search word of an entry that is found, and notes if a block that is passed has `key`.
+struct Damaging<'a> {
+    key: &'a [u8],
+    holds: Vec<bool>,
+}
+
+impl Witness for Damaging<'_> {
+    fn passed(&mut self, block: &TableBlock<'_>) -> Result<()> {
+        self.holds.push(block.holds(self.key, SeqNo::MAX));
+        Ok(())
+    }
+
+    fn found(&mut self, found: &Found<'_>) -> Result<()> {
+        let place = found.place.expect("the entry is in a table");
+        place.block.damage_word(place.at.index())
+    }
+}
+
+#[test]
+fn a_block_in_which_damage_of_memory_hides_a_key_is_shown_as_passed() {
+    let fs = MemFs::new();
+    let (_db, partition) = store(&fs);
+    partition.compact(..).unwrap();
+    for key in [&b"a"[..], b"b", b"c"] {
+        let mut witness = Damaging { key, holds: Vec::new() };
+        for expected in [&[][..], &[true]] {
+            let found = partition
+                .with_moment(key, |moment, key| read(moment, key, false, &mut witness))
+                .unwrap();
+            assert_eq!((found.is_some(), &witness.holds[..]), (expected.is_empty(), expected));
+        }
+        // Past the cache, which has the sound block then.
+        witness.holds.clear();
+        let read = partition.with_moment(key, |moment, key| read(moment, key, true, &mut witness));
+        assert!(read.unwrap().is_some() && witness.holds.is_empty());
+    }
+}
+
 /// Counts blocks, and refuses one.
 struct Counted(Arc<parking_lot::Mutex<Vec<usize>>>, usize);
 

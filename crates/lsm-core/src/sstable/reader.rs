@@ -372,10 +372,15 @@ impl SstReader {
             None => self.source.read_by(access, extent)?,
         };
         let block = Arc::new(self.parse(extent, payload)?);
-        if let Some(cache) = &self.cache {
-            cache.insert(self.file, extent.offset, &block);
-        }
+        self.keep(extent, &block);
         Ok(block)
+    }
+
+    /// Puts the block at `extent` into the cache, in the place of one that is there.
+    pub(super) fn keep(&self, extent: Extent, block: &Arc<Block>) {
+        if let Some(cache) = &self.cache {
+            cache.insert(self.file, extent.offset, block);
+        }
     }
 
     /// The checksum that the properties have of the index partition at `extent`.

@@ -208,6 +208,20 @@ impl<'a> TableBlock<'a> {
             .any(|entry| entry.key.is(key) && (sees_all || entry.trailer.seq() <= seq))
     }
 
+    /// Puts the block into the cache with one bit turned of the word that a search goes by to find
+    /// entry `i`: a fault of memory, for the tests of what finds it.
+    ///
+    /// # Errors
+    /// Those of reading the block.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn damage_word(&self, i: usize) -> Result<()> {
+        let mut damaged =
+            self.reader.parse(self.extent, self.reader.source().read(self.extent)?)?;
+        damaged.words[i] ^= 1;
+        self.reader.keep(self.extent, &Arc::new(damaged));
+        Ok(())
+    }
+
     /// Which entry of the block it is with hidden ones counted, as in
     /// [`Origin::entry`](crate::hooks::Origin::entry).
     pub fn place(&self, at: EntryAt) -> u32 {

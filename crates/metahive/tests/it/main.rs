@@ -4,6 +4,7 @@
 
 mod damage;
 mod engine;
+mod memory;
 mod order;
 mod repair;
 mod seal;
