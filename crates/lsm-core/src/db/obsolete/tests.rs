@@ -6,6 +6,7 @@ use crate::compaction::drawing::{draw, table};
 use crate::error::{Error, ErrorKind};
 use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use crate::hooks::{PartitionHooks, PendingHandle, StoreEdit};
+use crate::partition::ReadView;
 
 /// Obsolete files of a folder in memory.
 fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
@@ -139,41 +140,44 @@ impl ValueStore for Store {
     }
 }
 
-#[test]
-fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
-    let (_, obsolete) = obsolete();
-    let notes = Arc::new(Store::default());
-    let store: Arc<dyn ValueStore> = notes.clone();
+/// A partition whose values in `store` edits 4 and 5 have dropped, and a reader from before.
+fn with_dropped_values(
+    obsolete: &ObsoleteFiles,
+    store: Arc<dyn ValueStore>,
+) -> (PartitionState, Arc<ReadView>) {
     let hooks = PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() };
     let partition = PartitionState::alone(draw(""), hooks);
     let reader = partition.pin();
     partition.install(Arc::new(draw("L6: 1:a-b")), None);
-    *notes.refuses.lock() = true;
-    obsolete.add_values(4, &partition, &store, b"four", partition.past_versions());
-    obsolete.add_values(5, &partition, &store, b"five", partition.past_versions());
+    for (edit, section) in [(4, b"four"), (5, b"five")] {
+        obsolete.add_values(edit, &partition, &store, section, partition.past_versions());
+    }
+    (partition, reader)
+}
+
+#[test]
+fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
+    let (_, obsolete) = obsolete();
+    let store = Arc::new(Store::default());
+    let (partition, reader) = with_dropped_values(&obsolete, store.clone());
+    *store.refuses.lock() = true;
     obsolete.tell_stores();
     assert!(obsolete.store_state(partition.id, &*store).is_none(), "edit 4 is not told yet");
-    *notes.refuses.lock() = false;
+    *store.refuses.lock() = false;
     obsolete.tell_stores();
     obsolete.finish_removing().unwrap();
-    assert_eq!(*notes.calls.lock(), ["apply 4", "apply 5"], "a reader may read both");
+    assert_eq!(*store.calls.lock(), ["apply 4", "apply 5"], "a reader may read both");
     assert_eq!(obsolete.store_state(partition.id, &*store).unwrap().unwrap(), b"state");
     drop(reader);
     obsolete.finish_removing().unwrap();
-    assert_eq!(notes.calls.lock()[2..], ["reclaim 4", "reclaim 5"]);
+    assert_eq!(store.calls.lock()[2..], ["reclaim 4", "reclaim 5"]);
     assert!(obsolete.is_empty());
 }
 
 #[test]
 fn values_count_as_leased_when_nobody_here_reads_them() {
     let (_, obsolete) = obsolete();
-    let store: Arc<dyn ValueStore> = Arc::new(Store::default());
-    let hooks = PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() };
-    let partition = PartitionState::alone(draw(""), hooks);
-    let reader = partition.pin();
-    partition.install(Arc::new(draw("L6: 1:a-b")), None);
-    obsolete.add_values(4, &partition, &store, b"four", partition.past_versions());
-    obsolete.add_values(5, &partition, &store, b"five", partition.past_versions());
+    let (_partition, reader) = with_dropped_values(&obsolete, Arc::new(Store::default()));
     obsolete.tell_stores();
     assert_eq!(obsolete.leased_value_bytes(0), 0, "a reader of this process holds them");
     drop(reader);
