@@ -169,7 +169,7 @@ impl Opening {
         if committed.visible.is_some() && reader.lsn().unwrap_or_default() < reach {
             let place = reader.position().place;
             let path = self.segment_path(place.segment, &world.dir);
-            return Err(place.is_short_of(path, reach));
+            return Err(place.too_short_for(path, reach));
         }
         let last_seq = reader.position().last_seq;
         Ok(last_seq.max(committed.visible.unwrap_or_default()))

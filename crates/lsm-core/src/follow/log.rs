@@ -168,7 +168,7 @@ impl LogTail {
         let place = self.reader.position().place;
         let path = self.reader.source(place.segment);
         let path = path.map_or_else(|| dir.to_owned(), |source| source.path.clone());
-        place.is_short_of(path, reach)
+        place.too_short_for(path, reach)
     }
 
     /// Forgets what `version` has in tables, and partitions that it has not.

@@ -95,7 +95,7 @@ pub struct LogPlace {
 impl LogPlace {
     /// Returns the error of a log that ends here, in the file `path`, although its writer has committed
     /// up to `reach`.
-    pub fn is_short_of(self, path: impl Into<PathBuf>, reach: Lsn) -> Error {
+    pub fn too_short_for(self, path: impl Into<PathBuf>, reach: Lsn) -> Error {
         let what = format!("the log ends here, but its writer has committed up to {reach}");
         Error::corruption(path, self.offset, what)
     }
