@@ -100,6 +100,7 @@ impl Opening {
         let cursor = CursorWriter::none();
         Ok(Begun { versions, last_seq, memtables, segments, leased: Vec::new(), cursor })
     }
+
     /// The live segments, with their lengths in bytes as the folder had them.
     fn segment_lengths(&self) -> Vec<(FileNo, u64)> {
         let segments = self.version.log_segments.iter();
