@@ -154,6 +154,28 @@ fn check_reads(p: &Partition, key: &[u8], value: &[u8], rng: &mut Rng) {
     assert_eq!(p.get_range(key, 0..u64::MAX).unwrap().unwrap(), value);
 }
 
+/// A key that ends in a byte of 0 or 1 is stored with a zero byte behind it.
+#[test]
+fn large_values_are_found_under_keys_that_are_stored_in_another_form() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options().metahive(MetaHiveOptions::default())).unwrap();
+    let mut rng = Rng::from_env_or(6);
+    let keys = [&b"k"[..], b"k\0", b"k\x01", b"k\x01\0"];
+    let values = keys.map(|key| value(&mut rng, 2000 + key.len()));
+    for (key, value) in keys.iter().zip(&values) {
+        p.put(key, value).unwrap();
+    }
+    for round in 0..2 {
+        for (key, value) in keys.iter().zip(&values) {
+            check_reads(&p, key, value, &mut rng);
+        }
+        if round == 0 {
+            p.flush().unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_stream_that_is_not_committed_leaves_nothing() {
     let fs = MemFs::new();

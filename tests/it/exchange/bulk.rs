@@ -101,6 +101,29 @@ fn what_is_not_sorted_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn a_load_keeps_to_the_limits_and_the_reserved_keys_of_a_put() {
+    let fs = MemFs::new();
+    let db = open(&fs, "/db", 1);
+    let p = db.partition_with("p", small()).unwrap();
+    p.put("a", "before the rules").unwrap();
+    // A partition that exists stores keys as they are, so that some are reserved from now on.
+    db.partition_with("p", small().metahive(MetaHiveOptions::new())).unwrap();
+    let most = vec![7; 64 << 20];
+    let beyond = vec![7; (64 << 20) + 1];
+    let cases: [(&str, &[u8], Option<ErrorKind>); 4] = [
+        ("k\x01", b"", Some(ErrorKind::ReservedKey)),
+        ("k\x02", b"", None),
+        ("l", &beyond, Some(ErrorKind::LimitExceeded)),
+        ("l", &most, None),
+    ];
+    for (key, value, expected) in cases {
+        let refused = p.bulk_load([(key, value)]).map_err(|error| error.kind()).err();
+        assert_eq!(refused, expected, "{key:?}");
+        assert_eq!(p.put(key, value).map_err(|error| error.kind()).err(), expected, "{key:?}");
+    }
+}
+
+#[test]
 fn a_load_into_a_partition_that_is_dropped_meanwhile_ends_soon() {
     let fs = MemFs::new();
     let db = open(&fs, "/db", 1);
