@@ -13,6 +13,7 @@
 //! blob_writer streams in           writing     a block on its way into a file
 //! blob_reader streams out          block       a block, read and verified
 //! space       what is where        chunks      what lives in which chunk, and the sections
+//! moving      what jobs move       syncing     syncs of files, and failed ones
 //! options     and their bytes      format      chunk files and handles
 //! ```
 
@@ -24,10 +25,12 @@ mod chunks;
 mod format;
 #[cfg(test)]
 mod golden;
+mod moving;
 mod options;
 mod shared;
 mod space;
 mod store;
+mod syncing;
 mod writing;
 
 pub use access::{

@@ -1,5 +1,5 @@
 //! [`Shared`]: what puts, jobs and readers of a store share: its chunk files, their writers, and what
-//! lives in them.
+//! lives in them. The syncs of files are in `syncing.rs`, and what jobs move is in `moving.rs`.
 //!
 //! Locks, none of which is taken while one below it is held: `syncing`, over the syncs of files;
 //! `state`, over nothing but a few lines. No file is touched under `state`.
@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, File};
-use lsm_core::hooks::{Carry, ChunkChange, ChunkId, Entry, PendingHandle, StoreContext};
-use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
+use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext};
 use parking_lot::Mutex;
 
-use crate::block::{Block, Parallelism, Source};
+use crate::block::{Block, Source};
 use crate::chunks::{Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Handle, chunk_header};
 use crate::options::LargeValueOptions;
@@ -28,19 +27,12 @@ const IDLE_WRITERS_MAX: usize = 4;
 const OWN_CHUNK_SHARE: u64 = 4;
 /// Chunk files that are held open for reading.
 const OPEN_FILES_MAX: usize = 128;
-/// Bytes of chunk files of one store that may wait for a sync, besides what writers have not noted
-/// yet: a synced put waits for no more than these. It does not bound what recovery reads: that
-/// checks all values of the frames that no sync of the log has attested.
-const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
-/// Chunk files that may wait for a sync. Each stays open until then.
-const UNSYNCED_FILES_MAX: usize = 64;
-
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
     pub(crate) context: StoreContext,
     pub(crate) state: Mutex<State>,
     /// Held over the syncs of files.
-    syncing: Mutex<()>,
+    pub(crate) syncing: Mutex<()>,
     pub(crate) counters: Counters,
 }
 
@@ -66,12 +58,12 @@ pub(crate) struct State {
     files: BTreeMap<ChunkId, (u64, Arc<dyn File>)>,
     turn: u64,
     /// Files with bytes that are not known to be on the device, and how many these are in all.
-    unsynced: BTreeMap<ChunkId, Arc<dyn File>>,
-    unsynced_bytes: u64,
+    pub(crate) unsynced: BTreeMap<ChunkId, Arc<dyn File>>,
+    pub(crate) unsynced_bytes: u64,
     /// Files that recovery has synced, so that one is not synced for each of its values.
     pub(crate) probed: BTreeSet<ChunkId>,
     /// Names in the folder are not known to be on the device.
-    is_dir_unsynced: bool,
+    pub(crate) is_dir_unsynced: bool,
     /// Files whose sync failed: it is unknown for good what the device has of them.
     pub(crate) condemned: BTreeSet<ChunkId>,
     /// The failed syncs, and the last of them.
@@ -85,14 +77,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The last failed sync, while values that no table names lie in condemned files.
-    pub(crate) fn present_failure(&self) -> Option<&Error> {
-        let by_id = &self.chunks.by_id;
-        let mut condemned = self.condemned.iter().filter_map(|id| by_id.get(id));
-        let has_values = condemned.any(|chunk| chunk.pending.blocks > 0);
-        self.failure.as_ref().filter(|_| has_values)
-    }
-
     /// Keeps a file open for reading, and closes those that were not read for longest.
     fn keep_open(&mut self, chunk: ChunkId, file: Arc<dyn File>) {
         while self.files.len() >= OPEN_FILES_MAX {
@@ -171,7 +155,7 @@ impl Shared {
         BlockWriter::new(self, writer, key, options.sub_block_log2, self.now_us())
     }
 
-    fn new_writer(&self) -> Result<ChunkWriter> {
+    pub(crate) fn new_writer(&self) -> Result<ChunkWriter> {
         let context = &self.context;
         let chunk = context.new_chunk();
         let path = context.chunk_path(chunk);
@@ -200,7 +184,7 @@ impl Shared {
     }
 
     /// Keeps a writer for the next put, or ends its file.
-    fn keep_or_seal(&self, state: &mut State, writer: ChunkWriter) {
+    pub(crate) fn keep_or_seal(&self, state: &mut State, writer: ChunkWriter) {
         let entry = state.chunks.by_id.entry(writer.chunk).or_default();
         entry.end = entry.end.max(writer.end);
         let is_condemned = state.condemned.contains(&writer.chunk);
@@ -229,32 +213,6 @@ impl Shared {
         }
     }
 
-    /// Notes appended bytes; syncs all files if too much is not on the device.
-    ///
-    /// # Errors
-    /// Those of the sync, or of one of the file that failed before.
-    pub(crate) fn note_appended(
-        &self,
-        chunk: ChunkId,
-        file: &Arc<dyn File>,
-        bytes: u64,
-    ) -> Result<()> {
-        self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
-        let mut state = self.state.lock();
-        if state.condemned.contains(&chunk) {
-            return Err(doubtful());
-        }
-        state.unsynced.entry(chunk).or_insert_with(|| file.clone());
-        state.unsynced_bytes += bytes;
-        let is_too_much = state.unsynced_bytes >= UNSYNCED_BYTES_MAX
-            || state.unsynced.len() >= UNSYNCED_FILES_MAX;
-        drop(state);
-        if !is_too_much {
-            return Ok(());
-        }
-        self.sync().inspect_err(|error| self.state.lock().untold = Some(error.clone()))
-    }
-
     /// The handle of a block that is all there: let go unless it is kept.
     pub(crate) fn pending(self: &Arc<Self>, handle: Handle) -> PendingHandle {
         self.state.lock().chunks.add_pending(&handle);
@@ -279,50 +237,6 @@ impl Shared {
         }
         drop(state);
         let _ = self.remove_dead();
-    }
-
-    /// Makes everything durable that was appended before the call, in files that are not condemned.
-    ///
-    /// # Errors
-    /// Those of the sync. The files that were to be synced are condemned then.
-    pub(crate) fn sync(&self) -> Result<()> {
-        let _turn = self.syncing.lock();
-        let mut state = self.state.lock();
-        let is_dir_unsynced = std::mem::take(&mut state.is_dir_unsynced);
-        // Taken out before the syncs: bytes that are appended meanwhile are noted anew.
-        let unsynced = std::mem::take(&mut state.unsynced);
-        state.unsynced_bytes = 0;
-        drop(state);
-        let mut result = Ok(());
-        if is_dir_unsynced {
-            result = self.context.fs.sync_dir(&self.context.dir);
-        }
-        let files: Vec<Arc<dyn File>> = unsynced.values().cloned().collect();
-        result = result.and_then(|()| self.context.fs.sync_files(&files));
-        result.map_err(|error| {
-            let mut state = self.state.lock();
-            state.is_dir_unsynced |= is_dir_unsynced;
-            self.condemn(&mut state, unsynced.into_keys().collect(), error)
-        })
-    }
-
-    /// Nothing is appended to these files any more, or read from the device where another place can be
-    /// had: a sync of one of them failed. Which one is not told.
-    fn condemn(&self, state: &mut State, chunks: Vec<ChunkId>, error: Error) -> Error {
-        let State { idle, mover, .. } = state;
-        idle.retain(|writer| !chunks.contains(&writer.chunk));
-        mover.take_if(|writer| chunks.contains(&writer.chunk));
-        for chunk in &chunks {
-            // Appended to while the sync failed.
-            state.unsynced.remove(chunk);
-            self.seal(state, *chunk);
-        }
-        state.condemned.extend(chunks);
-        state.sync_failures += 1;
-        let message = "a sync of a chunk file failed; its values are written again";
-        let error = Error::because(ErrorKind::Io, message, error);
-        state.failure = Some(error.clone());
-        error
     }
 
     // ---- reading ------------------------------------------------------------------------------
@@ -403,139 +317,5 @@ impl Shared {
             }
         }
         result
-    }
-
-    // ---- moving -------------------------------------------------------------------------------
-
-    /// Waits as long as the limit on moving asks for.
-    fn keep_pace(&self, bytes: u64) {
-        let clock = &self.context.clock;
-        let now = clock.now();
-        let mut state = self.state.lock();
-        state.pace.take(bytes, now);
-        // A limit that is set meanwhile is in the state at once, and in effect for the next piece.
-        let debt = state.pace.debt();
-        drop(state);
-        while debt.park(|| clock.now()) {}
-    }
-
-    /// Copies a value to the end of another chunk, verified on its way.
-    fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle> {
-        let from = block.handle;
-        let options = self.options();
-        let sums = block.sums()?;
-        let mover = self.state.lock().mover.take();
-        let writer = match mover {
-            Some(writer) if writer.end < options.chunk_bytes => writer,
-            Some(full) => {
-                self.seal(&mut self.state.lock(), full.chunk);
-                self.new_writer()?
-            }
-            None => self.new_writer()?,
-        };
-        let log2 = from.sub_block_log2;
-        let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us)?;
-        let mut piece = vec![0; from.sub_block_bytes().min(from.len) as usize];
-        while to.len() < from.len {
-            let len = (from.len - to.len()).min(from.sub_block_bytes()) as usize;
-            block.read_range(to.len(), &mut piece[..len], &sums)?;
-            to.push(&piece[..len])?;
-            self.keep_pace(len as u64);
-        }
-        let (pending, writer) = to.finish()?;
-        self.counters.bytes_moved.fetch_add(from.len, Ordering::Relaxed);
-        let mut state = self.state.lock();
-        match state.mover {
-            None => state.mover = Some(writer),
-            Some(_) => self.keep_or_seal(&mut state, writer),
-        }
-        Ok(pending)
-    }
-
-    /// Moves the value of a handle if its chunk is to be emptied or condemned, or if it is large no more.
-    pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
-        let handle = self.handle(entry.value)?;
-        let state = self.state.lock();
-        let is_small = handle.len < state.options.threshold_bytes;
-        let is_moving = state.condemned.contains(&handle.chunk)
-            || state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
-        drop(state);
-        let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;
-        // Most stay: no file is opened for them.
-        if !goes_back && !is_moving {
-            return Ok(Carry::Stay);
-        }
-        let block = self.block(entry.value, Source::Cached)?;
-        if goes_back {
-            let mut value = vec![0; handle.len as usize];
-            block.read_whole(&mut value, Parallelism::Threads(1))?;
-            return Ok(Carry::Inline(value));
-        }
-        Ok(Carry::Moved(self.relocate(entry.key, &block)?))
-    }
-}
-
-/// The error of a value in a file whose sync failed.
-fn doubtful() -> Error {
-    let message = "a sync of its chunk file failed; the value has to be written again";
-    Error::new(ErrorKind::Io, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::OnceLock;
-    use std::time::Duration;
-
-    use lsm_core::clock::Clock;
-    use lsm_core::fs::{Fs, MemFs};
-    use lsm_core::hooks::EventQueue;
-    use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
-
-    use super::*;
-
-    /// A second passes at each look, and the limit is lifted at the third.
-    #[derive(Default)]
-    struct Lifting {
-        looks: AtomicU64,
-        store: OnceLock<Arc<Shared>>,
-    }
-
-    impl Clock for Lifting {
-        fn now(&self) -> Duration {
-            let looks = self.looks.fetch_add(1, Ordering::Relaxed);
-            if let (2, Some(store)) = (looks, self.store.get()) {
-                store.state.lock().pace = Pace::new(0);
-            }
-            Duration::from_secs(looks)
-        }
-    }
-
-    #[test]
-    fn a_limit_that_changes_while_somebody_waits_for_it_stays_changed() {
-        let clock = Arc::new(Lifting::default());
-        let fs = MemFs::new();
-        fs.create_dir("/db".as_ref()).unwrap();
-        let context = StoreContext {
-            partition: PartitionId(1),
-            partition_name: "p".into(),
-            db_id: DbId(1),
-            epoch: Epoch(1),
-            dir: "/db".into(),
-            fs: Arc::new(fs),
-            clock: clock.clone(),
-            numbers: Arc::new(FileNumbers::new(FileNo(1))),
-            is_read_only: false,
-            is_following: false,
-            events: EventQueue::default(),
-        };
-        let options = LargeValueOptions::new().move_bytes_per_second(1000);
-        let store = Arc::new(Shared::new(context, options).unwrap());
-        clock.store.set(store.clone()).ok().unwrap();
-        store.keep_pace(5000);
-        let looks = clock.looks.load(Ordering::Relaxed);
-        assert!(looks > 4, "{looks} looks: it waited");
-        store.keep_pace(1 << 30);
-        let looks = clock.looks.load(Ordering::Relaxed) - looks;
-        assert_eq!(looks, 2, "one to take, and one that finds nothing to wait for");
     }
 }

@@ -1,0 +1,144 @@
+//! Values that jobs take along: moved to another chunk file, or back into the tree.
+//!
+//! Called by the engine for each handle that a job meets.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lsm_core::error::Result;
+use lsm_core::hooks::{Carry, Entry, PendingHandle};
+use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
+
+use crate::block::{Block, Parallelism, Source};
+use crate::shared::Shared;
+use crate::writing::BlockWriter;
+
+impl Shared {
+    /// Waits as long as the limit on moving asks for.
+    fn keep_pace(&self, bytes: u64) {
+        let clock = &self.context.clock;
+        let now = clock.now();
+        let mut state = self.state.lock();
+        state.pace.take(bytes, now);
+        // A limit that is set meanwhile is in the state at once, and in effect for the next piece.
+        let debt = state.pace.debt();
+        drop(state);
+        while debt.park(|| clock.now()) {}
+    }
+
+    /// Copies a value to the end of another chunk, verified on its way.
+    fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle> {
+        let from = block.handle;
+        let options = self.options();
+        let sums = block.sums()?;
+        let mover = self.state.lock().mover.take();
+        let writer = match mover {
+            Some(writer) if writer.end < options.chunk_bytes => writer,
+            Some(full) => {
+                self.seal(&mut self.state.lock(), full.chunk);
+                self.new_writer()?
+            }
+            None => self.new_writer()?,
+        };
+        let log2 = from.sub_block_log2;
+        let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us)?;
+        let mut piece = vec![0; from.sub_block_bytes().min(from.len) as usize];
+        while to.len() < from.len {
+            let len = (from.len - to.len()).min(from.sub_block_bytes()) as usize;
+            block.read_range(to.len(), &mut piece[..len], &sums)?;
+            to.push(&piece[..len])?;
+            self.keep_pace(len as u64);
+        }
+        let (pending, writer) = to.finish()?;
+        self.counters.bytes_moved.fetch_add(from.len, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        match state.mover {
+            None => state.mover = Some(writer),
+            Some(_) => self.keep_or_seal(&mut state, writer),
+        }
+        Ok(pending)
+    }
+
+    /// Moves the value of a handle if its chunk is to be emptied or condemned, or if it is large no more.
+    pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
+        let handle = self.handle(entry.value)?;
+        let state = self.state.lock();
+        let is_small = handle.len < state.options.threshold_bytes;
+        let is_moving = state.condemned.contains(&handle.chunk)
+            || state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
+        drop(state);
+        let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;
+        // Most stay: no file is opened for them.
+        if !goes_back && !is_moving {
+            return Ok(Carry::Stay);
+        }
+        let block = self.block(entry.value, Source::Cached)?;
+        if goes_back {
+            let mut value = vec![0; handle.len as usize];
+            block.read_whole(&mut value, Parallelism::Threads(1))?;
+            return Ok(Carry::Inline(value));
+        }
+        Ok(Carry::Moved(self.relocate(entry.key, &block)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use lsm_core::clock::{Clock, Pace};
+    use lsm_core::fs::{Fs, MemFs};
+    use lsm_core::hooks::{EventQueue, StoreContext};
+    use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+
+    use super::*;
+    use crate::options::LargeValueOptions;
+
+    /// A second passes at each look, and the limit is lifted at the third.
+    #[derive(Default)]
+    struct Lifting {
+        looks: AtomicU64,
+        store: OnceLock<Arc<Shared>>,
+    }
+
+    impl Clock for Lifting {
+        fn now(&self) -> Duration {
+            let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+            if let (2, Some(store)) = (looks, self.store.get()) {
+                store.state.lock().pace = Pace::new(0);
+            }
+            Duration::from_secs(looks)
+        }
+    }
+
+    #[test]
+    fn a_limit_that_changes_while_somebody_waits_for_it_stays_changed() {
+        let clock = Arc::new(Lifting::default());
+        let fs = MemFs::new();
+        fs.create_dir("/db".as_ref()).unwrap();
+        let context = StoreContext {
+            partition: PartitionId(1),
+            partition_name: "p".into(),
+            db_id: DbId(1),
+            epoch: Epoch(1),
+            dir: "/db".into(),
+            fs: Arc::new(fs),
+            clock: clock.clone(),
+            numbers: Arc::new(FileNumbers::new(FileNo(1))),
+            is_read_only: false,
+            is_following: false,
+            events: EventQueue::default(),
+        };
+        let options = LargeValueOptions::new().move_bytes_per_second(1000);
+        let store = Arc::new(Shared::new(context, options).unwrap());
+        clock.store.set(store.clone()).ok().unwrap();
+        store.keep_pace(5000);
+        let looks = clock.looks.load(Ordering::Relaxed);
+        assert!(looks > 4, "{looks} looks: it waited");
+        store.keep_pace(1 << 30);
+        let looks = clock.looks.load(Ordering::Relaxed) - looks;
+        assert_eq!(looks, 2, "one to take, and one that finds nothing to wait for");
+    }
+}

@@ -1,0 +1,112 @@
+//! Syncs of chunk files, and what becomes of files and values when one fails.
+//!
+//! Called with every piece that is appended, and by the engine for durable commits and before tables that
+//! name values are installed.
+//!
+//! Invariant: nothing is appended behind a failed sync to a file that was in it, and none of its values
+//! counts as durable. It is condemned for good, because the system may have dropped its pages and a later
+//! sync may succeed without them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::fs::File;
+use lsm_core::hooks::ChunkId;
+
+use crate::shared::{Shared, State};
+
+/// Bytes of chunk files of one store that may wait for a sync, besides what writers have not noted
+/// yet: a synced put waits for no more than these. It does not bound what recovery reads: that
+/// checks all values of the frames that no sync of the log has attested.
+const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
+/// Chunk files that may wait for a sync. Each stays open until then.
+const UNSYNCED_FILES_MAX: usize = 64;
+
+impl State {
+    /// The last failed sync, while values that no table names lie in condemned files.
+    pub(crate) fn present_failure(&self) -> Option<&Error> {
+        let by_id = &self.chunks.by_id;
+        let mut condemned = self.condemned.iter().filter_map(|id| by_id.get(id));
+        let has_values = condemned.any(|chunk| chunk.pending.blocks > 0);
+        self.failure.as_ref().filter(|_| has_values)
+    }
+}
+
+impl Shared {
+    /// Notes appended bytes; syncs all files if too much is not on the device.
+    ///
+    /// # Errors
+    /// Those of the sync, or of one of the file that failed before.
+    pub(crate) fn note_appended(
+        &self,
+        chunk: ChunkId,
+        file: &Arc<dyn File>,
+        bytes: u64,
+    ) -> Result<()> {
+        self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        if state.condemned.contains(&chunk) {
+            return Err(doubtful());
+        }
+        state.unsynced.entry(chunk).or_insert_with(|| file.clone());
+        state.unsynced_bytes += bytes;
+        let is_too_much = state.unsynced_bytes >= UNSYNCED_BYTES_MAX
+            || state.unsynced.len() >= UNSYNCED_FILES_MAX;
+        drop(state);
+        if !is_too_much {
+            return Ok(());
+        }
+        self.sync().inspect_err(|error| self.state.lock().untold = Some(error.clone()))
+    }
+
+    /// Makes everything durable that was appended before the call, in files that are not condemned.
+    ///
+    /// # Errors
+    /// Those of the sync. The files that were to be synced are condemned then.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let _turn = self.syncing.lock();
+        let mut state = self.state.lock();
+        let is_dir_unsynced = std::mem::take(&mut state.is_dir_unsynced);
+        // Taken out before the syncs: bytes that are appended meanwhile are noted anew.
+        let unsynced = std::mem::take(&mut state.unsynced);
+        state.unsynced_bytes = 0;
+        drop(state);
+        let mut result = Ok(());
+        if is_dir_unsynced {
+            result = self.context.fs.sync_dir(&self.context.dir);
+        }
+        let files: Vec<Arc<dyn File>> = unsynced.values().cloned().collect();
+        result = result.and_then(|()| self.context.fs.sync_files(&files));
+        result.map_err(|error| {
+            let mut state = self.state.lock();
+            state.is_dir_unsynced |= is_dir_unsynced;
+            self.condemn(&mut state, unsynced.into_keys().collect(), error)
+        })
+    }
+
+    /// Nothing is appended to these files any more, or read from the device where another place can be
+    /// had: a sync of one of them failed. Which one is not told.
+    fn condemn(&self, state: &mut State, chunks: Vec<ChunkId>, error: Error) -> Error {
+        let State { idle, mover, .. } = state;
+        idle.retain(|writer| !chunks.contains(&writer.chunk));
+        mover.take_if(|writer| chunks.contains(&writer.chunk));
+        for chunk in &chunks {
+            // Appended to while the sync failed.
+            state.unsynced.remove(chunk);
+            self.seal(state, *chunk);
+        }
+        state.condemned.extend(chunks);
+        state.sync_failures += 1;
+        let message = "a sync of a chunk file failed; its values are written again";
+        let error = Error::because(ErrorKind::Io, message, error);
+        state.failure = Some(error.clone());
+        error
+    }
+}
+
+/// The error of a value in a file whose sync failed.
+fn doubtful() -> Error {
+    let message = "a sync of its chunk file failed; the value has to be written again";
+    Error::new(ErrorKind::Io, message)
+}
