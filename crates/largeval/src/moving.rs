@@ -64,7 +64,7 @@ impl Shared {
         let handle = self.handle(entry.value)?;
         let state = self.state.lock();
         let is_small = handle.len < state.options.threshold_bytes;
-        let is_moving = state.condemned.contains(&handle.chunk)
+        let is_moving = state.syncs.is_condemned(handle.chunk)
             || state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
         drop(state);
         let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;

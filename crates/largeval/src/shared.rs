@@ -4,7 +4,7 @@
 //! Locks, none of which is taken while one below it is held: `syncing`, over the syncs of files;
 //! `state`, over nothing but a few lines. No file is touched under `state`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +18,7 @@ use crate::block::{Block, Source};
 use crate::chunks::{Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Handle, chunk_header};
 use crate::options::LargeValueOptions;
+use crate::syncing::Syncs;
 use crate::writing::{BlockWriter, ChunkWriter};
 
 /// Writers at rest: so many puts can run at the same time without making a chunk file.
@@ -57,20 +58,7 @@ pub(crate) struct State {
     /// Open files, with the turn in which each was used last.
     files: BTreeMap<ChunkId, (u64, Arc<dyn File>)>,
     turn: u64,
-    /// Files with bytes that are not known to be on the device, and how many these are in all.
-    pub(crate) unsynced: BTreeMap<ChunkId, Arc<dyn File>>,
-    pub(crate) unsynced_bytes: u64,
-    /// Files that recovery has synced, so that one is not synced for each of its values.
-    pub(crate) probed: BTreeSet<ChunkId>,
-    /// Names in the folder are not known to be on the device.
-    pub(crate) is_dir_unsynced: bool,
-    /// Files whose sync failed: it is unknown for good what the device has of them.
-    pub(crate) condemned: BTreeSet<ChunkId>,
-    /// The failed syncs, and the last of them.
-    pub(crate) sync_failures: u64,
-    pub(crate) failure: Option<Error>,
-    /// A failed sync that the database has not asked for and does not know of yet.
-    pub(crate) untold: Option<Error>,
+    pub(crate) syncs: Syncs,
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
@@ -105,14 +93,7 @@ impl Shared {
             mover: None,
             files: BTreeMap::new(),
             turn: 0,
-            unsynced: BTreeMap::new(),
-            unsynced_bytes: 0,
-            probed: BTreeSet::new(),
-            is_dir_unsynced: false,
-            condemned: BTreeSet::new(),
-            sync_failures: 0,
-            failure: None,
-            untold: None,
+            syncs: Syncs::default(),
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
         };
@@ -161,7 +142,7 @@ impl Shared {
         let path = context.chunk_path(chunk);
         let file = context.fs.open_append(&path, AppendMode::IfAbsent)?;
         let mut state = self.state.lock();
-        state.is_dir_unsynced = true;
+        state.syncs.note_name();
         let entry = state.chunks.by_id.entry(chunk).or_default();
         entry.is_open = true;
         entry.end = CHUNK_HEADER_BYTES;
@@ -187,7 +168,7 @@ impl Shared {
     pub(crate) fn keep_or_seal(&self, state: &mut State, writer: ChunkWriter) {
         let entry = state.chunks.by_id.entry(writer.chunk).or_default();
         entry.end = entry.end.max(writer.end);
-        let is_condemned = state.condemned.contains(&writer.chunk);
+        let is_condemned = state.syncs.is_condemned(writer.chunk);
         let is_full = writer.is_full || is_condemned || writer.end >= state.options.chunk_bytes;
         if is_full || state.idle.len() >= IDLE_WRITERS_MAX {
             self.seal(state, writer.chunk);
@@ -297,8 +278,7 @@ impl Shared {
         });
         for chunk in &dead {
             state.files.remove(&chunk.id);
-            state.unsynced.remove(&chunk.id);
-            state.condemned.remove(&chunk.id);
+            state.syncs.forget(chunk.id);
         }
         dead.append(&mut state.doomed);
         drop(state);

@@ -96,17 +96,17 @@ impl ValueStore for LargeStore {
     }
 
     fn sync(&self) -> Result<()> {
-        let untold = self.0.state.lock().untold.take();
+        let untold = self.0.state.lock().syncs.untold.take();
         untold.map_or_else(|| self.0.sync(), Err)
     }
 
     fn sync_failures(&self) -> u64 {
-        self.0.state.lock().sync_failures
+        self.0.state.lock().syncs.failures
     }
 
     fn is_in_doubt(&self, handle: &[u8]) -> bool {
         let Ok(handle) = Handle::decode(handle) else { return false };
-        self.0.state.lock().condemned.contains(&handle.chunk)
+        self.0.state.lock().syncs.is_condemned(handle.chunk)
     }
 
     fn probe(&self, handle: &[u8]) -> Result<bool> {
@@ -116,14 +116,14 @@ impl ValueStore for LargeStore {
             // Durability: the bytes may be in the page cache alone, where the process before this
             // one left them. Then the device is asked whether it has them.
             let chunk = handle_read.chunk;
-            if !shared.state.lock().probed.contains(&chunk) {
+            if !shared.state.lock().syncs.probed.contains(&chunk) {
                 let path = shared.context.chunk_path(chunk);
                 match shared.context.fs.open_append(&path, AppendMode::Existing) {
                     Ok(file) => file.sync()?,
                     Err(error) if error.is_missing() => return Ok(false),
                     Err(error) => return Err(error),
                 }
-                shared.state.lock().probed.insert(chunk);
+                shared.state.lock().syncs.probed.insert(chunk);
             }
         }
         let source = if shared.context.is_read_only { Source::Cached } else { Source::Device };

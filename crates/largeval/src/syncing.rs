@@ -7,6 +7,7 @@
 //! counts as durable. It is condemned for good, because the system may have dropped its pages and a later
 //! sync may succeed without them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,13 +24,50 @@ const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 /// Chunk files that may wait for a sync. Each stays open until then.
 const UNSYNCED_FILES_MAX: usize = 64;
 
+/// The syncs of a store, guarded by the lock of its state.
+#[derive(Default)]
+pub(crate) struct Syncs {
+    /// Files with bytes that are not known to be on the device, and how many these are in all.
+    unsynced: BTreeMap<ChunkId, Arc<dyn File>>,
+    unsynced_bytes: u64,
+    /// Names in the folder are not known to be on the device.
+    is_dir_unsynced: bool,
+    /// Files whose sync failed: it is unknown for good what the device has of them.
+    condemned: BTreeSet<ChunkId>,
+    /// The number of failed syncs, and the last of them.
+    pub(crate) failures: u64,
+    failure: Option<Error>,
+    /// A failed sync that the database has not asked for and does not know of yet.
+    pub(crate) untold: Option<Error>,
+    /// Files that recovery has synced, so that one is not synced for each of its values.
+    pub(crate) probed: BTreeSet<ChunkId>,
+}
+
+impl Syncs {
+    /// Notes that the folder has a new name.
+    pub(crate) fn note_name(&mut self) {
+        self.is_dir_unsynced = true;
+    }
+
+    /// Returns `true` if a sync of the file failed.
+    pub(crate) fn is_condemned(&self, chunk: ChunkId) -> bool {
+        self.condemned.contains(&chunk)
+    }
+
+    /// Forgets a file that is removed.
+    pub(crate) fn forget(&mut self, chunk: ChunkId) {
+        self.unsynced.remove(&chunk);
+        self.condemned.remove(&chunk);
+    }
+}
+
 impl State {
     /// The last failed sync, while values that no table names lie in condemned files.
     pub(crate) fn present_failure(&self) -> Option<&Error> {
         let by_id = &self.chunks.by_id;
-        let mut condemned = self.condemned.iter().filter_map(|id| by_id.get(id));
+        let mut condemned = self.syncs.condemned.iter().filter_map(|id| by_id.get(id));
         let has_values = condemned.any(|chunk| chunk.pending.blocks > 0);
-        self.failure.as_ref().filter(|_| has_values)
+        self.syncs.failure.as_ref().filter(|_| has_values)
     }
 }
 
@@ -46,18 +84,19 @@ impl Shared {
     ) -> Result<()> {
         self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
         let mut state = self.state.lock();
-        if state.condemned.contains(&chunk) {
+        let syncs = &mut state.syncs;
+        if syncs.is_condemned(chunk) {
             return Err(doubtful());
         }
-        state.unsynced.entry(chunk).or_insert_with(|| file.clone());
-        state.unsynced_bytes += bytes;
-        let is_too_much = state.unsynced_bytes >= UNSYNCED_BYTES_MAX
-            || state.unsynced.len() >= UNSYNCED_FILES_MAX;
+        syncs.unsynced.entry(chunk).or_insert_with(|| file.clone());
+        syncs.unsynced_bytes += bytes;
+        let is_too_much = syncs.unsynced_bytes >= UNSYNCED_BYTES_MAX
+            || syncs.unsynced.len() >= UNSYNCED_FILES_MAX;
         drop(state);
         if !is_too_much {
             return Ok(());
         }
-        self.sync().inspect_err(|error| self.state.lock().untold = Some(error.clone()))
+        self.sync().inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))
     }
 
     /// Makes everything durable that was appended before the call, in files that are not condemned.
@@ -67,10 +106,10 @@ impl Shared {
     pub(crate) fn sync(&self) -> Result<()> {
         let _turn = self.syncing.lock();
         let mut state = self.state.lock();
-        let is_dir_unsynced = std::mem::take(&mut state.is_dir_unsynced);
+        let is_dir_unsynced = std::mem::take(&mut state.syncs.is_dir_unsynced);
         // Taken out before the syncs: bytes that are appended meanwhile are noted anew.
-        let unsynced = std::mem::take(&mut state.unsynced);
-        state.unsynced_bytes = 0;
+        let unsynced = std::mem::take(&mut state.syncs.unsynced);
+        state.syncs.unsynced_bytes = 0;
         drop(state);
         let mut result = Ok(());
         if is_dir_unsynced {
@@ -80,7 +119,7 @@ impl Shared {
         result = result.and_then(|()| self.context.fs.sync_files(&files));
         result.map_err(|error| {
             let mut state = self.state.lock();
-            state.is_dir_unsynced |= is_dir_unsynced;
+            state.syncs.is_dir_unsynced |= is_dir_unsynced;
             self.condemn(&mut state, unsynced.into_keys().collect(), error)
         })
     }
@@ -93,14 +132,14 @@ impl Shared {
         mover.take_if(|writer| chunks.contains(&writer.chunk));
         for chunk in &chunks {
             // Appended to while the sync failed.
-            state.unsynced.remove(chunk);
+            state.syncs.unsynced.remove(chunk);
             self.seal(state, *chunk);
         }
-        state.condemned.extend(chunks);
-        state.sync_failures += 1;
+        state.syncs.condemned.extend(chunks);
+        state.syncs.failures += 1;
         let message = "a sync of a chunk file failed; its values are written again";
         let error = Error::because(ErrorKind::Io, message, error);
-        state.failure = Some(error.clone());
+        state.syncs.failure = Some(error.clone());
         error
     }
 }
