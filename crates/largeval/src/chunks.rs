@@ -327,17 +327,16 @@ impl Chunks {
 
     /// Chooses, of the chunks whose values can be moved, those that `is_due`.
     fn choose(&mut self, is_due: impl Fn(&Chunk) -> bool) -> Option<KeySpan> {
-        let mut hull: Option<Delta> = None;
+        let mut hull = None;
         for chunk in self.by_id.values_mut() {
             let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
             let is_settled = chunk.pending.blocks == 0 && chunk.live.blocks > 0;
             chunk.is_moving |= movable && is_settled && is_due(chunk);
             if chunk.is_moving {
-                let hull = hull.get_or_insert_default();
-                hull.widen(&chunk.smallest, &chunk.largest);
+                hull = Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest));
             }
         }
-        hull.map(|hull| KeySpan { smallest: hull.smallest, largest: hull.largest })
+        hull
     }
 }
 

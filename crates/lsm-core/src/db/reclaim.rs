@@ -8,8 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::jobs::JobsHost;
-use super::values::{Goal, unsettled};
+use super::values::Goal;
 use super::{DbInner, Partition};
 use crate::error::Result;
 use crate::hooks::ValueStore;
@@ -53,8 +52,7 @@ impl DbInner {
         self.flush_now(partition)?;
         let Some(store) = partition.store() else { return Ok(()) };
         let version = partition.view().version.clone();
-        if let Some(span) = unsettled(&version, &self.held_snapshots(), true) {
-            let goal = Goal { span, through: self.commit.visible_seq(), rewrite_before: None };
+        if let Some(goal) = self.settling_goal(&version, true) {
             self.reach(partition, goal.as_range())?;
         }
         // One goal after the other, with the background, which may be at one.

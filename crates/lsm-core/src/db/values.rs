@@ -37,10 +37,6 @@ const QUIET_AGE: Duration = Duration::from_secs(5);
 /// and a look passes over all tables.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// The keys of tables that a store wants to be rewritten, so that [`ValueStore::carry`] moves
-/// values.
-pub(super) type Span = (Vec<u8>, Vec<u8>);
-
 /// See the module.
 #[derive(Default)]
 pub(super) struct ValueTending {
@@ -82,7 +78,7 @@ enum Rest {
 
 /// Tables to be brought to the last level.
 pub(super) struct Goal {
-    pub(super) span: Span,
+    pub(super) span: KeySpan,
     pub(super) through: SeqNo,
     /// As [`RangeGoal::rewrite_before`].
     pub(super) rewrite_before: Option<FileNo>,
@@ -90,7 +86,7 @@ pub(super) struct Goal {
 
 impl Goal {
     pub(super) fn as_range(&self) -> RangeGoal<'_> {
-        let range = UserRange { start: Some(&self.span.0), end: Some(&self.span.1) };
+        let range = UserRange { start: Some(&self.span.smallest), end: Some(&self.span.largest) };
         RangeGoal { range, through: self.through, rewrite_before: self.rewrite_before }
     }
 }
@@ -249,23 +245,14 @@ fn is_over_another(version: &PartitionVersion, level: usize, table: &Table) -> b
 
 /// The hull of the tables in which something may be shadowed: by a table of another level, or since
 /// a snapshot was released.
-pub(super) fn unsettled(
-    version: &PartitionVersion,
-    held: &[SeqNo],
-    overlaps: bool,
-) -> Option<Span> {
-    let mut hull: Option<Span> = None;
+fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Option<KeySpan> {
+    let mut hull = None;
     for (level, table) in version.tables() {
         let meta = &table.meta;
         if meta.droppable(held) == 0 && !(overlaps && is_over_another(version, level, table)) {
             continue;
         }
-        let smallest = meta.smallest.user.to_vec();
-        let largest = meta.largest.user.to_vec();
-        hull = Some(match hull {
-            None => (smallest, largest),
-            Some((start, end)) => (start.min(smallest), end.max(largest)),
-        });
+        hull = Some(KeySpan::hull(hull, &meta.smallest.user, &meta.largest.user));
     }
     hull
 }
@@ -353,15 +340,20 @@ impl DbInner {
         store: &dyn ValueStore,
     ) -> Result<Option<Goal>> {
         let version = partition.view().version.clone();
-        let through = self.commit.visible_seq();
         let rest = self.values.rest(partition.id, version.flushed_through, self.background.now());
         let overlaps = rest == Rest::Unsettled;
         if rest != Rest::Busy
-            && let Some(span) = unsettled(&version, &self.held_snapshots(), overlaps)
+            && let Some(goal) = self.settling_goal(&version, overlaps)
         {
-            return Ok(Some(Goal { span, through, rewrite_before: None }));
+            return Ok(Some(goal));
         }
         self.moving_goal(store)
+    }
+
+    /// The goal that what is shadowed meets what shadows it, see [`unsettled`].
+    pub(super) fn settling_goal(&self, version: &PartitionVersion, overlaps: bool) -> Option<Goal> {
+        let span = unsettled(version, &self.held_snapshots(), overlaps)?;
+        Some(Goal { span, through: self.commit.visible_seq(), rewrite_before: None })
     }
 
     /// The goal of a store that wants values to be moved.
@@ -375,7 +367,6 @@ impl DbInner {
     pub(super) fn goal_of(&self, span: KeySpan) -> Goal {
         // Behind it: a job that began before may have passed values that are to be moved.
         let rewrite_before = Some(self.world.numbers.allocate());
-        let span = (span.smallest, span.largest);
         Goal { span, through: self.commit.visible_seq(), rewrite_before }
     }
 
@@ -438,8 +429,8 @@ mod tests {
 
     /// The hull in a drawing, as text.
     fn span(drawing: &str, overlaps: bool) -> Option<(String, String)> {
-        let (from, to) = unsettled(&draw(drawing), &[], overlaps)?;
-        Some((String::from_utf8(from).unwrap(), String::from_utf8(to).unwrap()))
+        let KeySpan { smallest, largest } = unsettled(&draw(drawing), &[], overlaps)?;
+        Some((String::from_utf8(smallest).unwrap(), String::from_utf8(largest).unwrap()))
     }
 
     #[test]
@@ -460,7 +451,7 @@ mod tests {
     }
 
     fn goal() -> Goal {
-        let span = (b"a".to_vec(), b"b".to_vec());
+        let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
         Goal { span, through: seq(1), rewrite_before: None }
     }
 

@@ -228,6 +228,22 @@ pub struct KeySpan {
     pub largest: Vec<u8>,
 }
 
+impl KeySpan {
+    /// Returns the hull of `span`, if there is one, and of the keys from `smallest` to `largest`.
+    pub fn hull(span: Option<KeySpan>, smallest: &[u8], largest: &[u8]) -> KeySpan {
+        let Some(mut span) = span else {
+            return KeySpan { smallest: smallest.to_vec(), largest: largest.to_vec() };
+        };
+        if *smallest < *span.smallest {
+            span.smallest = smallest.to_vec();
+        }
+        if *largest > *span.largest {
+            span.largest = largest.to_vec();
+        }
+        span
+    }
+}
+
 /// A value that an edit adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddedValue {
