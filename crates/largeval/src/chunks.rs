@@ -332,7 +332,8 @@ impl Chunks {
             let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
             let is_settled = chunk.pending.blocks == 0 && chunk.live.blocks > 0;
             chunk.is_moving |= movable && is_settled && is_due(chunk);
-            if chunk.is_moving {
+            // One that was chosen before may have been emptied, and readers still hold it.
+            if chunk.is_moving && chunk.live.blocks > 0 {
                 hull = Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest));
             }
         }

@@ -86,6 +86,25 @@ fn chunks_with_enough_garbage_are_moved_and_given_up_if_that_fails() {
 }
 
 #[test]
+fn a_chunk_that_was_emptied_and_is_still_read_is_not_chosen_again() {
+    let mut chunks = Chunks::default();
+    let old = [handle(1, 64), handle(1, 2000)];
+    let new = [handle(3, 64), handle(3, 2000)];
+    let other = [handle(2, 64), handle(2, 2000)];
+    let first = [added("b", &old[0]), added("a", &old[1])];
+    chunks.apply(1, &section(1, &first, &[])).unwrap();
+    let second = [added("z", &other[0]), added("y", &other[1])];
+    chunks.apply(2, &section(2, &second, &[])).unwrap();
+    let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
+    assert_eq!(chunks.choose_within(b"a", Some(b"b")), Some(span));
+    let moved = [added("a", &new[0]), added("b", &new[1])];
+    let dropped = old.each_ref().map(Handle::encode);
+    chunks.apply(3, &section(3, &moved, &dropped)).unwrap();
+    let span = KeySpan { smallest: b"y".to_vec(), largest: b"z".to_vec() };
+    assert_eq!(chunks.choose_within(b"y", None), Some(span));
+}
+
+#[test]
 fn every_truncation_of_a_section_is_refused() {
     let one = handle(1, 64);
     let section = section(1, &[added("key", &one)], &[one.encode()]);
