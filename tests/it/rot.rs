@@ -38,6 +38,16 @@ fn rot(fs: &MemFs) {
     }
 }
 
+/// Destroys the data of the only table on level 0.
+pub fn rot_newest(fs: &MemFs, p: &Partition) {
+    let walk = p.walk().unwrap();
+    let newest = walk.tables().find(|table| table.level() == 0).unwrap();
+    let path = newest.path();
+    for offset in 0..newest.properties().unwrap().data_bytes {
+        fs.corrupt(&path, offset, 0x55).unwrap();
+    }
+}
+
 fn pressure(db: &Db, name: &str) -> u64 {
     let stats = db.stats();
     let partition = stats.partitions.iter().find(|partition| partition.name == name);

@@ -5,6 +5,7 @@
 use metahive::{MetaHiveOptions, RepairOptions};
 
 use super::*;
+use crate::rot::rot_newest;
 
 const KEYS: u32 = 40;
 
@@ -28,14 +29,7 @@ fn write_gap() -> MemFs {
         p.put(key(n), format!("new {n}")).unwrap();
     }
     db.flush().unwrap();
-    let walk = p.walk().unwrap();
-    let newer = walk.tables().find(|table| table.level() == 0).unwrap();
-    let path = newer.path();
-    let data_bytes = newer.properties().unwrap().data_bytes;
-    drop((newer, walk));
-    for at in 0..data_bytes {
-        fs.corrupt(&path, at, 0x55).unwrap();
-    }
+    rot_newest(&fs, &p);
     p.compact(..).unwrap();
     assert_eq!(p.gaps().len(), 1);
     p.put(key(20), "written into the gap").unwrap();

@@ -4,6 +4,7 @@ use lsm_core::fs::{CrashOutcome, FaultFs, FsOp};
 use metahive::RepairOptions;
 
 use super::*;
+use crate::rot::rot_newest;
 
 /// Deletes what is left, and checks that no value of a lost entry keeps its space.
 fn check_space(db: &Db, fs: &MemFs, clock: &ManualClock, what: &str) {
@@ -42,14 +43,7 @@ fn the_values_of_lost_entries_go_once_the_loss_is_accepted() {
         p.put([n], vec![n; 1000]).unwrap();
     }
     p.flush().unwrap();
-    let walk = p.walk().unwrap();
-    let newer = walk.tables().find(|table| table.level() == 0).unwrap();
-    let path = newer.path();
-    let data_bytes = newer.properties().unwrap().data_bytes;
-    drop((newer, walk));
-    for at in 0..data_bytes {
-        mem.corrupt(&path, at, 0x55).unwrap();
-    }
+    rot_newest(&mem, &p);
     p.compact(..).unwrap();
     assert!(!p.gaps().is_empty());
     rest(&db, &clock);

@@ -8,6 +8,7 @@ use metahive::{RepairOptions, Replica};
 use siltstone::Compression;
 
 use super::*;
+use crate::rot::rot_newest;
 
 /// The entries of another node.
 struct Copy(BTreeMap<Vec<u8>, (SeqNo, Option<Vec<u8>>)>);
@@ -91,14 +92,7 @@ fn damaged() -> Lost {
     }
     it.db.flush().unwrap();
     let before = it.db.snapshot();
-    let walk = it.p.walk().unwrap();
-    let newer = walk.tables().find(|table| table.level() == 0).unwrap();
-    let path = newer.path();
-    let data_bytes = newer.properties().unwrap().data_bytes;
-    drop((newer, walk));
-    for at in 0..data_bytes {
-        it.fs.corrupt(&path, at, 0x55).unwrap();
-    }
+    rot_newest(&it.fs, &it.p);
     Lost { it, log, copy, before }
 }
 
