@@ -1,6 +1,6 @@
 //! Values whose entries are lost with a table.
 
-use lsm_core::fs::{CrashOutcome, FaultFs, FsOp};
+use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, OpKind};
 use metahive::RepairOptions;
 
 use super::*;
@@ -25,28 +25,73 @@ fn check_space(db: &Db, fs: &MemFs, clock: &ManualClock, what: &str) {
     assert!(db.verify(Default::default()).unwrap().is_sound(), "{what}");
 }
 
+/// A database whose partition `p` has lost 20 of 40 large values with a table.
+struct Lossy {
+    mem: MemFs,
+    fs: FaultFs,
+    clock: ManualClock,
+    db: Db,
+    p: Partition,
+}
+
+impl Lossy {
+    fn new() -> Lossy {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem.clone());
+        let clock = ManualClock::default();
+        let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+        let repair = RepairOptions { log: false, ..RepairOptions::default() };
+        let hive = MetaHiveOptions::new().repair_options(repair);
+        let options = options().table_bytes(1 << 20).level0_tables(100).metahive(hive);
+        let p = db.partition_with("p", options).unwrap();
+        for n in 0..20_u8 {
+            p.put([n], vec![n; 1000]).unwrap();
+        }
+        p.compact(..).unwrap();
+        for n in 20..40_u8 {
+            p.put([n], vec![n; 1000]).unwrap();
+        }
+        p.flush().unwrap();
+        rot_newest(&mem, &p);
+        p.compact(..).unwrap();
+        assert!(!p.gaps().is_empty());
+        rest(&db, &clock);
+        Lossy { mem, fs, clock, db, p }
+    }
+}
+
+/// A count reads all tables of its partition. The background used to wait for its end.
+#[test]
+fn the_values_of_others_are_tended_while_a_partition_is_counted() {
+    let Lossy { mem: _, fs, clock, db, p } = Lossy::new();
+    let q = db.partition_with("q", options()).unwrap();
+    for n in 0..20_u8 {
+        q.put([n], vec![n; 1000]).unwrap();
+    }
+    q.flush().unwrap();
+    for n in 0..20_u8 {
+        q.delete([n]).unwrap();
+    }
+    let db = Mutex::new(Some(db));
+    let tended = q.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
+        let is_read = op.kind == OpKind::Read && is_table;
+        let once = if is_read { db.lock().unwrap().take() } else { None };
+        if let Some(db) = once {
+            rest(&db, &clock);
+            assert_eq!(tended.space().unwrap().total_bytes, 0);
+        }
+    }));
+    assert!(q.space().unwrap().total_bytes > 20_000);
+    p.accept_loss(..).unwrap();
+    fs.clear_observer();
+    assert_eq!(q.space().unwrap().total_bytes, 0);
+}
+
 #[test]
 fn the_values_of_lost_entries_go_once_the_loss_is_accepted() {
-    let mem = MemFs::new();
-    let fs = FaultFs::over_mem(mem.clone());
-    let clock = ManualClock::default();
-    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
-    let repair = RepairOptions { log: false, ..RepairOptions::default() };
-    let hive = MetaHiveOptions::new().repair_options(repair);
-    let options = options().table_bytes(1 << 20).level0_tables(100).metahive(hive);
-    let p = db.partition_with("p", options).unwrap();
-    for n in 0..20_u8 {
-        p.put([n], vec![n; 1000]).unwrap();
-    }
-    p.compact(..).unwrap();
-    for n in 20..40_u8 {
-        p.put([n], vec![n; 1000]).unwrap();
-    }
-    p.flush().unwrap();
-    rot_newest(&mem, &p);
-    p.compact(..).unwrap();
-    assert!(!p.gaps().is_empty());
-    rest(&db, &clock);
+    let Lossy { mem, fs, clock, db, p } = Lossy::new();
     assert!(chunk_bytes(&mem, "/db") > 40_000, "nobody has given them up");
     // The power may be cut before each operation.
     let images = Arc::new(Mutex::new(Vec::new()));

@@ -78,7 +78,7 @@ impl Partition {
         db.commit.publish_unlogged(&between);
         drop(between);
         // The loss is accepted, whatever becomes of this: it is made after the next open then.
-        let _ = db.recount_values(self.state());
+        let _ = db.recount_values(self.state(), &db.values.wait_for_turn());
         Ok(given_up)
     }
 }

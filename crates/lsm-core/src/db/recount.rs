@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::vec;
 
 use super::DbInner;
+use super::values::CountingTurn;
 use crate::error::{Error, Result};
 use crate::hooks::ValueStore;
 use crate::iter::InternalIter;
@@ -38,8 +39,11 @@ impl DbInner {
     /// # Errors
     /// Those of reading the tables, of the store and of the manifest. The next try is made when another
     /// gap is closed, and after the next open.
-    pub(super) fn recount_values(&self, partition: &Arc<PartitionState>) -> Result<bool> {
-        let _turn = self.values.counting();
+    pub(super) fn recount_values(
+        &self,
+        partition: &Arc<PartitionState>,
+        _turn: &CountingTurn<'_>,
+    ) -> Result<bool> {
         let newest = newest_closed(&partition.view().version);
         let Some(newest) = newest.filter(|newest| self.values.begin_count(partition.id, *newest))
         else {

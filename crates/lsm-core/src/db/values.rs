@@ -37,6 +37,9 @@ const QUIET_AGE: Duration = Duration::from_secs(5);
 /// and a look passes over all tables.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
+/// Held while the values of a partition are counted.
+pub(super) type CountingTurn<'a> = MutexGuard<'a, ()>;
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct ValueTending {
@@ -173,8 +176,13 @@ impl ValueTending {
     }
 
     /// Waits for the turn to count the values of a partition.
-    pub(super) fn counting(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn wait_for_turn(&self) -> CountingTurn<'_> {
         self.counting.lock()
+    }
+
+    /// The turn to count the values of a partition, unless somebody has it.
+    fn try_turn(&self) -> Option<CountingTurn<'_>> {
+        self.counting.try_lock()
     }
 
     /// Notes that a count begins behind the closing of a gap; `false` if one has begun before.
@@ -275,7 +283,10 @@ impl DbInner {
             if is_threaded && self.values.was_looked_at(partition.id, now) {
                 continue;
             }
-            if self.recount_values(&partition)? {
+            // A count reads all tables of a partition. The others are not kept waiting for it.
+            if let Some(turn) = self.values.try_turn()
+                && self.recount_values(&partition, &turn)?
+            {
                 return Ok(true);
             }
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
