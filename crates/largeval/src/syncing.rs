@@ -127,13 +127,18 @@ impl Shared {
     /// Nothing is appended to these files any more, or read from the device where another place can be
     /// had: a sync of one of them failed. Which one is not told.
     fn condemn(&self, state: &mut State, chunks: Vec<ChunkId>, error: Error) -> Error {
-        let State { idle, mover, .. } = state;
-        idle.retain(|writer| !chunks.contains(&writer.chunk));
-        mover.take_if(|writer| chunks.contains(&writer.chunk));
         for chunk in &chunks {
             // Appended to while the sync failed.
             state.syncs.unsynced.remove(chunk);
-            self.seal(state, *chunk);
+        }
+        let writers = state.idle.iter().chain(&state.mover).map(|writer| writer.chunk);
+        let at_rest: Vec<ChunkId> = writers.filter(|chunk| chunks.contains(chunk)).collect();
+        state.idle.retain(|writer| !at_rest.contains(&writer.chunk));
+        state.mover.take_if(|writer| at_rest.contains(&writer.chunk));
+        // A file with a writer in use stays open until the writer comes back: an empty file that takes
+        // no more is removed, and with it the mark that fails the next append.
+        for chunk in at_rest {
+            self.seal(state, chunk);
         }
         state.syncs.condemned.extend(chunks);
         state.syncs.failures += 1;
