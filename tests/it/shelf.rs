@@ -76,6 +76,7 @@ struct State {
     applied: BTreeMap<u64, Vec<u64>>,
     /// Every value that an edit was to add, as often as it was.
     added: Vec<u64>,
+    sync_failures: u64,
 }
 
 impl Shelf {
@@ -129,6 +130,11 @@ impl Shelf {
         state.dropped.clear();
         let state = Arc::new(Mutex::new(state));
         Shelf { state, fuse: Fuse::default(), in_checkpoint: Arc::default(), ..self.clone() }
+    }
+
+    /// Counts a failed sync, of which whoever asked for it was told.
+    pub fn note_failed_sync(&self) {
+        self.state.lock().unwrap().sync_failures += 1;
     }
 
     /// Loses the value that was put as the `n`th.
@@ -212,6 +218,10 @@ impl ValueStore for Shelf {
         let mut state = self.state.lock().unwrap();
         state.durable = state.values.clone();
         Ok(())
+    }
+
+    fn sync_failures(&self) -> u64 {
+        self.state.lock().unwrap().sync_failures
     }
 
     fn probe(&self, handle: &[u8]) -> Result<bool> {

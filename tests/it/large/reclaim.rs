@@ -37,6 +37,23 @@ fn reallocated_values_lie_in_the_order_of_their_keys() {
     plain.reallocate(..).unwrap();
 }
 
+/// The file that the next put would go to has no other values then.
+#[test]
+fn the_values_of_a_file_that_may_grow_are_reallocated_too() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    for n in [3_u8, 1, 2] {
+        p.put([n], vec![n; 300]).unwrap();
+    }
+    let chunks = p.chunks().unwrap();
+    assert!(chunks.len() == 1 && !chunks[0].is_sealed, "{chunks:?}");
+    p.reallocate(..).unwrap();
+    assert_eq!(value_store(&db).moved_bytes, 900);
+    assert_eq!(content(&p).len(), 3);
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+}
+
 #[test]
 fn space_is_waited_for_until_readers_let_go_of_it() {
     let fs = MemFs::new();

@@ -7,6 +7,9 @@ use super::*;
 /// Failures after which the bytes can still be read.
 const ACTIONS: [FaultAction; 2] = [FaultAction::Eio, FaultAction::SyncLost];
 
+/// More than a writer appends before it tells its store.
+const LONG: [u8; 5 << 20] = [4; 5 << 20];
+
 /// A database with large values in `p` and a partition `q` beside it.
 struct Pair {
     mem: MemFs,
@@ -39,6 +42,30 @@ impl Pair {
         let mut writer = self.p.put_stream([n], None)?;
         writer.write_all(&[n; 2000]).unwrap();
         writer.commit(Durability::Os).map(drop)
+    }
+
+    /// Puts values, and deletes every second of them.
+    fn half_delete(&self) {
+        for n in 0..20_u8 {
+            self.p.put([n], vec![n; 1000]).unwrap();
+        }
+        self.p.flush().unwrap();
+        for n in (0..20_u8).step_by(2) {
+            self.p.delete([n]).unwrap();
+        }
+        self.p.flush().unwrap();
+        self.db.wait_idle().unwrap();
+    }
+
+    /// Calls `call` before the next operation of this kind on a table.
+    fn call_once(&self, kind: OpKind, call: fn(&Partition)) {
+        let p = Mutex::new(Some(self.p.clone()));
+        self.fs.set_observer(Arc::new(move |op: &FsOp| {
+            let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
+            let is_next = op.kind == kind && is_table;
+            let once = if is_next { p.lock().unwrap().take() } else { None };
+            once.iter().for_each(call);
+        }));
     }
 
     /// Everything that is there now outlives a power cut, and its space comes back.
@@ -96,11 +123,15 @@ fn a_value_from_before_a_failed_sync_is_not_committed_behind_it() {
         let finished = writer.finish().unwrap();
         let mut streaming = it.p.put_stream("streaming", None).unwrap();
         streaming.write_all(&[2; 2000]).unwrap();
+        let mut long = it.p.put_stream("long", None).unwrap();
+        long.write_all(&LONG).unwrap();
         it.break_sync(action);
         it.p.put_with("synced", vec![3; 1000], Durability::Sync).unwrap_err();
         it.db.wait_idle().unwrap();
         let refused = it.db.batch().put_blob(finished).commit(Durability::Os).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
+        long.write_all(&LONG).unwrap_err();
+        drop(long);
         // Nothing of it was in the sync.
         streaming.commit(Durability::Sync).unwrap();
         it.q.put_with("behind it", "x", Durability::Sync).unwrap();
@@ -129,32 +160,37 @@ fn a_sync_that_nobody_asked_for_is_told_when_it_fails() {
 fn values_whose_move_was_not_synced_stay_where_they_were() {
     for action in ACTIONS {
         let it = Pair::new(options());
-        for n in 0..20_u8 {
-            it.p.put([n], vec![n; 1000]).unwrap();
-        }
-        it.p.flush().unwrap();
-        for n in (0..20_u8).step_by(2) {
-            it.p.delete([n]).unwrap();
-        }
-        it.p.flush().unwrap();
-        it.db.wait_idle().unwrap();
+        it.half_delete();
         it.break_sync(action);
         // A value comes meanwhile, and is in the sync that the move asks for.
-        let p = Mutex::new(Some(it.p.clone()));
-        it.fs.set_observer(Arc::new(move |op: &FsOp| {
-            let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
-            let is_made = op.kind == OpKind::Create && is_table;
-            let once = if is_made { p.lock().unwrap().take() } else { None };
-            if let Some(p) = once {
-                p.put("meanwhile", vec![99; 1000]).unwrap();
-            }
-        }));
+        it.call_once(OpKind::Create, |p| {
+            p.put("meanwhile", vec![99; 1000]).unwrap();
+        });
         it.p.reclaim().unwrap_err();
         it.fs.clear_observer();
         it.db.wait_idle().unwrap();
         it.p.reclaim().unwrap();
         it.q.put_with("small", "x", Durability::Sync).unwrap();
         assert_eq!(content(&it.p).len(), 11);
+        it.check_durable();
+    }
+}
+
+/// The sync of another thread fails, so that nothing is left to sync when the table is installed.
+#[test]
+fn values_whose_move_was_in_the_failed_sync_of_another_stay_where_they_were() {
+    for action in ACTIONS {
+        let it = Pair::new(options());
+        it.half_delete();
+        it.break_sync(action);
+        it.call_once(OpKind::Sync, |p| {
+            p.put_with("meanwhile", vec![99; 1000], Durability::Sync).unwrap_err();
+        });
+        it.p.reclaim().unwrap_err();
+        it.fs.clear_observer();
+        it.db.wait_idle().unwrap();
+        it.p.reclaim().unwrap();
+        it.q.put_with("small", "x", Durability::Sync).unwrap();
         it.check_durable();
     }
 }

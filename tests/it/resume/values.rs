@@ -301,6 +301,25 @@ fn a_second_fault_while_a_store_with_values_resumes_is_got_over() {
     });
 }
 
+/// A job syncs values meanwhile and is told that it fails. The values of the tables may have been in it.
+#[test]
+fn tables_whose_values_were_in_the_failed_sync_of_another_are_not_installed() {
+    each_failure(|failure, seed| {
+        let world = World::failed(failure, seed, false);
+        let shelf = Mutex::new(Some(world.shelf.clone()));
+        world.fs.set_observer(Arc::new(move |op: &FsOp| {
+            let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
+            let is_written = op.kind == OpKind::Sync && is_table;
+            let once = if is_written { shelf.lock().unwrap().take() } else { None };
+            once.iter().for_each(Shelf::note_failed_sync);
+        }));
+        let _ = world.db.step();
+        world.fs.clear_observer();
+        assert!(!world.db.health().is_healthy(), "{failure:?}, SEED={seed}: it has gone on");
+        world.check_resumed();
+    });
+}
+
 #[test]
 fn a_value_store_that_fails_while_the_store_resumes_is_got_over() {
     each_failure(|failure, seed| {
