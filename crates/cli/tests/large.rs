@@ -123,6 +123,9 @@ fn the_workload_of_large_values_runs_and_leaves_nothing() {
     }
     assert_eq!((&rows[2]["mix"], &rows[2]["operations"]), (&"all".into(), &20.into()));
     assert_eq!(rows[3]["chunk_bytes"], 0);
+    let small = ["bench", "large", "--workload", "workload", "--size-max", "100B", "--json"];
+    let rows = lines(&ended(at, &small, 0));
+    assert_eq!((rows.len(), &rows[0]["size"], &rows[1]["mix"]), (3, &100.into(), &"all".into()));
     let refused = siltstone(at, &["bench", "large", "--size-max", "10B"]);
     assert_eq!(refused.status.code(), Some(2));
 }
