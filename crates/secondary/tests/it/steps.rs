@@ -131,9 +131,11 @@ fn run(seed: u64, deeds: u64, faults: bool) -> (usize, usize) {
     for number in 0..deeds {
         if faults && rng.chance(1, 4) {
             let at = FaultAt::Op(fault.op_count() + rng.below(12));
-            let action = match rng.below(4) {
+            let action = match rng.below(5) {
                 0 => FaultAction::ShortWrite(rng.below(400)),
-                1 => FaultAction::Enospc,
+                // All of it is in the file, and refused.
+                1 => FaultAction::ShortWrite(u64::MAX),
+                2 => FaultAction::Enospc,
                 _ => FaultAction::Eio,
             };
             fault.add_rule(FaultRule::once(at, action));
