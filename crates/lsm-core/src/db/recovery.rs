@@ -284,9 +284,8 @@ impl Opening {
     /// The largest sequence number that the manifest knows of.
     pub(super) fn last_known_seq(&self) -> SeqNo {
         let partitions = self.version.partitions.values();
-        let tables = partitions.clone().flat_map(|p| p.tables().map(|(_, t)| t.meta.newest()));
-        let flushed = partitions.map(|partition| partition.flushed_through);
-        tables.chain(flushed).max().unwrap_or_default().max(self.version.last_seq)
+        let in_tables = partitions.map(|partition| partition.tables_through()).max();
+        in_tables.unwrap_or_default().max(self.version.last_seq)
     }
 
     /// The path of a live segment.

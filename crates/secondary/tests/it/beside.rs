@@ -34,9 +34,7 @@ fn a_lost_lease_is_no_damage() {
     let options = Options::new().leased_bytes_max(0);
     let db = Db::builder(DIR).fs(fs.clone()).options(options).background(BackgroundMode::Stepped);
     let db = db.open().unwrap();
-    let p = db.partition("p").unwrap();
-    p.put("k", "1").unwrap();
-    p.flush().unwrap();
+    let p = flushed(&db);
     let open = beside(&fs);
     p.put("k", "2").unwrap();
     p.compact(..).unwrap();
@@ -51,9 +49,7 @@ fn a_lost_lease_is_no_damage() {
 fn a_table_that_is_missing_although_a_lease_holds_it_is_damage() {
     let fs = in_memory();
     let db = primary(&fs);
-    let p = db.partition("p").unwrap();
-    p.put("k", "1").unwrap();
-    p.flush().unwrap();
+    let p = flushed(&db);
     let open = beside(&fs);
     let names = fs.list_names(DIR.as_ref(), "").unwrap();
     let table = names.iter().find(|name| name.ends_with(".sst")).unwrap();

@@ -187,10 +187,8 @@ fn files_that_a_view_reads_stay_until_it_is_gone() {
 fn without_a_lease_a_vanished_file_is_no_missing_key() {
     let fs = in_memory();
     let db = primary(&fs);
-    let p = db.partition("p").unwrap();
-    p.put("k", "1").unwrap();
-    p.flush().unwrap();
-    let follower = Secondary::builder(DIR).fs(fs.clone()).lease(false).open().unwrap();
+    let p = flushed(&db);
+    let follower = leaseless(&fs);
     let followed = follower.partition("p").unwrap();
     followed.sync(Target::Latest).unwrap();
     let view = followed.at(Level::Eventual).unwrap();
@@ -207,9 +205,7 @@ fn without_a_lease_a_vanished_file_is_no_missing_key() {
 fn the_next_primary_is_followed_and_its_predecessors_tables_stay_for_views() {
     let fs = in_memory();
     let db = primary(&fs);
-    let p = db.partition("p").unwrap();
-    p.put("k", "1").unwrap();
-    p.flush().unwrap();
+    let p = flushed(&db);
     let follower = secondary(&fs);
     let followed = follower.partition("p").unwrap();
     let view = followed.at(Level::Strong).unwrap();

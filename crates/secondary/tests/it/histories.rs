@@ -185,10 +185,8 @@ fn a_token_that_passed_no_log_is_there_once_the_database_is_closed() {
 fn a_vanished_file_shows_nothing_undurable_to_who_asks_for_durable_things_alone() {
     let fs = in_memory();
     let db = primary(&fs);
-    let p = db.partition("p").unwrap();
-    p.put("k", "1").unwrap();
-    p.flush().unwrap();
-    let follower = Secondary::builder(DIR).fs(fs.clone()).lease(false).open().unwrap();
+    let p = flushed(&db);
+    let follower = leaseless(&fs);
     let followed = follower.partition("p").unwrap();
     followed.sync(Target::Durable).unwrap();
     p.put("k", "2").unwrap();

@@ -44,8 +44,21 @@ fn primary(fs: &Arc<dyn Fs>) -> Db {
     builder.background(BackgroundMode::Stepped).open().unwrap()
 }
 
+/// Partition `p` with the value 1 of the key `k` in a table.
+fn flushed(db: &Db) -> lsm_core::Partition {
+    let p = db.partition("p").unwrap();
+    p.put("k", "1").unwrap();
+    p.flush().unwrap();
+    p
+}
+
 fn secondary(fs: &Arc<dyn Fs>) -> Secondary {
     Secondary::builder(DIR).fs(fs.clone()).options(options()).open().unwrap()
+}
+
+/// One whose files may vanish.
+fn leaseless(fs: &Arc<dyn Fs>) -> Secondary {
+    Secondary::builder(DIR).fs(fs.clone()).lease(false).open().unwrap()
 }
 
 fn in_memory() -> Arc<dyn Fs> {
