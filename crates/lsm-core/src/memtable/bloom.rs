@@ -65,6 +65,13 @@ fn line_of(hash: u64, words: usize) -> usize {
     ((u128::from(mixed) * u128::from(lines)) >> 64) as usize * LINE_WORDS
 }
 
+fn may_be_in(words: &[AtomicU64], hash: u64) -> bool {
+    let line = &words[line_of(hash, words.len())..][..LINE_WORDS];
+    // No branch for each probe: the line is in the cache or it is not.
+    probes(hash)
+        .fold(true, |all, (word, mask)| all & (line[word].load(Ordering::Relaxed) & mask != 0))
+}
+
 impl MemtableBloom {
     /// Adds the key with this hash, the `count`-th from 0.
     pub(super) fn insert(&self, hash: u64, count: u64) {
@@ -82,10 +89,13 @@ impl MemtableBloom {
     /// Returns `true` if a key with this hash may have been added.
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
-        self.tiers.iter().map_while(OnceLock::get).any(|words| {
-            let line = &words[line_of(hash, words.len())..];
-            probes(hash).all(|(word, mask)| line[word].load(Ordering::Relaxed) & mask != 0)
-        })
+        for tier in &self.tiers {
+            let Some(words) = tier.get() else { return false };
+            if may_be_in(words, hash) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Memory taken, in bytes.

@@ -135,12 +135,7 @@ pub fn read(
     let context = &moment.context;
     let mut looks = Looks { context, key, hash: bloom_hash(key), is_fresh, witness, seq: None };
     let found = read::search(context.view, key, &mut looks)?;
-    let seq = looks.seq;
-    if !context.view.version.gaps.is_empty() && !read::is_shown(context, key, seq)? {
-        return Ok(None);
-    }
-    let is_cleared = seq.is_some_and(|seq| context.view.hides(seq, context.seq));
-    Ok(found.flatten().filter(|_| !is_cleared))
+    Ok(if read::is_answer(context, key, looks.seq)? { found.flatten() } else { None })
 }
 
 /// The search of [`read()`].

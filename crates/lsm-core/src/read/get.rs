@@ -109,33 +109,39 @@ fn find<'a>(
 ) -> Result<Option<<ValueSearch<'a> as Search<'a>>::Found>> {
     // One hash for the blooms of all memtables and tables.
     let mut values = ValueSearch { context, key, hash: bloom_hash(key) };
-    // Behind the search and not before it: an entry that is newer than the floor, or than the loss in
-    // a gap, answers all the same.
-    let found = search(context.view, key, &mut values)?
-        .filter(|(trailer, ..)| !context.view.hides(trailer.seq(), context.seq));
-    if !context.view.version.gaps.is_empty() {
-        let seq = found.as_ref().map(|(trailer, ..)| trailer.seq());
-        if !is_shown(context, key, seq)? {
-            return Ok(None);
-        }
-    }
-    Ok(found)
+    let found = search(context.view, key, &mut values)?;
+    let seq = found.as_ref().map(|(trailer, ..)| trailer.seq());
+    Ok(if is_answer(context, key, seq)? { found } else { None })
 }
 
 /// Returns `true` if what a read found of `key`, an entry with this sequence or none, is its
 /// answer; if not, the key has no value.
 ///
+/// Asked behind the search and not before it: an entry that is newer than the floor, or than the loss
+/// in a gap, answers all the same.
+///
 /// # Errors
 /// Corruption if a newer entry may be lost: see [`Gap`].
+#[inline]
+pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
+    let view = context.view;
+    // A key that is not there has nothing that a floor could hide, and pays for neither.
+    let is_cleared = found.is_some_and(|found| view.hides(found, context.seq));
+    if is_cleared || !view.version.gaps.is_empty() {
+        return judge(context, key, found);
+    }
+    Ok(true)
+}
+
 #[cold]
-pub fn is_shown(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
+fn judge(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let gaps = &context.view.version.gaps;
-    // A floor tells of the key what a deletion would.
     let floor = context.view.floor_at(context.seq);
-    let found = found.max((floor > SeqNo::ZERO).then_some(floor));
-    match gaps.judge(key, context.seq, found) {
+    // A floor tells of the key what a deletion would.
+    let newest = found.max((floor > SeqNo::ZERO).then_some(floor));
+    match gaps.judge(key, context.seq, newest) {
         (InGap::Unknown, Some(gap)) => Err(lost(gap, context.tables).at_key(key)),
-        (verdict, _) => Ok(verdict == InGap::Sound),
+        (verdict, _) => Ok(verdict == InGap::Sound && newest == found),
     }
 }
 

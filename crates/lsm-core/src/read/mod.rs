@@ -13,6 +13,6 @@ pub use moves::ReadCursor;
 pub use range::{Bounds, KeyRange, Keys, Range};
 
 pub(crate) use cursor::stored_bounds;
-pub(crate) use get::{GetContext, Search, get, is_shown, lost, read_handle, resolve, search};
+pub(crate) use get::{GetContext, Search, get, is_answer, lost, read_handle, resolve, search};
 pub(crate) use range::prefix_bounds;
 pub(crate) use source::Source;
