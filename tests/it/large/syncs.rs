@@ -8,7 +8,7 @@ use super::*;
 const ACTIONS: [FaultAction; 2] = [FaultAction::Eio, FaultAction::SyncLost];
 
 /// More than a writer appends before it tells its store.
-const LONG: [u8; 5 << 20] = [4; 5 << 20];
+static LONG: [u8; 5 << 20] = [4; 5 << 20];
 
 /// A database with large values in `p` and a partition `q` beside it.
 struct Pair {

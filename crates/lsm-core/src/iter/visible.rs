@@ -75,7 +75,7 @@ impl<I: InternalIter> VisibleIter<I> {
 
     /// Leaves out the entries below `floor`.
     #[must_use]
-    pub fn from_floor(self, floor: SeqNo) -> VisibleIter<I> {
+    pub fn with_floor(self, floor: SeqNo) -> VisibleIter<I> {
         VisibleIter { floor, ..self }
     }
 

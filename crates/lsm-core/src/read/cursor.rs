@@ -124,7 +124,7 @@ impl Cursor {
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
         let floor = point.as_ref().map_or(SeqNo::ZERO, |point| point.view.floor_at(point.seq));
         let entries =
-            VisibleIter::new(MergeIter::new(sources), seq, lower, upper).from_floor(floor);
+            VisibleIter::new(MergeIter::new(sources), seq, lower, upper).with_floor(floor);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
         let value = OnceCell::new();
         Cursor { entries, key_form, value, point, has_gaps, broken, is_refused: false }

@@ -21,6 +21,7 @@
 
 mod options;
 mod record;
+mod tail;
 mod verdict;
 
 pub use options::{LogReaderOptions, Position, SegmentSource};
@@ -120,51 +121,6 @@ impl LogReader {
         })
     }
 
-    /// Lists one more segment, for a follower whose manifest names it now.
-    pub fn add_segment(&mut self, source: SegmentSource) {
-        assert!(self.sources.last().is_none_or(|last| last.number < source.number));
-        if self.options.cut.is_none_or(|cut| source.number <= cut.segment) {
-            self.sources.push(source);
-        }
-    }
-
-    /// Has reading stop at `reach` from now on: nothing behind it may be believed yet. The headers
-    /// are read anew, since one may end the present segment before what was refused there.
-    pub fn look_again(&mut self, reach: Lsn) {
-        self.options.reach = reach;
-        self.current = None;
-        self.stopped = None;
-        self.window.clear();
-    }
-
-    /// The furthest place that a header or frame from here on calls durable; `flushed` is.
-    ///
-    /// # Errors
-    /// Those of [`LogReader::next_frame`].
-    ///
-    /// # Cost
-    /// Reads the headers of all frames behind the place.
-    pub fn attested(&self, flushed: SeqNo) -> Result<Lsn> {
-        let is_begun = self.offset >= SEGMENT_HEADER_BYTES;
-        let options = LogReaderOptions {
-            start: is_begun.then(|| self.position()),
-            headers_only: true,
-            reach: Lsn(u64::MAX),
-            ..self.options.clone()
-        };
-        let sources = self.sources[self.idx.min(self.sources.len())..].to_vec();
-        let mut ahead = LogReader::new(sources, options)?;
-        let mut durable = self.durable;
-        while let Some(frame) = ahead.next_frame()? {
-            if let Record::Batch(batch) = frame.record
-                && batch.first_seq <= flushed
-            {
-                durable = durable.max(ahead.lsn().unwrap_or_default());
-            }
-        }
-        Ok(durable.max(ahead.durable))
-    }
-
     /// The place in the log where reading goes on; `None` before the first header.
     pub fn lsn(&self) -> Option<Lsn> {
         self.current.as_ref().map(|current| current.header.lsn_at(self.offset))
@@ -173,19 +129,6 @@ impl LogReader {
     /// The segment with that number, if it is listed.
     pub fn source(&self, number: FileNo) -> Option<&SegmentSource> {
         self.sources.iter().find(|source| source.number == number)
-    }
-
-    /// The last segment that is listed.
-    pub fn last_listed(&self) -> Option<FileNo> {
-        self.sources.last().map(|source| source.number)
-    }
-
-    /// Closes segments that were passed and that `is_live` does not say.
-    pub fn forget_passed(&mut self, is_live: impl Fn(FileNo) -> bool) {
-        let mut passed: Vec<_> = self.sources.drain(..self.idx).collect();
-        passed.retain(|source| is_live(source.number));
-        self.idx = passed.len();
-        self.sources.splice(..0, passed);
     }
 
     /// Returns the place where reading goes on: the end of the last frame.

@@ -49,7 +49,7 @@ fn a_lost_lease_is_no_damage() {
 fn a_table_that_is_missing_although_a_lease_holds_it_is_damage() {
     let fs = in_memory();
     let db = primary(&fs);
-    let p = flushed(&db);
+    flushed(&db);
     let open = beside(&fs);
     let names = fs.list_names(DIR.as_ref(), "").unwrap();
     let table = names.iter().find(|name| name.ends_with(".sst")).unwrap();
