@@ -4,7 +4,7 @@ use std::fmt;
 
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
-use lsm_core::options::Durability;
+use lsm_core::options::WriteOptions;
 use lsm_core::types::SeqNo;
 
 use crate::large::PendingBlob;
@@ -134,28 +134,28 @@ impl Batch {
     /// store. These errors write nothing.
     ///
     /// After an I/O error the batch is not visible and does not appear later. There is one exception:
-    /// if the sync of [`Durability::Sync`] fails, the batch is visible, and it is unknown whether it
-    /// is durable.
+    /// if the sync of [`Durability::Sync`](crate::Durability::Sync) fails, the batch is visible, and
+    /// it is unknown whether it is durable.
     ///
     /// # Durability
-    /// That of `durability`.
+    /// That of `options`: a [`Durability`](crate::Durability), or [`WriteOptions`].
     ///
     /// # Cost
     /// One append to the log for the whole group of batches that commit together.
-    /// [`Durability::Sync`] adds one sync, which all waiting writers share. The writer waits if
-    /// compactions are behind.
-    pub fn commit(self, durability: Durability) -> Result<Commit> {
-        self.0.commit(durability)
+    /// [`Durability::Sync`](crate::Durability::Sync) adds one sync, which all waiting writers share.
+    /// The writer waits if compactions are behind.
+    pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.0.commit(options)
     }
 
     /// Commits as [`Batch::commit`] does, but returns an error instead of waiting for compactions. It
-    /// still waits for the sync of [`Durability::Sync`].
+    /// still waits for the sync of [`Durability::Sync`](crate::Durability::Sync).
     ///
     /// # Errors
     /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason; nothing was written.
     /// All other errors are those of [`Batch::commit`].
-    pub fn try_commit(self, durability: Durability) -> Result<Commit> {
-        self.0.try_commit(durability)
+    pub fn try_commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.0.try_commit(options)
     }
 }
 

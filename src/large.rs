@@ -9,7 +9,7 @@ use std::time::Duration;
 use largeval::{BlobReader, BlobStat, ChunkInfo, Parallelism, Space};
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
-use lsm_core::options::Durability;
+use lsm_core::options::WriteOptions;
 use lsm_core::read::{KeyRange, ReadPoint};
 use lsm_core::types::Slice;
 
@@ -49,10 +49,10 @@ impl BlobWriter {
     /// Those of [`BlobWriter::finish`] and of [`Batch::commit`](crate::Batch::commit).
     ///
     /// # Durability
-    /// That of `durability`. With [`Durability::Sync`], value and key are on the device once this
-    /// returns.
-    pub fn commit(self, durability: Durability) -> Result<Commit> {
-        self.0.commit(durability)
+    /// That of `options`. With [`Durability::Sync`](crate::Durability::Sync), value and key are on the
+    /// device once this returns.
+    pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.0.commit(options)
     }
 }
 

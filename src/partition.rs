@@ -8,7 +8,7 @@ use std::path::Path;
 
 use lsm_core::db::{BulkLoad, Commit, ExportOptions, ExportSummary, IngestSummary};
 use lsm_core::error::{Error, Result};
-use lsm_core::options::Durability;
+use lsm_core::options::WriteOptions;
 use lsm_core::read::{Cursor, KeyRange, Keys, Range};
 use lsm_core::stats::PartitionStats;
 use lsm_core::types::Slice;
@@ -45,29 +45,30 @@ impl Partition {
         self.0.put(key, value)
     }
 
-    /// Sets `key` to `value` with the given `durability`.
+    /// Sets `key` to `value` with the given options: a [`Durability`](crate::Durability), or
+    /// [`WriteOptions`].
     ///
     /// # Errors
-    /// The errors of [`Partition::put`]. With [`Durability::Sync`] also
+    /// The errors of [`Partition::put`]. With [`Durability::Sync`](crate::Durability::Sync) also
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) in a partition without a
     /// log, and the error of the sync. If the sync fails, the write is visible, and it is unknown
     /// whether it is durable.
     ///
     /// # Durability
-    /// With [`Durability::Sync`], this write and every earlier logged write are on the device once
-    /// this returns.
+    /// With [`Durability::Sync`](crate::Durability::Sync), this write and every earlier logged write
+    /// are on the device once this returns.
     ///
     /// # Cost
-    /// That of [`Partition::put`]. [`Durability::Sync`] adds one sync, which all waiting writers
-    /// share.
+    /// That of [`Partition::put`]. [`Durability::Sync`](crate::Durability::Sync) adds one sync, which
+    /// all waiting writers share.
     #[inline]
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
-        durability: Durability,
+        options: impl Into<WriteOptions>,
     ) -> Result<Commit> {
-        self.0.put_with(key, value, durability)
+        self.0.put_with(key, value, options)
     }
 
     /// Sets `key` to `value` as [`Partition::put`] does, but returns an error instead of waiting for
@@ -88,11 +89,15 @@ impl Partition {
         self.0.delete(key)
     }
 
-    /// Deletes `key` with the given `durability`. Errors, durability and cost are those of
+    /// Deletes `key` with the given options. Errors, durability and cost are those of
     /// [`Partition::put_with`].
     #[inline]
-    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
-        self.0.delete_with(key, durability)
+    pub fn delete_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        self.0.delete_with(key, options)
     }
 
     /// Deletes every key, in one operation: of any partition, `default` too. Snapshots and iterators
@@ -133,13 +138,13 @@ impl Partition {
     /// # }
     /// ```
     pub fn clear(&self) -> Result<Commit> {
-        self.clear_with(Durability::Os)
+        self.0.clear_with(WriteOptions::default())
     }
 
-    /// Deletes every key as [`Partition::clear`] does, as durable as `durability` says. Errors and
+    /// Deletes every key as [`Partition::clear`] does, with the given options. Errors and
     /// durability are those of [`Partition::delete_with`].
-    pub fn clear_with(&self, durability: Durability) -> Result<Commit> {
-        self.0.clear_with(durability)
+    pub fn clear_with(&self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.0.clear_with(options)
     }
 
     /// Deletes `key` as [`Partition::delete`] does, but returns an error instead of waiting for

@@ -4,7 +4,7 @@ use std::fmt;
 
 use lsm_core::db::{Commit, TransactionCursor, TransactionKeys, TransactionRange};
 use lsm_core::error::Result;
-use lsm_core::options::Durability;
+use lsm_core::options::WriteOptions;
 use lsm_core::read::KeyRange;
 use lsm_core::types::Slice;
 
@@ -144,15 +144,15 @@ impl Transaction {
     /// with the exception that [`Batch::commit`](crate::Batch::commit) describes.
     ///
     /// # Durability
-    /// That of `durability`, as for a batch.
+    /// That of `options`, as for a batch.
     ///
     /// # Cost
     /// That of a batch. The commit looks up each key and each range that was read in the memtables,
     /// while other writers wait. With more than some thousand keys it first does so while other
     /// writers proceed. If tables were written since the transaction began, it reads them while other
     /// writers proceed.
-    pub fn commit(self, durability: Durability) -> Result<Commit> {
-        self.0.commit(durability)
+    pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.0.commit(options)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use lsm_core::db::{Commit, Swap};
 use lsm_core::error::Result;
-use lsm_core::options::Durability;
+use lsm_core::options::WriteOptions;
 
 use super::Partition;
 
@@ -44,15 +44,15 @@ impl Partition {
         self.0.update(key, change)
     }
 
-    /// Updates `key` as [`Partition::update`] does, with the given `durability`. Errors, durability
+    /// Updates `key` as [`Partition::update`] does, with the given options. Errors, durability
     /// and cost of each write are those of [`Partition::put_with`].
     pub fn update_with<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
-        durability: Durability,
+        options: impl Into<WriteOptions>,
         change: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Commit> {
-        self.0.update_with(key, durability, change)
+        self.0.update_with(key, options, change)
     }
 
     /// Sets `key` to `new` if its value equals `expected`; otherwise returns the value that it has. An
@@ -93,15 +93,15 @@ impl Partition {
         self.0.compare_and_set(key, expected, new)
     }
 
-    /// Sets `key` as [`Partition::compare_and_set`] does, with the given `durability`. Errors,
+    /// Sets `key` as [`Partition::compare_and_set`] does, with the given options. Errors,
     /// durability and cost of the write are those of [`Partition::put_with`].
     pub fn compare_and_set_with(
         &self,
         key: impl AsRef<[u8]>,
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
-        durability: Durability,
+        options: impl Into<WriteOptions>,
     ) -> Result<Swap> {
-        self.0.compare_and_set_with(key, expected, new, durability)
+        self.0.compare_and_set_with(key, expected, new, options)
     }
 }

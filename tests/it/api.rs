@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use siltstone::{Db, Durability, ErrorKind, PartitionOptions, Slice};
+use siltstone::{Db, Durability, ErrorKind, PartitionOptions, Slice, WriteOptions};
 
 fn open(dir: &tempfile::TempDir) -> Db {
     Db::open(dir.path()).unwrap()
@@ -169,6 +169,33 @@ fn partitions_without_a_log_keep_to_themselves() {
     let db = open(&dir);
     assert!(db.partition("bare").unwrap().contains("k").unwrap());
     assert!(!db.partition("bare").unwrap().options().get_logged());
+}
+
+#[test]
+fn every_call_that_writes_obeys_its_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir);
+    let bare = db.partition_with("bare", PartitionOptions::new().logged(false)).unwrap();
+    bare.put("k", "old").unwrap();
+    // A partition without a log refuses a sync, so a call that loses its options succeeds.
+    let synced = WriteOptions::new().durability(Durability::Sync);
+    let mut transaction = db.transaction();
+    transaction.put(&bare, "k", "new");
+    let refusals = [
+        bare.put_with("k", "new", synced),
+        bare.delete_with("k", synced),
+        bare.clear_with(synced),
+        bare.update_with("k", synced, |_| Some("new")),
+        bare.compare_and_set_with("k", Some(b"old"), Some(b"new"), synced).map(|_| unreachable!()),
+        db.batch().put(&bare, "k", "new").commit(synced),
+        db.batch().put(&bare, "k", "new").try_commit(synced),
+        transaction.commit(synced),
+    ];
+    for (call, refused) in refusals.into_iter().enumerate() {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "call {call}");
+    }
+    assert_eq!(bare.get("k").unwrap().as_deref(), Some(&b"old"[..]));
+    assert_eq!(WriteOptions::from(Durability::default()), WriteOptions::default());
 }
 
 fn pairs_of_bytes(range: siltstone::Range) -> usize {

@@ -8,7 +8,7 @@ use lsm_core::db::{Batch, Commit, Partition};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::PendingHandle;
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
-use lsm_core::options::Durability;
+use lsm_core::options::WriteOptions;
 
 use crate::shared::Shared;
 use crate::store::LargeStore;
@@ -124,12 +124,12 @@ impl BlobWriter {
     /// Those of [`BlobWriter::finish`] and of a batch's commit.
     ///
     /// # Durability
-    /// As `durability` says: with [`Durability::Sync`] value and key are on the device once this
-    /// returns.
-    pub fn commit(self, durability: Durability) -> Result<Commit> {
+    /// As `options` say: with [`Durability::Sync`](lsm_core::options::Durability::Sync), value and key
+    /// are on the device once this returns.
+    pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         let mut batch = self.partition.batch();
         self.finish()?.add_to(&mut batch);
-        batch.commit(durability)
+        batch.commit(options)
     }
 }
 

@@ -17,6 +17,22 @@ pub enum Durability {
     Sync,
 }
 
+/// Options of one write. A [`Durability`] converts into them: `batch.commit(Durability::Sync)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct WriteOptions {
+    // Every method that writes passes the whole struct on, from the public call to the commit path. As
+    // arguments of their own, each new option would change all of these methods.
+    /// When the write counts as done. Default [`Durability::Os`].
+    pub durability: Durability,
+}
+
+impl From<Durability> for WriteOptions {
+    fn from(durability: Durability) -> WriteOptions {
+        WriteOptions { durability }
+    }
+}
+
 /// The compression of blocks. The numbers are on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -213,6 +229,12 @@ macro_rules! setters {
             }
         )*
     };
+}
+
+impl WriteOptions {
+    setters! {
+        durability: Durability,
+    }
 }
 
 impl Options {

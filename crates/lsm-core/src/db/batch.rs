@@ -10,12 +10,12 @@ use super::commit::Commit;
 use super::handle::{Db, Partition};
 use super::prepared::{Prepared, Sections};
 use super::require::{Requirement, Requirements, Subject};
-use super::write::{Admission, check_durability, commit, prepare, push_operation, stored_key};
+use super::write::{Admission, check_write, commit, prepare, push_operation, stored_key};
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
-use crate::options::Durability;
+use crate::options::WriteOptions;
 use crate::partition::PartitionState;
 use crate::types::{EntryKind, SeqNo};
 
@@ -253,36 +253,36 @@ impl Batch {
     /// # Errors
     /// A limit, a dropped partition, a closed or read-only store: nothing is written then. After
     /// an I/O error the batch is not visible and never comes back, unless the error came from
-    /// the sync that [`Durability::Sync`] asks for: then it is visible, and whether it is durable
+    /// the sync that [`Durability::Sync`](crate::options::Durability::Sync) asks for: then it is visible, and whether it is durable
     /// is unknown.
     ///
     /// # Durability
-    /// As `durability` says.
+    /// As `options` say.
     ///
     /// # Cost
-    /// One `write` for the group of batches that commit together, and with [`Durability::Sync`]
+    /// One `write` for the group of batches that commit together, and with [`Durability::Sync`](crate::options::Durability::Sync)
     /// one sync for all that wait.
-    pub fn commit(self, durability: Durability) -> Result<Commit> {
-        self.commit_as(durability, Admission::Wait)
+    pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.commit_as(options.into(), Admission::Wait)
     }
 
     /// As [`Batch::commit`], but refused instead of held back. The wait for the sync that
-    /// [`Durability::Sync`] asks for stays.
+    /// [`Durability::Sync`](crate::options::Durability::Sync) asks for stays.
     ///
     /// # Errors
     /// [`ErrorKind::WouldStall`] with the reason: nothing was written. Others as
     /// [`Batch::commit`].
-    pub fn try_commit(self, durability: Durability) -> Result<Commit> {
-        self.commit_as(durability, Admission::Try)
+    pub fn try_commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.commit_as(options.into(), Admission::Try)
     }
 
-    fn commit_as(self, durability: Durability, admission: Admission) -> Result<Commit> {
+    fn commit_as(self, options: WriteOptions, admission: Admission) -> Result<Commit> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
         let db = self.db.inner();
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
-        states().try_for_each(|state| check_durability(state, durability))?;
+        states().try_for_each(|state| check_write(state, options))?;
         match admission {
             Admission::Wait => db.stall.admit(&**db, states(), self.bytes)?,
             Admission::Try => db.stall.try_admit(&**db, states(), self.bytes)?,
@@ -309,6 +309,6 @@ impl Batch {
                     .collect::<Result<_>>()?,
             ),
         };
-        commit(db, Prepared { sections, durability, requirements }, self.pending)
+        commit(db, Prepared { sections, options, requirements }, self.pending)
     }
 }

@@ -4,7 +4,7 @@
 use super::Partition;
 use super::commit::Commit;
 use crate::error::{ErrorKind, Result};
-use crate::options::Durability;
+use crate::options::WriteOptions;
 use crate::types::{SeqNo, Slice};
 
 /// The outcome of a [`Partition::compare_and_set`].
@@ -32,16 +32,17 @@ impl Partition {
         key: impl AsRef<[u8]>,
         change: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Commit> {
-        self.update_with(key, Durability::Os, change)
+        self.update_with(key, WriteOptions::default(), change)
     }
 
-    /// As [`Partition::update`], as durable as `durability` says.
+    /// As [`Partition::update`], with options.
     pub fn update_with<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
-        durability: Durability,
+        options: impl Into<WriteOptions>,
         mut change: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Commit> {
+        let options = options.into();
         let key = key.as_ref();
         loop {
             // The number first: the read behind it sees every operation through it.
@@ -49,7 +50,7 @@ impl Partition {
             let old = self.get(key)?;
             let new = change(old.as_deref());
             let new = new.as_ref().map(AsRef::as_ref);
-            match self.replace(key, old.is_some(), new, seq, durability) {
+            match self.replace(key, old.is_some(), new, seq, options) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 answer => return answer,
             }
@@ -64,17 +65,18 @@ impl Partition {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Swap> {
-        self.compare_and_set_with(key, expected, new, Durability::Os)
+        self.compare_and_set_with(key, expected, new, WriteOptions::default())
     }
 
-    /// As [`Partition::compare_and_set`], as durable as `durability` says.
+    /// As [`Partition::compare_and_set`], with options.
     pub fn compare_and_set_with(
         &self,
         key: impl AsRef<[u8]>,
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
-        durability: Durability,
+        options: impl Into<WriteOptions>,
     ) -> Result<Swap> {
+        let options = options.into();
         let key = key.as_ref();
         loop {
             let seq = self.db().commit.visible_seq();
@@ -82,7 +84,7 @@ impl Partition {
             if present.as_deref() != expected {
                 return Ok(Swap::Differs(present));
             }
-            match self.replace(key, present.is_some(), new, seq, durability) {
+            match self.replace(key, present.is_some(), new, seq, options) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 answer => return answer.map(Swap::Done),
             }
@@ -96,16 +98,16 @@ impl Partition {
         exists: bool,
         new: Option<&[u8]>,
         seq: SeqNo,
-        durability: Durability,
+        options: WriteOptions,
     ) -> Result<Commit> {
         let mut batch = self.db.batch();
         match new {
             Some(value) => batch.add_put(self, key, value),
             None if exists => batch.add_delete(self, key),
             // As it is now, and nothing to write.
-            None => return batch.commit(durability),
+            None => return batch.commit(options),
         }
         batch.add_require(self, key, seq);
-        batch.commit(durability)
+        batch.commit(options)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::require::Requirements;
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Durability;
+use crate::options::{Durability, WriteOptions};
 use crate::partition::PartitionState;
 use crate::types::{EntryKind, OperationSum};
 use crate::wal::Section;
@@ -95,7 +95,7 @@ impl PreparedSection {
 #[derive(Clone)]
 pub(super) struct Prepared {
     pub(super) sections: Sections,
-    pub(super) durability: Durability,
+    pub(super) options: WriteOptions,
     /// Absent in the usual batch, which pays a word and a branch for it.
     pub(super) requirements: Option<Box<Requirements>>,
 }
@@ -129,7 +129,7 @@ impl Prepared {
     /// Returns whether a sync of the log is owed to it. None is to a batch without a log: a sync
     /// would make it no more durable, and delay it by the log of others.
     pub(super) fn asks_sync(&self) -> bool {
-        self.durability == Durability::Sync && self.is_logged()
+        self.options.durability == Durability::Sync && self.is_logged()
     }
 
     pub(super) fn operations(&self) -> u64 {

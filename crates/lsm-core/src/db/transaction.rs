@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::commit::Commit;
 use super::handle::{Db, Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::Durability;
+use crate::options::WriteOptions;
 use crate::read::{Bounds, KeyRange, Range, prefix_bounds};
 use crate::types::{PartitionId, Slice};
 
@@ -123,7 +123,7 @@ impl Transaction {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if it is not; otherwise as [`Batch::commit`](super::Batch::commit).
-    pub fn commit(self, durability: Durability) -> Result<Commit> {
+    pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
@@ -144,7 +144,7 @@ impl Transaction {
         }
         batch.require_all(self.reads.requirements(self.snapshot.seq()));
         // The snapshot is dropped behind this.
-        batch.commit(durability)
+        batch.commit(options)
     }
 }
 

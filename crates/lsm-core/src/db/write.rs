@@ -15,7 +15,7 @@ use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
 use crate::limits::check_key;
-use crate::options::{Durability, Options};
+use crate::options::{Durability, Options, WriteOptions};
 use crate::partition::PartitionState;
 use crate::types::EntryKind;
 use crate::wal::section_checksum;
@@ -34,8 +34,9 @@ fn check_batch(options: &Options, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn check_durability(partition: &PartitionState, durability: Durability) -> Result<()> {
-    if durability == Durability::Sync && !partition.logged {
+/// Checks whether `partition` can do what a write asks for.
+pub(super) fn check_write(partition: &PartitionState, options: WriteOptions) -> Result<()> {
+    if options.durability == Durability::Sync && !partition.logged {
         let message = format!(
             "partition {:?} has no log to sync; flush it to make writes durable",
             partition.name
@@ -158,7 +159,7 @@ fn write_one(
     kind: EntryKind,
     key: &[u8],
     value: &[u8],
-    durability: Durability,
+    options: WriteOptions,
     admission: Admission,
 ) -> Result<Commit> {
     let db = partition.db();
@@ -167,7 +168,7 @@ fn write_one(
     check_value(&db.options, state, value)?;
     let bytes = key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
     check_batch(&db.options, bytes)?;
-    check_durability(state, durability)?;
+    check_write(state, options)?;
     match admission {
         Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
         Admission::Try => db.stall.try_admit(&**db, std::iter::once(&**state), bytes)?,
@@ -182,7 +183,7 @@ fn write_one(
         prepare(db, state, rules_epoch, section)
     })?;
     let sections = Sections::One(section);
-    commit(db, Prepared { sections, durability, requirements: None }, pending)
+    commit(db, Prepared { sections, options, requirements: None }, pending)
 }
 
 impl Partition {
@@ -198,46 +199,52 @@ impl Partition {
     /// Sets `key` to `value`.
     #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
-        self.put_with(key, value, Durability::Os)
+        self.put_with(key, value, WriteOptions::default())
     }
 
-    /// Sets `key` to `value`, as durable as `durability` says.
+    /// Sets `key` to `value`, with options.
     #[inline]
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
-        durability: Durability,
+        options: impl Into<WriteOptions>,
     ) -> Result<Commit> {
         let value = value.as_ref();
-        write_one(self, EntryKind::Value, key.as_ref(), value, durability, Admission::Wait)
+        write_one(self, EntryKind::Value, key.as_ref(), value, options.into(), Admission::Wait)
     }
 
     /// Sets `key` to `value`; an error where that would wait for compactions.
     pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
         let value = value.as_ref();
-        write_one(self, EntryKind::Value, key.as_ref(), value, Durability::Os, Admission::Try)
+        let options = WriteOptions::default();
+        write_one(self, EntryKind::Value, key.as_ref(), value, options, Admission::Try)
     }
 
     /// Deletes `key`; no error if it does not exist.
     #[inline]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        self.delete_with(key, Durability::Os)
+        self.delete_with(key, WriteOptions::default())
     }
 
-    /// Deletes `key`, as durable as `durability` says.
+    /// Deletes `key`, with options.
     #[inline]
-    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], durability, Admission::Wait)
+    pub fn delete_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], options.into(), Admission::Wait)
     }
 
-    /// Deletes every key, as durable as `durability` says.
-    pub fn clear_with(&self, durability: Durability) -> Result<Commit> {
-        Batch::new(self.db.clone()).clear(self).commit(durability)
+    /// Deletes every key, with options.
+    pub fn clear_with(&self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        Batch::new(self.db.clone()).clear(self).commit(options)
     }
 
     /// Deletes `key`; an error where that would wait for compactions.
     pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
-        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], Durability::Os, Admission::Try)
+        let options = WriteOptions::default();
+        write_one(self, EntryKind::Tombstone, key.as_ref(), &[], options, Admission::Try)
     }
 }

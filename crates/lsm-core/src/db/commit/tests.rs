@@ -142,7 +142,7 @@ fn prepare(
         sums: OperationSums::One(section.sums()[0]),
         rules_epoch: partition.rules_epoch(),
     };
-    Prepared { sections: Sections::One(section), durability, requirements: None }
+    Prepared { sections: Sections::One(section), options: durability.into(), requirements: None }
 }
 
 fn fail_append(nth: u64) -> FaultRule {
