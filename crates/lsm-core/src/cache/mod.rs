@@ -6,19 +6,16 @@
 //! Invariant: threads count hits and misses in different stripes of the counters, so that they do
 //! not write to one cache line.
 
-mod stats;
-
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::sstable::{Block, BlockCache};
 use crate::types::FileNo;
-
-use stats::CacheCounters;
-pub use stats::CacheStats;
 
 /// The weight of a block in memory, about, for the number of places that the cache prepares.
 const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
@@ -29,6 +26,21 @@ const SHARDS_MAX: u64 = 64;
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 
 type Key = (FileNo, u64);
+
+/// The counts of the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Blocks that were found.
+    pub hits: u64,
+    /// Blocks that were not.
+    pub misses: u64,
+    /// Memory that the kept blocks take, in bytes.
+    pub bytes: u64,
+    /// The memory that it may take, in bytes.
+    pub capacity: u64,
+    /// Number of kept blocks.
+    pub blocks: u64,
+}
 
 /// The block cache.
 pub struct Blocks {
@@ -120,6 +132,56 @@ impl Hasher for MixHasher {
     fn write_u64(&mut self, n: u64) {
         let mixed = (self.0.rotate_left(29) ^ n).wrapping_mul(0x9fb2_1c65_1e98_df25);
         self.0 = mixed ^ mixed >> 29;
+    }
+}
+
+const STRIPES: usize = 32;
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// Hits and misses. All orderings are relaxed: sums are for people, nothing hangs on them.
+struct CacheCounters([Stripe; STRIPES]);
+
+static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The stripe of this thread; beyond the last until it is chosen.
+    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+#[inline]
+fn stripe() -> usize {
+    STRIPE.with(|stripe| {
+        if stripe.get() >= STRIPES {
+            stripe.set(NEXT_STRIPE.fetch_add(1, Ordering::Relaxed) % STRIPES);
+        }
+        stripe.get()
+    })
+}
+
+impl CacheCounters {
+    fn new() -> CacheCounters {
+        CacheCounters(std::array::from_fn(|_| Stripe::default()))
+    }
+
+    #[inline]
+    fn count(&self, hit: bool) {
+        let stripe = &self.0[stripe()];
+        let counter = if hit { &stripe.hits } else { &stripe.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// All hits and all misses.
+    fn totals(&self) -> (u64, u64) {
+        self.0.iter().fold((0, 0), |(hits, misses), stripe| {
+            let more_hits = stripe.hits.load(Ordering::Relaxed);
+            (hits + more_hits, misses + stripe.misses.load(Ordering::Relaxed))
+        })
     }
 }
 

@@ -17,7 +17,6 @@
 //! stages.rs     the hooks of the job
 //! split.rs      the end of an output table
 //! outputs.rs    the output tables
-//! outcome.rs    the result of a run
 //! fill.rs       tables of entries from the caller, for a bulk load
 //! ```
 //!
@@ -41,7 +40,6 @@ mod inputs;
 mod job_iter;
 mod last_value;
 mod leveled;
-mod outcome;
 mod outputs;
 mod picker;
 mod place;
@@ -61,12 +59,11 @@ pub use clip::Clip;
 pub use fill::Fill;
 pub use job_iter::JobIter;
 pub use leveled::{Shape, compaction_debt};
-pub use outcome::JobOutcome;
 pub use outputs::{Outputs, SyncLater, TableFactory};
 pub use picker::{Picker, RangePick};
 pub use place::ingest_level;
 pub use rules::{KeyBelow, Ruling, Survival};
-pub use run::{Merge, RunContext};
+pub use run::{JobOutcome, Merge, RunContext};
 pub use split::Split;
 pub use stages::{Patches, Stages, place_of};
 

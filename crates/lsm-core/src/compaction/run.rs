@@ -16,14 +16,16 @@ use std::sync::Arc;
 use super::inputs::{MergeInput, blame, input_tables, open_inputs, open_or_leave_out};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
-use super::{Clip, Compaction, JobOutcome, KeyBelow, Outputs, Split, Stages, TableFactory};
+use super::{Clip, Compaction, KeyBelow, Outputs, Split, Stages, TableFactory};
 use crate::error::Result;
-use crate::hooks::{InputTable, Job, JobFindings, JobKind, JudgeSources};
+use crate::hooks::{
+    Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, JudgeSources,
+};
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::{Memtable, floors_of};
-use crate::types::{Floors, Gaps, KeyForm, SeqNo};
-use crate::version::{Judges, PartitionVersion, Readers, Table, TableContext};
+use crate::types::{Floors, Gap, Gaps, KeyForm, SeqNo};
+use crate::version::{Judges, PartitionVersion, Readers, SstMeta, Table, TableContext};
 
 /// See the module.
 pub struct Merge<'a> {
@@ -248,6 +250,40 @@ impl<'a> Merge<'a> {
             (JobKind::Compaction, Some(compaction)) => Some(Split::new(compaction, table_bytes)),
             (JobKind::Compaction, None) => Some(Split::by_size(table_bytes)),
         }
+    }
+}
+
+/// The outcome of a job.
+pub enum JobOutcome {
+    /// Finished tables.
+    Done {
+        /// The tables, durable and not installed.
+        tables: Vec<SstMeta>,
+        /// The effect on the values of the partition's store.
+        values: JobValues,
+        /// Damage that was mended on the way, and by what.
+        mended: Vec<(Fault, String)>,
+        /// The entries that are damaged beyond repair, and in no table.
+        lost: Vec<Fault>,
+        /// The gaps that they leave.
+        gaps: Vec<Gap>,
+        /// Inputs whose number of entries is not the one that was noted.
+        miscounted: Vec<Fault>,
+    },
+    /// Damaged entries; nothing was written.
+    Faulty(Vec<Fault>),
+}
+
+impl JobOutcome {
+    /// Adds the findings of the walks over the inputs.
+    pub(super) fn and_found(mut self, mut found: Findings) -> JobOutcome {
+        if let JobOutcome::Done { mended, lost, gaps, miscounted, .. } = &mut self {
+            gaps.extend(found.take_gaps());
+            miscounted.append(&mut found.miscounted);
+            mended.extend(found.repaired);
+            lost.extend(found.lost);
+        }
+        self
     }
 }
 

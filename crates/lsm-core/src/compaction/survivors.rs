@@ -17,9 +17,10 @@ use std::collections::HashSet;
 use super::clip::ClipSide;
 use super::job_iter::JobEntry;
 use super::last_value::LastValue;
-use super::outcome::JobOutcome;
 use super::stages::Expires;
-use super::{Clip, JobIter, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of};
+use super::{
+    Clip, JobIter, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, Carry, Cut, Decision, Emitter, Entry, Fault, Faults, Input, JobKind, JobValues,

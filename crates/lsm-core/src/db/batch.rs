@@ -5,12 +5,14 @@
 
 use std::sync::Arc;
 
-use super::apart::{HANDLE_BYTES, check_value, inline_bytes};
 use super::commit::Commit;
 use super::handle::{Db, Partition};
 use super::prepared::{Prepared, Sections};
 use super::require::{Requirement, Requirements, Subject};
-use super::write::{Admission, check_write, commit, prepare, push_operation, stored_key};
+use super::write::{
+    Admission, HANDLE_BYTES, check_value, check_write, commit, inline_bytes, prepare,
+    push_operation, stored_key,
+};
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;

@@ -1,15 +1,12 @@
 //! The engine's handles: [`Db`], [`Partition`], [`Snapshot`]. Each call is a few lines over the
-//! parts that do the work.
+//! parts that do the work. The reads of a partition are in `moment.rs`, its writes in `write.rs`.
 //!
 //! Applications use the types of the same names of siltstone, where errors, durability and cost of
 //! each call are documented.
 
-use std::any::Any;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-
-use arc_swap::Guard;
 
 use super::DbInner;
 use super::batch::Batch;
@@ -25,7 +22,7 @@ use crate::hooks::{Hooks, ValueStore};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::raw;
-use crate::read::{self, Cursor, KeyRange, Keys, Range, prefix_bounds};
+use crate::read::{Cursor, KeyRange, Keys, Range, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
 use crate::types::{SeqNo, Slice};
@@ -69,6 +66,11 @@ impl Db {
     /// Options for opening the database in the folder `path`.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::new(path.as_ref())
+    }
+
+    /// Keeps the database open for as long as the result lives.
+    pub(super) fn keep_open(&self) -> Arc<OpenHandle> {
+        self.0.clone()
     }
 
     pub(super) fn inner(&self) -> &Arc<DbInner> {
@@ -297,36 +299,6 @@ impl Partition {
         (*self.state.view().version.options).clone()
     }
 
-    /// Returns the keys and values in `range`, as they are now.
-    pub fn range(&self, range: impl KeyRange) -> Range {
-        self.scan(range.bounds())
-    }
-
-    /// Returns all keys and values.
-    pub fn iter(&self) -> Range {
-        self.range(..)
-    }
-
-    /// Returns the keys that begin with `prefix`, and their values.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        self.scan(prefix_bounds(prefix.as_ref()))
-    }
-
-    /// Returns all keys. Values are never touched.
-    pub fn keys(&self) -> Keys {
-        self.iter().keys()
-    }
-
-    /// Returns a cursor over the partition as it is now. An error is reported by the first seek.
-    pub fn cursor(&self) -> Cursor {
-        self.cursor_in(..)
-    }
-
-    /// Returns a cursor over the keys in `range`.
-    pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
-        Cursor::open(&range.bounds(), self.reader(None))
-    }
-
     /// Returns about how many keys there are: entries of memtables and tables, less two for each
     /// tombstone of a table.
     pub fn len_approx(&self) -> Result<u64> {
@@ -341,45 +313,6 @@ impl Partition {
             tombstones += table.meta.tombstones;
         }
         Ok(in_memory + entries.saturating_sub(2 * tombstones))
-    }
-
-    fn scan(&self, bounds: read::Bounds) -> Range {
-        Range::new(bounds, self.reader(None))
-    }
-
-    /// The needs of a scan: the present view and a sequence number, or the error that says why
-    /// there is none.
-    pub(super) fn reader(&self, snapshot: Option<&Snapshot>) -> Result<read::ReadPoint> {
-        let Observation { view, seq } = self.observe(snapshot)?;
-        let view = Guard::into_inner(view);
-        let keep: Arc<dyn Any + Send + Sync> = match snapshot {
-            Some(snapshot) => Arc::new(snapshot.clone()),
-            None => self.db.0.clone(),
-        };
-        Ok(read::ReadPoint {
-            view,
-            seq,
-            context: self.db().tables.clone(),
-            partition: self.state.name.clone(),
-            key_form: self.state.key_form,
-            store: self.state.store().cloned(),
-            check: None,
-            keep,
-        })
-    }
-
-    /// An error if a snapshot cannot be read in this partition.
-    pub(super) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
-        self.db().check_not_closed()?;
-        if !Arc::ptr_eq(snapshot.db.inner(), self.db()) {
-            let message = "the snapshot is of another database";
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        if self.state.existed_at(snapshot.registered.order()) {
-            Ok(())
-        } else {
-            self.state.check_live()
-        }
     }
 
     /// Returns an empty batch of the partition's database.
@@ -404,7 +337,7 @@ impl Partition {
 
 impl raw::Walkable for Partition {
     fn pin_raw(&self) -> Result<raw::Pin> {
-        let point = self.reader(None)?;
+        let point = self.read_point_at(None)?;
         let partition = point.partition;
         let view = point.view;
         let context = point.context;
@@ -426,7 +359,7 @@ impl fmt::Debug for Partition {
 /// clone is dropped.
 #[derive(Clone)]
 pub struct Snapshot {
-    db: Db,
+    pub(super) db: Db,
     pub(super) registered: Arc<RegisteredSnapshot>,
 }
 
@@ -450,7 +383,7 @@ impl Snapshot {
 
     /// Returns the keys and values that were in `range` of `partition`.
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> Range {
-        Range::new(range.bounds(), partition.reader(Some(self)))
+        Range::new(range.bounds(), partition.read_point_at(Some(self)))
     }
 
     /// Returns all keys and values that were in `partition`.
@@ -460,7 +393,7 @@ impl Snapshot {
 
     /// Returns the keys that began with `prefix`, and their values, in `partition`.
     pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(prefix_bounds(prefix.as_ref()), partition.reader(Some(self)))
+        Range::new(prefix_bounds(prefix.as_ref()), partition.read_point_at(Some(self)))
     }
 
     /// Returns all keys that were in `partition`. Values are never touched.
@@ -475,7 +408,7 @@ impl Snapshot {
 
     /// Returns a cursor over the keys that were in `range` of `partition`.
     pub fn cursor_in(&self, partition: &Partition, range: impl KeyRange) -> Cursor {
-        Cursor::open(&range.bounds(), partition.reader(Some(self)))
+        Cursor::open(&range.bounds(), partition.read_point_at(Some(self)))
     }
 }
 

@@ -8,7 +8,6 @@
 //! a failure means and `resume.rs` goes on after the worst; `health.rs` and `stats.rs` tell, and so
 //! do the listeners of `events.rs`. The parts meet in `hosts.rs`.
 
-mod apart;
 mod background;
 mod batch;
 mod beside;

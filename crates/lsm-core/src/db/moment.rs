@@ -1,18 +1,21 @@
-//! From which point in time a read of a [`Partition`] sees it: now, or at a snapshot.
+//! The reads of a [`Partition`], and the moment at which they see it: now, or at a snapshot.
 //!
 //! [`Partition::observe`] is the only function that pairs a view with a sequence number. Gets,
 //! ranges, cursors, raw walks and verified reads all begin with it.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use arc_swap::Guard;
 
 use super::{Partition, Snapshot};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
 use crate::raw::{Moment, ReadAtMoment};
-use crate::read::{self, GetContext, Located, ReadPoint};
+use crate::read::{
+    self, Cursor, GetContext, KeyRange, Keys, Located, Range, ReadPoint, prefix_bounds,
+};
 use crate::types::{SeqNo, Slice};
 
 /// A view of a partition, and the sequence number up to which it is read.
@@ -67,6 +70,7 @@ impl Partition {
     }
 }
 
+/// Single keys.
 impl Partition {
     /// Returns the value of `key`; never an older one where the newest is damaged.
     #[inline]
@@ -103,13 +107,75 @@ impl Partition {
     /// # Errors
     /// A closed database; a dropped partition; a snapshot of another database.
     pub fn read_point_at(&self, snapshot: Option<&Snapshot>) -> Result<ReadPoint> {
-        self.reader(snapshot)
+        let Observation { view, seq } = self.observe(snapshot)?;
+        let view = Guard::into_inner(view);
+        let keep: Arc<dyn Any + Send + Sync> = match snapshot {
+            Some(snapshot) => Arc::new(snapshot.clone()),
+            None => self.db.keep_open(),
+        };
+        Ok(ReadPoint {
+            view,
+            seq,
+            context: self.db().tables.clone(),
+            partition: self.state().name.clone(),
+            key_form: self.state().key_form,
+            store: self.state().store().cloned(),
+            check: None,
+            keep,
+        })
     }
 
     /// Returns whether `key` exists.
     #[inline]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.locate(None, key)?.is_some())
+    }
+}
+
+/// Scans.
+impl Partition {
+    /// Returns the keys and values in `range`, as they are now.
+    pub fn range(&self, range: impl KeyRange) -> Range {
+        Range::new(range.bounds(), self.read_point_at(None))
+    }
+
+    /// Returns all keys and values.
+    pub fn iter(&self) -> Range {
+        self.range(..)
+    }
+
+    /// Returns the keys that begin with `prefix`, and their values.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        Range::new(prefix_bounds(prefix.as_ref()), self.read_point_at(None))
+    }
+
+    /// Returns all keys. Values are never touched.
+    pub fn keys(&self) -> Keys {
+        self.iter().keys()
+    }
+
+    /// Returns a cursor over the partition as it is now. An error is reported by the first seek.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor_in(..)
+    }
+
+    /// Returns a cursor over the keys in `range`.
+    pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        Cursor::open(&range.bounds(), self.read_point_at(None))
+    }
+
+    /// An error if a snapshot cannot be read in this partition.
+    pub(super) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
+        self.db().check_not_closed()?;
+        if !Arc::ptr_eq(snapshot.db.inner(), self.db()) {
+            let message = "the snapshot is of another database";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if self.state().existed_at(snapshot.registered.order()) {
+            Ok(())
+        } else {
+            self.state().check_live()
+        }
     }
 }
 
@@ -124,7 +190,7 @@ impl ReadAtMoment for Partition {
     }
 
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
-        Ok((self.reader(None)?, self.state().hooks()))
+        Ok((self.read_point_at(None)?, self.state().hooks()))
     }
 }
 
@@ -142,6 +208,6 @@ impl ReadAtMoment for (&Snapshot, &Partition) {
 
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
         let (snapshot, partition) = *self;
-        Ok((partition.reader(Some(snapshot))?, partition.state().hooks()))
+        Ok((partition.read_point_at(Some(snapshot))?, partition.state().hooks()))
     }
 }

@@ -87,7 +87,7 @@ impl Transaction {
     }
 
     fn scan(&self, partition: &Partition, bounds: Bounds) -> TransactionRange {
-        let stored = Range::new(bounds.clone(), partition.reader(Some(&self.snapshot)));
+        let stored = Range::new(bounds.clone(), partition.read_point_at(Some(&self.snapshot)));
         let own = self.own(partition).cloned().unwrap_or_default();
         let scan = Reads::begin_scan(&self.reads, partition.state(), &bounds);
         TransactionRange::new(stored, OwnRange::new(own, bounds), scan)

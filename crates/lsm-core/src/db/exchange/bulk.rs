@@ -12,8 +12,8 @@
 use super::arrival::Arrival;
 use super::ingest::IngestSummary;
 use crate::compaction::{Fill, Patches, Stages};
-use crate::db::apart::check_value;
 use crate::db::hooked::check_complete;
+use crate::db::write::check_value;
 use crate::db::{DbInner, Partition};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;

@@ -103,7 +103,7 @@ impl Partition {
         let dir = dir.as_ref();
         let snapshot = self.db.snapshot();
         self.state().check_live()?;
-        let point = self.reader(Some(&snapshot))?;
+        let point = self.read_point_at(Some(&snapshot))?;
         let version = point.view.version.clone();
         make_empty_folder(&*db.world.fs, dir)?;
         let hooks = self.state().hooks();
