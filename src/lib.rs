@@ -24,8 +24,9 @@
 //! [`Snapshot`] are `Clone + Send + Sync + 'static`. Iterators own what they need, so they may outlive
 //! the handle.
 //!
-//! Every call blocks. In async code, run a unit of work on a thread that may block, for example with
-//! `tokio::task::spawn_blocking`.
+//! Every call blocks. In async code, run a unit of work on a thread that may block. With the feature
+//! `async`, `Async` of the module `asynchronous` does so on tokio's threads, for handles of databases and
+//! secondaries alike.
 //!
 //! # Durability
 //!
@@ -159,6 +160,8 @@
 //! hooks. Every open finds the hooks of this crate by name; [`Builder::hooks`] supplies the hooks of
 //! the application.
 
+#[cfg(feature = "async")]
+pub mod asynchronous;
 mod batch;
 mod builder;
 mod db;

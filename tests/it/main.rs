@@ -5,6 +5,7 @@
 mod allocations;
 mod api;
 mod application;
+mod asynchronous;
 mod checkpoint;
 mod clear;
 mod clock;

@@ -1,0 +1,485 @@
+//! [`Async`]: a handle whose calls run on threads that may block; [`Rows`]: a scan in parts.
+
+use std::collections::VecDeque;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::secondary::{ReadOptions, Reading, Secondary, SecondaryCut, SecondaryPartition, Target};
+use lsm_core::db::Commit;
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::options::Durability;
+use lsm_core::read::KeyRange;
+use lsm_core::types::Slice;
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::{Instant, sleep};
+
+use crate::batch::Batch;
+use crate::builder::Builder;
+use crate::db::Db;
+use crate::partition::Partition;
+use crate::readable::Readable;
+
+/// Rows that one call on another thread reads at most, so that the change of threads costs little.
+const ROWS_AT_ONCE: usize = 256;
+
+/// Bytes of keys and values after which such a call ends.
+const BYTES_AT_ONCE: usize = 256 << 10;
+
+/// The pause between two looks for a commit: the smallest step of tokio's timer.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A handle for async code: each call runs on a thread of tokio that may block, and its future is
+/// ready when the call has returned. Made from a handle with [`Async::from`], or opened.
+///
+/// The methods are those of the handle and behave as they do there. [`Async::call`] runs any other
+/// call, or several at once. Calls that wait for a commit of the primary
+/// ([`wait_for`](Async::<Secondary>::wait_for), [`wait_for_news`](Async::<SecondaryPartition>::wait_for_news),
+/// [`read`](Async::<SecondaryPartition>::read)) occupy no thread while they wait.
+///
+/// All methods must be called within a tokio runtime whose timer is enabled; outside they panic.
+///
+/// Dropping a future does not stop a call that has begun: a write may still happen. A call that only
+/// waits ends. The last handle of a database or secondary stops threads when it is dropped, which may
+/// take a while: [`Async::release`] does that on another thread.
+///
+/// # Cost
+/// Two changes of threads a call, tens of microseconds on a busy machine. A loop over many keys
+/// belongs into one [`Async::call`].
+///
+/// # Examples
+/// ```
+/// use siltstone::asynchronous::Async;
+/// use siltstone::{Db, Durability, Result};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// # let dir = tempfile::tempdir().expect("a temporary folder");
+/// let db = Async::<Db>::open(dir.path()).await?;
+/// let users = db.partition("users").await?;
+/// users.put("alice", "admin").await?;
+/// users.put("bob", "author").await?;
+///
+/// let mut rows = users.rows("b"..);
+/// while let Some((name, role)) = rows.next().await? {
+///     println!("{name:?} is {role:?}");
+/// }
+///
+/// // Any work, as one unit.
+/// let count = users.call(|users| users.keys().try_fold(0, |n, key| key.map(|_| n + 1))).await?;
+/// assert_eq!(count, 2);
+/// # drop((users, rows));
+/// db.close().await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Async<T> {
+    handle: T,
+}
+
+impl<T> From<T> for Async<T> {
+    fn from(handle: T) -> Async<T> {
+        Async { handle }
+    }
+}
+
+/// The outcome of work on another thread.
+///
+/// # Errors
+/// Those of the work; [`ErrorKind::Closed`] if the runtime is shut down before the work begins.
+fn outcome<R>(joined: std::result::Result<Result<R>, JoinError>) -> Result<R> {
+    match joined.map_err(JoinError::try_into_panic) {
+        Ok(done) => done,
+        Err(Ok(panic)) => resume_unwind(panic),
+        Err(Err(_)) => Err(Error::new(ErrorKind::Closed, "the tokio runtime was shut down")),
+    }
+}
+
+/// Runs `work` on a thread that may block.
+async fn run<R: Send + 'static>(work: impl FnOnce() -> Result<R> + Send + 'static) -> Result<R> {
+    outcome(spawn_blocking(work).await)
+}
+
+/// The moment when a wait is over; `None` if that is too far away to tell.
+fn end_of(time: Duration) -> Option<Instant> {
+    Instant::now().checked_add(time)
+}
+
+/// Pauses before another attempt; `false` if it is later than `until`.
+async fn pause(until: Option<Instant>) -> bool {
+    if until.is_some_and(|until| Instant::now() >= until) {
+        return false;
+    }
+    sleep(PAUSE).await;
+    true
+}
+
+impl<T: Clone + Send + Sync + 'static> Async<T> {
+    /// Returns the handle, for calls that neither block nor read files.
+    pub fn blocking(&self) -> &T {
+        &self.handle
+    }
+
+    /// Runs `work` with the handle on a thread that may block.
+    ///
+    /// # Errors
+    /// Those of `work`; [`ErrorKind::Closed`] if the runtime is shut down before `work` begins. A panic
+    /// of `work` goes on in the caller.
+    pub async fn call<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&T) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let handle = self.handle.clone();
+        run(move || work(&handle)).await
+    }
+
+    /// Drops the handle on a thread that may block. Dropping the last one of a secondary stops its
+    /// thread and gives its lease back.
+    pub async fn release(self) {
+        let dropped = run(move || {
+            drop(self);
+            Ok(())
+        });
+        // A runtime that is shut down drops it all the same.
+        let _ = dropped.await;
+    }
+}
+
+impl Async<Db> {
+    /// As [`Db::open`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Async<Db>> {
+        Self::open_with(Db::builder(path)).await
+    }
+
+    /// As [`Builder::open`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_with(builder: Builder) -> Result<Async<Db>> {
+        run(move || builder.open()).await.map(Async::from)
+    }
+
+    /// As [`Db::partition`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn partition(&self, name: &str) -> Result<Async<Partition>> {
+        let name = name.to_owned();
+        self.call(move |db| db.partition(&name)).await.map(Async::from)
+    }
+
+    /// As [`Batch::commit`], of a batch of this database.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn commit(&self, batch: Batch, durability: Durability) -> Result<Commit> {
+        run(move || batch.commit(durability)).await
+    }
+
+    /// As [`Db::flush`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush(&self) -> Result<()> {
+        self.call(Db::flush).await
+    }
+
+    /// As [`Db::checkpoint`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
+        let dir: PathBuf = dir.as_ref().to_owned();
+        self.call(move |db| db.checkpoint(dir)).await
+    }
+
+    /// As [`Db::close`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn close(self) -> Result<()> {
+        run(move || self.handle.close()).await
+    }
+}
+
+impl Async<Partition> {
+    /// As [`Partition::put`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn put(&self, key: impl AsRef<[u8]>, value: impl Into<Slice>) -> Result<Commit> {
+        let key = Slice::from(key.as_ref());
+        let value = value.into();
+        self.call(move |partition| partition.put(key, value)).await
+    }
+
+    /// As [`Partition::delete`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
+        let key = Slice::from(key.as_ref());
+        self.call(move |partition| partition.delete(key)).await
+    }
+}
+
+impl<T> Async<T>
+where
+    T: Readable<Range: Send + 'static> + Clone + Send + Sync + 'static,
+{
+    /// As [`Readable::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        let key = Slice::from(key.as_ref());
+        self.call(move |handle| handle.get(key)).await
+    }
+
+    /// As [`Readable::contains`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = Slice::from(key.as_ref());
+        self.call(move |handle| handle.contains(key)).await
+    }
+
+    /// As [`Readable::range`]: the rows at the moment of this call. Nothing is read before the first
+    /// [`Rows::next`].
+    pub fn rows(&self, range: impl KeyRange) -> Rows<T::Range> {
+        Rows::new(self.handle.range(range))
+    }
+}
+
+impl Async<Secondary> {
+    /// As [`Db::secondary`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Async<Secondary>> {
+        Self::open_with(Db::secondary_builder(path)).await
+    }
+
+    /// As [`Builder::open`](::secondary::Builder::open).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn open_with(builder: ::secondary::Builder) -> Result<Async<Secondary>> {
+        run(move || builder.open()).await.map(Async::from)
+    }
+
+    /// As [`Secondary::partition`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn partition(&self, name: &str) -> Result<Async<SecondaryPartition>> {
+        let name = name.to_owned();
+        self.call(move |secondary| secondary.partition(&name)).await.map(Async::from)
+    }
+
+    /// As [`Secondary::sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn sync(&self, to: Target) -> Result<Commit> {
+        self.call(move |secondary| secondary.sync(to)).await
+    }
+
+    /// As [`Secondary::sync_group`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn sync_group(
+        &self,
+        group: &[&Async<SecondaryPartition>],
+        to: Target,
+    ) -> Result<SecondaryCut> {
+        let group: Vec<_> = group.iter().map(|partition| partition.handle.clone()).collect();
+        self.call(move |secondary| {
+            let group: Vec<_> = group.iter().collect();
+            secondary.sync_group(&group, to)
+        })
+        .await
+    }
+
+    /// As [`Secondary::wait_for`]. Looks for the commit up to a thousand times a second.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn wait_for(&self, token: Commit, time: Duration) -> Result<()> {
+        let until = end_of(time);
+        loop {
+            let looked =
+                self.call(move |secondary| secondary.wait_for(token, Duration::ZERO)).await;
+            let is_behind = looked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Behind);
+            if !is_behind || !pause(until).await {
+                return looked;
+            }
+        }
+    }
+}
+
+impl Async<SecondaryPartition> {
+    /// As [`SecondaryPartition::sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn sync(&self, to: Target) -> Result<Commit> {
+        self.call(move |partition| partition.sync(to)).await
+    }
+
+    /// As [`SecondaryPartition::read`]. While its level cannot be reached, tries up to a thousand
+    /// times a second.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read(&self, options: &ReadOptions) -> Result<Async<Reading>> {
+        self.at_level(options, SecondaryPartition::read).await.map(Async::from)
+    }
+
+    /// As [`SecondaryPartition::get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        let key = Slice::from(key.as_ref());
+        self.call(move |partition| partition.get(key)).await
+    }
+
+    /// As [`SecondaryPartition::get_with`]. Tries as [`read`](Self::read) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: &ReadOptions,
+    ) -> Result<Option<Slice>> {
+        let key = Slice::from(key.as_ref());
+        self.at_level(options, move |partition, options| partition.get_with(&key, options)).await
+    }
+
+    /// As [`SecondaryPartition::wait_for_news`]. Looks for news up to a thousand times a second.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn wait_for_news(&self, seen: Commit, time: Duration) -> Result<Option<Commit>> {
+        let until = end_of(time);
+        loop {
+            let looked = self.call(move |it| it.wait_for_news(seen, Duration::ZERO)).await;
+            if !matches!(looked, Ok(None)) || !pause(until).await {
+                return looked;
+            }
+        }
+    }
+
+    /// Reads without waiting until that works or the time of `options` is over.
+    async fn at_level<R: Send + 'static>(
+        &self,
+        options: &ReadOptions,
+        read: impl Fn(&SecondaryPartition, &ReadOptions) -> Result<R> + Clone + Send + 'static,
+    ) -> Result<R> {
+        let until = end_of(options.wait);
+        let at_once = ReadOptions::new(options.level).wait(Duration::ZERO);
+        let mut is_last = false;
+        loop {
+            let read = read.clone();
+            // A weaker level is for the end of the wait alone.
+            let options = if is_last { at_once.on_unmet(options.on_unmet) } else { at_once };
+            let done = self.call(move |partition| read(partition, &options)).await;
+            match &done {
+                Err(error) if !is_last => {
+                    is_last = error.kind() != ErrorKind::Behind || !pause(until).await;
+                }
+                _ => return done,
+            }
+        }
+    }
+}
+
+/// Rows that were read at once, and why reading ended behind them, if it did.
+struct Part<R> {
+    range: R,
+    rows: VecDeque<(Slice, Slice)>,
+    end: Option<Result<()>>,
+}
+
+/// Reads the next rows of a range.
+fn read_part<R: Iterator<Item = Result<(Slice, Slice)>>>(mut range: R) -> Part<R> {
+    let mut rows = VecDeque::new();
+    let mut bytes = 0;
+    while rows.len() < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE {
+        match range.next() {
+            Some(Ok((key, value))) => {
+                bytes += key.len() + value.len();
+                rows.push_back((key, value));
+            }
+            Some(Err(error)) => return Part { range, rows, end: Some(Err(error)) },
+            None => return Part { range, rows, end: Some(Ok(())) },
+        }
+    }
+    Part { range, rows, end: None }
+}
+
+/// The rows of a range for async code: [`Async::rows`]. Reads some hundred rows at a time on a thread
+/// that may block.
+///
+/// A future of [`Rows::next`] that is dropped loses no row.
+pub struct Rows<R> {
+    /// Rows that were read, and not returned yet.
+    ready: VecDeque<(Slice, Slice)>,
+    rest: UnreadRows<R>,
+}
+
+/// The rows behind those that were read.
+enum UnreadRows<R> {
+    Unread(R),
+    /// Another thread reads some. Kept here, so that they are not lost with a future that is dropped.
+    Reading(JoinHandle<Result<Part<R>>>),
+    /// There are none, or reading failed.
+    Over(Option<Error>),
+}
+
+impl<R> Rows<R>
+where
+    R: Iterator<Item = Result<(Slice, Slice)>> + Send + 'static,
+{
+    fn new(range: R) -> Rows<R> {
+        Rows { ready: VecDeque::new(), rest: UnreadRows::Unread(range) }
+    }
+
+    /// Returns the next key and its value; `None` behind the last.
+    ///
+    /// # Errors
+    /// Those of reading. The rows are over then.
+    pub async fn next(&mut self) -> Result<Option<(Slice, Slice)>> {
+        loop {
+            if let Some(row) = self.ready.pop_front() {
+                return Ok(Some(row));
+            }
+            if let UnreadRows::Reading(reading) = &mut self.rest {
+                // The thread has the range. It stays named here while it is awaited.
+                let read = reading.await;
+                self.rest = UnreadRows::Over(None);
+                let part = outcome(read)?;
+                self.ready = part.rows;
+                self.rest = match part.end {
+                    None => UnreadRows::Unread(part.range),
+                    Some(end) => UnreadRows::Over(end.err()),
+                };
+                continue;
+            }
+            match std::mem::replace(&mut self.rest, UnreadRows::Over(None)) {
+                UnreadRows::Unread(range) => {
+                    self.rest = UnreadRows::Reading(spawn_blocking(move || Ok(read_part(range))));
+                }
+                UnreadRows::Over(Some(failure)) => return Err(failure),
+                UnreadRows::Over(None) | UnreadRows::Reading(_) => return Ok(None),
+            }
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Handles for async code: nothing blocks the thread of the runtime, and waits occupy no thread.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
+
+use lsm_core::fs::{FaultFs, FsOp, MemFs};
+use siltstone::asynchronous::Async;
+use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, Target};
+use siltstone::{BackgroundMode, Builder, Commit, Db, Durability, ErrorKind, Partition};
+
+/// Runs a future on a runtime that has one thread of its own and so many that may block.
+fn on_runtime<T>(blocking_threads: usize, future: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().max_blocking_threads(blocking_threads).build().unwrap();
+    runtime.block_on(future)
+}
+
+fn primary(fs: &FaultFs) -> Builder {
+    Db::builder("/db").fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped)
+}
+
+async fn secondary(fs: &FaultFs) -> Async<Secondary> {
+    let builder = Db::secondary_builder("/db").fs(Arc::new(fs.clone()));
+    Async::<Secondary>::open_with(builder).await.unwrap()
+}
+
+fn strong() -> ReadOptions {
+    ReadOptions::new(Level::Strong)
+}
+
+#[test]
+fn no_file_is_touched_on_the_thread_of_the_runtime() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let runtime = thread::current().id();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        assert_ne!(thread::current().id(), runtime, "{:?} of {:?}", op.kind, op.path);
+    }));
+    on_runtime(2, async {
+        let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
+        let p = db.partition("p").await.unwrap();
+        p.put("a", "1").await.unwrap();
+        let batch = db.blocking().batch().put(p.blocking(), "b", "2");
+        let commit = db.commit(batch, Durability::Sync).await.unwrap();
+        p.put("c", "3").await.unwrap();
+        db.flush().await.unwrap();
+        p.delete("c").await.unwrap();
+        assert_eq!(p.get("b").await.unwrap().as_deref(), Some(&b"2"[..]));
+        assert!(!p.contains("c").await.unwrap());
+        let mut rows = p.rows(..);
+        assert_eq!(rows.next().await.unwrap().unwrap().0, *b"a");
+        assert_eq!(rows.next().await.unwrap().unwrap().0, *b"b");
+        assert_eq!(rows.next().await.unwrap(), None);
+        assert_eq!(rows.next().await.unwrap(), None);
+        db.checkpoint("/copy").await.unwrap();
+
+        let follower = secondary(&fs).await;
+        let followed = follower.partition("p").await.unwrap();
+        follower.sync(Target::Latest).await.unwrap();
+        follower.wait_for(commit, Duration::ZERO).await.unwrap();
+        followed.sync(Target::Durable).await.unwrap();
+        let cut = follower.sync_group(&[&followed], Target::Latest).await.unwrap();
+        assert!(cut.partition(followed.blocking()).is_some());
+        drop(cut);
+        assert!(followed.get("b").await.unwrap().is_some());
+        assert!(followed.get_with("c", &strong()).await.unwrap().is_none());
+        let reading = followed.read(&strong()).await.unwrap();
+        assert_eq!(reading.get("a").await.unwrap().as_deref(), Some(&b"1"[..]));
+        let mut rows = reading.rows("b"..);
+        assert_eq!(rows.next().await.unwrap().unwrap().1, *b"2");
+        drop(rows);
+        let as_of = reading.blocking().as_of();
+        assert_eq!(followed.wait_for_news(as_of, Duration::ZERO).await.unwrap(), None);
+        reading.release().await;
+        followed.release().await;
+        follower.release().await;
+        p.release().await;
+        db.close().await.unwrap();
+    });
+    fs.clear_observer();
+}
+
+/// One thread may block: it would be occupied by the first of the waits.
+#[test]
+fn waits_occupy_no_thread() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    on_runtime(1, async {
+        let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
+        let p = db.partition("p").await.unwrap();
+        let first = p.put("k", "1").await.unwrap();
+        let follower = secondary(&fs).await;
+        let followed = follower.partition("p").await.unwrap();
+        let next = Commit { seq: first.seq.plus(1), ..first };
+        let at_next = ReadOptions::new(Level::Session(next)).wait(Duration::MAX);
+        let seen = followed.read(&strong()).await.unwrap().blocking().as_of();
+        let (news, waited, value, put) = tokio::join!(
+            followed.wait_for_news(seen, Duration::MAX),
+            follower.wait_for(next, Duration::MAX),
+            followed.get_with("k", &at_next),
+            p.put("k", "2"),
+        );
+        assert_eq!(put.unwrap(), next);
+        assert_eq!(news.unwrap(), Some(next));
+        waited.unwrap();
+        assert_eq!(value.unwrap().as_deref(), Some(&b"2"[..]));
+    });
+}
+
+#[test]
+fn a_wait_ends_after_its_time_and_with_the_weaker_level_that_was_accepted() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    on_runtime(1, async {
+        let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
+        let p = db.partition("p").await.unwrap();
+        let first = p.put("k", "1").await.unwrap();
+        let follower = secondary(&fs).await;
+        let followed = follower.partition("p").await.unwrap();
+        let never = Commit { seq: first.seq.plus(9), ..first };
+        let short = Duration::from_millis(3);
+        let kind = follower.wait_for(never, short).await.unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::Behind);
+        let at_never = ReadOptions::new(Level::Session(never)).wait(short);
+        let kind = followed.get_with("k", &at_never).await.unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::Behind);
+        let weaker = at_never.on_unmet(OnUnmet::Weaker);
+        let reading = followed.read(&weaker).await.unwrap();
+        assert_eq!(reading.blocking().served(), Level::Eventual);
+        assert_eq!(reading.get("k").await.unwrap().as_deref(), Some(&b"1"[..]));
+        let seen = reading.blocking().as_of();
+        assert_eq!(followed.wait_for_news(seen, short).await.unwrap(), None);
+    });
+}
+
+fn filled(fs: &FaultFs) -> (Db, Partition) {
+    let db = primary(fs).cache_bytes(0).open().unwrap();
+    let p = db.partition("p").unwrap();
+    for n in 0..1000_u32 {
+        p.put(n.to_be_bytes(), [7; 100]).unwrap();
+    }
+    p.flush().unwrap();
+    (db, p)
+}
+
+#[test]
+fn a_dropped_future_loses_no_row() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let (_db, p) = filled(&fs);
+    let expected: Vec<_> = p.iter().map(Result::unwrap).collect();
+    on_runtime(1, async {
+        let mut rows = Async::from(p).rows(..);
+        let mut read = Vec::new();
+        loop {
+            // Begun, and dropped unless rows are ready.
+            let started = pin!(rows.next()).as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let row = match started {
+                std::task::Poll::Ready(row) => row.unwrap(),
+                std::task::Poll::Pending => rows.next().await.unwrap(),
+            };
+            match row {
+                Some(row) => read.push(row),
+                None => break,
+            }
+        }
+        assert_eq!(read, expected);
+    });
+}
+
+#[test]
+fn rows_end_with_an_error_behind_those_before_it() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let (_db, p) = filled(&fs);
+    let walk = p.walk().unwrap();
+    let table = walk.tables().next().unwrap();
+    let middle = table.properties().unwrap().data_bytes / 2;
+    mem.corrupt(&table.path(), middle, 0x55).unwrap();
+    let whole = p.iter().take_while(Result::is_ok).count();
+    assert!((300..700).contains(&whole), "{whole} rows stand before the damage");
+    on_runtime(1, async {
+        let mut rows = Async::from(p).rows(..);
+        let mut read = 0;
+        let error = loop {
+            match rows.next().await {
+                Ok(row) => read += usize::from(row.is_some()),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((read, error.kind()), (whole, ErrorKind::Corruption));
+        assert_eq!(rows.next().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn a_panic_goes_on_in_the_caller() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = primary(&fs).open().unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let db = Async::from(db);
+        on_runtime(1, async {
+            db.call(|_| -> siltstone::Result<()> { panic!("of the work") }).await
+        })
+    }));
+    assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"of the work"));
+}
