@@ -174,6 +174,7 @@ mod partition;
 mod provided;
 mod readable;
 mod snapshot;
+mod streams;
 mod transaction;
 
 pub use ::largeval::LargeValueOptions;
@@ -306,6 +307,12 @@ pub mod raw {
         describe_path,
     };
     pub use lsm_core::types::{DbId, FileNo, PartitionId};
+}
+
+/// Streams of entries for pipes and other engines: [`Db::export_stream`], [`Db::import_stream`].
+/// `docs/portability.md` describes them.
+pub mod stream {
+    pub use crate::streams::{StreamExport, StreamFormat, StreamImport, StreamSummary};
 }
 
 /// Read-only instances that follow a database which another process writes: [`Db::secondary`].

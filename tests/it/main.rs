@@ -42,6 +42,7 @@ mod shelf;
 mod sim;
 mod space;
 mod store_edits;
+mod stream;
 mod transactions;
 mod ttl;
 mod verify;

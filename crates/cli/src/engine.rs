@@ -204,6 +204,21 @@ pub(crate) fn count(partition: &impl Readable<Range = Range>) -> Result<u64> {
     Ok(count)
 }
 
+/// Returns whether a path stands for standard input or standard output.
+pub(crate) fn is_standard_stream(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Opens a file outside of every database; `-` is standard input.
+#[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
+pub(crate) fn open_source(path: &Path) -> Result<Box<dyn Read>, Failure> {
+    if is_standard_stream(path) {
+        return Ok(Box::new(io::stdin()));
+    }
+    let file = std::fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
+    Ok(Box::new(file))
+}
+
 /// A value that is streamed passes through memory in pieces of so many bytes.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 

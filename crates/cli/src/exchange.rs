@@ -1,4 +1,5 @@
-//! `checkpoint`, `export` and `ingest`: databases and parts of them to and from other folders.
+//! `checkpoint`, `export` and `ingest`: databases and parts of them to and from other folders. An
+//! export as a stream is in `streams.rs`.
 
 use std::ffi::OsString;
 use std::ops::Bound;
@@ -6,11 +7,12 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use siltstone::ExportOptions;
+use siltstone::stream::{StreamExport, StreamFormat};
 
 use crate::bytes::Encoding;
 use crate::engine::{Existing, Target, Writing};
 use crate::output::{Failure, Output};
-use crate::progress;
+use crate::{progress, streams};
 
 /// Arguments of `checkpoint`.
 #[derive(Debug, clap::Args)]
@@ -44,22 +46,39 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     target: Target,
-    /// Folder of the export; it must be empty or not exist
+    /// Folder of the tables, empty or not there; or new file of the stream, - is standard output
     folder: PathBuf,
+    /// Format of the export
+    #[arg(long, value_enum, default_value = "tables")]
+    format: Format,
+    /// Export all partitions, with a format other than tables
+    #[arg(long, conflicts_with = "partition")]
+    all_partitions: bool,
     /// First key of the range
     #[arg(long)]
     from: Option<OsString>,
     /// End of the range; this key is not included
     #[arg(long)]
     to: Option<OsString>,
-    /// Leave the metadata of MetaHive out
+    /// Leave the metadata of MetaHive out; only tables have it
     #[arg(long)]
     without_metadata: bool,
     #[command(flatten)]
     encoding: Encoding,
 }
 
-/// Writes entries to tables that any database takes in.
+/// The format of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Tables in a folder, for `ingest`
+    Tables,
+    /// A stream with checksums, for `import`
+    Stream,
+    /// Text as `db_dump` of Berkeley DB writes it, for `db_load`, `mdb_load` and `import`
+    DbDump,
+}
+
+/// Writes entries to tables that any database takes in, or to a stream.
 pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let range = (
@@ -67,6 +86,29 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         bytes.optional(args.to.as_ref())?.map_or(Bound::Unbounded, Bound::Excluded),
     );
     let existing = Existing::open_to_read(&args.target.database)?;
+    let format = match args.format {
+        Format::Tables if args.all_partitions => {
+            let message = "--all-partitions needs --format stream or --format db-dump";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        Format::Tables => return export_tables(args, existing, range),
+        Format::Stream => StreamFormat::Checked,
+        Format::DbDump => StreamFormat::BerkeleyText,
+    };
+    let mut options = StreamExport::new().format(format).range(range);
+    if !args.all_partitions {
+        existing.partition(&args.target.partition)?;
+        options = options.partitions([&args.target.partition]);
+    }
+    streams::export(&existing.db, &args.folder, &options, args.target.json)?;
+    Ok(existing.db.close()?)
+}
+
+fn export_tables(
+    args: &ExportArgs,
+    existing: Existing,
+    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+) -> Result<(), Failure> {
     let partition = existing.partition(&args.target.partition)?;
     let summary = progress::during(
         "exporting",

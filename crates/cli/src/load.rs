@@ -14,8 +14,7 @@ mod files;
 mod rows;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -77,7 +76,7 @@ pub(crate) struct Args {
 
 /// Loads, or compares.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    if is_standard_input(&args.source) && !matches!(args.format, Format::Files) {
+    if engine::is_standard_stream(&args.source) && !matches!(args.format, Format::Files) {
         return if args.check { check(args) } else { load(args) };
     }
     if !args.source.exists() {
@@ -361,17 +360,8 @@ fn check(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn is_standard_input(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-#[expect(clippy::disallowed_methods, reason = "the source is no database")]
-fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
-    if is_standard_input(path) {
-        return Ok(Box::new(BufReader::new(io::stdin())));
-    }
-    let file = fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
-    Ok(Box::new(BufReader::new(file)))
+fn open(path: &Path) -> Result<impl BufRead, Failure> {
+    Ok(BufReader::new(engine::open_source(path)?))
 }
 
 fn each_line(

@@ -26,6 +26,7 @@ mod readers;
 mod scrub;
 mod secondary;
 mod stats;
+mod streams;
 mod svg;
 mod verify;
 mod write;
@@ -80,10 +81,12 @@ enum Command {
     Dump(dump::Args),
     /// Copies a database, with hard links if possible
     Checkpoint(exchange::CheckpointArgs),
-    /// Writes a range of entries to tables that any database can ingest
+    /// Writes a range of entries to tables or to a stream, for any database
     Export(exchange::ExportArgs),
     /// Adds the entries of an export to a partition
     Ingest(exchange::IngestArgs),
+    /// Adds the entries of a stream, or of text of `db_dump`
+    Import(streams::ImportArgs),
     /// Follows a database that another process writes, and prints the lag
     Secondary(secondary::Args),
     /// Lists the secondaries that hold files of a database
@@ -132,6 +135,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Checkpoint(args) => exchange::checkpoint(&args),
         Command::Export(args) => exchange::export(&args),
         Command::Ingest(args) => exchange::ingest(&args),
+        Command::Import(args) => streams::import(&args),
         Command::Secondary(args) => secondary::run(&args),
         Command::Readers(args) => readers::run(&args),
         Command::BenchScidNode(args) => bench::scid::run_node(&args),

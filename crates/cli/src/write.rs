@@ -1,9 +1,8 @@
 //! `put` and `delete`: one entry, durable when the command ends.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::PathBuf;
 
 use serde_json::json;
 use siltstone::Durability;
@@ -39,11 +38,18 @@ pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let partition = db.partition(&args.target.partition)?;
     match &args.value_file {
         Some(path) if partition.space().is_some() => {
-            engine::put_stream(&partition, &key, None, &mut open(path)?, path, Durability::Sync)?;
+            engine::put_stream(
+                &partition,
+                &key,
+                None,
+                &mut engine::open_source(path)?,
+                path,
+                Durability::Sync,
+            )?;
         }
         Some(path) => {
             let mut value = Vec::new();
-            let read = open(path)?.read_to_end(&mut value);
+            let read = engine::open_source(path)?.read_to_end(&mut value);
             read.map_err(|e| Failure::io("read", path, &e))?;
             partition.put_with(&key, &value, Durability::Sync).map(drop)?;
         }
@@ -54,16 +60,6 @@ pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     }
     tell(&args.target, "put", &bytes.text(&key))?;
     Ok(db.close()?)
-}
-
-/// Opens a file outside of every database; `-` is standard input.
-#[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
-fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
-    if path.as_os_str() == "-" {
-        return Ok(Box::new(io::stdin()));
-    }
-    let file = fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
-    Ok(Box::new(file))
 }
 
 /// Arguments of `delete`.

@@ -90,6 +90,67 @@ fn a_value_from_a_file_is_streamed_into_a_partition_with_large_values() {
 }
 
 #[test]
+fn entries_of_any_size_go_through_a_pipe_and_a_cut_import_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::create_dir(at.join("tree")).unwrap();
+    fs::write(at.join("tree/small"), "1").unwrap();
+    File::create(at.join("tree/big")).unwrap().set_len(BIG_BYTES).unwrap();
+    let bytes = BIG_BYTES + 1 + "bigsmall".len() as u64;
+    let load = ["load", "db", "tree", "--format", "files"];
+    check(at, &load, 0, &format!("loaded 2 entries, {bytes} bytes; skipped 0\n"));
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    let command = command.current_dir(at).args(["export", "db", "-", "--format", "stream"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    let command = command.current_dir(at).args(["import", "other", "-"]);
+    let output = command.stdin(child.stdout.take().unwrap()).output().unwrap();
+    let imported = format!("imported 2 entries, {bytes} bytes; skipped 0\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), imported);
+    let exporter = child.wait_with_output().unwrap();
+    let told = format!("exported 2 entries, {bytes} bytes; skipped 0\n");
+    assert_eq!(String::from_utf8_lossy(&exporter.stderr), told);
+    let compare = ["load", "other", "tree", "--format", "files", "--check"];
+    let equal = format!("equal 2 entries, {bytes} bytes; missing 0, different 0, skipped 0\n");
+    check(at, &compare, 0, &equal);
+
+    let export = ["export", "db", "stream", "--format", "stream", "--all-partitions"];
+    check(at, &export, 0, &told);
+    check(at, &export, 1, "");
+    let stream = File::options().write(true).open(at.join("stream")).unwrap();
+    let whole = stream.metadata().unwrap().len();
+    stream.set_len(whole - 3).unwrap();
+    let cut = ended(at, &["import", "third", "stream"], 1);
+    let errors = String::from_utf8_lossy(&cut.stderr).into_owned();
+    let place = format!("ends before its end record in stream at offset {}\n", whole - 3);
+    assert!(errors.ends_with(&place), "{errors}");
+    fs::remove_file(at.join("stream")).unwrap();
+    check(at, &export, 0, &told);
+    let resumed = format!("imported 2 entries, {bytes} bytes; skipped 2\n");
+    check(at, &["import", "third", "stream", "--resume"], 0, &resumed);
+    fs::write(at.join("stream"), [fs::read(at.join("stream")).unwrap(), b"x".into()].concat())
+        .unwrap();
+    check(at, &["import", "third", "stream", "--resume"], 2, "");
+    check(at, &["export", "db", "tables", "--all-partitions"], 2, "");
+}
+
+#[test]
+fn text_of_berkeley_db_goes_out_and_comes_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    check(at, &["put", "db", "key", "value"], 0, "");
+    let text =
+        "VERSION=3\nformat=bytevalue\ntype=btree\nHEADER=END\n 6b6579\n 76616c7565\nDATA=END\n";
+    check(at, &["export", "db", "-", "--format", "db-dump"], 0, text);
+    fs::write(at.join("text"), text).unwrap();
+    let import = ["import", "db", "text", "--partition", "there", "--large-values", "--json"];
+    check(at, &import, 0, "{\"bytes\":8,\"imported\":1,\"skipped\":0}\n");
+    check(at, &["get", "db", "key", "--partition", "there"], 0, "value\n");
+    check(at, &["import", "db", "nothing"], 1, "");
+}
+
+#[test]
 fn a_partition_without_large_values_has_no_chunks_to_show() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();

@@ -1,0 +1,147 @@
+//! `import`, and `export` as a stream: entries through files and pipes.
+//!
+//! Invariant: standard output has nothing but the stream, if it is the target.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use indicatif::ProgressBar;
+use serde_json::json;
+use siltstone::stream::{StreamExport, StreamImport, StreamSummary};
+use siltstone::{Db, Error};
+
+use crate::engine::{Writing, is_standard_stream, open_source};
+use crate::output::{Failure, Output, note};
+use crate::progress;
+
+/// Bytes that are collected before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Writes the stream to the new file `path`, or to standard output.
+pub(crate) fn export(
+    db: &Db,
+    path: &Path,
+    options: &StreamExport,
+    json: bool,
+) -> Result<(), Failure> {
+    let bar = progress::counting("exporting");
+    if is_standard_stream(path) {
+        let out = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
+        let counted = Counted { inner: out, bar: &bar };
+        let summary = db.export_stream(counted, options).map_err(standard_output)?;
+        bar.finish_and_clear();
+        note(told("exported", summary));
+        return Ok(());
+    }
+    let mut file = create(path)?;
+    let out = BufWriter::with_capacity(BUFFER_BYTES, &mut file);
+    let summary = db.export_stream(Counted { inner: out, bar: &bar }, options)?;
+    file.sync_all().map_err(|e| Failure::io("sync", path, &e))?;
+    bar.finish_and_clear();
+    tell("exported", summary, json)
+}
+
+/// A reader that closes the pipe ends the command quietly.
+fn standard_output(error: Error) -> Failure {
+    let source = error.io_source().map(io::Error::kind);
+    match source {
+        Some(io::ErrorKind::BrokenPipe) => Failure::PipeClosed,
+        _ => Failure::Engine(error),
+    }
+}
+
+/// Arguments of `import`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ImportArgs {
+    /// Folder of the database
+    database: PathBuf,
+    /// File with the stream, or with text of `db_dump`; - is standard input
+    source: PathBuf,
+    /// Import into this partition, whatever name the stream has
+    #[arg(long)]
+    partition: Option<String>,
+    /// Skip entries that are there with the same value: continues an import that was interrupted
+    #[arg(long)]
+    resume: bool,
+    /// Keep values of 64 KiB and more in chunk files, in partitions without entries
+    #[arg(long)]
+    large_values: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Puts the entries of a stream; makes the database and the partitions if they are not there.
+pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
+    let mut source = open_source(&args.source)?;
+    let db = args.writing.open(&args.database)?;
+    let mut options = StreamImport::new().resume(args.resume).large_values(args.large_values);
+    if let Some(name) = &args.partition {
+        options = options.partition(name);
+    }
+    if !is_standard_stream(&args.source) {
+        options = options.source(&args.source);
+    }
+    let bar = progress::counting("importing");
+    let counted = Counted { inner: &mut *source, bar: &bar };
+    let summary = db.import_stream(counted, &options)?;
+    if is_followed(&mut *source, &args.source)? {
+        let message = format!("bytes behind the end of the stream in {}", args.source.display());
+        return Err(Failure::Usage(message));
+    }
+    bar.finish_and_clear();
+    tell("imported", summary, args.json)?;
+    Ok(db.close()?)
+}
+
+/// Returns whether the source has bytes behind its stream.
+fn is_followed(source: &mut dyn Read, path: &Path) -> Result<bool, Failure> {
+    let mut byte = [0];
+    let read = source.read(&mut byte).map_err(|e| Failure::io("read", path, &e))?;
+    Ok(read > 0)
+}
+
+fn told(deed: &str, summary: StreamSummary) -> String {
+    let StreamSummary { entries, bytes, skipped, .. } = summary;
+    format!("{deed} {entries} entries, {bytes} bytes; skipped {skipped}")
+}
+
+fn tell(deed: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
+    let mut out = Output::new(json);
+    let StreamSummary { entries, bytes, skipped, .. } = summary;
+    out.line(told(deed, summary), &json!({ deed: entries, "bytes": bytes, "skipped": skipped }))?;
+    out.finish()
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create_new(path).map_err(|e| Failure::io("create", path, &e))
+}
+
+/// Counts bytes on their way.
+struct Counted<'b, T> {
+    inner: T,
+    bar: &'b ProgressBar,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buf)?;
+        self.bar.inc(read as u64);
+        Ok(read)
+    }
+}
+
+impl<W: Write> Write for Counted<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.bar.inc(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

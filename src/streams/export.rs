@@ -1,0 +1,131 @@
+//! [`export`]: writes the entries of partitions as they were at one moment.
+
+use std::io::Write;
+use std::ops::Bound;
+
+use largeval::BlobReader;
+use lsm_core::error::Result;
+
+use super::format::{PIECE_BYTES, StreamPartition, StreamWriter};
+use super::{StreamExport, StreamFormat, StreamSummary, text};
+use crate::db::Db;
+use crate::large::ReadBlobs;
+use crate::partition::Partition;
+use crate::snapshot::Snapshot;
+
+/// The value of an entry that is exported.
+pub(super) enum ExportedValue<'a> {
+    /// In memory.
+    Whole(&'a [u8]),
+    /// To be read in pieces.
+    Stored(&'a BlobReader),
+}
+
+impl ExportedValue<'_> {
+    /// Returns the length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            ExportedValue::Whole(value) => value.len() as u64,
+            ExportedValue::Stored(value) => value.len(),
+        }
+    }
+
+    /// Gives the value to `each` in pieces of [`PIECE_BYTES`]; the last may be shorter. An empty value
+    /// has no piece.
+    ///
+    /// # Errors
+    /// Those of the read and of `each`.
+    pub(super) fn pieces(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        match self {
+            ExportedValue::Whole(value) => value.chunks(PIECE_BYTES as usize).try_for_each(each),
+            ExportedValue::Stored(value) => {
+                let mut piece = vec![0; PIECE_BYTES.min(value.len()) as usize];
+                let mut at = 0;
+                while at < value.len() {
+                    let len = (value.len() - at).min(PIECE_BYTES);
+                    value.read_exact_at(at, &mut piece[..len as usize])?;
+                    each(&piece[..len as usize])?;
+                    at += len;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The partitions of an export, at one moment.
+pub(super) struct Exported {
+    snapshot: Snapshot,
+    pub(super) partitions: Vec<Partition>,
+    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
+impl Exported {
+    /// Gives the entries of a partition to `each`, in ascending order of their keys.
+    ///
+    /// # Errors
+    /// Those of the reads and of `each`.
+    pub(super) fn each_entry(
+        &self,
+        partition: &Partition,
+        mut each: impl FnMut(&[u8], &ExportedValue<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let entries = self.snapshot.range(partition, self.range.clone());
+        if partition.space().is_none() {
+            for entry in entries {
+                let (key, value) = entry?;
+                each(&key, &ExportedValue::Whole(&value))?;
+            }
+            return Ok(());
+        }
+        // A value may be larger than memory.
+        let at_moment = self.snapshot.of(partition);
+        for key in entries.keys() {
+            let key = key?;
+            if let Some(value) = at_moment.open_blob(&key)? {
+                each(&key, &ExportedValue::Stored(&value))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As [`Db::export_stream`].
+///
+/// # Errors
+/// Those of [`Db::export_stream`].
+pub(super) fn export(
+    db: &Db,
+    out: &mut dyn Write,
+    options: &StreamExport,
+) -> Result<StreamSummary> {
+    let names = options.partitions.clone().unwrap_or_else(|| db.partition_names());
+    let partitions = names.iter().map(|name| db.open_partition(name));
+    let partitions = partitions.collect::<Result<Vec<_>>>()?;
+    let snapshot = db.snapshot();
+    let exported = Exported { snapshot, partitions, range: options.range.clone() };
+    match options.format {
+        StreamFormat::Checked => export_checked(&exported, out),
+        StreamFormat::BerkeleyText => text::export(&exported, out),
+    }
+}
+
+fn export_checked(exported: &Exported, out: &mut dyn Write) -> Result<StreamSummary> {
+    let mut header = Vec::new();
+    for partition in &exported.partitions {
+        let has_large_values = partition.space().is_some();
+        header.push(StreamPartition { name: partition.name().to_owned(), has_large_values });
+    }
+    let mut writer = StreamWriter::begin(out, &header)?;
+    let mut summary = StreamSummary::default();
+    for (number, partition) in exported.partitions.iter().enumerate() {
+        exported.each_entry(partition, |key, value| {
+            writer.entry(number as u32, key, value.len())?;
+            value.pieces(|piece| writer.piece(piece))?;
+            summary.count(key, value.len());
+            Ok(())
+        })?;
+    }
+    writer.end(summary.entries)?;
+    Ok(summary)
+}

@@ -1,0 +1,83 @@
+//! [`import`]: reads a stream of either format.
+
+use std::io::{self, Read};
+
+use lsm_core::error::{Error, ErrorKind, Result};
+
+use super::arriving::Importer;
+use super::format::{MAGIC, PIECE_BYTES, RecordHead, StreamReader};
+use super::{StreamImport, StreamSummary, text};
+use crate::db::Db;
+use crate::partition::Partition;
+
+/// As [`Db::import_stream`].
+///
+/// # Errors
+/// Those of [`Db::import_stream`].
+pub(super) fn import(
+    db: &Db,
+    from: &mut dyn Read,
+    options: &StreamImport,
+) -> Result<StreamSummary> {
+    let mut importer = Importer::new(db, options);
+    let mut magic = Vec::new();
+    let read = (&mut *from).take(MAGIC.len() as u64).read_to_end(&mut magic);
+    read.map_err(|e| Error::io("read", &options.source, e))?;
+    let imported = if magic == MAGIC {
+        let reader = StreamReader::behind_magic(from, options.source.clone());
+        import_checked(&mut importer, reader, options)
+    } else if magic == text::MAGIC {
+        text::import(&mut importer, &mut io::Cursor::new(magic).chain(from), options)
+    } else {
+        let what = "neither a stream of entries nor the text of Berkeley DB";
+        Err(Error::corruption(&options.source, 0, what))
+    };
+    // The entries before an error are whole.
+    let committed = importer.commit();
+    imported?;
+    committed?;
+    db.flush()?;
+    Ok(importer.summary())
+}
+
+fn import_checked(
+    importer: &mut Importer<'_>,
+    mut reader: StreamReader<'_>,
+    options: &StreamImport,
+) -> Result<()> {
+    let header = reader.header()?;
+    if options.partition.is_some() && header.len() != 1 {
+        let count = header.len();
+        let message = format!("one partition was named, and the stream has {count}");
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    let mut partitions: Vec<Partition> = Vec::with_capacity(header.len());
+    for found in &header {
+        let name = options.partition.as_ref().unwrap_or(&found.name);
+        partitions.push(importer.partition(name, found.has_large_values)?);
+    }
+    loop {
+        let (head, key) = reader.record()?;
+        let RecordHead::Entry { partition, value_len, .. } = head else {
+            return reader.check_end(head, importer.summary().entries);
+        };
+        let key = key.to_vec();
+        let Some(partition) = partitions.get(partition as usize) else {
+            return Err(reader.damage("a partition that the header does not name").at_key(&key));
+        };
+        let mut entry = importer.begin(partition, &key, Some(value_len))?;
+        let mut left = value_len;
+        while left > 0 {
+            let len = left.min(PIECE_BYTES);
+            let piece = reader.piece(len).map_err(|e| at(e, partition, &key))?;
+            entry.push(piece)?;
+            left -= len;
+        }
+        importer.end(entry)?;
+    }
+}
+
+/// Names the entry whose value does not arrive.
+fn at(error: Error, partition: &Partition, key: &[u8]) -> Error {
+    error.at_key(key).in_partition(partition.name())
+}

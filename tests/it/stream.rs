@@ -1,0 +1,459 @@
+//! Streams of entries: round trips, damage, lies under right checksums, imports that go on.
+
+mod text;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::sync::Arc;
+
+use lsm_core::codec::{checksum64_seeded, checksum128};
+use lsm_core::fs::{Fs, MemFs};
+use siltstone::stream::{StreamExport, StreamImport};
+use siltstone::{
+    BackgroundMode, Db, Error, ErrorKind, LargeValueOptions, Options, PartitionOptions,
+};
+use testkit::{Rng, assert_golden, hexdump};
+
+use crate::fixtures;
+
+/// Bytes of a piece of a value.
+const PIECE: usize = 256 << 10;
+
+/// The entries of each partition.
+type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+fn open(fs: &MemFs) -> Db {
+    Db::builder("/db")
+        .fs(Arc::new(fs.clone()))
+        .options(Options::new().write_buffer_bytes(8 << 20))
+        .background(BackgroundMode::Stepped)
+        .random(|| 7)
+        .open()
+        .unwrap()
+}
+
+fn content(db: &Db) -> Content {
+    let mut found = Content::new();
+    for name in db.partition_names() {
+        let entries = found.entry(name.clone()).or_default();
+        for entry in db.partition(&name).unwrap().iter() {
+            let (key, value) = entry.unwrap();
+            entries.insert(key.to_vec(), value.to_vec());
+        }
+    }
+    found.retain(|_, entries| !entries.is_empty());
+    found
+}
+
+/// One hash over all partitions, keys and values.
+fn hash(content: &Content) -> u128 {
+    let mut bytes = Vec::new();
+    for (name, entries) in content {
+        bytes.extend_from_slice(&checksum128(name.as_bytes()).to_le_bytes());
+        for (key, value) in entries {
+            bytes.extend_from_slice(&checksum128(key).to_le_bytes());
+            bytes.extend_from_slice(&checksum128(value).to_le_bytes());
+        }
+    }
+    checksum128(&bytes)
+}
+
+fn large() -> PartitionOptions {
+    let tiny = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
+    PartitionOptions::new().large_values(tiny.chunk_bytes(4 << 10))
+}
+
+/// Two partitions with values around every edge of a piece, and one without entries.
+fn filled() -> Db {
+    let db = open(&MemFs::new());
+    let mut rng = Rng::from_env_or(11);
+    let media = db.partition_with("media", large()).unwrap();
+    let words = db.partition("words").unwrap();
+    db.partition("empty").unwrap();
+    let lens = [0, 1, 255, 256, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, (1 << 20) + 1, 3 << 20];
+    for len in lens {
+        let value: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+        let key = [b"key \xff\n\\" as &[u8], &len.to_be_bytes()].concat();
+        media.put(&key, &value).unwrap();
+        words.put(&key, value).unwrap();
+    }
+    media.delete("gone").unwrap();
+    db
+}
+
+fn exported(db: &Db) -> Vec<u8> {
+    let mut stream = Vec::new();
+    db.export_stream(&mut stream, &StreamExport::new()).unwrap();
+    stream
+}
+
+/// Imports into a new database; returns what it has then.
+fn imported(stream: &[u8]) -> (Result<u64, Error>, Content) {
+    let db = open(&MemFs::new());
+    let outcome = db.import_stream(stream, &StreamImport::new());
+    (outcome.map(|summary| summary.entries), content(&db))
+}
+
+#[test]
+fn all_partitions_come_back_with_the_same_hash() {
+    let db = filled();
+    let before = content(&db);
+    let mut stream = Vec::new();
+    let summary = db.export_stream(&mut stream, &StreamExport::new()).unwrap();
+    assert_eq!((summary.entries, summary.skipped), (20, 0));
+    let fs = MemFs::new();
+    let other = open(&fs);
+    assert_eq!(other.import_stream(&stream[..], &StreamImport::new()).unwrap(), summary);
+    assert_eq!(hash(&content(&other)), hash(&before));
+    assert!(other.has_partition("empty"));
+    assert!(other.partition("media").unwrap().space().unwrap().live_bytes > 3 << 20);
+    assert!(other.partition("words").unwrap().space().is_none());
+    // What was acknowledged survives a power cut.
+    drop(other);
+    assert_eq!(hash(&content(&open(&fs))), hash(&before));
+    // A piece at a time, from a source that gives little at once.
+    let other = open(&MemFs::new());
+    other.import_stream(Trickle(&stream), &StreamImport::new()).unwrap();
+    assert_eq!(hash(&content(&other)), hash(&before));
+    assert_eq!(exported(&other), stream, "a stream of the same entries is the same");
+}
+
+/// A pipe: few bytes at each read, and interruptions.
+struct Trickle<'a>(&'a [u8]);
+
+impl Read for Trickle<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.0.len().is_multiple_of(2) && self.0.len() > 1 {
+            buf[0] = self.0[0];
+            self.0 = &self.0[1..];
+            return Ok(1.min(buf.len()));
+        }
+        if self.0.len().is_multiple_of(3) && self.0.len() > 2 {
+            let len = buf.len().min(2);
+            buf[..len].copy_from_slice(&self.0[..len]);
+            self.0 = &self.0[len..];
+            return Ok(len);
+        }
+        let len = buf.len().min(9973);
+        self.0.read(&mut buf[..len])
+    }
+}
+
+#[test]
+fn a_range_of_named_partitions_leaves_and_goes_where_it_is_sent() {
+    let db = open(&MemFs::new());
+    for name in ["a", "b"] {
+        let partition = db.partition(name).unwrap();
+        for key in ["1", "2", "3"] {
+            partition.put(key, format!("{name}{key}")).unwrap();
+        }
+    }
+    let mut stream = Vec::new();
+    let options = StreamExport::new().partitions(["b"]).range("2".."3");
+    assert_eq!(db.export_stream(&mut stream, &options).unwrap().entries, 1);
+    let there = StreamImport::new().partition("there");
+    db.import_stream(&stream[..], &there).unwrap();
+    assert_eq!(db.partition("there").unwrap().get("2").unwrap().unwrap(), &b"b2"[..]);
+    assert_eq!(db.partition("there").unwrap().iter().count(), 1);
+    let whole = exported(&db);
+    let refused = db.import_stream(&whole[..], &there).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    let missing = db.export_stream(&mut stream, &StreamExport::new().partitions(["c"]));
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::PartitionNotFound);
+}
+
+/// A few short entries in two partitions.
+fn small_stream() -> (Content, Vec<u8>) {
+    let db = open(&MemFs::new());
+    let media = db.partition_with("media", large()).unwrap();
+    let words = db.partition("words").unwrap();
+    media.put("clip", [9; 300]).unwrap();
+    media.put("none", "").unwrap();
+    words.put("one", "eins").unwrap();
+    words.put("two", "zwei").unwrap();
+    (content(&db), exported(&db))
+}
+
+/// The imported entries are among those that were exported.
+#[track_caller]
+fn check_part(part: &Content, whole: &Content, what: &str) {
+    for (name, entries) in part {
+        for (key, value) in entries {
+            assert_eq!(whole[name].get(key), Some(value), "{what}: {name} {key:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_at_any_byte_is_refused_at_that_byte() {
+    let (whole, stream) = small_stream();
+    let mut most = 0;
+    for len in 0..stream.len() {
+        let (outcome, part) = imported(&stream[..len]);
+        let error = outcome.unwrap_err();
+        let damage = error.damage().unwrap_or_else(|| panic!("cut at {len}: {error}"));
+        let expected = if len < 8 { 0 } else { len as u64 };
+        assert_eq!((damage.offset, damage.file.to_str()), (Some(expected), Some("stream")));
+        check_part(&part, &whole, &format!("cut at {len}"));
+        let count = part.values().map(BTreeMap::len).sum::<usize>();
+        assert!(count >= most, "a longer part has the entries of a shorter one");
+        most = count;
+    }
+    assert_eq!(most, 4, "the last entry is imported before the end record has come");
+    assert_eq!(imported(&stream), (Ok(4), whole.clone()));
+    // Bytes behind the end are another's.
+    assert_eq!(imported(&[&stream[..], b"more"].concat()), (Ok(4), whole));
+}
+
+#[test]
+fn no_bit_flips_unseen_and_no_wrong_pair_is_imported() {
+    let (whole, stream) = small_stream();
+    for bit in 0..stream.len() * 8 {
+        let mut damaged = stream.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let (outcome, part) = imported(&damaged);
+        let error = outcome.expect_err(&format!("bit {bit}"));
+        match error.damage() {
+            Some(damage) => assert!(damage.offset.unwrap() <= stream.len() as u64, "{error}"),
+            None => assert_eq!((error.kind(), bit / 32), (ErrorKind::Unsupported, 2), "{error}"),
+        }
+        check_part(&part, &whole, &format!("bit {bit}"));
+    }
+}
+
+/// A stream of these parts with right checksums.
+fn stream_of(parts: &[Vec<u8>]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    let mut sum = 0;
+    for part in parts {
+        sum = checksum64_seeded(part, sum);
+        stream.extend_from_slice(part);
+        stream.extend_from_slice(&sum.to_le_bytes());
+    }
+    stream
+}
+
+fn header(names: &[(&str, u8)]) -> Vec<u8> {
+    let mut part = b"siltstrm\x01\0\0\0".to_vec();
+    part.extend_from_slice(&(names.len() as u32).to_le_bytes());
+    for (name, flags) in names {
+        part.extend_from_slice(&[name.len() as u8, *flags]);
+        part.extend_from_slice(name.as_bytes());
+    }
+    part
+}
+
+fn record(kind: u8, partition: u32, number: u64, key_len: u32, key: &str) -> Vec<u8> {
+    let mut part = vec![kind, 0, 0, 0];
+    part.extend_from_slice(&partition.to_le_bytes());
+    part.extend_from_slice(&number.to_le_bytes());
+    part.extend_from_slice(&key_len.to_le_bytes());
+    part.extend_from_slice(&[0; 4]);
+    part.extend_from_slice(key.as_bytes());
+    part
+}
+
+fn entry(key: &str, value_len: u64) -> Vec<u8> {
+    record(1, 0, value_len, key.len() as u32, key)
+}
+
+#[test]
+fn lies_under_right_checksums_end_in_errors() {
+    let names = header(&[("p", 0)]);
+    let end = record(2, 0, 1, 0, "");
+    let right = [names.clone(), entry("k", 1), b"v".to_vec(), end.clone()];
+    assert_eq!(imported(&stream_of(&right)).0, Ok(1));
+    let mut many = names.clone();
+    many[12..16].fill(0xff);
+    let mut bits = entry("k", 0);
+    bits[2] = 1;
+    let mut reserved = entry("k", 0);
+    reserved[20] = 1;
+    let cases: [(&str, Vec<Vec<u8>>); 14] = [
+        ("more partitions", vec![many]),
+        ("unknown flags", vec![header(&[("p", 2)])]),
+        ("not UTF-8", vec![[&header(&[])[..12], &[1, 0, 0, 0, 1, 0, 0xff]].concat()]),
+        ("partition name has 0 bytes", vec![header(&[("", 0)]), end.clone()]),
+        ("unknown bits", vec![names.clone(), bits]),
+        ("unknown bits", vec![names.clone(), reserved]),
+        ("unknown kind", vec![names.clone(), record(3, 0, 0, 0, "")]),
+        ("unknown kind", vec![names.clone(), record(2, 1, 0, 0, "")]),
+        ("longer than any key", vec![names.clone(), record(1, 0, 0, u32::MAX, "")]),
+        ("does not name", vec![names.clone(), record(1, 1, 0, 1, "k")]),
+        ("key is empty", vec![names.clone(), entry("", 0), end.clone()]),
+        ("ends before its end", vec![names.clone(), entry("k", u64::MAX)]),
+        ("counts other entries", vec![names.clone(), end]),
+        ("does not agree", vec![names, entry("k", 2), b"v".to_vec(), b"v".to_vec()]),
+    ];
+    for (expected, parts) in cases {
+        let (outcome, part) = imported(&stream_of(&parts));
+        let error = outcome.expect_err(expected).to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+        assert_eq!(part, Content::new(), "{expected}");
+    }
+}
+
+#[test]
+fn an_import_goes_on_where_it_stopped_and_writes_nothing_twice() {
+    let db = filled();
+    let whole = content(&db);
+    let stream = exported(&db);
+    let options = StreamImport::new().resume(true).source("backup");
+    let other = open(&MemFs::new());
+    let stopped = other.import_stream(&stream[..stream.len() * 5 / 6], &options).unwrap_err();
+    assert_eq!(stopped.damage().unwrap().file.to_str(), Some("backup"));
+    assert_eq!(stopped.damage().unwrap().partition.as_deref(), Some("words"), "{stopped}");
+    let media = other.partition("media").unwrap();
+    let written = media.stats().value_store.unwrap().written_bytes;
+    let summary = other.import_stream(&stream[..], &options).unwrap();
+    assert_eq!(summary.entries, 20);
+    assert!((10..20).contains(&summary.skipped), "{summary:?}");
+    assert_eq!(media.stats().value_store.unwrap().written_bytes, written);
+    assert_eq!(hash(&content(&other)), hash(&whole));
+    assert_eq!(other.import_stream(&stream[..], &options).unwrap().skipped, 20);
+}
+
+#[test]
+fn a_resumed_import_puts_what_is_stored_with_another_value() {
+    let lens = [0, 1, PIECE, PIECE + 1, (1 << 20) + 1, 3 << 20];
+    for options in [PartitionOptions::new(), large()] {
+        let db = open(&MemFs::new());
+        let p = db.partition_with("p", options.clone()).unwrap();
+        for len in lens {
+            p.put(format!("{len} longer"), vec![1; len]).unwrap();
+            p.put(format!("{len} shorter"), vec![1; len]).unwrap();
+            p.put(format!("{len} other"), vec![1; len + 1]).unwrap();
+            p.put(format!("{len} same"), vec![1; len]).unwrap();
+        }
+        let whole = content(&db);
+        let stream = exported(&db);
+        let other = open(&MemFs::new());
+        let p = other.partition_with("p", options).unwrap();
+        for len in lens {
+            p.put(format!("{len} longer"), vec![1; len + 1]).unwrap();
+            p.put(format!("{len} shorter"), vec![1; len.saturating_sub(1)]).unwrap();
+            p.put(format!("{len} other"), [vec![1; len], vec![2]].concat()).unwrap();
+            p.put(format!("{len} same"), vec![1; len]).unwrap();
+        }
+        let resume = StreamImport::new().resume(true);
+        // An empty value has no shorter one.
+        assert_eq!(other.import_stream(&stream[..], &resume).unwrap().skipped, 7);
+        assert_eq!(hash(&content(&other)), hash(&whole));
+    }
+}
+
+#[test]
+fn a_resumed_import_of_a_key_twice_ends_with_the_later_value() {
+    let names = header(&[("p", 0)]);
+    let parts = [names, entry("k", 1), b"1".to_vec(), entry("k", 1), b"2".to_vec()];
+    let end = record(2, 0, 2, 0, "");
+    let stream = stream_of(&[&parts[..], &[end]].concat());
+    let db = open(&MemFs::new());
+    let p = db.partition("p").unwrap();
+    p.put("k", "2").unwrap();
+    db.import_stream(&stream[..], &StreamImport::new().resume(true)).unwrap();
+    assert_eq!(p.get("k").unwrap().unwrap(), &b"2"[..]);
+}
+
+#[test]
+fn a_streamed_value_overrides_an_earlier_one_of_its_key() {
+    let piece = vec![3; PIECE];
+    let mut parts = vec![header(&[("p", 1)]), entry("k", 1), b"1".to_vec()];
+    parts.push(entry("k", 5 * PIECE as u64));
+    parts.extend(vec![piece; 5]);
+    parts.push(record(2, 0, 2, 0, ""));
+    let (outcome, content) = imported(&stream_of(&parts));
+    assert_eq!((outcome, content["p"][&b"k"[..]].len()), (Ok(2), 5 * PIECE));
+}
+
+#[test]
+fn a_value_that_fits_nowhere_is_named() {
+    let db = open(&MemFs::new());
+    let most = db.options().value_bytes_max;
+    let names = header(&[("p", 0)]);
+    let mut parts = vec![names, entry("movie", most + 1)];
+    parts.resize(2 + most.div_ceil(PIECE as u64) as usize, vec![0; PIECE]);
+    parts.push(vec![0]);
+    let (outcome, _) = imported(&stream_of(&parts));
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded);
+    assert!(error.to_string().contains("key \"movie\" in partition \"p\""), "{error}");
+    // With large values it is streamed.
+    parts[0] = header(&[("p", 1)]);
+    parts.push(record(2, 0, 1, 0, ""));
+    assert_eq!(imported(&stream_of(&parts)).0, Ok(1));
+}
+
+/// Takes so many bytes, then fails.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn errors_of_the_other_side_are_passed_on() {
+    let db = filled();
+    let refused = db.export_stream(Full(1 << 20), &StreamExport::new()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+    }
+    let (whole, stream) = small_stream();
+    let other = open(&MemFs::new());
+    let source = stream[..stream.len() - 1].chain(Broken);
+    let error = other.import_stream(source, &StreamImport::new()).unwrap_err();
+    assert_eq!(error.io_source().map(io::Error::kind), Some(io::ErrorKind::ConnectionReset));
+    assert_eq!(content(&other), whole, "the entries before the error are there");
+}
+
+#[test]
+fn a_stream_is_as_described() {
+    let (_, stream) = small_stream();
+    let notes: Vec<(Range<usize>, &str)> = vec![
+        (0..8, "magic"),
+        (8..16, "version, number of partitions"),
+        (16..25, "default: no flags"),
+        (25..32, "media: has large values"),
+        (32..39, "words: no flags"),
+        (39..47, "checksum of the header"),
+        (47..55, "entry: kind, partition"),
+        (55..63, "length of the value"),
+        (63..71, "length of the key"),
+        (71..75, "key"),
+        (75..83, "checksum"),
+        (83..383, "value, one piece"),
+        (383..391, "checksum"),
+        (391..427, "an entry with an empty value"),
+        (427..stream.len() - 32, "two entries of the next partition"),
+        (stream.len() - 32..stream.len() - 8, "end: kind, number of entries"),
+        (stream.len() - 8..stream.len(), "checksum of the whole"),
+    ];
+    assert_golden("stream.txt", &hexdump::annotate(&stream, &notes));
+}
+
+/// Every later version reads a stream of version 1: `tests/fixtures/stream-v1/`.
+#[test]
+fn a_stream_of_version_1_is_imported() {
+    fixtures::bless("stream-v1", || {
+        let fs = MemFs::new();
+        fs.create_dir("/db".as_ref()).unwrap();
+        fs.write_raw("/db/checked".as_ref(), &small_stream().1).unwrap();
+        fs
+    });
+    let fs = fixtures::in_memory("stream-v1");
+    let stream = fs.read_raw("/db/checked".as_ref()).unwrap();
+    assert_eq!(imported(&stream), (Ok(4), small_stream().0));
+}
