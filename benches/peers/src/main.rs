@@ -1,8 +1,9 @@
 //! `siltstone-peers`: the workloads of `siltstone bench`, on siltstone and on its rivals.
 //!
-//! `run.sh` beside it is the way to use it. `run` measures one engine in one process, `report`
-//! makes tables of many runs, `warm` makes the machine give its memory before anything is
-//! measured.
+//! `run.sh` beside it is the way to use it. `run` and `large` measure one engine in one process,
+//! `report` makes tables of many runs, `quiet` waits for a machine without other work, `check`
+//! judges a run by the work of others during it, `warm` makes the machine give its memory before
+//! anything is measured.
 //!
 //! Invariants:
 //! 1. An engine is asked only through `testkit::bench::Engine`.
@@ -11,10 +12,13 @@
 #![expect(clippy::disallowed_methods, reason = "it measures from outside")]
 
 mod engines;
+mod large;
+mod machine;
 mod report;
 mod run;
 mod settings;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -32,6 +36,15 @@ struct Cli {
 enum Command {
     /// Run workloads on one engine and write what they cost
     Run(run::Args),
+    /// Run the workload of large values on one engine and write what it cost
+    Large(large::Args),
+    /// Wait until others leave the machine alone, and fail if they do not
+    Quiet(machine::Args),
+    /// Fail if others worked during a run
+    Check {
+        /// The file that the run wrote
+        file: PathBuf,
+    },
     /// Make tables of runs
     Report(report::Args),
     /// List the engines that are compiled in, with their versions
@@ -56,6 +69,9 @@ fn warm(gib: usize) {
 fn command(cli: &Cli) -> Result<(), Fault> {
     match &cli.command {
         Command::Run(args) => run::run(args),
+        Command::Large(args) => large::run(args),
+        Command::Quiet(args) => machine::wait_until_quiet(args),
+        Command::Check { file } => report::check_run(file),
         Command::Report(args) => report::run(args),
         Command::Engines => {
             let known = engines::NAMES.into_iter();

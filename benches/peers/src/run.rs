@@ -5,14 +5,15 @@
 //! work that it put off. The time of it is counted in the totals and not in the workloads.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
-use testkit::bench::measure::{Memory, Usage, disk_bytes};
+use testkit::bench::measure::{Memory, Usage, disk_bytes, process_dirtied_bytes};
 use testkit::bench::run::per;
 use testkit::bench::{Bench, Kind, Plan, When};
 
-use crate::engines::{self, Fault, Fjall, LevelDb, Peer, Siltstone};
+use crate::engines::{self, Fault, Peer, Task};
+use crate::machine::Spent;
 use crate::settings::Settings;
 
 /// Arguments of `run`.
@@ -42,6 +43,15 @@ pub struct Args {
     /// Milliseconds between two syncs that siltstone does by itself; 0 for none, as its rivals
     #[arg(long, default_value_t = 0)]
     sync_interval_ms: u64,
+    /// Threads that work at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
+    /// Compress with LZ4; fails for an engine that was compiled without it
+    #[arg(long)]
+    lz4: bool,
+    /// Mebibytes of memory that the caller allows this process, for the report
+    #[arg(long)]
+    memory_mib: Option<u64>,
     /// Leave it to the engine when to flush and compact
     #[arg(long)]
     no_settle: bool,
@@ -63,7 +73,7 @@ impl Args {
             ops: self.ops,
             key_bytes: self.key_size.into(),
             value_bytes: self.value_size as usize,
-            threads: 1,
+            threads: self.threads,
             when: When::Os,
             seed: self.seed,
         }
@@ -78,26 +88,18 @@ impl Args {
             "seed": self.seed,
             "sync_interval_ms": self.sync_interval_ms,
             "settles": !self.no_settle,
+            "threads": self.threads,
+            "lz4": self.lz4,
+            "memory_mib": self.memory_mib,
         })
     }
 }
 
 /// Runs what the arguments say and writes the result.
 pub fn run(args: &Args) -> Result<(), Fault> {
-    std::fs::create_dir_all(&args.dir)?;
-    if std::fs::read_dir(&args.dir)?.next().is_some() {
-        return Err(format!("{} is not empty", args.dir.display()).into());
-    }
-    let mut result = match args.engine.as_str() {
-        engines::OURS => measure::<Siltstone>(args)?,
-        #[cfg(feature = "rocksdb")]
-        "rocksdb" => measure::<engines::RocksDb<false>>(args)?,
-        #[cfg(feature = "rocksdb")]
-        "rocksdb-blob" => measure::<engines::RocksDb<true>>(args)?,
-        "fjall" => measure::<Fjall>(args)?,
-        "leveldb" => measure::<LevelDb>(args)?,
-        other => return Err(format!("no engine {other}; see `engines`").into()),
-    };
+    make_empty_folder(&args.dir)?;
+    let measured = engines::with_engine(&args.engine, Measure(args));
+    let mut result = measured.ok_or(format!("no engine {}; see `engines`", args.engine))??;
     let sequence: Vec<&str> = args.workloads.iter().map(|kind| kind.name()).collect();
     result["engine"] = json!(args.engine);
     result["version"] = json!(engines::version(&args.engine));
@@ -106,23 +108,6 @@ pub fn run(args: &Args) -> Result<(), Fault> {
     result["config"] = args.json();
     std::fs::write(&args.out, format!("{result:#}\n"))?;
     Ok(())
-}
-
-/// Processor time of the whole machine up to now, the kernel and stolen time included.
-fn machine_cpu() -> Option<Duration> {
-    const TICKS_PER_SECOND: u64 = 100;
-    let text = std::fs::read_to_string("/proc/stat").ok()?;
-    let fields = text.lines().next()?.split_whitespace().skip(1);
-    // user nice system idle iowait irq softirq steal; what guests use is in user already.
-    let ticks: Vec<u64> = fields.take(8).filter_map(|field| field.parse().ok()).collect();
-    let idle = ticks.get(3)? + ticks.get(4)?;
-    Some(Duration::from_millis((ticks.iter().sum::<u64>() - idle) * 1000 / TICKS_PER_SECOND))
-}
-
-/// Cores that others used on average in `elapsed`. It is what the machine used beyond `own`.
-fn cores_of_others(before: Option<Duration>, own: Duration, elapsed: Duration) -> Option<f64> {
-    let others = machine_cpu()?.checked_sub(before?)?.saturating_sub(own);
-    Some(others.as_secs_f64() / elapsed.as_secs_f64().max(1e-9))
 }
 
 /// The engine's rows of one run.
@@ -155,13 +140,35 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// Makes the folder unless it is there; fails if it is not empty.
+pub fn make_empty_folder(folder: &Path) -> Result<(), Fault> {
+    std::fs::create_dir_all(folder)?;
+    if std::fs::read_dir(folder)?.next().is_some() {
+        return Err(format!("{} is not empty", folder.display()).into());
+    }
+    Ok(())
+}
+
+/// One run of the engine that the arguments name.
+struct Measure<'a>(&'a Args);
+
+impl Task for Measure<'_> {
+    type Outcome = Result<Value, Fault>;
+
+    fn with<P: Peer>(self) -> Result<Value, Fault> {
+        measure::<P>(self.0)
+    }
+}
+
 fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
     let folder = args.dir.as_path();
-    let engine = P::open(folder, &Settings::new(args.sync_interval_ms))?;
+    let settings = Settings { lz4: args.lz4, ..Settings::new(args.sync_interval_ms) };
+    let engine = P::open(folder, &settings)?;
     let mut bench = Bench::new(args.plan(), engine.clone());
     let mut rows = Rows { rows: Vec::new(), is_settled: true };
-    let machine = machine_cpu();
+    let machine = Spent::now();
     let before = Usage::now(engine.written_bytes());
+    let dirtied_before = process_dirtied_bytes();
     let start = now();
 
     for &kind in &args.workloads {
@@ -185,7 +192,8 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
 
     let elapsed = start.elapsed();
     let spent = Usage::now(engine.written_bytes()).since(&before);
-    let others = cores_of_others(machine, spent.cpu, elapsed);
+    let dirtied = process_dirtied_bytes().zip(dirtied_before).map(|(now, then)| now - then);
+    let others = machine.and_then(|machine| machine.cores_of_others());
     let memory = Memory::now();
     let disk_bytes = disk_bytes(folder);
     let live_bytes = engine.count()? * bench.record_bytes();
@@ -202,6 +210,7 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
             "user_bytes_written": user_bytes,
             "bytes_written": spent.written_bytes,
             "write_amplification": per(spent.written_bytes, user_bytes),
+            "device_write_amplification": per(dirtied, user_bytes),
             "live_bytes": live_bytes,
             "disk_bytes": disk_bytes,
             "space_amplification": per(disk_bytes, live_bytes),

@@ -3,14 +3,14 @@
 //! An engine that has no such setting keeps its default; each file in `engines/` says what else
 //! it sets and why. The table in the report is printed from here.
 
-/// Sizes and threads. Compression is off for all of them.
+/// Sizes, threads, and what is switched on.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Memory for entries that are not in a file yet, in bytes.
     pub write_buffer_bytes: usize,
-    /// Cache of uncompressed blocks in bytes.
+    /// Cache of uncompressed blocks or pages in bytes. LMDB has none but the page cache.
     pub cache_bytes: usize,
-    /// Block of a table in bytes.
+    /// Block of a table in bytes, or page of a tree where it can be set.
     pub block_bytes: usize,
     /// Bits of the Bloom filter per key.
     pub bloom_bits: u8,
@@ -21,6 +21,10 @@ pub struct Settings {
     /// Milliseconds between siltstone's own syncs of writes with `Os`; 0 for none, as
     /// its rivals do.
     pub sync_interval_ms: u64,
+    /// Blocks of tables are compressed with LZ4, in the engines that have it.
+    pub lz4: bool,
+    /// Siltstone puts large values into chunk files, from its default size on.
+    pub large_values: bool,
 }
 
 impl Settings {
@@ -34,6 +38,8 @@ impl Settings {
             background_threads: 2,
             blob_bytes_min: 1 << 10,
             sync_interval_ms,
+            lz4: false,
+            large_values: false,
         }
     }
 
@@ -45,14 +51,19 @@ impl Settings {
             ("block cache", mebibytes(self.cache_bytes)),
             ("block", format!("{} KiB", self.block_bytes >> 10)),
             ("bits of the Bloom filter per key", self.bloom_bits.to_string()),
-            ("compression", "none".to_owned()),
+            ("compression", "none, unless stated otherwise".to_owned()),
             ("threads in the background", self.background_threads.to_string()),
             ("blob files, if any, for values from", format!("{} KiB", self.blob_bytes_min >> 10)),
             (
                 "checksums",
-                "written; verified when a block comes from a file, but see LevelDB".to_owned(),
+                "written; verified when a block comes from a file, but see the differences"
+                    .to_owned(),
             ),
-            ("a write is done", "when the kernel has it; in `fillsync`, the device".to_owned()),
+            (
+                "a write is done",
+                "when the kernel has it, but see redb and sled; in `fillsync`, the device"
+                    .to_owned(),
+            ),
         ]
     }
 }

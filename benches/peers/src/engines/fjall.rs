@@ -15,7 +15,7 @@ use ::fjall::{
 };
 use testkit::bench::{Engine, Way, When};
 
-use super::{Fault, Peer, locked_version};
+use super::{Fault, Peer, filled, locked_version};
 use crate::settings::Settings;
 
 /// One keyspace of a database.
@@ -138,17 +138,28 @@ impl Peer for Fjall {
             .worker_threads(settings.background_threads.into())
             .journal_compression(CompressionType::None)
             .open()?;
+        let compression = match settings.lz4 {
+            false => CompressionPolicy::disabled(),
+            #[cfg(feature = "lz4")]
+            true => CompressionPolicy::all(CompressionType::Lz4),
+            #[cfg(not(feature = "lz4"))]
+            true => return Err("fjall is compiled without LZ4".into()),
+        };
         let bloom = BloomConstructionPolicy::BitsPerKey(settings.bloom_bits.into());
         let block_bytes = u32::try_from(settings.block_bytes)?;
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(settings.write_buffer_bytes as u64)
                 .data_block_size_policy(BlockSizePolicy::all(block_bytes))
-                .data_block_compression_policy(CompressionPolicy::disabled())
+                .data_block_compression_policy(compression.clone())
                 .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
         };
         let keyspace = db.keyspace("bench", options)?;
         Ok(Fjall { db, keyspace })
+    }
+
+    fn read_into(&self, key: &[u8], buf: &mut [u8]) -> std::result::Result<Option<usize>, Fault> {
+        self.keyspace.get(key)?.map(|value| filled(buf, &value)).transpose()
     }
 
     fn close(self) -> std::result::Result<(), Fault> {

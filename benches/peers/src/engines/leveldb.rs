@@ -1,4 +1,4 @@
-//! LevelDB, the system's library, through its C header: the only unsafe code here.
+//! LevelDB, the system's library, through its C header.
 //!
 //! Beyond [`Settings`]: it may hold as many files open as there can be. Its levels and tables are
 //! small by default and stay so, because they belong together. It maps tables into memory and
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use testkit::bench::{Engine, Way, When};
 
-use super::{Fault, Peer};
+use super::{Fault, Peer, filled};
 use crate::settings::Settings;
 
 /// Something of LevelDB's that is only known by its address.
@@ -227,6 +227,25 @@ impl LevelDb {
         }
     }
 
+    /// Shows the value of `key` to `work`.
+    fn look_up<T>(&self, key: &[u8], work: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Fault> {
+        let (key, key_len) = parts(key);
+        let mut len = 0;
+        // SAFETY: invariants 1 and 2.
+        let value = try_call(|error| unsafe {
+            leveldb_get(self.0.db, self.0.read, key, key_len, &mut len, error)
+        })?;
+        if value.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: a value of that length was allocated for the caller, who frees it.
+        unsafe {
+            let result = work(std::slice::from_raw_parts(value.cast(), len));
+            leveldb_free(value.cast());
+            Ok(Some(result))
+        }
+    }
+
     fn iter(&self) -> Iter<'_> {
         // SAFETY: invariant 1.
         let iter = unsafe { leveldb_create_iterator(self.0.db, self.0.read) };
@@ -274,18 +293,7 @@ impl Engine for LevelDb {
 
     #[inline]
     fn get(&self, key: &[u8]) -> Result<Option<usize>, Fault> {
-        let (key, key_len) = parts(key);
-        let mut len = 0;
-        // SAFETY: invariants 1 and 2.
-        let value = try_call(|error| unsafe {
-            leveldb_get(self.0.db, self.0.read, key, key_len, &mut len, error)
-        })?;
-        if value.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: a value was allocated for the caller.
-        unsafe { leveldb_free(value.cast()) };
-        Ok(Some(len))
+        self.look_up(key, <[u8]>::len)
     }
 
     fn seek(
@@ -355,6 +363,10 @@ impl Peer for LevelDb {
             leveldb_writeoptions_set_sync(to_device, 1);
             Ok(LevelDb(Arc::new(Handle { db, cache, policy, read, to_kernel, to_device })))
         }
+    }
+
+    fn read_into(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.look_up(key, |value| filled(buf, value))?.transpose()
     }
 
     fn close(self) -> Result<(), Fault> {

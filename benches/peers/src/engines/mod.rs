@@ -3,11 +3,17 @@
 //! Each is opened on an empty folder with the same [`Settings`], asked only through
 //! [`testkit::bench::Engine`], and closed.
 
+#[cfg(feature = "berkeley")]
+mod berkeley;
+mod files;
 mod fjall;
 mod leveldb;
+mod lmdb;
+mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
 mod siltstone;
+mod sled;
 
 use std::error::Error;
 use std::path::Path;
@@ -16,11 +22,17 @@ use testkit::bench::Engine;
 
 use crate::settings::Settings;
 
+#[cfg(feature = "berkeley")]
+pub use self::berkeley::Berkeley;
+pub use self::files::Files;
 pub use self::fjall::Fjall;
 pub use self::leveldb::LevelDb;
+pub use self::lmdb::Lmdb;
+pub use self::redb::Redb;
 #[cfg(feature = "rocksdb")]
 pub use self::rocksdb::RocksDb;
 pub use self::siltstone::Siltstone;
+pub use self::sled::Sled;
 
 /// Why a call of any engine failed.
 pub type Fault = Box<dyn Error + Send + Sync>;
@@ -29,6 +41,14 @@ pub type Fault = Box<dyn Error + Send + Sync>;
 pub trait Peer: Engine<Error = Fault> {
     /// Opens a new database in `folder`, which is empty.
     fn open(folder: &Path, settings: &Settings) -> Result<Self, Fault>;
+
+    /// Reads the value of `key` into the front of `buf`, which is long enough; returns its length.
+    fn read_into(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Fault>;
+
+    /// Gives the space of what was deleted back, and returns when that is done.
+    fn reclaim(&self) -> Result<(), Fault> {
+        self.settle()
+    }
 
     /// Closes it; this is the last handle.
     fn close(self) -> Result<(), Fault>;
@@ -40,22 +60,71 @@ pub trait Peer: Engine<Error = Fault> {
 /// The name by which the report knows the engine that is compared with the others.
 pub const OURS: &str = "siltstone";
 
-/// Every engine by name, in the order of the report.
-pub const NAMES: [&str; 5] = [OURS, "rocksdb", "rocksdb-blob", "fjall", "leveldb"];
+/// Work that is done with one engine, whose type its name chooses; see [`with_engine`].
+pub trait Task {
+    /// Its outcome.
+    type Outcome;
 
-/// The version of the engine `name`; `None` for a name that is no engine's, or one that was
-/// not compiled in.
-pub fn version(name: &str) -> Option<String> {
+    /// Does it with `P`.
+    fn with<P: Peer>(self) -> Self::Outcome;
+}
+
+/// Every engine by name, in the order of the report.
+pub const NAMES: [&str; 11] = [
+    OURS,
+    "rocksdb",
+    "rocksdb-blob",
+    "fjall",
+    "leveldb",
+    "lmdb",
+    "lmdb-map",
+    "redb",
+    "sled",
+    "berkeley",
+    "files",
+];
+
+/// Does `task` with the engine `name`; `None` for a name that is no engine's, or one that was not
+/// compiled in.
+pub fn with_engine<T: Task>(name: &str, task: T) -> Option<T::Outcome> {
     Some(match name {
-        OURS => Siltstone::version(),
+        OURS => task.with::<Siltstone>(),
         #[cfg(feature = "rocksdb")]
-        "rocksdb" => RocksDb::<false>::version(),
+        "rocksdb" => task.with::<RocksDb<false>>(),
         #[cfg(feature = "rocksdb")]
-        "rocksdb-blob" => RocksDb::<true>::version(),
-        "fjall" => Fjall::version(),
-        "leveldb" => LevelDb::version(),
+        "rocksdb-blob" => task.with::<RocksDb<true>>(),
+        "fjall" => task.with::<Fjall>(),
+        "leveldb" => task.with::<LevelDb>(),
+        "lmdb" => task.with::<Lmdb<false>>(),
+        "lmdb-map" => task.with::<Lmdb<true>>(),
+        "redb" => task.with::<Redb>(),
+        "sled" => task.with::<Sled>(),
+        #[cfg(feature = "berkeley")]
+        "berkeley" => task.with::<Berkeley>(),
+        "files" => task.with::<Files>(),
         _ => return None,
     })
+}
+
+struct Version;
+
+impl Task for Version {
+    type Outcome = String;
+
+    fn with<P: Peer>(self) -> String {
+        P::version()
+    }
+}
+
+/// The version of the engine `name`; `None` as [`with_engine`].
+pub fn version(name: &str) -> Option<String> {
+    with_engine(name, Version)
+}
+
+/// Copies `value` to the front of `buf`; returns its length.
+fn filled(buf: &mut [u8], value: &[u8]) -> Result<usize, Fault> {
+    buf.get_mut(..value.len()).ok_or("the buffer is too small")?.copy_from_slice(value);
+    Ok(value.len())
 }
 
 /// The version of a dependency, as locked.

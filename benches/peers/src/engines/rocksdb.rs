@@ -13,7 +13,7 @@ use ::rocksdb::{
 };
 use testkit::bench::{Engine, Way, When};
 
-use super::{Fault, Peer, locked_version};
+use super::{Fault, Peer, filled, locked_version};
 use crate::settings::Settings;
 
 /// The database, and the two ways to write to it.
@@ -121,11 +121,16 @@ impl<const BLOBS: bool> Peer for RocksDb<BLOBS> {
         options.set_write_buffer_size(settings.write_buffer_bytes);
         options.set_max_write_buffer_number(4);
         options.set_max_background_jobs(settings.background_threads.into());
-        options.set_compression_type(DBCompressionType::None);
+        let compression = match settings.lz4 {
+            false => DBCompressionType::None,
+            true if cfg!(feature = "lz4") => DBCompressionType::Lz4,
+            true => return Err("RocksDB is compiled without LZ4".into()),
+        };
+        options.set_compression_type(compression);
         if BLOBS {
             options.set_enable_blob_files(true);
             options.set_min_blob_size(settings.blob_bytes_min);
-            options.set_blob_compression_type(DBCompressionType::None);
+            options.set_blob_compression_type(compression);
             options.set_enable_blob_gc(true);
             options.set_blob_cache(&cache);
         }
@@ -136,6 +141,10 @@ impl<const BLOBS: bool> Peer for RocksDb<BLOBS> {
         let mut to_device = WriteOptions::default();
         to_device.set_sync(true);
         Ok(RocksDb(Arc::new(Store { db, to_kernel, to_device })))
+    }
+
+    fn read_into(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.0.db.get_pinned(key)?.map(|value| filled(buf, &value)).transpose()
     }
 
     fn close(self) -> Result<(), Fault> {

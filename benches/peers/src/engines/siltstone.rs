@@ -1,16 +1,22 @@
 //! Siltstone, as `siltstone bench` uses it.
 //!
-//! Everything beyond [`Settings`] is at its default.
+//! Everything beyond [`Settings`] is at its default. Large values are on where they are measured.
 
 use std::path::Path;
+use std::time::Duration;
 
+use ::siltstone::large_values::Parallelism;
 use ::siltstone::{
-    Compression, Cursor, Db, Durability, Options, Partition, PartitionOptions, Result,
+    Compression, Cursor, Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions,
+    Result,
 };
 use testkit::bench::{Engine, Way, When};
 
 use super::{Fault, Peer, locked_version};
 use crate::settings::Settings;
+
+/// No reader is left when space is asked back.
+const RECLAIM_MAX: Duration = Duration::from_secs(60);
 
 /// One partition of a database.
 #[derive(Clone, Debug)]
@@ -123,11 +129,28 @@ impl Peer for Siltstone {
             .compaction_threads(usize::from(settings.background_threads).max(2) - 1);
         let db = Db::builder(folder).options(options).open()?;
         let options = PartitionOptions::new()
-            .compression(Compression::None)
+            .compression(if settings.lz4 { Compression::Lz4 } else { Compression::None })
             .block_bytes(u32::try_from(settings.block_bytes)?)
             .bloom_bits_per_key(settings.bloom_bits.into());
+        let options = match settings.large_values {
+            true => options.large_values(LargeValueOptions::default()),
+            false => options,
+        };
         let partition = db.partition_with("bench", options)?;
         Ok(Siltstone { db, partition })
+    }
+
+    fn read_into(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let len = self.partition.get_into(key, buf, Parallelism::Auto)?;
+        Ok(len.map(usize::try_from).transpose()?)
+    }
+
+    fn reclaim(&self) -> Result<(), Fault> {
+        self.settle()?;
+        if self.partition.wait_reclaimed(RECLAIM_MAX)? {
+            return Ok(());
+        }
+        Err("a reader holds deleted values".into())
     }
 
     fn close(self) -> Result<(), Fault> {

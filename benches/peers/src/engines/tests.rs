@@ -27,6 +27,12 @@ fn check<P: Peer>() {
         }
 
         assert_eq!(engine.get(b"b").unwrap(), Some(2000));
+        let mut buf = vec![0; 3000];
+        assert_eq!(engine.read_into(b"b", &mut buf).unwrap(), Some(2000));
+        assert_eq!(buf[..2000], value);
+        assert_eq!(buf[2000..], [0; 1000]);
+        assert_eq!(engine.read_into(b"e", &mut buf).unwrap(), None);
+        assert!(engine.read_into(b"b", &mut buf[..1999]).is_err(), "the value does not fit");
         assert_eq!(engine.get(b"d").unwrap(), Some(4));
         assert_eq!(engine.get(b"e").unwrap(), None);
         assert_eq!(engine.count().unwrap(), 4);
@@ -41,38 +47,48 @@ fn check<P: Peer>() {
         engine.scan(Way::Down, down).unwrap();
         assert_eq!(keys, b"dcb");
     }
+    engine.reclaim().unwrap();
+    let other = engine.clone();
+    std::thread::spawn(move || {
+        other.put(b"g", b"", When::Os).unwrap();
+        assert_eq!(other.get(b"d").unwrap(), Some(4));
+    })
+    .join()
+    .unwrap();
+    assert_eq!(engine.get(b"g").unwrap(), Some(0));
+    assert_eq!(engine.count().unwrap(), 5);
     engine.close().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-#[test]
-fn siltstone_does_what_is_asked() {
-    check::<Siltstone>();
+struct Check;
+
+impl Task for Check {
+    type Outcome = ();
+
+    fn with<P: Peer>(self) {
+        check::<P>();
+    }
 }
 
-#[cfg(feature = "rocksdb")]
-#[test]
-fn rocksdb_does_what_is_asked() {
-    check::<RocksDb<false>>();
-    check::<RocksDb<true>>();
+fn is_left_out(name: &str) -> bool {
+    cfg!(not(feature = "rocksdb")) && name.starts_with("rocksdb")
+        || cfg!(not(feature = "berkeley")) && name == "berkeley"
 }
 
 #[test]
-fn fjall_does_what_is_asked() {
-    check::<Fjall>();
-}
-
-#[test]
-fn leveldb_does_what_is_asked() {
-    check::<LevelDb>();
+fn every_engine_does_what_is_asked() {
+    for name in NAMES {
+        println!("{name}");
+        assert_eq!(with_engine(name, Check).is_none(), is_left_out(name), "{name}");
+    }
 }
 
 #[test]
 fn versions_are_known() {
     for name in NAMES {
         let version = version(name);
-        let is_left_out = cfg!(not(feature = "rocksdb")) && name.starts_with("rocksdb");
-        assert_eq!(version.is_none(), is_left_out, "{name}");
+        assert_eq!(version.is_none(), is_left_out(name), "{name}");
         assert!(version.is_none_or(|v| v.starts_with(|c: char| c.is_ascii_digit())), "{name}");
     }
 }

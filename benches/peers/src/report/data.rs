@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::engines::{self, Fault};
+use crate::machine::QUIET_CORES_MAX;
 
 /// One process: one engine, one sequence of workloads.
 #[derive(Clone, Debug)]
@@ -31,15 +32,26 @@ fn text(value: &Value) -> String {
 impl Run {
     /// From the file that `run` wrote.
     pub fn from_json(value: &Value) -> Result<Run, Fault> {
-        let rows = value["workloads"].as_array().ok_or("a run without workloads")?;
+        let mut rows = value["workloads"].as_array().ok_or("a run without workloads")?.clone();
+        for row in &mut rows {
+            let per_op = row["cpu_seconds"].as_f64().zip(row["ops"].as_f64());
+            if let Some((seconds, ops)) = per_op.filter(|(_, ops)| *ops > 0.0) {
+                row["cpu_us_per_op"] = json!(seconds * 1e6 / ops);
+            }
+        }
         Ok(Run {
             engine: text(&value["engine"]),
             version: text(&value["version"]),
             sequence: text(&value["sequence"]),
-            rows: rows.clone(),
+            rows,
             total: value["total"].clone(),
             config: value["config"].clone(),
         })
+    }
+
+    /// Cores that others used during it. A run that does not tell is taken for a spoilt one.
+    pub fn cores_of_others(&self) -> f64 {
+        self.total["cores_of_others"].as_f64().unwrap_or(f64::INFINITY)
     }
 }
 
@@ -69,6 +81,15 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     let upper = *values.get(values.len() / 2)?;
     let lower = values[(values.len() - 1) / 2];
     Some((lower + upper) / 2.0)
+}
+
+/// The median and all rounds of each figure that was measured.
+fn figures_of<'a>(figures: impl Iterator<Item = (&'a str, Vec<f64>)>) -> Value {
+    let measured = figures.filter(|(_, values)| !values.is_empty());
+    let pairs = measured.map(|(key, values)| {
+        (key.to_owned(), json!({ "median": median(values.clone()), "rounds": values }))
+    });
+    Value::Object(pairs.collect())
 }
 
 impl DataSet {
@@ -156,20 +177,33 @@ impl DataSet {
 
     /// The most cores that others used during a run.
     pub fn cores_of_others(&self) -> f64 {
-        let cores = self.runs.iter().filter_map(|run| run.total["cores_of_others"].as_f64());
-        cores.fold(0.0, f64::max)
+        self.runs.iter().map(Run::cores_of_others).fold(0.0, f64::max)
+    }
+
+    /// Returns whether the machine was quiet during all runs.
+    pub fn is_valid(&self) -> bool {
+        self.cores_of_others() <= QUIET_CORES_MAX
+    }
+
+    /// Returns whether the set is of large values.
+    pub fn is_large(&self) -> bool {
+        self.runs.first().is_some_and(|run| run.config["suite"] == "large")
     }
 
     /// Fails unless all engines were given the same work and found the same. What a thread beside
-    /// the counted one wrote depends on time, and is left out.
+    /// the counted one wrote depends on time, and is left out; with several counted threads, so does
+    /// what they found.
     pub fn check_same_work(&self) -> Result<(), Fault> {
         for sequence in self.sequences() {
             let mut first: Option<(&Run, Vec<Value>)> = None;
             for run in self.runs.iter().filter(|run| run.sequence == sequence) {
-                let work = run.rows.iter().map(|row| {
-                    let keys = ["workload", "ops", "found", "missed", "user_bytes_scanned"];
-                    Value::Array(keys.iter().map(|key| row[*key].clone()).collect())
-                });
+                let keys = ["workload", "ops", "found", "missed", "user_bytes_scanned"];
+                let has_threads = run.config["threads"].as_u64().is_some_and(|count| count > 1);
+                let keys = if has_threads { &keys[..2] } else { &keys[..] };
+                let work = run
+                    .rows
+                    .iter()
+                    .map(|row| Value::Array(keys.iter().map(|key| row[*key].clone()).collect()));
                 let mut work: Vec<Value> = work.collect();
                 work.push(run.config.clone());
                 match &first {
@@ -189,18 +223,24 @@ impl DataSet {
     /// The medians, and what every round had.
     pub fn json(&self) -> Value {
         let engines = self.engines();
-        let both = |values: Vec<f64>| json!({ "median": median(values.clone()), "rounds": values });
         let by_engine = |pick: &dyn Fn(&str) -> Value| {
             let pairs = engines.iter().map(|engine| ((*engine).to_owned(), pick(engine)));
             Value::Object(pairs.collect())
         };
-        let keys = ["ops_per_second", "p50_us", "p99_us", "p999_us", "max_us", "cpu_seconds"];
+        let keys = [
+            "ops_per_second",
+            "mb_per_second",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "max_us",
+            "cpu_seconds",
+            "cpu_us_per_op",
+        ];
         let workload = |place: &Place| {
             let figures = by_engine(&|engine| {
-                let pairs = keys.map(|key| {
-                    (key.to_owned(), both(self.values(engine, place, &format!("/{key}"))))
-                });
-                Value::Object(pairs.into_iter().collect())
+                let values = keys.map(|key| (key, self.values(engine, place, &format!("/{key}"))));
+                figures_of(values.into_iter())
             });
             json!({ "workload": place.name, "sequence": place.sequence, "engines": figures })
         };
@@ -210,14 +250,14 @@ impl DataSet {
             "cores_of_others",
             "peak_memory_bytes",
             "write_amplification",
+            "device_write_amplification",
+            "empty_bytes",
             "disk_bytes",
             "space_amplification",
         ];
         let sequence = |sequence: &&str| {
             let figures = by_engine(&|engine| {
-                let pairs =
-                    keys.map(|key| (key.to_owned(), both(self.totals(engine, sequence, key))));
-                Value::Object(pairs.into_iter().collect())
+                figures_of(keys.into_iter().map(|key| (key, self.totals(engine, sequence, key))))
             });
             json!({ "sequence": sequence, "engines": figures })
         };

@@ -14,12 +14,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use self::data::DataSet;
+use self::data::{DataSet, Run};
 use crate::engines::{self, Fault};
+use crate::machine::QUIET_CORES_MAX;
 use crate::settings::Settings;
-
-/// More than this many cores in use by others spoil a run.
-const QUIET_CORES_MAX: f64 = 0.2;
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
@@ -33,6 +31,9 @@ pub struct Args {
     /// File for all figures
     #[arg(long)]
     json: PathBuf,
+    /// Folder for copies of both files, unless a run of the report is invalid
+    #[arg(long)]
+    publish: Option<PathBuf>,
     /// A description of the machine, beside what it reports itself
     #[arg(long, default_value = "")]
     machine: String,
@@ -54,7 +55,39 @@ pub fn run(args: &Args) -> Result<(), Fault> {
     });
     std::fs::write(&args.markdown, markdown)?;
     std::fs::write(&args.json, format!("{json:#}\n"))?;
+    match &args.publish {
+        Some(folder) => publish(&sets, [&args.markdown, &args.json], folder),
+        None => Ok(()),
+    }
+}
+
+/// Copies the report to `folder`. Fails, and copies nothing, if the report has no run or calls one of
+/// its data sets invalid.
+fn publish(sets: &[DataSet], files: [&Path; 2], folder: &Path) -> Result<(), Fault> {
+    if sets.is_empty() {
+        return Err("not published: nothing was measured".into());
+    }
+    let invalid: Vec<&DataSet> = sets.iter().filter(|set| !set.is_valid()).collect();
+    if !invalid.is_empty() {
+        let commands: Vec<&str> = invalid.iter().map(|set| set.command.as_str()).collect();
+        let text = "not published: the machine was not quiet during a run of";
+        return Err(format!("{text}\n  {}", commands.join("\n  ")).into());
+    }
+    for file in files {
+        let name = file.file_name().ok_or("the report is no file")?;
+        std::fs::copy(file, folder.join(name))?;
+    }
     Ok(())
+}
+
+/// Fails if others worked during the run that `file` tells of.
+pub fn check_run(file: &Path) -> Result<(), Fault> {
+    let run: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    let others = Run::from_json(&run)?.cores_of_others();
+    if others <= QUIET_CORES_MAX {
+        return Ok(());
+    }
+    Err(format!("others used {others:.2} cores during {}", file.display()).into())
 }
 
 fn read_sets(folder: &Path) -> Result<Vec<DataSet>, Fault> {

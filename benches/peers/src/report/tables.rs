@@ -5,7 +5,6 @@
 
 use std::fmt::{self, Write};
 
-use super::QUIET_CORES_MAX;
 use super::data::{DataSet, Place, median};
 use crate::engines::OURS;
 
@@ -80,9 +79,21 @@ pub fn write(out: &mut String, set: &DataSet) -> fmt::Result {
     introduce(out, set)?;
     let engines = set.engines();
     let places = set.places();
+    if set.is_large() {
+        head(out, "MB per second", &engines, &["spread"])?;
+        for place in &places {
+            rate(out, set, &engines, place, &place.name, "/mb_per_second")?;
+        }
+        return totals(out, set, &engines, 1, "large");
+    }
     rates(out, set, &engines, &places)?;
-    let latencies = [("p50, us", "/p50_us"), ("p99, us", "/p99_us"), ("p99.9, us", "/p999_us")];
-    for (title, key) in latencies {
+    let costs = [
+        ("processor time per operation, us", "/cpu_us_per_op"),
+        ("p50, us", "/p50_us"),
+        ("p99, us", "/p99_us"),
+        ("p99.9, us", "/p999_us"),
+    ];
+    for (title, key) in costs {
         head(out, title, &engines, &[])?;
         for place in &places {
             let value = |engine: &&'static str| (*engine, median(set.values(engine, place, key)));
@@ -101,27 +112,46 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     let config = set.runs.first().map(|run| &run.config);
     let figure = |key: &str| config.and_then(|config| config[key].as_u64());
     let shown = |key: &str| figure(key).map_or("-".to_owned(), |n| whole(&n.to_string()));
-    let records = shown("records");
-    let key = shown("key_size");
-    let value = shown("value_size");
-    writeln!(out, "\n### {records} records of {key} + {value} bytes\n")?;
-    let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
-    write!(out, "Operations of a workload that is not a fill: {ops}. Rounds: {}. ", set.rounds())?;
-    match figure("sync_interval_ms") {
-        Some(0) | None => write!(out, "Syncs by siltstone: off")?,
-        Some(interval) => write!(out, "Syncs by siltstone: every {interval} ms")?,
+    if set.is_large() {
+        let repetitions = shown("repetitions");
+        let mebibytes = figure("bytes_per_size").map_or(0, |bytes| bytes >> 20);
+        write!(
+            out,
+            "\n### Large values\n\nUp to {repetitions} values and {mebibytes} MiB of each "
+        )?;
+        write!(out, "size, but three values at least. Rounds: {}", set.rounds())?;
+    } else {
+        let records = shown("records");
+        let key = shown("key_size");
+        let value = shown("value_size");
+        writeln!(out, "\n### {records} records of {key} + {value} bytes\n")?;
+        let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
+        write!(out, "Operations of a workload that is not a fill: {ops}. ")?;
+        write!(out, "Rounds: {}. ", set.rounds())?;
+        match figure("sync_interval_ms") {
+            Some(0) | None => write!(out, "Syncs by siltstone: off")?,
+            Some(interval) => write!(out, "Syncs by siltstone: every {interval} ms")?,
+        }
+    }
+    if let Some(threads) = figure("threads").filter(|threads| *threads > 1) {
+        write!(out, ". Threads: {threads}")?;
+    }
+    if config.is_some_and(|config| config["lz4"] == true) {
+        write!(out, ". Compression: LZ4")?;
+    }
+    if let Some(mebibytes) = figure("memory_mib") {
+        write!(out, ". Memory of the process and of its page cache: {mebibytes} MiB")?;
     }
     if config.is_some_and(|config| config["settles"] == false) {
         write!(out, ". The databases were not compacted between the workloads")?;
     }
     writeln!(out, ".\n\n```console\n{}\n```", set.command)?;
-    let others = set.cores_of_others();
-    if others > QUIET_CORES_MAX {
+    if !set.is_valid() {
         writeln!(
             out,
-            "\n**The machine was not quiet: others used up to {} of its cores during a run. These \
-             figures are not valid.**",
-            number(others)
+            "\n**The machine was not quiet: others used up to {} of its cores during a run. The \
+             figures by the clock are not valid; those in processor time are.**",
+            number(set.cores_of_others())
         )?;
     }
     Ok(())
@@ -181,6 +211,8 @@ fn totals(
         ("processor seconds", "cpu_seconds", 1.0),
         ("peak memory, MiB", "peak_memory_bytes", MIB),
         ("bytes written / bytes put", "write_amplification", 1.0),
+        ("bytes to the device / bytes put", "device_write_amplification", 1.0),
+        ("on disk with everything deleted, MiB", "empty_bytes", MIB),
         ("on disk at the end, MiB", "disk_bytes", MIB),
         ("bytes on disk / bytes live", "space_amplification", 1.0),
     ];
@@ -189,6 +221,9 @@ fn totals(
             (*engine, median(set.totals(engine, sequence, key)).map(|value| value / unit))
         };
         let values: Vec<_> = engines.iter().map(value).collect();
+        if values.iter().all(|(_, value)| value.is_none()) {
+            continue;
+        }
         row(out, name, &values, Good::Less)?;
         out.push('\n');
     }

@@ -47,6 +47,71 @@ fn medians_are_of_all_rounds_and_both_tables_name_every_workload() {
     assert!(text.contains("not quiet"));
 }
 
+/// Copies a report to a new folder and tells whether it is there.
+fn is_published(name: &str, sets: &[DataSet]) -> (Result<(), Fault>, bool) {
+    let folder = std::env::temp_dir().join(format!("siltstone-{name}-{}", std::process::id()));
+    let docs = folder.join("docs");
+    std::fs::create_dir_all(&docs).unwrap();
+    let markdown = folder.join("benchmarks.md");
+    let json = folder.join("benchmarks.json");
+    std::fs::write(&markdown, "tables").unwrap();
+    std::fs::write(&json, "figures").unwrap();
+    let result = publish(sets, [&markdown, &json], &docs);
+    let is_there = docs.join("benchmarks.md").exists() || docs.join("benchmarks.json").exists();
+    std::fs::remove_dir_all(&folder).unwrap();
+    (result, is_there)
+}
+
+/// A quiet run, and one during which others used `cores`.
+fn set_with_others(cores: Value) -> DataSet {
+    let mut quiet = made_up("siltstone", 1, 1.0, 9);
+    quiet.total["cores_of_others"] = json!(0.0);
+    let mut run = made_up("siltstone", 2, 1.0, 9);
+    run.total["cores_of_others"] = cores;
+    set(vec![quiet, run])
+}
+
+#[test]
+fn only_a_valid_report_is_published() {
+    let quiet = set_with_others(json!(QUIET_CORES_MAX));
+    let loud = set_with_others(json!(QUIET_CORES_MAX + 0.01));
+    let unknown = set_with_others(Value::Null);
+
+    let (result, is_there) = is_published("quiet", std::slice::from_ref(&quiet));
+    result.unwrap();
+    assert!(is_there);
+    for (name, sets) in [("loud", vec![quiet, loud]), ("unknown", vec![unknown]), ("none", vec![])]
+    {
+        let (result, is_there) = is_published(name, &sets);
+        assert!(result.unwrap_err().to_string().starts_with("not published"), "{name}");
+        assert!(!is_there, "{name}");
+    }
+}
+
+#[test]
+fn a_report_of_large_values_has_one_table_of_rates() {
+    let value = json!({
+        "engine": "siltstone",
+        "version": "1.2",
+        "sequence": "large",
+        "round": 1,
+        "config": { "suite": "large", "repetitions": 2000, "bytes_per_size": 256 << 20 },
+        "workloads": [{ "workload": "put, 1 MB", "ops": 5, "mb_per_second": 1234.5 }],
+        "total": { "seconds": 3.0, "cores_of_others": 0.0, "empty_bytes": 3 << 20 },
+    });
+    let set = set(vec![Run::from_json(&value).unwrap()]);
+    let text = markdown(&[set], "", &json!({})).unwrap();
+    for line in [
+        "### Large values",
+        "Up to 2,000 values and 256 MiB of each size, but three values at least. Rounds: 1.",
+        "| put, 1 MB | **1,234** | - | 0 % |",
+        "| on disk with everything deleted, MiB | **3.00** | - |",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("p99"), "{text}");
+}
+
 #[test]
 fn a_workload_that_occurs_twice_says_where() {
     let mut run = made_up("siltstone", 1, 1.0, 9);

@@ -48,6 +48,14 @@ pub fn process_written_bytes() -> Option<u64> {
     number_after("/proc/self/io", "wchar:")
 }
 
+/// Bytes of the pages of files that the process made dirty, by `write` or through a map, without
+/// those that were removed before they reached the device. A page counts again once it was written
+/// back.
+pub fn process_dirtied_bytes() -> Option<u64> {
+    let dirtied = number_after("/proc/self/io", "write_bytes:")?;
+    Some(dirtied.saturating_sub(number_after("/proc/self/io", "cancelled_write_bytes:")?))
+}
+
 /// Memory of the process in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
