@@ -235,7 +235,7 @@ impl Batch {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
         }
         let encoded: u64 = self.sections.iter().map(|(_, _, s)| s.bytes().len() as u64).sum();
-        // 32 bytes are more than kind and lengths of an operation take.
+        // Kind and lengths of an operation take less than 32 bytes.
         if encoded + len + 32 > FORMAT_BATCH_BYTES_MAX {
             return Err(Error::limit("encoded batch size", encoded, FORMAT_BATCH_BYTES_MAX));
         }
@@ -286,6 +286,8 @@ impl Batch {
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_write(state, options))?;
         match admission {
+            // Before the sections are hashed and before any lock: a delayed writer holds nothing
+            // that others need.
             Admission::Wait => db.stall.admit(&**db, states(), self.bytes)?,
             Admission::Try => db.stall.try_admit(&**db, states(), self.bytes)?,
         }
@@ -295,7 +297,8 @@ impl Batch {
         let sections = match (sections.next(), sections.len()) {
             (None, _) => {
                 db.check_open()?;
-                // What it requires holds at the moment of the number at least.
+                // The requirements are checked against at least this number, so the answer is true
+                // at that number.
                 let seq = db.commit.visible_seq();
                 requirements.map_or(Ok(()), |mut required| db.prove(&mut required))?;
                 return Ok(Commit { seq, epoch: db.world.epoch });

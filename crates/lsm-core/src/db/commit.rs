@@ -253,25 +253,29 @@ impl CommitPath {
         host: &dyn CommitHost,
         batch: Prepared,
     ) -> Result<Committed, Refusal> {
-        // Who finds a leader waits behind it, until it is answered or leads itself.
+        // A writer that finds a leader waits until it is answered or promoted.
         let turn = self.join(batch);
         if let Turn::Follow(request) = &turn
             && let Some(answered) = request.wait()
         {
             let (commit, end) = answered?;
-            // Where the leader has synced for all, this returns at once.
+            // Returns at once if the sync of the leader covered this frame. Each follower syncs for
+            // itself, so a leader that asked for no sync need not.
             let synced =
                 if request.batch.asks_sync() { log.sync_through(host, end) } else { Ok(()) };
             return Ok(Committed { commit, synced });
         }
 
-        // The leader: its own batch and what has come to wait meanwhile are the group.
+        // Followers are taken only once the log is locked. Writers queue up while the previous
+        // group runs, and a group that takes all of them needs fewer appends.
         let own = turn.batch();
         let mut writer = log.lock(host);
         let followers = self.take_followers(own);
         let mut group: Vec<Member<'_>> = Vec::with_capacity(1 + followers.len());
         let mut writes = GroupWrites::default();
         for batch in std::iter::once(own).chain(followers.iter().map(|r| &r.batch)) {
+            // Numbers are taken one batch at a time, after its checks: a refused batch leaves no
+            // hole.
             let first_seq = writer.next_seq();
             let state = encode(host, &mut writer, &mut group, &mut writes, batch);
             if !matches!(state, MemberState::Refused(_)) {
@@ -283,7 +287,8 @@ impl CommitPath {
         // that no log has would be gone after a crash of the process alone.
         append(&mut writer, &mut group);
 
-        // In the order of the log, and only what is in it: replay will do the same.
+        // In the order of the log, and only members that are in it, as a replay does. Concurrent
+        // inserts, as in RocksDB, would need a memtable with several writers.
         let mut cleared = Vec::new();
         for member in group.iter().filter(|member| !member.is_refused()) {
             self.apply(host, member, &mut cleared);
@@ -295,14 +300,15 @@ impl CommitPath {
         host.after_group(&mut writer, cleared);
         drop(writer);
 
-        // From here on the next group runs. A sync under the writer's lock would make writers wait
-        // that never asked for one.
+        // The next group may begin. A sync under the lock of the log would delay writers that did
+        // not ask for one.
         self.hand_over();
         let epoch = host.epoch();
+        // Before the sync, because these members did not ask for it.
         answer(&followers, &group, false, epoch, end);
         let leads_sync = own.asks_sync() && group.iter().any(|m| !m.is_refused());
         let synced = if leads_sync { log.sync_through(host, end) } else { Ok(()) };
-        // Who asked for a sync hears of it behind the leader's: one wake-up each.
+        // Members that asked for a sync are woken once, after the sync of the leader.
         answer(&followers, &group, true, epoch, end);
         let (commit, _) = group[0].outcome(epoch, end)?;
         Ok(Committed { commit, synced })
@@ -328,6 +334,8 @@ impl CommitPath {
         let mut queue = self.queue.lock();
         let mut bytes = own.bytes();
         let mut followers = Vec::new();
+        // Bounded, because every member waits for the append of the whole group. A leader with a
+        // larger batch goes alone.
         while bytes < GROUP_BYTES_MAX
             && let Some(request) = queue.waiting.pop_front()
         {
@@ -357,7 +365,7 @@ impl CommitPath {
     ) {
         let lsn = match member.state {
             MemberState::Appended(lsn) => lsn.0,
-            // As a memtable names a place that no log has.
+            // The value with which a memtable marks an entry that is in no log: it pins no segment.
             _ => u64::MAX,
         };
         let mut seq = member.first_seq;
@@ -381,7 +389,8 @@ impl CommitPath {
             }
             drop(writer);
             section.partition.note_growth(before, view.active.bytes());
-            // Before anybody sees the operations: who has heard of one finds it told here.
+            // Before the group is published: a secondary that learns of a number finds the
+            // partition marked.
             self.cursor.touch(section.partition.id, seq.previous());
             if view.active.newest_floor() > floor_before {
                 cleared.push(section.partition.clone());
@@ -434,8 +443,8 @@ fn check_requirements<'a>(
     batch: &Prepared,
 ) -> Result<(), Refusal> {
     let Some(requirements) = &batch.requirements else { return Ok(()) };
-    // One whose frame fails later is among them: then this batch is refused as well, and may come
-    // again.
+    // A member whose append fails later counts, too: this batch is then refused although nothing
+    // was written before it, and its caller may try again.
     for member in &group[writes.members..] {
         if !member.is_refused() {
             writes.add(member.batch);
@@ -462,7 +471,7 @@ fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
     }
 }
 
-/// Answers the followers that asked for a sync, or those that did not. `group` has the leader first.
+/// Answers the followers that asked for a sync, or the others. The leader is first in `group`.
 fn answer(
     followers: &[Arc<Request>],
     group: &[Member<'_>],

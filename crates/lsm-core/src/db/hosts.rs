@@ -39,6 +39,8 @@ impl LogHost for DbInner {
     }
 
     fn sync_values(&self) -> Result<()> {
+        // All stores, not only those of the group: the sync covers frames of earlier groups as
+        // well.
         for partition in self.catalog.with_stores() {
             if let Some(store) = partition.store() {
                 partition.note_sync(store.sync())?;
@@ -93,6 +95,8 @@ impl CommitHost for DbInner {
     }
 
     fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>) {
+        // The largest memtable, not the one that was just written to: a flush of it frees most, and
+        // many small partitions are not flushed one by one.
         if self.commit.active_bytes() >= self.options.write_buffer_bytes {
             let work = self.catalog.work();
             let largest = work.largest_active().and_then(|id| self.catalog.with_id(id));
@@ -101,10 +105,13 @@ impl CommitHost for DbInner {
             }
         }
         for partition in cleared {
+            // A clear is in a memtable first, and tables below it can be dropped only when it is in
+            // the manifest.
             if partition.view().frees_tables() {
                 self.seal(writer, &partition);
             }
         }
+        // Once a segment: a look at each group would walk the work list at every commit.
         if writer.take_segment_switched() {
             self.seal_for_log_size(writer);
         }
@@ -257,6 +264,8 @@ impl DbInner {
     /// Seals every partition whose active memtable pins more of the log than it may grow to.
     fn seal_for_log_size(&self, writer: &mut LogWriter<'_>) {
         let end = writer.lsn().0;
+        // A memtable that is written to rarely is never the largest. Without this limit it would
+        // keep the log, and the time of the next open, growing.
         let pinning_before = end.saturating_sub(self.options.wal_bytes_max);
         let pinning = self.catalog.work().active_before(pinning_before);
         let mut sealed: Vec<Arc<PartitionState>> =

@@ -45,6 +45,8 @@ impl OperationSums {
 impl PreparedSection {
     /// Looks again at the rules, if they changed since the keys were checked.
     pub(super) fn check_rules(&self) -> Result<()> {
+        // The usual case costs one load. Checking all keys under the lock of the log would
+        // serialise the work of all writers.
         if self.partition.rules_epoch() == self.rules_epoch {
             return Ok(());
         }

@@ -84,7 +84,8 @@ pub(super) fn prepare(
 ) -> Result<PreparedSection> {
     let injected = db.inject.in_memory(InMemory::Section, section.bytes());
     let bytes = injected.unwrap_or_else(|| section.take_shared());
-    // Summed before it is compared: a bit that flips in between or later is found by the checksum.
+    // The checksum is made before the comparison: a bit that flips between the two, or later, is
+    // then found by the checksum.
     let checksum = section_checksum(&bytes);
     let damaged = damaged_key(&bytes, section.sums());
     if let Some(key) = damaged.unwrap_or(Some(&[])) {
@@ -152,6 +153,7 @@ pub(super) fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>)
         None => db.commit.commit(&db.log, db, batch).map_err(Refusal::known),
         Some(_) => commit_if(db, batch),
     }?;
+    // Also if the sync failed: the operation is visible, so readers follow its handle.
     pending.into_iter().for_each(PendingHandle::keep);
     committed.synced.map(|()| committed.commit)
 }
@@ -189,6 +191,7 @@ fn write_one(
 ) -> Result<Commit> {
     let db = partition.db();
     let state = partition.state();
+    // All limits are checked before the stall: a write that is refused anyway must not wait.
     check_key(key)?;
     check_value(&db.options, state, value)?;
     let bytes = key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
@@ -198,11 +201,13 @@ fn write_one(
         Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
         Admission::Try => db.stall.try_admit(&**db, std::iter::once(&**state), bytes)?,
     }
-    // Read before the key is checked: if the rules change in between, the commit path checks it
-    // again.
+    // Read before the key is checked: if the rules change in between, the number differs and the
+    // commit path checks the key again.
     let rules_epoch = state.rules_epoch();
     let mut pending = Vec::new();
     let section = SCRATCH.with_borrow_mut(|section| {
+        // A buffer of the thread, because an allocation for each put would cost more than the
+        // encoding.
         section.clear(SCRATCH_BYTES_KEPT);
         push_operation(state, section, kind, key, value, &mut pending)?;
         prepare(db, state, rules_epoch, section)

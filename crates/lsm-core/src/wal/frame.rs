@@ -172,6 +172,7 @@ pub fn encode_batch(
     sections: &[Section<'_>],
 ) -> usize {
     let start = out.len();
+    // One growth of the buffer for the frame instead of one for each field.
     out.reserve(batch_frame_len_max(sections));
     encode_batch_header(out, place, first_seq, previous_seq, sections);
     for section in sections {
@@ -190,6 +191,8 @@ pub fn encode_batch_header(
     sections: &[Section<'_>],
 ) {
     assert!(previous_seq < first_seq, "sequences grow");
+    // The gap makes the chain of numbers complete although unlogged partitions take numbers from
+    // the same sequence. Without it, a reader could not tell a lost frame from unlogged writes.
     let gap = first_seq.get() - 1 - previous_seq.get();
     if let [section] = sections {
         let body = section.bytes.len();
@@ -231,6 +234,7 @@ fn encode_header_of_several(
     let rest = if is_long { short_rest + CHECKSUM_LEN } else { short_rest };
 
     let start = out.len();
+    // The place of the checksum, which is filled in at the end.
     put_u64(out, 0);
     out.push(if is_long { KIND_LONG_BATCH } else { KIND_BATCH_OF_SEVERAL });
     put_varint(out, rest as u64);

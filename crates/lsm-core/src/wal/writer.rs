@@ -35,6 +35,8 @@ impl Reserved {
     /// # Errors
     /// Those of the append. The file is then of no use and the next segment needs another one.
     pub fn begin(self, header: SegmentHeader) -> Result<SegmentWriter> {
+        // Over zeros that are durable. So a torn header is recognised: it is zeros, complete, or
+        // damage.
         self.file.append(&header.encode())?;
         let Reserved { file, path, capacity } = self;
         let offset = SEGMENT_HEADER_BYTES;
@@ -110,6 +112,7 @@ impl SegmentWriter {
     ) -> Result<()> {
         let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
         let len: usize = pieces.clone().map(<[u8]>::len).sum();
+        // The look-ahead of recovery searches at multiples of 8 only.
         assert!(len.is_multiple_of(8), "frames are padded to 8 bytes");
         if self.failed {
             let message = format!("an earlier append to {} failed", self.path.display());
@@ -117,12 +120,13 @@ impl SegmentWriter {
         }
         for piece in pieces {
             if let Err(e) = self.file.append(piece) {
-                // A part of the frames may be in the file: whatever is appended behind it could not
-                // be reached.
+                // A part of the frames may be in the file. A frame behind it would be unreachable,
+                // because a reader stops at the first bad frame.
                 self.failed = true;
                 return Err(e);
             }
         }
+        // Only after the last piece: an append in several pieces counts as one.
         self.offset += len as u64;
         Ok(())
     }

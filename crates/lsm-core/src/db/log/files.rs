@@ -89,6 +89,7 @@ impl SegmentFiles {
     pub(super) fn bytes(&self) -> u64 {
         let files = self.files.lock();
         let present = files.present_bytes();
+        // An append beyond the preallocated length makes the file longer than what was noted.
         let grown = match files.present {
             Some(_) => present.max(self.appended.load(Ordering::Relaxed)),
             None => present,

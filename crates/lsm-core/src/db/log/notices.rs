@@ -51,6 +51,9 @@ impl Log {
     /// so. If that is known already it is told at once.
     pub(in crate::db) fn notify(&self, host: &dyn LogHost, seq: SeqNo, notice: Notice) {
         let mut sync = self.sync.lock();
+        // A number alone is not enough: the numbers of unlogged operations never reach
+        // `durable_seq`. When the log is durable up to its present end, everything before this call
+        // is.
         let end = sync.appended_lsn;
         let known = if sync.durable_seq >= seq || sync.durable_lsn >= end {
             Some(Ok(()))
@@ -66,6 +69,8 @@ impl Log {
             return;
         }
         sync.notices.waiting.push(Waiting { seq, end, notice });
+        // One wake-up for all notices that come before the next sync. Each of them with its own
+        // sync would undo group commit.
         let thread_knows = std::mem::replace(&mut sync.notices.wants_sync, true);
         drop(sync);
         if !thread_knows {

@@ -37,8 +37,8 @@ impl Log {
     fn make_segment(&self, wanted: u64, needed: u64) -> Result<(Reserved, FileNo)> {
         let mut bytes = wanted.max(needed);
         loop {
-            // A new file each time: how much of a refused preallocation stays with the old one is
-            // the file system's secret.
+            // A new file for each attempt: it is not specified how much space a file keeps after a
+            // refused preallocation.
             let number = self.settings.numbers.allocate();
             let made = self.make_file(number, bytes);
             if !matches!(made, Ok(Ok(_))) {
@@ -48,6 +48,7 @@ impl Log {
             match made? {
                 Ok(reserved) => return Ok((reserved, number)),
                 Err(no_room) if bytes <= needed => return Err(no_room),
+                // Halved instead of refused: a nearly full disk can still take small writes.
                 Err(_) => bytes = (bytes / 2).max(needed),
             }
         }
@@ -86,6 +87,8 @@ impl Log {
         made: (Reserved, FileNo),
         spoiled: &[FileNo],
     ) -> Result<(Reserved, FileNo), ((Reserved, FileNo), Error)> {
+        // In one edit: a spoiled segment may have a header that continues the present segment. It
+        // must be gone before the present one can be removed, see invariant 5 of `mod.rs`.
         let mut changes = removals(spoiled);
         changes.push(Change::SegmentAdded { file: made.1, epoch: self.settings.epoch });
         match host.install_edit(changes) {
@@ -106,6 +109,8 @@ impl Log {
         if writer.state.reserve.is_some() {
             return Ok(());
         }
+        // Sizes are read under the lock, but the file is made without it: a preallocation takes
+        // three syncs, and writers would wait for them.
         let wanted = self.segment_bytes(writer.state.recent_bytes);
         let unlisted = writer.take_unlisted(0);
         drop(writer);
@@ -171,13 +176,18 @@ impl Log {
             // They go when the log is begun anew; nothing can be made durable before.
             return Ok(Vec::new());
         }
+        // First, because leaving the present segment makes it obsolete as well.
         let low = self.leave_spent_segment(host, low)?;
         let writer = self.lock(host);
+        // A prefix only: segments in the middle have to stay while an older one is needed, because
+        // replay follows the chain of headers.
         let closed = writer.state.closed.iter();
         let obsolete: Vec<BegunSegment> =
             closed.take_while(|closed| closed.end_lsn() <= low).copied().collect();
         drop(writer);
         if obsolete.last().is_some_and(|closed| closed.end_lsn() >= self.durable_lsn()) {
+            // The header of the next segment names the end of this one. It is durable before this
+            // segment goes.
             self.sync_all(host)?;
         }
         Ok(obsolete.into_iter().map(|closed| closed.header.number).collect())
@@ -192,6 +202,8 @@ impl Log {
         if !self.lock(host).is_spent(low) {
             return Ok(low);
         }
+        // The file is made before the lock is taken again, so that a writer does not wait for its
+        // syncs.
         self.make_reserve(host)?;
         let mut writer = self.lock(host);
         // A batch may have come while the lock was free.
@@ -214,6 +226,8 @@ impl Log {
             return Ok(());
         }
         let mut writer = self.lock(host);
+        // Forgotten before they are deleted: if a deletion fails, the next open removes the file,
+        // and no later edit must name it again.
         writer.state.closed.retain(|closed| !numbers.contains(&closed.header.number));
         writer.state.spoiled.retain(|number| !numbers.contains(number));
         drop(writer);
@@ -320,13 +334,18 @@ impl LogWriter<'_> {
         let frames = self.state.switches_len_max() + len;
         let (reserved, number) = self.take_reserve(frames as u64)?;
         let header = self.next_header(number, self.log.durable_lsn());
+        // The reserve is listed in the manifest already, so nothing but the header is written here.
         let begun = reserved.begin(header);
         if begun.is_err() {
-            // Its header may be whole, and says where the present segment ends.
+            // The header may be complete in the file, and it names the end of the present segment.
+            // An append to that segment would lie behind the named end, so the log must go on
+            // elsewhere.
             self.state.spoiled.push(number);
             self.state.must_switch = true;
         }
         let segment = begun?;
+        // After a normal change of segments the header needs no sync of its own: the next sync of
+        // the log includes the file, and no frame in it is acknowledged as durable before.
         let replaces_failed = self.state.segment.as_ref().is_some_and(SegmentWriter::is_failed);
         // Durability: what a failed append left behind the end is known not to count before the
         // writers hear of it. The one sync under the writer's lock.
@@ -338,6 +357,8 @@ impl LogWriter<'_> {
         if let Some(old) = self.state.segment.replace(segment) {
             self.state.closed.push_back(BegunSegment::of(&old));
         }
+        // The commit path seals memtables that pin too much of the log when it sees this, after the
+        // group.
         self.state.segment_switched = true;
         self.state.must_switch = false;
         self.encode_switches();
@@ -348,6 +369,7 @@ impl LogWriter<'_> {
     fn take_reserve(&mut self, len: u64) -> Result<(Reserved, FileNo)> {
         let needed = len + SEGMENT_HEADER_BYTES;
         if let Some((reserved, number)) = self.state.reserve.take() {
+            // A batch that is larger than the reserve gets a segment of its own length.
             if reserved.capacity() >= needed {
                 if !self.state.spoiled.is_empty() {
                     let removed = self.host.install_edit(removals(&self.state.spoiled));

@@ -113,6 +113,8 @@ impl Log {
 
     pub(super) fn note_begun(&self, segment: &SegmentWriter) {
         let mut sync = self.sync.lock();
+        // Kept until it is synced: a closed segment with frames that nobody synced must be synced
+        // before its successor.
         sync.files.push(segment.file().clone());
         sync.appended_lsn = segment.lsn();
     }
@@ -121,6 +123,8 @@ impl Log {
     pub(super) fn note_restarted(&self, segment: &SegmentWriter, seq: SeqNo) {
         let mut sync = self.sync.lock();
         assert!(!sync.running, "none begins while one has failed");
+        // The files of the old log leave the list together with the failure: another sync of them
+        // would report success although pages are lost.
         *sync = SyncState {
             appended_lsn: segment.lsn(),
             durable_lsn: segment.lsn(),
@@ -156,23 +160,28 @@ impl Log {
             }
             self.synced.wait(&mut sync);
         }
+        // Only one thread syncs. The others wait for the condition variable and share the result;
+        // concurrent calls of `fdatasync` on one file would queue up in the kernel.
         sync.running = true;
-        // Read before the sync: what is appended meanwhile may have missed it.
+        // Read before the sync: bytes that are appended during the sync may not be part of it.
         let target_lsn = sync.appended_lsn;
         let target_seq = sync.appended_seq;
         let files = sync.files.clone();
         // Before the sync as well: a notice that comes during it needs another one.
         sync.notices.wants_sync = false;
+        // Not held during the sync: appends take this lock.
         drop(sync);
         // Durability: no place in the log is durable before the values are that handles below it
         // point to. Their handles are in what was written, so their `put` has returned.
         let mut result = host.sync_values();
         for file in &files {
-            // In the order of the segments, and none behind one that failed.
+            // In the order of the segments, and none after a failure: the durable part of the log
+            // must be a prefix.
             result = result.and_then(|()| file.sync());
         }
         host.counters().wal_syncs.add(files.len() as u64);
-        // Latched before another sync may begin: none may follow before this is made good.
+        // Latched before `running` is reset. A second `fdatasync` of this file would report
+        // success, because the kernel may have marked the failed pages clean.
         let result = result.map_err(|error| self.fail(host, error));
         let mut sync = self.sync.lock();
         sync.running = false;
@@ -180,9 +189,12 @@ impl Log {
         if result.is_ok() {
             sync.durable_lsn = target_lsn;
             sync.durable_seq = target_seq;
+            // The log thread appends a frame that attests this sync. Without it, recovery could not
+            // tell rot in the last frames from a torn tail.
             sync.marked = false;
             // All but the present segment's file are closed and now durable.
             sync.files.drain(..files.len() - 1);
+            // Taken under the lock and called without it: a notice may call the database.
             due = sync.notices.take_due(target_seq, target_lsn);
         }
         drop(sync);
@@ -202,6 +214,8 @@ impl Log {
 
     /// Waits until every logged operation through `seq` is durable.
     pub(in crate::db) fn sync_through_seq(&self, host: &dyn LogHost, seq: SeqNo) -> Result<()> {
+        // The place of a number in the log is not known, so the whole log is synced. The sync is
+        // usually shared with a writer that waits anyway.
         if self.durable_seq() >= seq { Ok(()) } else { self.sync_all(host) }
     }
 
@@ -213,7 +227,8 @@ impl Log {
         let latched = Error::because(ErrorKind::ReadOnly, message, error);
         let mut sync = self.sync.lock();
         let is_news = sync.failed.is_none();
-        // The first error stays, so that everybody is told the same.
+        // The first error stays: later ones are its consequences, and all callers shall see one
+        // cause.
         let latched = sync.failed.get_or_insert(latched).clone();
         let refused = sync.notices.take_all();
         drop(sync);

@@ -61,8 +61,11 @@ impl Log {
         let mut next = MARK_AFTER;
         match chore {
             LogChore::Rest => {
+                // Cleared before the second look. In the other order an append between the two
+                // would find `told` set and wake nobody, and its frame would wait for the next
+                // append.
                 self.told.store(false, Ordering::Release);
-                // What was written before that store has told nobody.
+                // An append before the store has seen `told` set and has woken nobody.
                 if self.chore() == LogChore::Rest {
                     return self.rest(host, age);
                 }
@@ -70,11 +73,15 @@ impl Log {
             }
             LogChore::Sync if self.is_sync_wanted() => self.sync_now(host)?,
             LogChore::Sync if sync_interval.is_zero() => next = LOOK_AT_UNSYNCED,
+            // Counted from the moment at which this thread first saw unsynced frames, so no frame
+            // waits much longer than the interval.
             LogChore::Sync if age >= sync_interval => self.sync_now(host)?,
+            // Not at once: under load the next frame attests the sync, and a mark would cost
+            // another sync.
             LogChore::Mark if age >= MARK_AFTER => self.mark(host)?,
             LogChore::Sync | LogChore::Mark => {}
         }
-        // Last: a disk without room for a reserve keeps nothing from being synced.
+        // Last, so that a full disk, which refuses the reserve, does not prevent a sync.
         self.ensure_reserve(host)?;
         Ok(Some(next))
     }
@@ -114,13 +121,15 @@ impl Log {
     fn mark(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         host.check_open()?;
-        // Asked again under the lock: a group that came first needs another sync before a mark.
+        // Asked again under the lock: a group may have appended meanwhile. Its frames need a sync
+        // before a mark can attest them.
         if self.chore() != LogChore::Mark {
             return Ok(());
         }
         writer.append_control(Control::IdleMarker { manifest_edit: host.durable_edit() })?;
         let lsn = writer.lsn();
         drop(writer);
+        // Synced itself: an unsynced mark attests nothing after a power cut.
         self.sync_through(host, lsn)?;
         self.note_marked(lsn);
         Ok(())

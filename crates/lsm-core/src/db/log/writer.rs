@@ -201,15 +201,21 @@ impl LogWriter<'_> {
         sections: &[Section<'_>],
         operations: u64,
     ) -> Result<(FramePlace, SeqNo, SeqNo)> {
-        // Asked again: a failed append has begun the next segment already, and perhaps encoded
-        // memtable switches for it.
+        // Asked again after the commit path: a failed append has already begun the next segment,
+        // and may have encoded memtable switches into it.
         if !self.has_room(sections) {
             self.begin_segment(frame::batch_frame_len_max(sections))?;
         }
+        // The switches come first: replay assigns the operations of this frame to the new
+        // memtables.
         self.encode_switches();
+        // `durable` may grow until the append. A smaller value is correct: a frame attests what it
+        // knows.
         let place = self.state.place(self.log.durable_lsn());
         let first = self.state.next_seq;
         let previous = self.state.encoded_seq;
+        // Counted before the append. If that fails, `clear_buffer` sets it back to the last number
+        // that is in a segment, so the next frame does not attest a number that was never logged.
         self.state.encoded_seq = first.plus(operations - 1);
         Ok((place, first, previous))
     }
@@ -250,6 +256,8 @@ impl LogWriter<'_> {
     fn append_with(&mut self, sections: &[Section<'_>], padding: &[u8]) -> Result<()> {
         let state = &mut *self.state;
         let segment = state.segment.as_mut().expect("a frame was encoded for it");
+        // One call for the whole group. The bodies of a large batch are appended from the memory of
+        // their sections, because a copy of 1 GiB would double the memory of the write.
         let start = segment.offset();
         let appended = if sections.is_empty() {
             segment.append(&state.buffer)
@@ -262,14 +270,18 @@ impl LogWriter<'_> {
         let len = segment.offset() - start;
         if let Err(error) = appended {
             state.clear_buffer();
-            // Any part of the buffer may have reached the file. The next segment's header, which
-            // says that none of it counts, is durable before the writers hear of the failure. If
-            // no segment can be begun now, the next write tries again.
+            // Any part of the buffer may be in the file. The header of the next segment says that
+            // none of it counts, and is durable before the writers hear of the failure. The
+            // tempting alternative, a truncation of the file, is another write to a file that has
+            // just failed, and a crash may undo it. If no segment can be begun now, the next write
+            // tries again.
             let _ = self.begin_segment(0);
             return Err(error);
         }
         state.buffer.clear();
+        // One huge batch would otherwise keep its memory until the database is closed.
         state.buffer.shrink_to(BUFFER_BYTES_KEPT);
+        // A control frame changes no sequence number and is no reason to keep a segment.
         if state.logged_seq != state.encoded_seq {
             state.logged_seq = state.encoded_seq;
             state.batches_end = lsn;
@@ -278,6 +290,7 @@ impl LogWriter<'_> {
         state.switches_encoded = 0;
         state.recent_bytes = state.recent_bytes.saturating_add(len);
         self.host.counters().wal_bytes.add(len);
+        // After the append alone: a sync that reads this place must find the bytes in the file.
         self.log.note_appended(lsn, self.state.logged_seq);
         self.log.tell_thread(self.host);
         Ok(())
@@ -285,6 +298,7 @@ impl LogWriter<'_> {
 
     /// Appends a control frame.
     pub(super) fn append_control(&mut self, control: Control) -> Result<()> {
+        // The buffer is appended first, because its frames are encoded for the present segment.
         if !self.state.fits(CONTROL_BYTES_MAX + self.state.switches_len_max()) {
             self.append()?;
             self.begin_segment(CONTROL_BYTES_MAX)?;
@@ -299,7 +313,8 @@ impl LogWriter<'_> {
         if self.state.segment.is_none() {
             return Ok(());
         }
-        // Both before the last frame, which attests the sync and the last edit.
+        // Both come before the last frame, because this frame attests the sync and the last edit.
+        // An edit after it would not be attested.
         self.log.sync_all(self.host)?;
         self.remove_unused()?;
         self.append_control(Control::CleanClose { manifest_edit: self.host.durable_edit() })?;
@@ -307,6 +322,8 @@ impl LogWriter<'_> {
         let segment = self.state.segment.as_ref().expect("a frame was just appended");
         let LogPlace { segment, offset } = segment.end();
         let cut = LogCut { segment, offset, last_seq: self.state.logged_seq };
+        // The manifest names the end as well. If the device lost the last frames and returned
+        // zeros, nothing in the log would show that they existed.
         self.host.install_edit(vec![Change::LogClosed(cut)])?;
         if self.log.settings.fs.caps().punch {
             // The log is closed whatever becomes of this, and the next open removes the file.
