@@ -1,0 +1,217 @@
+//! The log of the old epoch: its segments, its replay, and the checks that it lost nothing.
+//!
+//! Called by `recovery.rs` and `read_only.rs`. Nothing here writes.
+//!
+//! Invariant: the log is judged as a whole before anything that was replayed counts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{HooksOf, Opening};
+use crate::batch::SectionReader;
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::fs::names::{FileKind, FileName};
+use crate::hooks::{PartitionHooks, ValueStore};
+use crate::memtable::SlabPool;
+use crate::replay::Replay;
+use crate::types::{EntryKind, PartitionId, SeqNo};
+use crate::version::LogCut;
+use crate::wal::{
+    LogEnd, LogPlace, LogReader, LogReaderOptions, Lsn, Record, SegmentHeader, SegmentSource,
+};
+
+/// The handle of a value of a partition.
+type NamedHandle = (PartitionId, Vec<u8>);
+
+/// The places of the segments of the log.
+pub(in crate::db) struct LogFiles<'a> {
+    pub(in crate::db) fs: &'a dyn Fs,
+    pub(in crate::db) dir: &'a Path,
+}
+
+impl Opening {
+    /// The live segments, opened.
+    pub(in crate::db) fn log_sources(&self, files: &LogFiles<'_>) -> Result<Vec<SegmentSource>> {
+        let mut sources = Vec::new();
+        for (number, epoch) in &self.version.log_segments {
+            let name = FileName::new(FileKind::Wal, *number, *epoch);
+            let path = name.path(files.dir);
+            if !self.names.contains(&name) {
+                return Err(Error::corruption(path, None, "a segment of the log is missing"));
+            }
+            let file = files.fs.open_read(&path)?;
+            sources.push(SegmentSource { number: *number, epoch: *epoch, path, file });
+        }
+        Ok(sources)
+    }
+
+    /// The place at which the log must be cut because a value is missing that a handle points to.
+    /// Asked of the frames that are not attested durable alone: what those before them point to was
+    /// durable too, and if it is damaged, its key reads so and the log goes on.
+    fn handle_cut(&self, files: &LogFiles<'_>, hooks: &HooksOf) -> Result<Option<LogPlace>> {
+        let stores: BTreeMap<_, _> = hooks
+            .iter()
+            .filter_map(|(id, hooks): (&PartitionId, &PartitionHooks)| {
+                Some((*id, hooks.store.clone()?))
+            })
+            .collect();
+        if stores.is_empty() {
+            return Ok(None);
+        }
+        let segments = self.version.log_segments.len();
+        let _span = tracing::info_span!("recovery", segments).entered();
+        let sources = self.log_sources(files)?;
+        let mut reader = LogReader::new(sources, self.log_reading())?;
+        // The end of the log alone says what is attested, so the handles are collected first.
+        let mut named: Vec<(LogPlace, Lsn, Vec<NamedHandle>)> = Vec::new();
+        while let Some(frame) = reader.next_frame()? {
+            let handles = self.handles_of(&frame.record, &stores);
+            if !handles.is_empty() {
+                named.push((frame.place, frame.lsn, handles));
+            }
+        }
+        let durable = reader.end()?.durable;
+        for (place, _, handles) in named.iter().filter(|(_, lsn, _)| *lsn >= durable) {
+            for (partition, handle) in handles {
+                if !stores[partition].probe(handle)? {
+                    return Ok(Some(*place));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The facts that are known of the log before it is read.
+    pub(in crate::db) fn log_reading(&self) -> LogReaderOptions {
+        let mut reading = LogReaderOptions::new(self.version.db_id);
+        if let Some(recovered) = &self.recovered {
+            reading.has_derived_salts = recovered.has_derived_salts;
+        }
+        reading
+    }
+
+    /// The handles of a frame that are not flushed.
+    fn handles_of(
+        &self,
+        record: &Record<'_>,
+        stores: &BTreeMap<PartitionId, Arc<dyn ValueStore>>,
+    ) -> Vec<NamedHandle> {
+        let mut handles = Vec::new();
+        let Record::Batch(batch) = record else { return handles };
+        for section in batch.sections() {
+            if !stores.contains_key(&section.partition) {
+                continue;
+            }
+            // What is flushed may have been moved or reclaimed since. The section by itself: of a
+            // batch over two partitions one part may be.
+            if section.last_seq() <= self.version.partitions[&section.partition].flushed_through {
+                continue;
+            }
+            let mut operations = SectionReader::new(section.bytes);
+            // What does not decode is told by the replay itself.
+            while let Ok(Some(operation)) = operations.next_operation() {
+                if operation.kind == EntryKind::Handle {
+                    handles.push((section.partition, section.bytes[operation.value].to_vec()));
+                }
+            }
+        }
+        handles
+    }
+
+    /// Replays the log; returns its end and what was replayed last. Whenever that takes
+    /// `bytes_max` of memory, `is_full` takes it out.
+    pub(in crate::db) fn replay(
+        &self,
+        files: &LogFiles<'_>,
+        bytes_max: u64,
+        hooks: &HooksOf,
+        mut is_full: impl FnMut(&mut Replay) -> Result<()>,
+    ) -> Result<(LogEnd, Replay)> {
+        let segments = self.version.log_segments.len();
+        let _span = tracing::info_span!("recovery", segments).entered();
+        let sources = self.log_sources(files)?;
+        let paths: BTreeMap<_, _> =
+            sources.iter().map(|source| (source.number, source.path.clone())).collect();
+        let mut reading = self.log_reading();
+        reading.must_reach = self
+            .version
+            .log_closed
+            .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
+        reading.cut = self.handle_cut(files, hooks)?;
+        let mut reader = LogReader::new(sources, reading)?;
+        let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
+        while let Some(frame) = reader.next_frame()? {
+            replay.apply(&self.version, &frame, &paths[&frame.place.segment])?;
+            if replay.bytes() >= bytes_max {
+                is_full(&mut replay)?;
+            }
+        }
+        // Judged before the rest is used: a log that is refused leaves no table behind.
+        let end = reader.end()?;
+        self.check_manifest_reaches(end.manifest_edit, files.dir)?;
+        self.check_unlisted_segments(files)?;
+        self.check_log_reaches_flushes(&end, files)?;
+        tracing::info!(last_seq = end.last_seq.get(), "the log is replayed");
+        Ok((end, replay))
+    }
+
+    /// The log attests an edit: a manifest that ends before it lost its end.
+    fn check_manifest_reaches(&self, edit: u64, dir: &Path) -> Result<()> {
+        match &self.recovered {
+            Some(recovered) if edit > self.version.edit_number => {
+                let what = format!(
+                    "the manifest ends at edit {}, but the log attests edit {edit}",
+                    self.version.edit_number
+                );
+                Err(Error::corruption(recovered.generation.path(dir), recovered.end, what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A segment is begun only when the edit that lists it is durable, and its header says so. One
+    /// that is not listed is a leftover if the manifest has that edit; if not, the manifest lost
+    /// it, and taking the segment for a leftover would lose what it holds.
+    fn check_unlisted_segments(&self, files: &LogFiles<'_>) -> Result<()> {
+        for name in &self.names {
+            if name.kind != FileKind::Wal || self.version.log_segments.contains_key(&name.number) {
+                continue;
+            }
+            let path = name.path(files.dir);
+            let file = files.fs.open_read(&path)?;
+            if let Some(header) = SegmentHeader::read(&*file, &path)?
+                && header.db == self.version.db_id
+            {
+                self.check_manifest_reaches(header.manifest_edit, files.dir)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that a flush of a logged partition covered was durable in the log first, so a log
+    /// that ends before it lost its end: the state would be no prefix of the commit order.
+    fn check_log_reaches_flushes(&self, end: &LogEnd, files: &LogFiles<'_>) -> Result<()> {
+        // Before its first epoch a database had no log.
+        let before_epoch = match self.version.log_cut {
+            Some(cut) => cut.last_seq,
+            None => SeqNo::ZERO,
+        };
+        let flushed = self.version.log_flushed_through();
+        if flushed <= end.last_seq.max(before_epoch) {
+            return Ok(());
+        }
+        let listed = self.version.log_segments.iter();
+        let in_it = listed.clone().find(|(number, _)| **number == end.place.segment);
+        let path = match in_it.or(listed.clone().next()) {
+            Some((number, epoch)) => FileName::new(FileKind::Wal, *number, *epoch).path(files.dir),
+            None => files.dir.to_owned(),
+        };
+        let what = format!(
+            "the log ends with sequence {}, but was durable through {flushed}, which is flushed",
+            end.last_seq
+        );
+        Err(Error::corruption(path, end.place.offset, what))
+    }
+}
