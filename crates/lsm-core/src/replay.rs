@@ -41,14 +41,14 @@ impl Replay {
         for section in batch.sections() {
             let id = section.partition;
             let Some(partition) = version.partitions.get(id) else {
-                // Ids are never used again, so a smaller one was dropped.
+                // Ids are never reused, so a smaller unknown id is that of a dropped partition.
                 if id < version.next_partition {
                     continue;
                 }
                 let what = format!("the log names partition {id}, which never existed");
                 return Err(Error::corruption(segment, frame.place.offset, what));
             };
-            // A section is in one memtable, so a flush has covered all of it or nothing.
+            // A section goes into one memtable, so a flush has covered all of it or none of it.
             if section.last_seq() <= partition.flushed_through {
                 continue;
             }
@@ -88,6 +88,8 @@ pub fn insert_section(
     lsn: u64,
     section: &SectionRef<'_>,
 ) -> Result<u64, Malformed> {
+    // A copy of its own: the buffer of the log reader is used again for the next frame, and large
+    // values stay in the section.
     let bytes: Arc<[u8]> = section.bytes.into();
     let mut operations = SectionReader::new(&bytes);
     let mut writer = memtable.writer();
@@ -99,7 +101,8 @@ pub fn insert_section(
         let seq = section.first_seq.plus(number);
         let key = &bytes[operation.key.clone()];
         let value = &bytes[operation.value.clone()];
-        // Of the bytes in the log, whose checksum has just agreed: the caller's own are gone.
+        // Made of the bytes in the log, whose checksum was just verified. The checksums of the
+        // caller are not in the log.
         let sums = OperationSum::new(operation.kind, key, value);
         memory += writer
             .insert(seq, lsn, sums, &bytes, &operation)

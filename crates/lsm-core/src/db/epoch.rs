@@ -95,6 +95,7 @@ impl<'a> Tables<'a> {
         let factory = self.factory;
         let mut changes = Vec::new();
         let tables = Arc::new(factory.context());
+        // One table for each partition, as a flush makes.
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
@@ -146,6 +147,8 @@ impl<'a> Tables<'a> {
         }
         let number = self.version.edit_number + 1;
         let edit = VersionEdit { number, changes };
+        // Applied at once: the next piece of the log must see these tables, because a tombstone in
+        // it may delete one of their entries.
         self.version = apply(&self.version, &edit)
             .map_err(|refused| Error::corruption(&factory.dir, None, refused.0))?;
         self.changes.extend(edit.changes);

@@ -225,7 +225,8 @@ impl Builder {
         let cursor = Arc::new(cursor);
         let catalog = Catalog::new(versions, cursor.clone());
         if !is_read_only {
-            // Before the first write is acknowledged, and once the new cursor says where to look.
+            // After the new cursor is complete and before the first write is acknowledged: a
+            // secondary must not follow an old cursor past a new commit.
             cursor.begin(last_seq);
             CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
@@ -291,6 +292,7 @@ impl Start<'_> {
     fn begin(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
         let Start { fs, dir, clock, options, provider, events, access } = *self;
         let is_writing = access == OpenMode::Writing;
+        // A reader gets no random numbers, so it cannot make a database.
         let opening = Opening::read(&**fs, dir, is_writing.then_some(random))?;
         let world = opening.world(fs, dir, clock, !is_writing, events.queue())?;
         let hooks = opening.hooks(&world, provider)?;
@@ -319,12 +321,14 @@ impl DbFolder {
         if access == OpenMode::Writing {
             fs.create_dir(dir)?;
         }
-        // From here on the folder is what was opened, not what its name may come to mean.
+        // The folder is held open from here on. If its path is renamed or replaced meanwhile, all
+        // files still come from the folder that is locked.
         let held = fs.hold_dir(dir)?;
         let fs = held.fs.unwrap_or(fs);
         let dir = held.path;
         let mut missing = Missing::Damage;
         let lock = match access {
+            // Before anything is read: what another writer changes meanwhile would be read half.
             OpenMode::Writing => free(fs.try_lock(&dir.join(names::LOCK))?, &dir)?,
             OpenMode::Reading => free(lock_for_reading(&*fs, &dir)?, &dir)?,
             OpenMode::Beside => {
@@ -405,7 +409,7 @@ fn add_partitions(
 /// Lets the parts of an open database begin their work.
 fn start(inner: Arc<DbInner>) -> Result<Db> {
     let partitions = inner.catalog.partitions();
-    // Before the first write: the tables that were found may hold writes back already.
+    // Before the first write: the tables that were found may already call for a stall.
     inner.stall.update(&*inner, partitions.iter().map(|partition| &**partition));
     // Weak, because the catalog belongs to the database: a strong reference would keep both for
     // ever.
@@ -414,6 +418,7 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     let db = Db::new(inner);
     let inner = db.inner();
     if !inner.world.is_read_only {
+        // Last, because the threads use all other parts.
         inner.background.start(inner, inner.options.compaction_threads)?;
         for partition in &partitions {
             inner.retry_gaps(partition);

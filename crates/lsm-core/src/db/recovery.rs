@@ -39,8 +39,9 @@ use crate::version::{
 };
 use crate::wal::LogPlace;
 
-/// Numbers only grow, and running out of them would be a panic in the middle of a write. No
-/// database comes half way; one that says so is damaged, or holds a file with such a name.
+/// An error if half of the numbers are used. Numbers only grow, and running out of them would be a
+/// panic in the middle of a write. No database uses half of them; one that says so is damaged, or
+/// its folder holds a file with such a name.
 fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
     if used <= max / 2 {
         return Ok(());
@@ -90,6 +91,7 @@ impl Opening {
         dir: &Path,
         random: Option<&mut dyn FnMut() -> u64>,
     ) -> Result<Opening> {
+        // One listing for everything: a second one could show another state of the folder.
         let entries = fs.list(dir, "")?;
         let names: Vec<FileName> =
             entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
@@ -105,8 +107,8 @@ impl Opening {
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             (Some(recovered), _) => recovered.version.clone(),
-            // Beginning anew would be the friendly answer to a lost manifest, and would delete every
-            // table as a leftover.
+            // A new database in this folder would be the friendly answer to a lost manifest. It
+            // would also delete every table as a leftover.
             (None, _) if !names.is_empty() => {
                 let what = "the folder holds files of a database, but no manifest";
                 return Err(Error::corruption(dir, None, what));
@@ -116,6 +118,8 @@ impl Opening {
                 return Err(Error::io("find a database in", dir, nothing));
             }
             (None, Some(random)) => {
+                // Random, because a file of another database with the same number must not verify
+                // here.
                 let id = u128::from(random()) << 64 | u128::from(random());
                 DbVersion::empty(DbId(id))
             }
@@ -136,6 +140,7 @@ impl Opening {
         events: EventQueue,
     ) -> Result<World> {
         let next_file = self.next_file();
+        // A reader uses no numbers, so it may open a database that has none left.
         if !is_read_only {
             check_room("file numbers", next_file.0, u64::MAX)?;
             check_room("edit numbers", self.version.edit_number, u64::MAX)?;
@@ -171,6 +176,8 @@ impl Opening {
             )?;
             if let Some(store) = &hooks.store {
                 let mut sections = partition.store_sections.iter();
+                // In the order of the edits, before the replay: a handle in the log may refer to a
+                // file that an edit adds.
                 sections.try_for_each(|(number, bytes)| store.apply(*number, bytes))?;
             }
             all.insert(partition.id, hooks);
@@ -188,23 +195,32 @@ impl Opening {
         let World { fs, dir, epoch, numbers, clock, .. } = world;
         let dir = dir.as_path();
         let epoch = *epoch;
-        // One folder sync for all tables: there may be one for each of thousands of partitions.
+        // The tables share one sync of the folder: there may be one table for each of thousands of
+        // partitions.
         let factory = TableFactory { later: Some(SyncLater::default()), ..world.factory() };
         let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =
             self.replay(&LogFiles { fs: &**fs, dir }, bytes_max, hooks, |full| tables.write(full))?;
+        // The rest goes to tables as well, although a memtable would be faster. Otherwise the old
+        // segments would have to stay, and the next recovery would replay a log of two epochs.
         tables.write(&mut rest)?;
         tables.sync()?;
         let mut changes = std::mem::take(&mut tables.changes);
         let LogPlace { segment, offset } = end.place;
+        // The maximum, because partitions without a log use numbers that no frame has. A number
+        // that is given out twice would let an old entry hide a new one.
         let last_seq = end.last_seq.max(self.last_known_seq());
         check_room("sequence numbers", last_seq.get(), SEQNO_MAX)?;
+        // The end of the old log is recorded. Its files may come back if a sync of the folder
+        // fails, and a torn frame at its end must never count later.
         let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
+        // First, because the changes behind it belong to the new epoch.
         changes.insert(0, Change::EpochBegan { epoch, cut });
         if self.recovered.is_none() {
             changes.push(self.first_partition());
         }
+        // The version after this edit names no segment, so nothing can be replayed twice.
         let segments = self.version.log_segments.keys();
         changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
         changes.push(Change::LastSeq(last_seq));
@@ -218,13 +234,18 @@ impl Opening {
         let version = apply(&self.version, &VersionEdit { number, changes })
             .map_err(|refused| Error::corruption(dir, None, refused.0))?;
         let name = FileName::new(FileKind::Manifest, numbers.allocate(), epoch);
-        // Before the manifest of the epoch: who finds that waits for this to begin.
+        // Before the manifest of the epoch: a secondary that finds that manifest waits for this
+        // cursor to begin.
         let cursor = CursorWriter::create(&**fs, dir, version.db_id, epoch);
         let manifest = Manifest::create(&**fs, dir, name, &version)?;
-        // From here on the new generation may count.
+        // From here on the new generation may count, also if a later step fails: its tables must
+        // stay.
         tables.keep();
         if let Some(recovered) = &self.recovered {
             let old = recovered.generation;
+            // The step that decides. Before it a crash finds the old generation and the old log,
+            // after it the new state. Replacing a file that names the current manifest, as LevelDB
+            // does, would be a second place to sync and to damage.
             Manifest::reopen(&**fs, dir, old, &recovered.version)?.supersede(name)?;
         }
         let bytes_max = options.manifest_bytes_max;
@@ -241,10 +262,13 @@ impl Opening {
             // old ones, or what they say, come back because a sync of the folder failed.
             versions.install(vec![Change::LastSeq(last_seq)])?;
         }
+        // Only after the edit is durable: a store acts on what an edit says, for example by
+        // deleting files.
         for (partition, bytes) in &sections {
             let store = hooks[partition].store.as_ref();
             store.map_or(Ok(()), |store| store.apply(number, bytes))?;
         }
+        // Last. Until here a crash may need every file that was found.
         let leased = self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
         let memtables = BTreeMap::new();
         Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leased, cursor })

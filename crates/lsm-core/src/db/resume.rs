@@ -74,20 +74,25 @@ impl DbInner {
     /// A table for each logged partition that was written to, a segment, and an edit.
     pub(super) fn resume(&self, turn: &FlushTurn<'_>) -> Result<()> {
         self.check_not_closed()?;
-        // A sync that still runs would end behind the restart and note places of the old log as
-        // durable.
+        // A sync that still runs could end after the restart, and would then note places of the old
+        // log as durable.
         self.log.wait_for_failed_sync();
+        // Before the tables are written: without a manifest they could not be installed.
         self.catalog.edit()?.ensure_writable()?;
         self.let_go_of_doubtful();
         let mut partitions = self.catalog.partitions();
+        // Partitions without a log lost nothing and are flushed as usual.
         partitions.retain(|partition| partition.logged);
+        // All memtables are sealed under one lock of the log: a batch over two partitions is then
+        // sealed in both or in none.
         let mut between = self.between_groups();
         partitions.iter().for_each(|partition| self.seal(&mut between, partition));
         drop(between);
         let mut rewritten: Vec<Rewritten> = Vec::new();
         for partition in partitions {
             let Some(newest) = newest_sealed(&partition) else { continue };
-            // The frames that name its values go with the old log.
+            // The log will not name their values any more, so values in doubt are written again
+            // (`rescues`).
             match self.write_sealed(turn, &partition, newest, true) {
                 Ok(written) => rewritten.push((partition, written)),
                 Err(error) => {
@@ -96,7 +101,7 @@ impl DbInner {
                 }
             }
         }
-        // The tables hold handles; what those point to is durable first.
+        // The tables contain handles, and the values that these point to must be durable first.
         if let Err(error) = self.sync_values().and_then(|()| check_all_synced(&rewritten)) {
             self.let_go(&rewritten);
             return Err(error);
@@ -107,7 +112,7 @@ impl DbInner {
             self.count_flush(partition, written);
         }
         for (number, epoch) in condemned {
-            // No later step relies on it, and the next open removes what stays.
+            // No later step relies on the deletion, and the next open removes what stays.
             let _ = self
                 .world
                 .fs
@@ -126,7 +131,7 @@ impl DbInner {
         let carried: Vec<PendingHandle> = carried.flat_map(std::mem::take).collect();
         let rewritten = &*rewritten;
         let mut writer = self.between_groups();
-        // Closing ends the log, or says why it could not, under the same lock.
+        // `close` ends the log under the same lock, so it is either done or not begun here.
         let fresh = self.check_not_closed().and_then(|()| writer.fresh_segment());
         let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
         let number = segment.header().number;
@@ -161,6 +166,8 @@ impl DbInner {
             self.obsolete.add_values(edit, partition, store, bytes, before);
         }
         drop(versions);
+        // After the edit and under the lock of the log: the next frame must not go to a segment
+        // that the manifest does not list.
         writer.restart(segment);
         drop(writer);
         dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));

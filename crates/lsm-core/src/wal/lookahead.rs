@@ -146,6 +146,7 @@ impl FrameWitness {
         let Ok(prefix) = Prefix::decode(front) else {
             return Ok(Testimony::Nothing);
         };
+        // The load is longer than the longest header, so only the end of the file can cut one off.
         let Some(header) = bytes.get(..prefix.header_len) else {
             return Ok(Testimony::Nothing);
         };
@@ -168,6 +169,8 @@ impl FrameWitness {
         };
         if let Some(salt) = derived_salt {
             let seed = seed_of(salt, stretch.epoch, offset);
+            // The short check first: for a long header it bounds the work to 128 bytes at each
+            // step.
             let is_frame = !prefix.lacks_short_check()
                 && !prefix.fails_short_check(header, seed)
                 && verifies(header, seed);
@@ -211,6 +214,7 @@ impl FrameWitness {
         if end.saturating_sub(body_at) < prefix.body_len {
             return Ok(Testimony::Nothing);
         }
+        // All sections, because the header has no checksum that can be verified without the salt.
         let directory = std::mem::take(&mut self.directory);
         for entry in &directory {
             if !self.spend(entry.len) {

@@ -91,6 +91,7 @@ impl LogReader {
     pub fn new(mut sources: Vec<SegmentSource>, options: LogReaderOptions) -> Result<LogReader> {
         assert!(sources.is_sorted_by(|a, b| a.number < b.number), "segments in order");
         if let Some(cut) = options.cut {
+            // Segments behind the cut do not count, so damage in them must not refuse the open.
             sources.retain(|source| source.number <= cut.segment);
         }
         let mut offset = 0;
@@ -258,7 +259,7 @@ impl LogReader {
         };
         let header = match lost {
             Ok(header) => header,
-            // Frames were read from it before, so a header was there.
+            // Frames were read from this segment before, so it had a header.
             Err(what) if self.offset >= SEGMENT_HEADER_BYTES => {
                 return Err(Error::corruption(&self.sources[self.idx].path, 0, what));
             }
@@ -269,6 +270,8 @@ impl LogReader {
             }
         };
         let reach = self.options.reach.0.saturating_sub(header.base.0);
+        // The length of the file now: a segment that is written to grows, and its bytes behind
+        // `reach` are not published yet.
         let mut limit = self.readable(self.idx)?.min(reach);
         if self.offset < SEGMENT_HEADER_BYTES {
             self.offset = SEGMENT_HEADER_BYTES;
@@ -281,7 +284,9 @@ impl LogReader {
                 let what = "next segment does not begin where this one ends";
                 return Err(Error::corruption(&self.sources[self.idx].path, end, what));
             }
-            // A file that is shorter than its named end has no frame there, and stops.
+            // The header of the next segment names the end of this one: bytes behind it are of a
+            // failed append and do not count. If the file is shorter than that end, reading stops
+            // there.
             limit = limit.min(end);
         }
         let next = next.filter(|(_, next)| next.base == header.lsn_at(limit));
@@ -317,8 +322,8 @@ impl LogReader {
             if named == Some(header.number) {
                 return Ok(Some((idx, next)));
             }
-            // One without a header was begun after all, and its header is lost: the log cannot go
-            // on there, and `end` finds out whether it was durable.
+            // The named segment was begun, but its header is lost. The log cannot go on there, and
+            // `end` finds out whether the segment was durable.
             let between = &self.sources[self.idx + 1..idx];
             if between.iter().any(|source| Some(source.number) == named) {
                 return Ok(None);
@@ -334,6 +339,7 @@ impl LogReader {
 
     /// Moves to the next segment.
     fn cross(&mut self, idx: usize, header: &SegmentHeader) -> Result<()> {
+        // A second chain beside the offsets: a segment of another time may fit by its place.
         if header.previous_seq != self.last_seq {
             let what = format!(
                 "segment continues after sequence {}, the log before it ends with {}",
@@ -358,9 +364,12 @@ impl LogReader {
         let at = *offset;
         let limit = current.limit;
 
+        // In three steps: prefix, header, body. Each is verified before its lengths decide how much
+        // is read next.
         let front = window.load(file, at, PREFIX_BYTES_MAX, limit)?;
         let prefix = match Prefix::decode(front) {
             Ok(prefix) => prefix,
+            // Preallocated space is zeros, so this is the usual end of the log.
             Err(_) if front.iter().all(|byte| *byte == 0) => return Ok(Err("no frame")),
             Err(bad) => return Ok(Err(bad.what)),
         };
@@ -387,6 +396,7 @@ impl LogReader {
         if before != self.last_seq {
             return Ok(Err("frame does not continue the sequence"));
         }
+        // The lag is subtracted from the place later. It must not make that negative.
         if prefix.lag > lsn.0 {
             return Ok(Err("frame attests bytes that were not written"));
         }
@@ -410,6 +420,8 @@ impl LogReader {
         if options.headers_only {
             end = 0;
         } else if let Some(only) = options.only {
+            // The other sections are not read from the device. Their checksums are not needed to
+            // believe the header.
             directory.retain(|entry| entry.partition == only);
             start = directory.first().map_or(0, |entry| entry.start);
             end = directory.last().map_or(0, |entry| entry.start + entry.len as u64);
@@ -425,6 +437,7 @@ impl LogReader {
             }
         }
         if options.only.is_none() && !options.headers_only {
+            // The padding is the only part without a checksum, and a frame has one encoding.
             let padding = usize::try_from(prefix.body_len).ok().and_then(|at| bytes.get(at..));
             if bytes.len() != len || padding.is_none_or(|p| p.iter().any(|byte| *byte != 0)) {
                 return Ok(Err("padding is not zero"));

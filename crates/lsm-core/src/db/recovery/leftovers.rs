@@ -30,7 +30,8 @@ impl Opening {
         let has_leases = !fs.list_names(dir, LEASE_PREFIX)?.is_empty();
         let is_leased = has_leases && !held_leases(fs, dir).is_ok_and(|leases| leases.is_empty());
         let mut leased = Vec::new();
-        // Without the code of a store nobody knows its files.
+        // Without the code of a store its files are unknown, and deleting them would destroy
+        // values.
         let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());
         let mut live: HashSet<FileName> = version
             .partitions
@@ -57,6 +58,8 @@ impl Opening {
             if is_leased && matches!(name.kind, FileKind::Sst | FileKind::Chunk) {
                 leased.push((*name, self.len_of(name)));
             } else {
+                // A failure is no reason to refuse the open. The number of the file is not given
+                // out again, so the leftover is harmless.
                 let _ = fs.delete(&name.path(dir));
             }
         }

@@ -38,6 +38,8 @@ impl Opening {
         for (number, epoch) in &self.version.log_segments {
             let name = FileName::new(FileKind::Wal, *number, *epoch);
             let path = name.path(files.dir);
+            // A segment is listed before a frame goes into it and removed from the list before it
+            // is deleted. So a missing file is a loss, and not a segment that was never made.
             if !self.names.contains(&name) {
                 return Err(Error::corruption(path, None, "a segment of the log is missing"));
             }
@@ -48,8 +50,8 @@ impl Opening {
     }
 
     /// The place at which the log must be cut because a value is missing that a handle points to.
-    /// Asked of the frames that are not attested durable alone: what those before them point to was
-    /// durable too, and if it is damaged, its key reads so and the log goes on.
+    /// Only frames that are not attested durable are asked. The values of the frames before them
+    /// were durable, too: if one of them is damaged, its key reports that, and the log goes on.
     fn handle_cut(&self, files: &LogFiles<'_>, hooks: &HooksOf) -> Result<Option<LogPlace>> {
         let stores: BTreeMap<_, _> = hooks
             .iter()
@@ -57,6 +59,7 @@ impl Opening {
                 Some((*id, hooks.store.clone()?))
             })
             .collect();
+        // Without stores there is no handle, and the log need not be read twice.
         if stores.is_empty() {
             return Ok(None);
         }
@@ -76,6 +79,8 @@ impl Opening {
         for (place, _, handles) in named.iter().filter(|(_, lsn, _)| *lsn >= durable) {
             for (partition, handle) in handles {
                 if !stores[partition].probe(handle)? {
+                    // At the first such frame and not at that key alone: a log without one of its
+                    // commits would be no prefix.
                     return Ok(Some(*place));
                 }
             }
@@ -104,13 +109,13 @@ impl Opening {
             if !stores.contains_key(&section.partition) {
                 continue;
             }
-            // What is flushed may have been moved or reclaimed since. The section by itself: of a
-            // batch over two partitions one part may be.
+            // Flushed values may have been moved or reclaimed since. Each section is judged alone,
+            // because a batch over two partitions may be flushed in one of them.
             if section.last_seq() <= self.version.partitions[&section.partition].flushed_through {
                 continue;
             }
             let mut operations = SectionReader::new(section.bytes);
-            // What does not decode is told by the replay itself.
+            // An operation that does not decode is reported by the replay.
             while let Ok(Some(operation)) = operations.next_operation() {
                 if operation.kind == EntryKind::Handle {
                     handles.push((section.partition, section.bytes[operation.value].to_vec()));
@@ -139,17 +144,23 @@ impl Opening {
             .version
             .log_closed
             .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
+        // Known before the replay begins: a frame that was applied cannot be taken back.
         reading.cut = self.handle_cut(files, hooks)?;
         let mut reader = LogReader::new(sources, reading)?;
         let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
         while let Some(frame) = reader.next_frame()? {
             replay.apply(&self.version, &frame, &paths[&frame.place.segment])?;
+            // The log may be longer than the memory that the options allow, for example because the
+            // write buffer was larger in the last run.
             if replay.bytes() >= bytes_max {
                 is_full(&mut replay)?;
             }
         }
-        // Judged before the rest is used: a log that is refused leaves no table behind.
+        // The verdict comes before the result is used: `Tables` removes its files if the log is
+        // refused.
         let end = reader.end()?;
+        // Log and manifest check each other: each may have lost its end in a way that it cannot see
+        // itself.
         self.check_manifest_reaches(end.manifest_edit, files.dir)?;
         self.check_unlisted_segments(files)?;
         self.check_log_reaches_flushes(&end, files)?;
@@ -182,6 +193,7 @@ impl Opening {
             let path = name.path(files.dir);
             let file = files.fs.open_read(&path)?;
             if let Some(header) = SegmentHeader::read(&*file, &path)?
+                // A segment of another database in this folder says nothing about this manifest.
                 && header.db == self.version.db_id
             {
                 self.check_manifest_reaches(header.manifest_edit, files.dir)?;

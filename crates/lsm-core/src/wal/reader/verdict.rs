@@ -52,6 +52,8 @@ impl LogReader {
     pub fn end(mut self) -> Result<LogEnd> {
         let stop = self.stopped.expect("asked for the end before it was reached");
         let place = self.position().place;
+        // Always, also for a stop at zeros: a lost page in the middle of the log reads as zeros as
+        // well.
         let torn_bytes = self.judge(stop)?;
         if let Some(reach) = self.options.must_reach
             // Zeros in the place of lost frames leave no damage to find, so the close must say
@@ -120,6 +122,8 @@ impl LogReader {
                 range: if is_here { self.offset.max(first) } else { first }..self.readable(idx)?,
             };
             let findings = look_ahead(&mut self.window, &stretch)?;
+            // Not an error: an append that was cut off leaves bytes, and nobody was told that they
+            // are durable.
             torn |= findings.any_bytes;
             if let Some(at) = findings.attested_at {
                 // A frame was attested in a segment that has no header: the header is the damage,
@@ -130,6 +134,8 @@ impl LogReader {
                 let by = format!("offset {at} of {}", source.path.display());
                 return Err(self.damage(&suspect, &by));
             }
+            // Refused, although it may be a torn tail: the other choice could lose acknowledged
+            // commits without a sign.
             if let Some(at) = findings.undecided_at {
                 let what = format!(
                     "{}, and bytes behind it (first at offset {at} of {}) are too many to tell \
