@@ -158,6 +158,7 @@ thread_local! {
 fn stripe() -> usize {
     STRIPE.with(|stripe| {
         if stripe.get() >= STRIPES {
+            // Round robin: thread ids would put several threads on one stripe by chance.
             stripe.set(NEXT_STRIPE.fetch_add(1, Ordering::Relaxed) % STRIPES);
         }
         stripe.get()

@@ -215,7 +215,8 @@ impl Opening {
         // The end of the old log is recorded. Its files may come back if a sync of the folder
         // fails, and a torn frame at its end must never count later.
         let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
-        // First, because the changes behind it belong to the new epoch.
+        // First, as in a snapshot: beginning an epoch forgets where the old log was closed, and no
+        // change behind it may be forgotten.
         changes.insert(0, Change::EpochBegan { epoch, cut });
         if self.recovered.is_none() {
             changes.push(self.first_partition());

@@ -100,6 +100,8 @@ impl SlabPool {
         let mut surplus = Vec::new();
         let mut idle = self.idle.lock();
         for slab in slabs {
+            // Bounded by the write buffer: a burst that needed more memory gives it back to the
+            // system.
             if slab.bytes() == POOLED_BYTES && idle.len() < self.idle_max {
                 idle.push(slab);
             } else {
@@ -169,6 +171,8 @@ impl Arena {
             None => self.pool.take(),
         };
         self.free = slab.start;
+        // The rest of the slab before is wasted: entries are short, and a search for a fitting rest
+        // would cost each allocation.
         self.free_bytes = slab.bytes();
         self.slabs.push(slab);
     }

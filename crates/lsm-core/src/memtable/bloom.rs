@@ -61,6 +61,7 @@ fn probes(hash: u64) -> impl Iterator<Item = (usize, u64)> {
 #[inline]
 fn line_of(hash: u64, words: usize) -> usize {
     let lines = (words / LINE_WORDS) as u64;
+    // Mixed again, because the low bits of the hash choose the bits in the line.
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((u128::from(mixed) * u128::from(lines)) >> 64) as usize * LINE_WORDS
 }
@@ -90,6 +91,7 @@ impl MemtableBloom {
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         for tier in &self.tiers {
+            // Tiers are made in order, so the first missing one ends the search.
             let Some(words) = tier.get() else { return false };
             if may_be_in(words, hash) {
                 return true;

@@ -116,7 +116,8 @@ impl Memtable {
         loop {
             let list = self.list();
             let writer = list.writer();
-            // The holder before may have moved everything to another list.
+            // The previous holder may have moved all entries to another list. An insert into the
+            // old one would be lost for new readers.
             if Arc::ptr_eq(list, self.list()) {
                 return MemtableWriter { table: self, writer };
             }
@@ -130,6 +131,8 @@ impl Memtable {
         if !self.bloom.may_contain(hash) {
             return None;
         }
+        // The versions are under the key, so a key that was overwritten often costs no more steps
+        // in the list.
         let version = self.list().find(key)?.newest().at_most(Trailer::seek(seq))?;
         Some((version.trailer(), version.value_slice()))
     }
@@ -258,6 +261,8 @@ impl MemtableWriter<'_> {
         if operation.kind == EntryKind::Clear {
             return self.clear(seq, lsn);
         }
+        // A small value is copied: a reference to the section would keep the memory of a whole
+        // batch for it.
         let value = if operation.value.len() > COPIED_BYTES_MAX {
             NewValue::Shared(section, operation.value.clone())
         } else {
@@ -272,8 +277,8 @@ impl MemtableWriter<'_> {
         };
         let table = self.table;
         let used_before = self.writer.used_bytes();
-        // The filter gets a new key before the key's sequence number is published, see its second
-        // invariant. A key that is not new is in it already.
+        // The filter gets a new key before the sequence number is published, see invariant 2 of
+        // `bloom.rs`. A key that is not new is already in it.
         match self.writer.insert(&entry) {
             Inserted::NotNewer => return Err(NotNewer),
             Inserted::Version => {}
@@ -305,7 +310,7 @@ impl MemtableWriter<'_> {
         let (Some(first), Some(last)) = (list.first(), list.last()) else { return 0 };
         let fits = !list.shared().is_empty() && list.shared().fits(first.key(), last.key());
         let shared = SharedPrefix::between(first.key(), last.key());
-        // A writer makes the copy while others wait for its turn.
+        // Bounded, because other writers wait while this one copies the entries.
         let few = table.entry_count() <= ENTRIES_REBUILT_MAX;
         if fits || shared == *list.shared() || !few {
             return 0;
@@ -313,7 +318,8 @@ impl MemtableWriter<'_> {
         let rebuilt = SkipList::new(self.writer.pool().clone(), shared);
         copy_entries(list, &mut rebuilt.writer());
         let rebuilt = table.rebuilt.get_or_init(|| Arc::new(rebuilt));
-        // Readers that are in the first list stay there: what they see was in it before.
+        // Readers in the first list may stay there: it holds everything that was visible when they
+        // began. So it is kept, and no reader needs a lock.
         self.writer = rebuilt.writer();
         let bytes = self.writer.used_bytes();
         table.bytes.store(table.bytes() + bytes, Ordering::Relaxed);
@@ -334,7 +340,7 @@ fn copy_entries(from: &SkipList, to: &mut Writer<'_>) {
         while let Some(older) = versions[versions.len() - 1].older() {
             versions.push(older);
         }
-        // Oldest first: a list takes no version that is not the newest of its key.
+        // Oldest first, because a list takes a version only if it is the newest of its key.
         for version in versions.into_iter().rev() {
             to.insert(&NewEntry {
                 key: here.key(),

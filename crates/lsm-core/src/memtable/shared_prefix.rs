@@ -21,6 +21,7 @@ impl SharedPrefix {
     /// The prefix that keys between `first` and `last` share, as short as words of `first` decide
     /// as well: keys that come later may share less.
     pub(super) fn between(first: &[u8], last: &[u8]) -> SharedPrefix {
+        // Keys are sorted, so what the first and the last share, all keys between them share.
         let shared = first.iter().zip(last).take_while(|(a, b)| a == b).count();
         SharedPrefix(first[..shared.min(first.len().saturating_sub(WORD_BYTES))].into())
     }
@@ -39,6 +40,8 @@ impl SharedPrefix {
     pub(super) fn word(&self, key: &[u8]) -> u64 {
         match key.strip_prefix(&*self.0) {
             Some(rest) => prefix8(rest),
+            // A key without the prefix sorts before or behind all keys that have it, so the least
+            // and the greatest word are correct for it.
             None if *key < *self.0 => 0,
             None => u64::MAX,
         }

@@ -107,6 +107,8 @@ impl SkipList {
     pub(super) fn find(&self, key: &[u8]) -> Option<NodeRef<'_>> {
         let word = self.shared.word(key);
         let mut at = self.head();
+        // A height that is out of date costs only more steps: levels above it have few nodes, and
+        // every node is on level 0.
         let mut level = self.height.load(Ordering::Relaxed);
         // The last node whose key was too large: it is often the next one further down too.
         let mut bound = ptr::null_mut();
@@ -117,6 +119,8 @@ impl SkipList {
                 && next != bound
                 && let Some(node) = NonNull::new(next)
             {
+                // A smaller word decides without a look at the key, which saves a cache miss at
+                // most steps.
                 if seen < word {
                     at = Tower::of(node);
                     continue;
@@ -206,6 +210,8 @@ impl SkipList {
     /// The node before `node`, which is of this list.
     pub(super) fn previous(&self, node: NodeRef<'_>) -> Option<NodeRef<'_>> {
         // SAFETY: the field is an atomic of a live node.
+        // `back` is a hint, see invariant 5. An exact link back would need two stores that readers
+        // see as one.
         let back = unsafe { (*node.node.as_ptr()).back.load(Ordering::Acquire) };
         let mut at = NonNull::new(back).map_or(self.head(), Tower::of);
         loop {

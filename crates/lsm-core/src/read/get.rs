@@ -46,6 +46,8 @@ pub fn search<'a, S: Search<'a>>(
     key: &[u8],
     search: &mut S,
 ) -> Result<Option<S::Found>> {
+    // Newest place first, and the first entry found ends the search. This is correct because newer
+    // entries of a key are never in a deeper place.
     for memtable in view.memtables() {
         if let Some(found) = search.in_memtable(memtable)? {
             return Ok(Some(found));
@@ -61,6 +63,7 @@ pub fn search<'a, S: Search<'a>>(
         }
     }
     for (above, level) in view.version.levels[1..].iter().enumerate() {
+        // One table at most: a deeper level is disjoint by user key.
         let Some(table) = level.find(key) else { continue };
         if let Some(found) = search.in_table(above + 1, table)? {
             return Ok(Some(found));

@@ -68,6 +68,8 @@ impl BloomBuilder {
     /// Adds a user key; the caller leaves out further versions of it.
     pub(super) fn add(&mut self, user_key: &[u8]) {
         if self.bits_per_key > 0 {
+            // Hashes are collected first, because the number of lines depends on the number of
+            // keys.
             self.hashes.push(bloom_hash(user_key));
         }
     }
@@ -84,6 +86,7 @@ impl BloomBuilder {
         if bit_count == 0 {
             return None;
         }
+        // Whole cache lines. A power of two would be found by a mask, and could double the memory.
         let count = bit_count.div_ceil(LINE_BITS) as usize;
         let probes = probes(self.bits_per_key);
         let mut lines = vec![Line([0; 8]); count];

@@ -91,6 +91,7 @@ impl IndexBuilder {
     ) -> Result<(u8, Extent)> {
         let mut block = BlockBuilder::new(SeqNo::ZERO);
         let last = self.fences().last().expect("a table has a block").0;
+        // One level if possible: a second one costs each read one more search, and a cache lookup.
         if self.payload_bytes() <= self.bytes_max {
             for (key, extent) in self.fences() {
                 add_extent(&mut block, key, extent);

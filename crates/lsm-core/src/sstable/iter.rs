@@ -219,6 +219,7 @@ impl Entries for VisibleEntries {
         _index: &IndexCursor,
         extent: Extent,
     ) -> Result<Arc<Block>> {
+        // Another block: the restart key of the old one must not be used in it.
         self.restart_of = NO_GROUP;
         let block = match self.mode {
             ReadMode::Cached => reader.block(extent)?,
@@ -235,6 +236,7 @@ impl Entries for VisibleEntries {
         let Some(check) = &self.check else {
             return Ok(block);
         };
+        // Before any entry of the block is returned, because the check may refuse the block.
         let mut shown = TableBlock::new(reader, extent, block, false);
         check.check(&mut shown)?;
         Ok(shown.into_block())

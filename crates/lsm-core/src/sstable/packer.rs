@@ -56,6 +56,8 @@ impl Packer {
         for window in pieces.iter().flat_map(|piece| piece.chunks(WINDOW_BYTES)) {
             let packed = compress_into_with_table(window, &mut self.packed, &mut self.table);
             let ends = packed.ok().and_then(|len| ends_of(&self.packed[..len]));
+            // Without a match the window has no sequence of its own. Its bytes become literals of
+            // the next sequence.
             let Some(ends) = ends else {
                 waiting.push(window);
                 continue;
@@ -107,6 +109,7 @@ fn ends_of(block: &[u8]) -> Option<Ends> {
             between: at..at,
             last_literals: 0,
         });
+        // Offset of the match. It stays valid, because the bytes before it stay in their places.
         at += 2;
         read_len(block, &mut at, token & 15)?;
     }

@@ -250,6 +250,8 @@ impl TableSource {
     /// Reads and verifies the block at `extent`, in the given way.
     pub(super) fn read_by(&self, access: Access, extent: Extent) -> Result<StoredPayload> {
         let mut bytes = zeroed(self.checked_len(extent)?);
+        // Read straight into the shared buffer, so that a block that is not compressed is never
+        // copied.
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
         self.read_exact(access, extent.offset, buf)?;
         let (len, compression) = self.verify(extent.offset, &bytes)?;
@@ -414,6 +416,7 @@ impl TableSource {
             return Err(self.corruption(offset, "LZ4 block does not decode"));
         };
         let reach = (packed.len() as u64).saturating_mul(LZ4_RATIO_MAX);
+        // The claimed length decides how much memory is allocated, and it comes from the device.
         if plain > BLOCK_BYTES_MAX || plain > reach {
             return Err(self.corruption(offset, "LZ4 block claims too many bytes"));
         }

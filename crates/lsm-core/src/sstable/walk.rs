@@ -110,6 +110,7 @@ impl<E: Entries> BlockWalk<E> {
 
     pub(super) fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
         self.is_valid = false;
+        // Behind the last separator: no entry of the table is at or after the target.
         let Some(extent) = self.index.seek(&self.reader, target)? else {
             return Ok(());
         };
@@ -129,6 +130,8 @@ impl<E: Entries> BlockWalk<E> {
         self.load(extent)?;
         let (_, body) = self.block.as_ref().expect("it was just loaded");
         self.is_valid = self.entries.seek_before(&self.reader, body, target);
+        // The first entry of this block is not before the target, so the one that is sought is the
+        // last of the block before.
         if self.is_valid { Ok(()) } else { self.prev_block() }
     }
 
@@ -167,6 +170,7 @@ impl<E: Entries> BlockWalk<E> {
     /// Moves to the first entry of the block, or of a later one if this has none to show.
     fn enter_first(&mut self, mut extent: Option<Extent>) -> Result<()> {
         self.is_valid = false;
+        // A loop, because a block may consist of entries that this cursor does not show.
         while let Some(here) = extent {
             self.load(here)?;
             let (_, body) = self.block.as_ref().expect("it was just loaded");

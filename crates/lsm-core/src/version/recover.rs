@@ -73,6 +73,8 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         return Ok(None);
     };
     let mut name = oldest;
+    // From the newest down: the last generation with an edit of its own replaces all older ones,
+    // also those that a failed deletion left or brought back.
     for newer in present[1..].iter().rev() {
         if was_used(fs, dir, *newer)? {
             name = *newer;
@@ -84,6 +86,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
     let mut writable = last.writable;
     while let Some((next, number)) = last.superseded {
         let path = name.path(dir);
+        // Without this check a damaged name could lead in a circle.
         if next <= name {
             return Err(Error::corruption(path, last.end, "a manifest names an older successor"));
         }
@@ -93,6 +96,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         }
         let successor = read_generation(fs, dir, next)?;
         let path = next.path(dir);
+        // A sound file of another database verifies by itself.
         if successor.seal.db_id != last.seal.db_id {
             return Err(Error::corruption(path, 40, "the manifest is of another database"));
         }
@@ -104,6 +108,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
             ));
         }
         older.push(name);
+        // A feature that an older generation names may still be in use, so it counts.
         writable &= successor.writable;
         name = next;
         last = successor;
@@ -157,6 +162,8 @@ fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
         // there.
         return Ok(false);
     };
+    // Two frames in a row are enough: the second one is an edit or the name of a successor, and
+    // both prove that the generation was used.
     let snapshot = header.seal.frame_at(&bytes, HEADER_BYTES, 0);
     Ok(snapshot.is_some_and(|snapshot| header.seal.frame_at(&bytes, snapshot.end, 0).is_some()))
 }
@@ -263,10 +270,14 @@ impl Generation {
         path: &Path,
     ) -> Result<()> {
         let last = self.builder.as_ref().map(VersionBuilder::edit_number);
+        // The frame has the number of the last edit before it. A smaller number means that edits
+        // were lost, or that the frame is of another time.
         if last.is_some_and(|last| last > number) {
             let what = "the successor frame names an edit before the last one";
             return Err(Error::corruption(path, end as u64, what));
         }
+        // Nothing is appended behind it, so an edit there was written by a process that did not
+        // know of the successor.
         if !matches!(self.seal.search(bytes, end), FrameSearch::Nothing) {
             return Err(Error::corruption(path, end as u64, "edits follow the end of a manifest"));
         }

@@ -131,6 +131,8 @@ impl VersionSet {
             }
         }
         let edit = VersionEdit { number: self.last_number + 1, changes };
+        // Before the append: an edit that cannot be applied must not reach the file, where every
+        // later open would find it.
         let next = apply(&self.current, &edit).map_err(|refused| {
             let message = format!("an edit was refused: {}", refused.0);
             Error::new(ErrorKind::InvalidArgument, message)

@@ -329,6 +329,8 @@ impl Table {
         let SstMeta { file: file_no, epoch, global_seq, foreign, .. } = self.meta;
         let own = SstIdentity { db_id: context.db_id, file: file_no, epoch };
         let identity = foreign.unwrap_or(own);
+        // Length and hash of the manifest: a file of an earlier state of the folder, restored by
+        // hand, is refused.
         let expected = Some((self.meta.bytes, self.meta.hash));
         let reader = SstReader::open(file, path, identity, expected, context.cache.clone())?;
         Ok(reader.placed(file_no, global_seq))

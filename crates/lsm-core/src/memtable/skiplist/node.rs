@@ -26,6 +26,8 @@ impl Link {
     #[inline(always)]
     pub(super) fn load(&self) -> (u64, *mut Node) {
         let word = self.word.load(Ordering::Acquire);
+        // The word first: with the other order, a reader could pair an old pointer with the word of
+        // a node that was inserted before it, and step too far.
         (word, self.next.load(Ordering::Acquire))
     }
 

@@ -166,6 +166,7 @@ impl<'l> VersionRef<'l> {
         let mut at = self;
         while at.trailer() > trailer {
             let jump = at.jump()?;
+            // A jump that would pass the target is not taken, so no way back is needed.
             at = if jump.trailer() > trailer { jump } else { at.older()? };
         }
         Some(at)
@@ -264,5 +265,7 @@ fn jump_over(older: VersionRef<'_>) -> VersionRef<'_> {
     let Some(jump) = older.jump() else { return older };
     let Some(second) = jump.jump() else { return older };
     let [here, there, beyond] = [older, jump, second].map(|version| version.get().depth);
+    // The rule of skew-binary numbers: one jump for each version keeps the way to any version
+    // logarithmic, without a second pointer array.
     if here - there == there - beyond { second } else { older }
 }

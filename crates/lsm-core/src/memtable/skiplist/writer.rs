@@ -184,6 +184,8 @@ impl Writer<'_> {
     fn add_version(&mut self, node: NonNull<Node>, entry: &NewEntry<'_>) -> Inserted {
         // SAFETY: of this list, which `self.list` keeps.
         let newest = unsafe { NodeRef::new(node) }.newest();
+        // Versions are chained newest first, and readers rely on this order. The commit path never
+        // gets here; a damaged log may.
         if newest.trailer().seq() >= entry.trailer.seq() {
             return Inserted::NotNewer;
         }
@@ -199,6 +201,8 @@ impl Writer<'_> {
         let height = self.random_height();
         let links = height * size_of::<Link>();
         let node_bytes = size_of::<Node>() + entry.key.len().next_multiple_of(ALIGNMENT);
+        // Node, key and first version are one allocation, so that a get of a key that was written
+        // once touches neighbouring cache lines.
         let bytes = links + node_bytes + version_bytes(&entry.value, false);
         let start = self.state.arena.allocate(bytes);
         // SAFETY: all within the memory that was just allocated, aligned by the sizes of what lies
@@ -207,6 +211,7 @@ impl Writer<'_> {
             let node = start.add(links).cast::<Node>();
             let version = self.state.write(start.add(links + node_bytes), entry, None);
             let before = self.state.finger[0].before;
+            // Null stands for the head, which is no node.
             let back = if before == self.list.head() {
                 ptr::null_mut()
             } else {
@@ -232,6 +237,8 @@ impl Writer<'_> {
     /// Links a node into every level that it has, and puts the finger on it.
     fn publish(&mut self, node: NonNull<Node>, height: usize, word: u64) {
         let after = self.state.finger[0].after;
+        // From the lowest level up. A reader that meets the node on a high level can then go down
+        // from it.
         for (level, step) in self.state.finger[..height].iter_mut().enumerate() {
             // SAFETY: the tower was reached at this level.
             unsafe { step.before.link(level) }.store(node, word);
@@ -250,6 +257,8 @@ impl Writer<'_> {
     /// One more level with probability 1/2: two links, 32 bytes, a node on average.
     fn random_height(&mut self) -> usize {
         let state = &mut *self.state;
+        // xorshift with a fixed seed: the shape of the list depends on the inserts alone, so a run
+        // can be repeated.
         state.random ^= state.random << 13;
         state.random ^= state.random >> 7;
         state.random ^= state.random << 17;
