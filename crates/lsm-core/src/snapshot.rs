@@ -71,6 +71,8 @@ impl Snapshots {
         // the snapshot sees.
         let seq = visible();
         state.held.entry(seq).or_insert_with(|| HeldSeq { count: 0, since: now() }).count += 1;
+        // A deciding filter may remove the version that is visible now. A snapshot that is taken
+        // meanwhile keeps the view from before the job.
         let pinned = state.deciding.iter().map(|(id, (partition, _))| (*id, partition.pin()));
         let pinned = pinned.collect();
         let order = state.taken;

@@ -234,9 +234,10 @@ impl Background {
         self.changed.notify_all();
         let own = std::thread::current().id();
         let threads = std::mem::take(&mut *self.threads.lock());
-        // A listener that closes the database runs on one of them: that one ends behind it.
+        // A listener may close the database on one of these threads. A thread cannot join itself;
+        // it ends after the listener.
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
-            // A thread that panicked has told so itself; there is nobody else to tell here.
+            // A panicked thread has reported itself, and there is nobody else to tell here.
             let _ = thread.join();
         }
     }
@@ -248,6 +249,8 @@ impl Background {
         seen: &mut u64,
         timeout: Option<Duration>,
     ) -> bool {
+        // A ticket instead of a flag: each thread compares it with the last one that it has seen,
+        // so a wake-up before the wait is not lost, and none is consumed by another thread.
         while !schedule.stop && schedule.ticket == *seen {
             match timeout {
                 None => self.woken.wait(schedule),
@@ -273,6 +276,8 @@ impl Background {
             if !self.wait(&mut schedule, &mut seen, timeout) {
                 return;
             }
+            // Counted under the lock under which it was woken: `wait_idle` never sees work that is
+            // neither waiting nor active.
             schedule.active += 1;
             drop(schedule);
             let outcome = match task {
@@ -282,8 +287,10 @@ impl Background {
                     .map(|_| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
                 Task::Log => worker.tend_log(),
             };
-            // It notes its own failure.
+            // Its failure is noted there.
             let _ = worker.remove_obsolete();
+            // Nobody reports that a reader has let go of a file, so the thread looks again after
+            // some time.
             let held = worker.holds_obsolete();
             let retry = self.note_outcome(task.reason(), outcome.as_ref().map(|_| ()));
             timeout = match &outcome {
@@ -293,8 +300,10 @@ impl Background {
                 Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
             };
             self.schedule.lock().active -= 1;
-            // Whoever waits for idleness, for a claim to be given back, or for an error.
+            // For callers that wait for idleness, for a claim, or for an error.
             self.changed.notify_all();
+            // Parked writers look again, also after a failure: they must report it instead of
+            // waiting for ever.
             worker.ease();
             self.events.deliver();
         }
@@ -317,6 +326,7 @@ impl Background {
     }
 
     fn step_once(&self, worker: &dyn Worker) -> Result<bool> {
+        // Flushes first: they free memory and the log, and writers wait for them.
         if self.noted(Reason::Flush, worker.flush_one())?
             || self.noted(Reason::Compaction, worker.compact_one())?
         {
@@ -352,7 +362,8 @@ impl Background {
         self.wake_all();
         let mut schedule = self.schedule.lock();
         while !schedule.stop {
-            // What failed before has another attempt now.
+            // Only new failures end the wait: what failed earlier gets another attempt by this
+            // call.
             if schedule.failure_count > failures_before
                 && let Some(error) = schedule.error()
             {
@@ -362,7 +373,7 @@ impl Background {
                 drop(schedule);
                 return worker.finish_removing();
             }
-            // The timeout is for work that another thread's call does, which tells nobody.
+            // The timeout is for work that a call on another thread does without a notice.
             self.changed.wait_for(&mut schedule, RETRY);
         }
         drop(schedule);

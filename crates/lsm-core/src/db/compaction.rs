@@ -35,7 +35,7 @@ fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta])
         level: compaction.level_to as u8,
         meta: meta.clone(),
     });
-    // In this order: a table that moves is removed and added by one edit.
+    // Removals first: a table that moves is removed and added by one edit.
     removed.chain(added).collect()
 }
 
@@ -44,6 +44,8 @@ impl DbInner {
     pub(super) fn compact_one(&self) -> Result<bool> {
         match self.jobs.pick(self)? {
             Some(claimed) => self.run_in_background(&claimed),
+            // Large values are moved only when no compaction is due, because writers wait for
+            // compactions.
             None => self.tend_values(),
         }
     }
@@ -55,9 +57,9 @@ impl DbInner {
                 self.background.wake_all();
                 Ok(true)
             }
-            // The damaged inputs stay claimed; other work goes on.
+            // Not an error of the thread: the damaged inputs stay claimed, and other work goes on.
             Err(error) if error.is_corruption() => Ok(true),
-            // It gave up because nobody wants its result.
+            // The job gave up because the partition was dropped.
             Err(_) if claimed.partition.is_dropped() => Ok(true),
             Err(error) => Err(error),
         }
@@ -75,6 +77,7 @@ impl DbInner {
         {
             self.events.tell(&Event::Corruption(damage.clone()));
         }
+        // After the installation, so that the next pick sees the new version.
         self.jobs.finish(claimed, result.as_ref().map(Vec::as_slice));
         let gaps_before = claimed.version.gaps.open().count();
         if partition.view().version.gaps.open().count() > gaps_before {
@@ -96,6 +99,8 @@ impl DbInner {
             to = compaction.level_to
         )
         .entered();
+        // A move changes the manifest alone. No filter sees the entries, so the picker moves no
+        // table that filters are to see.
         if compaction.method == Method::Move {
             let moved: Vec<SstMeta> =
                 compaction.tables().map(|(_, table)| table.meta.clone()).collect();
@@ -119,6 +124,8 @@ impl DbInner {
         let merge = Merge::compaction(compaction, version);
         let JobTables { tables, values, gaps, clear_of, miscounted: _ } =
             self.runner.run(self, &job, &merge, &|| {
+                // A compaction may be given up at any time, because its inputs are still live.
+                // Closing would otherwise wait for minutes.
                 self.background.is_stopping() || partition.is_dropped()
             })?;
         let inputs: Vec<Arc<Table>> = compaction.tables().map(|(_, table)| table.clone()).collect();
@@ -165,14 +172,14 @@ impl DbInner {
         if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
             return Ok(());
         }
-        // A filter, and a store that may have another place for values, is to see every table that
-        // there is now; and what a filter added that is gone is to go.
+        // Filters see every table that exists now, a value store may move its values, and hidden
+        // entries of a filter that is gone are removed.
         let view = partition.view();
         let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
         let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
         let rewrites_all = has_hidden || has_hooks;
         drop(view);
-        // To rewrite all: a number that is allocated now lies above every table that exists.
+        // A number that is allocated now is above that of every existing table.
         let goal = RangeGoal {
             range,
             through: self.commit.visible_seq(),

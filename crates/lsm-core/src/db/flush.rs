@@ -104,7 +104,7 @@ impl DbInner {
         let mut logged_too = true;
         if self.log.has_failed() {
             let resumed = self.resume(&turn);
-            // No log keeps the others from being flushed.
+            // Partitions without a log do not depend on the failed one.
             logged_too = false;
             if resumed.is_ok() || self.next_to_flush(&turn, only, logged_too).is_none() {
                 return resumed.map(|()| true);
@@ -154,17 +154,19 @@ impl DbInner {
         if partition.logged {
             self.log.sync_through_seq(self, last_seq)?;
         }
-        // No log names the values of a partition without one.
+        // The log names no values of a partition without a log, so this flush may move those in
+        // doubt.
         let rescues = !partition.logged;
         let mut written = match self.write_sealed(turn, partition, through, rescues) {
+            // A drop removes memtables under the flush. The result is not wanted then.
             Err(_) if partition.is_dropped() => return Ok(()),
             written => written?,
         };
         let mut changes = written.changes(partition.id);
         let segments = match old_log {
             OldLog::Release => {
-                // The memtables of this flush hold no segment any more: the edit that lets the
-                // segments go has their tables.
+                // The memtables of this flush need no segment any more, because the edit that
+                // removes the segments adds their tables.
                 let low = self
                     .catalog
                     .log_low_water(self.commit.applied_lsn(), Some((partition.id, through)));
@@ -173,8 +175,8 @@ impl DbInner {
             OldLog::Keep => Vec::new(),
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
-        // Segments that go no longer say which numbers were used, and partitions without a log
-        // never did.
+        // The removed segments no longer show which sequence numbers were used, and partitions
+        // without a log never had frames. Without this change a number could be given out again.
         changes.push(Change::LastSeq(self.commit.visible_seq()));
         let values = std::mem::take(&mut written.made.values);
         let clear_of = written.made.clear_of.clone();
@@ -193,6 +195,8 @@ impl DbInner {
             return Ok(());
         }
         self.count_flush(partition, &written);
+        // After the edit. A crash in between leaves files that no manifest lists, and the next open
+        // removes them.
         self.log.segments_removed(self, &segments)
     }
 
@@ -231,7 +235,8 @@ impl DbInner {
 
     fn run_flush(&self, job: &StartedJob, memtables: &[Arc<Memtable>]) -> Result<JobTables> {
         let merge = Merge::flush(memtables, &job.view.version);
-        // Nobody stops a flush: closing waits for it, so that it need not be done again.
+        // A flush is never given up: closing waits for it, because the work would have to be done
+        // again.
         self.runner.run(self, job, &merge, &|| false)
     }
 
@@ -284,7 +289,8 @@ impl DbInner {
             .iter()
             .filter_map(|partition| Some((partition, newest_sealed(partition)?)))
             .collect();
-        // What failed last comes last, and what needs no log first: none of them holds others up.
+        // Partitions that failed come last, and those without a log come first, so that a failure
+        // holds up nothing else.
         let turn = self.jobs.flush_turn();
         goals.sort_by_key(|(partition, _)| (turn.has_failed(partition.id), partition.logged));
         drop(turn);

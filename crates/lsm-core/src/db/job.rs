@@ -173,6 +173,7 @@ impl JobRunner {
     ) -> Result<JobTables> {
         let StartedJob { view, hooks, snapshots, .. } = job;
         let mut patches = Patches::default();
+        // Bounded: memory that fails again and again must end the job with an error.
         for _ in 0..=REPAIR_ROUNDS {
             let stages = Stages::new(
                 hooks,
@@ -204,10 +205,11 @@ impl JobRunner {
                     return Ok(JobTables { tables, values, gaps, miscounted, clear_of });
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
-                    // Outside of the run: what unwinds here has nothing under way.
+                    // Repairs run between two runs: a panic of a repair then leaves no half-written
+                    // table.
                     catch("a repair", || self.repair(host, view, filter, faults, &mut patches))?;
                 }
-                // Without a filter there is nobody who could repair it.
+                // Without a filter there are no sources for a repair.
                 (JobOutcome::Faulty(_), None) => break,
             }
         }
@@ -264,6 +266,7 @@ impl DbInner {
         let Installation { mut changes, flushed, removed, made, values, clear_of } = installation;
         // Durability: values that the job moved, and values whose handles never were in a log,
         // before a table points to them.
+        // Values of logged partitions were synced with the log, before the flush began.
         let unsynced = !values.carried.is_empty() || (flushed.is_some() && !partition.logged);
         if let Some(store) = partition.store().filter(|_| unsynced) {
             let synced = self.sync_store(partition, store);
@@ -271,7 +274,8 @@ impl DbInner {
             synced.inspect_err(|_| self.forget(made))?;
         }
         let mut editing = self.catalog.edit()?;
-        // Asked under the lock of the versions, so that no drop comes between this and the edit.
+        // Asked under the lock of the manifest, so that no drop comes between the answer and the
+        // edit.
         if !editing.current().partitions.contains_key(partition.id) {
             drop(editing);
             self.forget(made);
@@ -279,6 +283,8 @@ impl DbInner {
         }
         let current = &editing.current().partitions[&partition.id];
         changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
+        // In the same edit: a floor that outlives all entries below it would be looked at by every
+        // read.
         settle_floors(current, &mut changes);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
@@ -301,7 +307,7 @@ impl DbInner {
             });
         }
         let installed = editing.install(changes);
-        // After an error too: the edit may be on disk.
+        // Also after an error: the edit may be on disk, and a table of it may name the values.
         values.keep();
         let version = installed?;
         let edit = version.edit_number;
@@ -311,7 +317,7 @@ impl DbInner {
                 table.set_clear_of(clear_of.clone());
             }
         }
-        // While the versions are locked, so that views take versions in, and stores' edits are
+        // Still under the lock of the manifest: views take versions in, and edits of stores are
         // queued, in the order in which they became durable.
         partition.install(version.partitions[&partition.id].clone(), flushed);
         if let (Some(store), Some(bytes)) = (store, section) {
@@ -319,7 +325,7 @@ impl DbInner {
             self.obsolete.add_values(number, partition, store, &bytes, before);
         }
         drop(editing);
-        // Behind the edit: until it is durable, a crash needs the inputs.
+        // After the edit: until it is durable, a crash needs the inputs.
         self.obsolete.add(edit, removed.iter());
         self.update_pressure(partition);
         self.obsolete.tell_stores();

@@ -124,6 +124,8 @@ impl Jobs {
     /// If none can be picked and hooks of a partition are why.
     pub(super) fn pick(&self, host: &impl JobsHost) -> Result<Option<Claimed>> {
         let mut state = self.state.lock();
+        // The most urgent one over all partitions, not the next in turn: a partition that stalls
+        // its writers must not wait for one that has time.
         let mut best: Option<Claimed> = None;
         let mut best_rank = (false, f64::NEG_INFINITY);
         let mut refused = Ok(());
@@ -138,6 +140,8 @@ impl Jobs {
                 }
                 Ok(None) => claim.failure = None,
                 Ok(Some((compaction, version))) => {
+                    // A partition whose last compaction failed comes last. Otherwise a damaged one
+                    // would be picked again and again, and the others would wait.
                     let rank = (claim.failure.is_none(), compaction.score);
                     // Of equal ranks the first stays, which has the smallest id.
                     if rank > best_rank {
@@ -151,6 +155,8 @@ impl Jobs {
         match best {
             None => refused.map(|()| None),
             Some(claimed) => {
+                // Under the lock under which it was picked, so two threads never pick the same
+                // tables.
                 state.claim(claimed.partition.id, &claimed.compaction);
                 Ok(Some(claimed))
             }
@@ -199,6 +205,8 @@ impl Jobs {
                 claim.cursors.finished(compaction, outputs.iter().map(|meta| meta.file));
             }
             Err(error) if error.is_corruption() => {
+                // The claim stays. The inputs would fail again, and every new attempt would read
+                // them.
                 claim.damage.get_or_insert_with(|| error.clone());
             }
             Err(_) => claim.busy.release(compaction),
@@ -225,7 +233,7 @@ impl Jobs {
         let mut levels = Vec::with_capacity(tables.len());
         for meta in tables {
             let level = ingest_level(&version, &claim.busy, meta.range());
-            // At once, so that the next table of the same ingest sees it.
+            // Reserved at once: the next table of the same ingest must find the level taken.
             claim.busy.reserve(level, meta);
             levels.push(level);
         }
@@ -246,10 +254,10 @@ impl Jobs {
         let mut state = self.state.lock();
         let moment = PickContext::of(host);
         let mut is_due = false;
-        // All of them, also once one is due: a partition that is taken out and not looked at is
-        // forgotten.
+        // All of them, also when one is known to be due: taking the candidates out forgets those
+        // that are not looked at.
         for partition in state.take_candidates(host, &moment) {
-            // What hooks keep from being picked fails the work, and is told there.
+            // A refusal by hooks counts as work: the attempt reports the error.
             is_due |= !matches!(state.look_at(&partition, &moment), Ok(None));
         }
         is_due || state.running > 0 || host.has_sealed()

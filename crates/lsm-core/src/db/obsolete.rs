@@ -177,6 +177,8 @@ impl ObsoleteFiles {
         if !asks && !self.has_free_values() {
             return Ok(Holds::ALL);
         }
+        // Before the leases are read: what an edit drops from now on counts as held, because a
+        // secondary may take its first lease in between.
         let newest = self.newest_edit();
         let holds = self
             .leases
@@ -227,15 +229,15 @@ impl ObsoleteFiles {
 
     fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
         let told = self.tell_in_turn(&turn);
-        // Where it is unknown what secondaries hold, they hold everything.
+        // If the leases cannot be read, everything counts as held.
         let leases = self.holds();
         let known = leases.as_ref().copied().unwrap_or(Holds::ALL);
         let values = told.and_then(|()| self.reclaim_values(known));
         let mut files = leases.map(|_| ());
         for file in self.take_free(known) {
             if let Err(error) = self.fs.delete(&file.name.path(&self.dir)) {
-                // Without its edit, so that no lease is asked next time: it was free, and nobody
-                // can take it up again.
+                // Without its edit: the file was free, nobody can take it up again, and no lease
+                // needs to be asked next time.
                 self.waiting.lock().push(WaitingFile { edit: 0, ..file });
                 files = files.and(Err(error));
             }
@@ -270,7 +272,7 @@ impl ObsoleteFiles {
     fn reclaim_values(&self, leases: Holds) -> Result<()> {
         while let Some(free) = self.take_free_values(leases) {
             if let Err(error) = free.store.reclaim(free.edit) {
-                // Back to the front: what edits dropped is reclaimed in their order.
+                // Put back to the front, because values are reclaimed in the order of the edits.
                 self.values.lock().push_front(free);
                 return Err(error);
             }

@@ -120,10 +120,12 @@ impl Requirements {
         for requirement in &*self.list {
             requirement.partition.check_live()?;
             let after = self.after(requirement);
+            // No number was given out since, so nothing needs to be looked at.
             if taken <= after {
                 continue;
             }
             let floor = requirement.partition.view().newest_floor();
+            // A clear wrote to every key of the partition.
             if floor > after || earlier.clears(requirement.partition.id) {
                 return Err(cleared(requirement));
             }
@@ -171,6 +173,8 @@ impl Requirement {
                 }
             }
         }
+        // The memtables hold everything since `after` only if no table is newer. If one is, the
+        // batch is proven outside of the lock: reading a file here would stop all writers.
         let reaches_back = view.version.tables_through() <= after;
         Ok(if reaches_back { MemoryCheck::Holds } else { MemoryCheck::Unproven })
     }

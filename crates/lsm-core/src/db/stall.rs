@@ -215,7 +215,8 @@ impl Stall {
         host: &dyn StallHost,
         changed: impl Iterator<Item = &'a PartitionState>,
     ) {
-        // One at a time: else an older view's pressure could be stored over a newer one's.
+        // One update at a time: otherwise the pressure of an older view could be stored over that
+        // of a newer one.
         let mut held = self.held.lock();
         let before = held.shared;
         let mut own: Vec<(&PartitionState, Pressure)> = Vec::new();
@@ -236,6 +237,7 @@ impl Stall {
         for (partition, pressure) in own {
             held.note(host, partition, pressure.or_worse(shared));
         }
+        // Told to all partitions only when this changes, because there may be thousands.
         if shared.shown() != before.shown() {
             for partition in host.partitions() {
                 held.note(host, &partition, own_pressure(&partition).or_worse(shared));
@@ -259,8 +261,8 @@ impl Stall {
         let mut worst = 0;
         for partition in partitions {
             let pressure = partition.pressure.load(Ordering::Relaxed).max(shared);
-            // A dropped one has none: its writers must hear of the drop, and nothing would ever
-            // ease them.
+            // A dropped partition has no pressure: its writers must get the error of the drop, and
+            // nothing would ever wake them.
             if pressure > worst && !partition.is_dropped() {
                 worst = pressure;
             }
@@ -279,6 +281,8 @@ impl Stall {
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
+        // The usual case: a few relaxed loads. A value that is slightly out of date delays one
+        // write more or less.
         if self.worst(partitions.clone()) == 0 {
             return Ok(());
         }
@@ -315,6 +319,8 @@ impl Stall {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.free_at
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free_at: u64| {
+                // A bucket of one write: a caller that does not wait passes at the rate at which
+                // the others are slowed down.
                 (free_at <= now).then(|| now.saturating_add(cost))
             })
             .is_ok()
@@ -344,7 +350,7 @@ impl Stall {
     ) -> Result<()> {
         let each = || partitions.iter().copied();
         if host.is_in_listener() {
-            // On a thread that may be the one that is waited for.
+            // This thread may be the one that would end the stall, so it must not sleep.
             let stopped = self.worst(each()) >= STOP;
             return if stopped { self.try_admit(host, each(), bytes) } else { Ok(()) };
         }
@@ -367,8 +373,8 @@ impl Stall {
         partitions: &[&PartitionState],
     ) -> Result<()> {
         loop {
-            // Before looking: news that comes while this looks ends the wait below at once. The
-            // lock is not held meanwhile, since what the host looks at has locks of its own.
+            // Taken before the look: news during it ends the wait below at once. The lock is not
+            // held during the look, because what the host asks has locks of its own.
             let seen = self.held.lock().news;
             if self.worst(partitions.iter().copied()) < STOP {
                 return Ok(());
@@ -392,10 +398,13 @@ impl Stall {
         let pressure = self.worst(partitions.iter().copied());
         let nanos = wait_nanos(bytes, pressure);
         let owed = self.owed.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
+        // A sleep of some microseconds lasts much longer than asked for, so short waits are
+        // collected.
         if u128::from(owed) < PARK_MIN.as_nanos() {
             return Ok(());
         }
-        // Who comes here first pays for those who saved up before; nobody pays twice.
+        // This thread pays for all that was saved up. The counter is emptied at once, so nobody
+        // pays twice.
         let left = Duration::from_nanos(self.owed.swap(0, Ordering::Relaxed));
         let mut debt = Debt { left, pressure };
         while !debt.left.is_zero() {
@@ -445,6 +454,7 @@ impl Debt {
     fn pay(&mut self, waited: Duration, pressure: u32) {
         self.left = self.left.saturating_sub(waited);
         if pressure < self.pressure {
+            // The price is a square of the pressure, so the rest shrinks by the square, too.
             self.left = self.left.mul_f64((f64::from(pressure) / f64::from(self.pressure)).powi(2));
             self.pressure = pressure;
         }
