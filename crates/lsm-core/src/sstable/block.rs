@@ -205,7 +205,8 @@ impl Block {
         // Without visible entries a block has hidden ones alone, and no key to take a common prefix
         // from.
         let is_hollow = count == 0 && (hidden_suffix.is_none() || end == 0 || common != 0);
-        // Before memory is reserved for `count` entries: the number comes from the file.
+        // Checked before memory is reserved for `count` entries, because the number comes from the
+        // file.
         if is_hollow || count > end / ENTRY_BYTES_MIN {
             return Err(bad("entry count does not fit the block", tail));
         }

@@ -140,6 +140,7 @@ impl VersionBuilder {
     /// [`VersionBuilder::finish`].
     pub fn apply(&mut self, edit: &VersionEdit) -> Result<(), Refused> {
         let next = self.version.edit_number.checked_add(1);
+        // A hole in the numbers is a lost edit, whatever the checksums say.
         if next != Some(edit.number) {
             let last = self.version.edit_number;
             return refuse(format!("edit {} does not follow edit {last}", edit.number));
@@ -168,6 +169,7 @@ impl VersionBuilder {
             }
             Change::StoreSection { partition, number, bytes } => {
                 let partition = &mut self.draft(*partition)?.partition;
+                // A store applies sections in the order of their edits.
                 if partition.store_sections.last().is_some_and(|(last, _)| last > number) {
                     return refuse("sections of a value store are out of order".to_owned());
                 }
@@ -197,6 +199,8 @@ impl VersionBuilder {
             Change::FlushedThrough { partition, seq, memtables_through: _ } => {
                 self.known(*seq);
                 let through = &mut self.draft(*partition)?.partition.flushed_through;
+                // A flush never makes less durable. An older number here would replay flushed
+                // entries.
                 if *seq < *through {
                     return refuse(format!("partition {partition} is flushed back to {seq}"));
                 }
@@ -294,6 +298,8 @@ impl VersionBuilder {
         created_at_edit: u64,
     ) -> Result<(), Refused> {
         check_partition_name(name).map_err(|e| Refused(e.to_string()))?;
+        // Frames of the log name a partition by its id, so an id that is used again would receive
+        // entries of a dropped partition.
         if id < self.version.next_partition {
             return refuse(format!("partition id {id} is used again"));
         }

@@ -196,6 +196,7 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
     }
 
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        // The fences choose the table, so a seek opens one table and not all of the level.
         let index = self.level.index_of(target.user);
         self.enter(Some(index), |table| table.seek(target))?;
         self.settle_forward()

@@ -176,6 +176,8 @@ impl SegmentHeader {
         else {
             return Ok(HeaderState::Garbage("segment header is incomplete"));
         };
+        // The magic before the checksum: the message then tells a foreign file from a damaged
+        // header.
         if covered[..8] != MAGIC {
             return Ok(HeaderState::Garbage("segment has no magic"));
         }
@@ -197,6 +199,8 @@ impl SegmentHeader {
     /// them needs newer code.
     fn decode_verified(bytes: &[u8]) -> Result<Result<SegmentHeader, String>, Malformed> {
         let mut reader = Reader::new(bytes);
+        // Read only after the checksum agrees: a flipped bit in the version must not ask for newer
+        // code.
         let version = reader.u32()?;
         if ![VERSION, VERSION_WITHOUT_CLEAR, VERSION_RANDOM_SALT].contains(&version) {
             return Ok(Err(format!("log format version {version}")));
@@ -212,6 +216,8 @@ impl SegmentHeader {
             return Ok(Err(format!("log features {incompatible:#x}")));
         }
         let header = Self::decode_fields(&mut reader)?;
+        // The look-ahead derives the salt when the header is lost, so a header with another salt
+        // would make its frames invisible.
         if version != VERSION_RANDOM_SALT && !header.has_derived_salt() {
             return Err(reader.malformed("salt does not match the segment"));
         }

@@ -54,6 +54,8 @@ impl Window {
             {
                 self.bytes = vec![0; wanted];
             }
+            // Before the read: after a failed one the old bytes must not be returned for the new
+            // place.
             self.filled = 0;
             self.filled = file.read_at(at, &mut self.bytes[..wanted])?;
             self.start = at;

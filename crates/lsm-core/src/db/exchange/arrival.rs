@@ -216,7 +216,8 @@ impl<'a> Arrival<'a> {
         if table.meta.hidden == 0 && properties == Properties::default() {
             return Ok(());
         }
-        // No table of ours has this number, so nothing that the filter knows is about this one.
+        // The number 0 belongs to no table of this database, so nothing that the filter knows
+        // refers to this one.
         let file = FileNo(0);
         let level = 0;
         let mut filter = filter.start(&Job {
@@ -269,6 +270,7 @@ impl<'a> Arrival<'a> {
         if !(meta.min_seq..=meta.max_seq).contains(&key.trailer.seq()) {
             return Err(bad("a sequence is outside its table's").at_key(key.user));
         }
+        // A table with a wrong filter would hide its keys from every get.
         if !reader.may_contain(bloom_hash(key.user)) {
             return Err(bad("a key is not in its table's filter").at_key(key.user));
         }
@@ -284,8 +286,9 @@ impl<'a> Arrival<'a> {
             let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.world.dir);
             let foreign = Some(description.identity(meta));
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
-            // Noted first: a copy that fails half way leaves a file.
+            // Noted before the copy, because a copy that fails leaves a part of the file.
             self.made.push(to.clone());
+            // A link is the file that was checked. A copy is new bytes, which are checked again.
             if self.place_file(&from, &to)? == Placed::Copied {
                 let context = self.context(&self.db.world.dir, description.db_id);
                 self.check_table(&Table::new(meta.clone()), &context)?;
@@ -300,10 +303,11 @@ impl<'a> Arrival<'a> {
         if link_or_copy(fs, from, to, None)? == Placed::Copied {
             return Ok(Placed::Copied);
         }
-        // Durability: whoever brought the folder here may not have synced it.
+        // Durability: the folder may have been copied here without a sync.
         let synced = fs.open_append(to, AppendMode::Existing).and_then(|file| file.sync());
         if synced.is_err() {
-            // Not ours to open, or a sync that failed: those bytes are not to be relied on.
+            // The file cannot be opened, or its sync failed. Its bytes are not relied on, so they
+            // are copied.
             fs.delete(to)?;
             copy(fs, from, to, None)?;
             return Ok(Placed::Copied);

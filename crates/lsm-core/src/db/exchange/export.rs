@@ -101,6 +101,8 @@ impl Partition {
     ) -> Result<ExportSummary> {
         let db = self.db();
         let dir = dir.as_ref();
+        // A snapshot, because an export may take long and compactions must keep the versions that
+        // it reads.
         let snapshot = self.db.snapshot();
         self.state().check_live()?;
         let point = self.read_point_at(Some(&snapshot))?;
@@ -157,9 +159,9 @@ impl DbInner {
             rules: hooks.rules.clone(),
             ..PartitionHooks::default()
         };
-        // The numbers are ours, so that no other table anywhere has these identities.
+        // Numbers of this database: no other table anywhere has the same identity.
         let factory = TableFactory { dir: dir.to_owned(), ..self.world.factory() };
-        // Of each key the newest version inside the clip goes on.
+        // Only the newest version inside the clip is exported.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
         let floors = point.view.floors();
@@ -170,7 +172,7 @@ impl DbInner {
         let made = self
             .runner
             .run_into(&factory, self, &job, &merge, &|| self.background.is_stopping())?;
-        // What was found lost just now would be missing in the export.
+        // Losses that this job has found would be missing in the export without a sign.
         let range = clip.range();
         let bounds = (
             range.start.map_or(Bound::Unbounded, Bound::Included),
@@ -210,6 +212,7 @@ fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
 /// Publishes the description of the export in `dir`, or removes its tables.
 fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<()> {
     let path = dir.join(EXPORT);
+    // Last, when all tables are durable: the description makes a folder of tables an export.
     match db.world.fs.put_if_absent(&path, &description.encode()) {
         Ok(true) => Ok(()),
         Ok(false) => {
@@ -218,7 +221,7 @@ fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<
             Err(Error::new(ErrorKind::InvalidArgument, message))
         }
         Err(error) => {
-            // The name may be there, and must not lose its tables: it goes first.
+            // The description may exist. It must not outlive its tables, so it is deleted first.
             if db.world.fs.delete(&path).and_then(|()| db.world.fs.sync_dir(dir)).is_ok() {
                 remove_tables(db, dir, &description.tables);
             }

@@ -127,14 +127,16 @@ impl DbInner {
         arrival: &mut Arrival<'a>,
         check: impl FnOnce(&mut Arrival<'a>) -> Result<()>,
     ) -> Result<SeqNo> {
+        // Older entries of these keys must be below the ingested tables, because a read stops at
+        // the first place that has the key.
         if memtables_overlap(partition, &arrival.tables)? {
             self.seal(&mut self.between_groups(), partition);
             self.finish_flushes(std::slice::from_ref(partition))?;
         }
         // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all(self)?;
-        // From here on nothing is flushed but below, so what is written meanwhile, which is newer
-        // than the ingest, stays above it.
+        // No other flush from here on: what is written now is newer than the ingest and must stay
+        // above it.
         let no_other_flush = self.jobs.flush_turn();
         let mut between = self.between_groups();
         self.check_open()?;
@@ -145,7 +147,10 @@ impl DbInner {
                 self.flush_partition(&no_other_flush, partition, newest, OldLog::Keep)?;
             }
         }
+        // Again under the lock: every number below the one that is taken must be durable before the
+        // edit that names it.
         self.log.sync_all(self)?;
+        // The check ran without a lock. It is repeated only if the rules changed.
         if arrival.rules_epoch != partition.rules_epoch() {
             check(arrival)?;
         }

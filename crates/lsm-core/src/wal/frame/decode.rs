@@ -150,6 +150,7 @@ fn decode_batch(
     let operations = reader.varint()?;
     let gap = reader.varint()?;
     let impossible = reader.malformed("impossible sequence numbers");
+    // The chain of numbers is stored as a gap, which is 0 in nearly every frame and takes one byte.
     let previous_seq = first_seq
         .get()
         .checked_sub(1)
