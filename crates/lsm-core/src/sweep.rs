@@ -1,14 +1,14 @@
 //! [`Sweep`]: live files, read one after the other within a limit of bytes a second.
 //!
-//! The parts that `Db::verify` and the scrub of a sister crate have in common, whatever they look
-//! for in the files: options, progress, a mark to go on from, and the caller who is told and may
-//! stop it. Files come in the order of their numbers. A number is never used twice and only grows,
-//! so a mark stays a place in that order however many files come and go.
+//! The parts that `Db::verify` and the scrub of a sister crate have in common: options, progress, a
+//! mark from which a later run continues, and the callback that reports progress and may stop the
+//! run. Files come in the order of their numbers. A number is never used twice and only grows, so a
+//! mark stays a place in that order however many files come and go.
 //!
 //! Invariants:
 //! 1. A file is done as a whole or not at all, so that a run that was stopped and its continuation
 //!    cover every file exactly once.
-//! 2. The caller is told on its own thread and under no lock.
+//! 2. The callback runs on the thread of the caller, without a lock.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! [`Pace`]: no more than so many bytes a second, by parking the thread that reads.
 //!
-//! For whoever reads a whole store and must leave room for others: `verify`, and scrubs in sister
-//! crates. Time saved is not kept for later beyond [`BURST`], so that a limit holds over every
+//! For callers that read a whole store and must leave room for others: `verify`, and scrubs in
+//! sister crates. Time that was not used is kept only up to [`BURST`], so a limit holds over every
 //! second and not on average.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// The time by which reading may run ahead of the limit.
 const BURST: Duration = Duration::from_millis(50);
-/// The longest wait at once: whoever waits looks up this often.
+/// The longest wait at once: a waiting caller checks this often whether it should stop.
 const PARK_MAX: Duration = Duration::from_millis(20);
 
 /// A limit of bytes a second, by whatever clock its user reads.

@@ -44,7 +44,8 @@ pub struct TableFactory {
 }
 
 /// Files that become durable together: their bytes a number of them at a time, their names at the
-/// end. For who makes thousands of small tables and names none of them before the last is there.
+/// end. Used by a caller that makes thousands of small tables and names none of them before the
+/// last one is finished.
 #[derive(Default)]
 pub struct SyncLater(Mutex<Vec<Arc<dyn File>>>);
 

@@ -223,7 +223,7 @@ impl Picker<'_> {
     }
 
     /// Returns `true` if no job has the table, all of its entries lie below a floor, and no snapshot
-    /// that somebody holds sees one of them. Whoever takes one now stands on the floor.
+    /// that somebody holds sees one of them. A snapshot that is taken now is above the floor.
     fn is_cleared(&self, table: &Table) -> bool {
         let meta = &table.meta;
         if self.busy.has(meta.file) {

@@ -1,8 +1,8 @@
-//! [`Background`]: who does background work, and when; threads in production, single steps in tests.
+//! [`Background`]: the threads of background work; single steps in tests.
 //!
-//! A thread looks for work when it is told that there may be some, and goes on until there is
-//! none. What the work is, its [`Worker`] knows: `flush.rs`, `compaction.rs`, the log. None of it
-//! needs a foreground write to make progress.
+//! A thread looks for work after each wake-up and continues until there is none. The [`Worker`]
+//! knows the work: `flush.rs`, `compaction.rs`, the log. No work needs a foreground write to make
+//! progress.
 //!
 //! Invariants:
 //! 1. Threads have names and are joined by [`Background::stop`].

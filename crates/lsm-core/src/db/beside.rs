@@ -1,8 +1,8 @@
 //! Opening beside the process that writes: what it has committed by now, as a read-only database.
 //!
-//! For whoever looks at a whole database once, as the command's reading verbs do. A secondary
-//! (`follow/`) is what goes on following. No lock is asked for and nothing is recovered: a lease holds the
-//! files, and of the log only what the writer has committed is replayed into memory.
+//! For a program that looks at a whole database once, for example the reading subcommands of the
+//! command. A secondary (`follow/`) continues to follow. No lock is taken and no recovery runs: a
+//! lease holds the files, and only the committed part of the log is replayed into memory.
 //!
 //! Invariants:
 //! 1. The lease is there before the manifest is read.

@@ -1,8 +1,8 @@
 //! [`Catalog`]: which partitions and files the database has, and the one path that changes that.
 //!
-//! Called by whoever installs an edit (flushes, compactions, ingests, the log, creating and dropping
-//! partitions) and by whoever wants to know what is live. It knows no memtable and does no work of
-//! its own but the manifest's append and sync.
+//! Called for every edit (flushes, compactions, ingests, the log, creating and dropping partitions)
+//! and for the list of live files. It knows no memtable, and its only work is the append and sync
+//! of the manifest.
 //!
 //! Invariants:
 //! 1. Every edit goes through [`Editing::install`], which alone notes the number of the last durable
@@ -44,7 +44,7 @@ pub(super) struct Catalog {
     /// A leaf: nothing else is locked while it is held.
     partitions: RwLock<Partitions>,
     /// Number of the last durable edit: stored under `versions` with release, loaded anywhere with
-    /// acquire, so that who reads a number finds what its edit says on the device.
+    /// acquire, so that a thread that reads a number finds the files of its edit on the device.
     edit_number: AtomicU64,
     /// Length of the manifest in bytes: stored under `versions`, relaxed, as a figure.
     manifest_bytes: AtomicU64,

@@ -20,7 +20,7 @@
 //! 4. Whether the store takes writes is asked under the log writer's lock, so no batch slips in
 //!    behind a failure.
 //! 5. The requirements of a batch are checked when its sequence numbers are known and nothing can
-//!    come before them any more: whoever passes is serialised there.
+//!    come before them any more: this is the place in the history where a transaction counts.
 //!
 //! Lock order: the log's writer, then the queue; what the host locks, behind the writer.
 
@@ -168,8 +168,8 @@ pub(super) struct CommitPath {
     queue: Mutex<Queue>,
     /// Tells secondaries of what is published.
     cursor: Arc<CursorWriter>,
-    // Stored by the leader alone with release, loaded by readers with acquire: who sees a number
-    // sees every memtable entry up to it.
+    // Stored by the leader alone with release, loaded by readers with acquire: a reader that sees a
+    // number sees every memtable entry up to it.
     visible_seq: AtomicU64,
     /// Every frame below is in the memtables. Release and acquire as above.
     applied_lsn: AtomicU64,
@@ -229,7 +229,7 @@ impl CommitPath {
     /// Lets readers see everything up to the last sequence number, which was taken for what is no
     /// batch. Between two groups.
     pub(super) fn publish_unlogged(&self, writer: &LogWriter<'_>) {
-        // No frame of the log has that number, so a secondary would wait for it in vain.
+        // No frame of the log has that number: without this a secondary would wait for one.
         self.cursor.note_floor(writer.last_seq());
         self.publish(writer);
     }
@@ -347,8 +347,8 @@ impl CommitPath {
 
     fn hand_over(&self) {
         let mut queue = self.queue.lock();
-        // The oldest waiter leads next. Letting whoever comes first lead would save its wake-up, and
-        // could leave the waiters behind for as long as new writers keep coming.
+        // The oldest waiter leads next. Letting the next caller lead would save a wake-up, but new
+        // callers could keep the waiters behind for ever.
         match queue.waiting.pop_front() {
             Some(next) => next.answer(Answer::Lead),
             None => queue.leading = false,

@@ -1,5 +1,5 @@
 //! [`Durable`]: a future for a commit to become durable. It needs no runtime, and no thread waits
-//! for it: the log thread wakes whoever polls.
+//! for it: the log thread wakes the task.
 
 use std::fmt;
 use std::future::Future;

@@ -99,7 +99,8 @@ impl<'a> Tables<'a> {
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
-            // Whoever reads comes later, and stands on the newest of them.
+            // Only the newest floor matters: every reader of this epoch comes later and is above
+            // it.
             let floors = floors_of(std::slice::from_ref(&memtable)).told_apart_by(&[]);
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();

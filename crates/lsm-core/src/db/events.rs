@@ -1,4 +1,4 @@
-//! [`Events`]: what listeners are told, and when.
+//! [`Events`]: the queue of events, and the calls of listeners.
 //!
 //! Things happen under locks: a flush ends under the one that keeps flushes apart, a pressure
 //! changes under the one that writers park on. So [`Events::tell`] only queues, and
@@ -13,9 +13,9 @@
 //!    for such work: writes that had to wait are refused, as is `wait_idle`.
 //! 3. Events are queued in the order in which they happened. Two threads that deliver at once may
 //!    tell two of them at the same time.
-//! 4. With nobody to tell nothing is queued.
-//! 5. A listener that panics ends no work: the others are told of the event, and all of them of the
-//!    panic, unless it was an error that they were told of.
+//! 4. Without listeners nothing is queued.
+//! 5. A panic of a listener ends no work: the other listeners still get the event, and all of them
+//!    get an event for the panic, unless the event was itself an error.
 //! 6. Notices of durability are called at the same places and under the same rules, each once.
 
 use std::cell::Cell;
@@ -96,8 +96,8 @@ impl Events {
         self.notices.lock().extend(answered);
     }
 
-    /// Tells what is queued. Only where no lock is held. What happens in a listener is told when
-    /// that one has returned.
+    /// Calls the listeners for the queued events. Only without a lock. Events that happen in a
+    /// listener are delivered after it has returned.
     pub(super) fn deliver(&self) {
         while !in_listener() {
             self.call_notices();

@@ -1,6 +1,6 @@
 //! Floors in edits: those of flushed memtables come in, those that nothing lies below go.
 //!
-//! `types/floor.rs` says what a floor is. Called by whoever makes an edit of a partition.
+//! `types/floor.rs` defines a floor. Called for each edit of a partition.
 //!
 //! Invariant: a floor is in the version for as long as a table of the version may have an entry below
 //! it, and as long as there is a gap: what is found again of it may be older than the floor.

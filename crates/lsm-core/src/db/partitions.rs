@@ -126,8 +126,9 @@ impl DbInner {
         let Some(partition) = self.catalog.named(name) else {
             return Err(not_found(name));
         };
-        // Writers go on while the edit is synced: what they are told is written comes before the
-        // drop, and goes with it. Holding them back would make every partition wait for the disk.
+        // Writers continue while the edit is synced. A write that is acknowledged in this time
+        // comes before the drop and is dropped with the partition. Stopping the writers would make
+        // every partition wait for the disk.
         let dropped = self.drop_durably(&partition);
         let between = self.between_groups();
         if let Err(error) = dropped {

@@ -80,8 +80,8 @@ fn bounds_of(bounds: &Bounds) -> (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>
 }
 
 impl DbInner {
-    /// Asks again for what stood in the gaps of a partition, if its filter knows a copy. A gap that
-    /// stays says by itself that this was in vain.
+    /// Asks again for the entries of the gaps of a partition, if its filter knows a copy. A failure
+    /// is not reported here: the gap that stays reports it.
     pub(super) fn retry_gaps(&self, partition: &Arc<PartitionState>) {
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         let _ = self.restore_gaps(partition, &everything);

@@ -1,4 +1,4 @@
-//! [`Schedule`]: what background work is told, what of it fails, and when it is tried again.
+//! [`Schedule`]: wake-ups of background work, its failures, and the time of the next attempt.
 //!
 //! Kept by `background.rs` under its lock. Plain data: it waits for nothing and calls nobody.
 //!
@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::errors::{BackgroundFailure, Failing, Reason};
 use crate::error::{Error, ErrorKind};
 
-/// The wait before work is tried again that has not failed twice in a row; whoever waits for news
-/// looks again as often, for news that nobody told.
+/// The wait before a second attempt of failed work. Callers that wait for news look again as often,
+/// for work that gives no notice.
 pub(super) const RETRY: Duration = Duration::from_millis(250);
 
 /// See the module.

@@ -7,7 +7,8 @@
 //! smoothly and never to nothing at once. Short waits are saved up, because a parked thread sleeps
 //! no shorter than this.
 //!
-//! A call that must not wait is told the reason instead, at a rate that falls in the same way.
+//! A call that must not wait gets an error with the reason instead, at a rate that falls in the same
+//! way.
 //!
 //! Invariants:
 //! 1. Nobody waits while the reason is gone: every change of a pressure wakes who is parked.
@@ -205,7 +206,7 @@ impl Stall {
     }
 
     /// Computes the pressures anew after `changed` took new tables or memtables in, or were
-    /// dropped, and wakes who waits.
+    /// dropped, and wakes the waiting writers.
     ///
     /// # Cost
     /// That of the changed ones; where what all share begins or ceases to hold writers back, or

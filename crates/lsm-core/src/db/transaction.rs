@@ -1,10 +1,10 @@
 //! [`Transaction`]: reads at a snapshot, writes that nobody sees, and a batch that requires that
 //! what was read is still so.
 //!
-//! It holds no lock while it is open and makes nobody wait. At the commit `require.rs` validates
-//! what it has read; whoever comes second on something that both read and wrote has a conflict and
-//! starts again. So committed transactions are as if they had run one after another, in the order
-//! of their sequence numbers.
+//! It holds no lock while it is open and delays no other caller. At the commit, `require.rs`
+//! validates what it has read. If two transactions read and wrote the same data, the second to
+//! commit gets a conflict and starts again. So committed transactions are as if they had run one
+//! after another, in the order of their sequence numbers.
 //!
 //! Invariants:
 //! 1. What a read tells is noted before the caller hears of it.

@@ -1,8 +1,8 @@
-//! Tending large values: what a partition with a value store does without being asked, so that the
-//! space of values that nobody reads comes back.
+//! The maintenance of large values: the background work that gives back the space of values that
+//! nobody reads.
 //!
-//! Asked by the compaction threads when no other compaction is due, and looked at again every second
-//! as long as a store holds values.
+//! Called by the compaction threads when no other compaction is due, and again every second as long
+//! as a store holds values.
 //!
 //! ```text
 //! a memtable that rests -> flushed by age -> no flush for a while -> tables that overlap are merged
@@ -11,8 +11,8 @@
 //! values move on the way
 //! ```
 //!
-//! Invariant: nothing here decides what may go. Compactions do, by their rules; this only has them
-//! run where no size asks for it.
+//! Invariant: nothing here decides what may be dropped. Compactions decide, by their rules; this
+//! file only starts them where no size does.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! [`World`]: the folder of a database, the term of whoever writes there, and its clock.
+//! [`World`]: the folder of a database, the epoch of its writer, and its clock.
 //!
 //! Made by `recovery.rs` from what lies in the folder; recovery, the log, jobs and value stores begin
 //! from it. Nothing in it changes while the database is open.

@@ -47,7 +47,7 @@ pub struct Ageing {
 
 /// The [`Ageing`] of a partition, found by the first call that asks: every look for a compaction does.
 ///
-/// A clone knows nothing, because whoever clones the hooks of a partition may change the filters.
+/// A clone starts empty, because the filters of the cloned hooks may be changed.
 #[derive(Default)]
 pub struct KnownAgeing(OnceLock<Option<Ageing>>);
 

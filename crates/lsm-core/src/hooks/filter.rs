@@ -1,4 +1,4 @@
-//! Compaction filters: what they are told, what they may answer, how they report damage.
+//! Compaction filters: their calls, their answers, and how they report damage.
 //!
 //! A flush or compaction calls them through `compaction/survivors.rs` (input, boundary, output) and
 //! `compaction/stages.rs` (decide, `finish_table`); an ingest shows entries to the sealing filter in

@@ -6,7 +6,7 @@
 //!
 //! A call that has no error to return goes on unwinding, with that error as its payload; the engine
 //! makes such calls through [`catch`]. One does not: [`ValueStore::wants`], which runs on the
-//! thread of a writer before anything was written, unwinds to whoever wrote.
+//! thread of a writer before anything was written, unwinds into the call of the writer.
 //!
 //! Invariants:
 //! 1. The rules of a hook, its times, and whether it seals or decides, are asked once, when it is
@@ -32,7 +32,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::stats::ValueStoreStats;
 use crate::types::{Gap, KeyForm, SeqNo};
 
-/// Runs `code` of a hook; a panic becomes an error. `who` is told if the panic does not tell.
+/// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
+/// panic does not.
 pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| match payload.downcast::<Error>() {
         Ok(named) => *named,
@@ -96,7 +97,7 @@ pub fn guarded_filter(
     })
 }
 
-/// The factory itself, as whoever made it knows it, also if it is attached to a partition.
+/// The factory as its maker knows it, also if it is attached to a partition.
 pub fn as_any(factory: &dyn CompactionFilterFactory) -> &dyn Any {
     let any: &dyn Any = factory;
     match any.downcast_ref::<GuardedFilter>() {
@@ -296,7 +297,7 @@ pub fn open_store(
     Ok(Arc::new(GuardedStore { who, store }))
 }
 
-/// The value store itself, as whoever made it knows it.
+/// The value store as its maker knows it.
 pub fn store_as_any(store: &dyn ValueStore) -> &dyn Any {
     let any: &dyn Any = store;
     match any.downcast_ref::<GuardedStore>() {

@@ -32,7 +32,7 @@
 //!   the next move. A caller that keeps a key copies it; a caller that keeps a large value asks for
 //!   a [`Slice`](crate::types::Slice), which shares the block.
 //! - *Lifetime.* A cursor keeps the memtable or the open table alive, and not the file on the disk:
-//!   whoever reads through a cursor pins the view that it came from.
+//!   its caller pins the view that it came from.
 //! - *Snapshots.* A cursor over a memtable may meet entries that were inserted after it was made.
 //!   They are newer than any sequence number that the reader sees, and the visible iteration passes
 //!   over them.

@@ -7,9 +7,9 @@
 //!
 //! Invariants:
 //! 1. One thread inserts, in commit order; any thread asks.
-//! 2. The bits of a key are set before its sequence number is published. Whoever sees that number
-//!    sees the bits: it is published with release and loaded with acquire, so relaxed is enough
-//!    here. Until then no reader may be shown the entry, so a `no` is right.
+//! 2. The bits of a key are set before its sequence number is published. A reader that sees that
+//!    number sees the bits: the number is published with release and loaded with acquire, so
+//!    relaxed is enough here. Until then no reader may see the entry, so a `no` is correct.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

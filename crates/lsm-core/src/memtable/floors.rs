@@ -30,7 +30,7 @@ pub(super) struct OwnFloors {
 /// snapshot that is read must not wait, so a list behind a lock was rejected.
 #[derive(Default)]
 struct Ascending {
-    /// Stored with release behind the number: who sees the count sees the numbers.
+    /// Stored with release after the number: a reader that sees the count sees the numbers.
     count: AtomicUsize,
     /// Made by the first number: almost no memtable has one.
     chunks: OnceLock<Box<[Chunk; CHUNK_COUNT]>>,

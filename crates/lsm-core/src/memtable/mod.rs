@@ -185,7 +185,7 @@ impl Memtable {
         self.key_count.store(count + 1, Ordering::Relaxed);
     }
 
-    /// Takes over what is told of the entries of `other`.
+    /// Copies the counters of the entries of `other`.
     fn take_counters_of(&self, other: &Memtable) {
         self.entry_count.store(other.entry_count(), Ordering::Relaxed);
         self.bytes.store(other.bytes(), Ordering::Relaxed);

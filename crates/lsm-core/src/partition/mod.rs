@@ -157,8 +157,8 @@ impl PartitionState {
         // path check it again.
         self.reserved_last.store(reserved_last(&hooks), Ordering::Release);
         self.hooks.store(Arc::new(hooks));
-        // Last: who reads the new number also sees the new rules, so a write that was checked under
-        // the old number is checked again.
+        // Last: a writer that reads the new number also sees the new rules, so a write that was
+        // checked under the old number is checked again.
         self.rules_epoch.fetch_add(1, Ordering::Release);
         self.work.note_changed(self.id);
     }
@@ -280,7 +280,8 @@ impl PartitionState {
         self.dropped_at.store(snapshots_before + 1, Ordering::Release);
     }
 
-    /// Lets go of memtables and tables: who reads them holds them. After it was marked as dropped.
+    /// Releases memtables and tables; readers keep those that they use. Called after the partition
+    /// was marked as dropped.
     pub fn let_go(&self) {
         let mut next = self.change.lock();
         let view = self.view.load_full();
@@ -334,7 +335,7 @@ impl PartitionState {
         if self.is_dropped() { Err(self.dropped_error()) } else { Ok(()) }
     }
 
-    /// The error of whoever uses it after it was dropped.
+    /// The error of a call on a dropped partition.
     #[cold]
     pub fn dropped_error(&self) -> Error {
         let message = format!("partition {:?} was dropped", self.name);

@@ -68,8 +68,8 @@ impl NotedMemory {
     }
 }
 
-/// The sizes of memtables that are told apart: powers of two. A memtable that grows is noted a few
-/// times in its life and not at every write.
+/// The size classes of memtables: powers of two. A memtable that grows is noted a few times in its
+/// life and not at every write.
 pub fn size_class(bytes: u64) -> u32 {
     u64::BITS - bytes.leading_zeros()
 }

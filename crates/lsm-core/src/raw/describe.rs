@@ -1,8 +1,8 @@
 //! [`describe`]: the meaning of each byte of a file of a database, whatever kind it is.
 //!
-//! For `dump`. It needs one file and nothing else: neither a database nor a manifest. What a kind
-//! means is told by the format itself; only the operations in a section of the log are decoded
-//! here, because the log does not know them.
+//! For `dump`. It needs one file and nothing else: neither a database nor a manifest. Each format
+//! describes its own bytes. Only the operations in a section of the log are decoded here, because
+//! the log does not know them.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! [`read()`]: a get that shows on its way what it comes to: the blocks that it searches in vain,
-//! and the entry that it answers by, where that lies, with the hidden entry that belongs to it.
+//! [`read()`]: a get that also shows the blocks that it searched without a result, and the entry
+//! that it returns, with its place and its hidden entry.
 //!
 //! For sister crates that judge an entry before it is handed out. It asks the same places in the
 //! same order as a get, through the same blooms and the same cached blocks.

@@ -234,8 +234,9 @@ impl Held {
         for _ in 0..ATTEMPTS {
             let path = dir.join(names::lease(random()));
             let Some(lock) = fs.try_lock(&path)? else { continue };
-            // Between its making and its locking it looked like a dead secondary's, and may have
-            // been deleted. Nobody makes it again: whoever looks at leases opens what is there.
+            // Between its creation and its lock, the file looked like that of a dead secondary, and
+            // may have been deleted. It is not created again here: a reader of leases must find the
+            // file that is locked.
             let file = match fs.open_append(&path, AppendMode::Existing) {
                 Err(error) if error.is_missing() => continue,
                 opened => opened?,

@@ -1,8 +1,8 @@
-//! The files through which a primary and its secondaries tell each other what neither waits for:
-//! the commit cursor and the leases.
+//! The files through which a primary and its secondaries inform each other without waiting: the
+//! commit cursor and the leases.
 //!
-//! Neither holds anything that a database needs. A cursor says what is committed at this moment to
-//! whoever reads on the same machine; a lease says which files a secondary still reads.
+//! Neither holds anything that a database needs. A cursor tells other processes on the same machine
+//! what is committed at this moment. A lease names the files that a secondary still reads.
 
 mod cursor;
 mod lease;

@@ -41,9 +41,9 @@ pub enum RawMode {
     /// Many blocks at once, forward, without looking into the block cache or filling it. A damaged
     /// block is an error.
     Streaming,
-    /// As [`RawMode::Streaming`], and tolerant, for whoever replaces what it reads. Of a damaged
-    /// block a single flipped bit is turned back by its checksum, and its entries are called
-    /// suspect all the same; a block of which not every entry decodes is an error.
+    /// As [`RawMode::Streaming`], and tolerant, for callers that replace what they read. A single
+    /// flipped bit of a damaged block is corrected by its checksum, and the entries of the block
+    /// still count as suspect. A block in which not every entry decodes is an error.
     Rewrite,
     /// As [`RawMode::Streaming`], and tolerant, from the device: past every cache where the system
     /// allows it.

@@ -22,8 +22,8 @@ pub(super) struct Suspect {
     suffix: Vec<u8>,
     base_seq: u64,
     pub entries: Vec<SuspectEntry>,
-    /// `true` if one bit was turned and the block's checksum agreed. The entries are then what was
-    /// written; they are suspect all the same, so that the damage is told.
+    /// `true` if one bit was turned and the checksum of the block then agreed. The entries are then
+    /// what was written. They still count as suspect, so that the damage is reported.
     pub is_mended: bool,
     /// `true` if the walk came to the end of the block and nothing was left out.
     pub is_complete: bool,
@@ -150,9 +150,9 @@ impl Suspect {
         self.base_seq.checked_add(delta).and_then(SeqNo::new)
     }
 
-    /// Leaves out entries that are not in order, or not between the separators around the block:
-    /// whoever merges them relies on it. Of two neighbours in the wrong order the one goes that
-    /// does not fit its other neighbour.
+    /// Leaves out entries that are not in order, or not between the separators around the block,
+    /// because a merge relies on both. Of two neighbours in the wrong order, the one that does not
+    /// fit its other neighbour is left out.
     pub(super) fn keep_ordered(&mut self, before: Option<&InternalKey>, end: &InternalKey) {
         let all = std::mem::take(&mut self.entries);
         let mut kept: Vec<SuspectEntry> = Vec::with_capacity(all.len());

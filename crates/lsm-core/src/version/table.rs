@@ -269,14 +269,14 @@ impl TableContext {
     }
 }
 
-/// A live table. Its reader is made by the first who asks, and stays for as long as the table lives;
-/// the file behind that may be closed between two reads.
+/// A live table. The first caller that reads it opens its reader, which stays as long as the table
+/// lives. The file of the reader may be closed between two reads.
 pub struct Table {
     /// The manifest's description of it.
     pub meta: SstMeta,
     reader: OnceLock<Arc<SstReader>>,
-    /// The closed gaps that the job knew that wrote the table: it left out what they hide. Of a table
-    /// of an earlier run of the program nobody knows.
+    /// The closed gaps that were known to the job which wrote the table: the table has none of the
+    /// entries that they hide. Unknown for tables of an earlier run of the program.
     clear_of: OnceLock<Gaps>,
 }
 

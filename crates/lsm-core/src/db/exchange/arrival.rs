@@ -328,7 +328,7 @@ impl Drop for Arrival<'_> {
             let _ = self.db.world.fs.delete(path);
         }
         drop(self.entered.take());
-        // Who closes the database may wait for this.
+        // A close of the database may wait for this.
         self.db.background.wake_all();
     }
 }

@@ -3,8 +3,8 @@
 //! An export is a job like a compaction, whose outputs go to another folder and are installed
 //! nowhere. So the filter that seals verifies every entry before it leaves, repairs what it can,
 //! and its hidden entries travel with their owners. Deciding filters take no part: what a reader
-//! sees is exported. Sequence numbers stay as they are, for those who want to know when a value
-//! was written; whoever ingests gives all entries one number of its own.
+//! sees is exported. Sequence numbers stay as they are, so that a tool can see the order of the
+//! writes; an ingest gives all entries one number of its own database.
 //!
 //! Invariants:
 //! 1. Tables are durable before the description is published.

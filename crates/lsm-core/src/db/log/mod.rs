@@ -1,16 +1,16 @@
 //! [`Log`]: the write-ahead log of an open database. Segments, syncs, markers, and which segments
 //! may go.
 //!
-//! The commit path appends to it as [`LogWriter`], everybody else asks it to be durable. It knows
-//! the rest of the database only as a [`LogHost`], so that its tests run it alone.
+//! The commit path appends to it as [`LogWriter`]; all other parts only ask for durability. It
+//! knows the rest of the database only as a [`LogHost`], so its tests need no database.
 //!
 //! ```text
 //! writer.rs    frames into the buffer, the buffer into the segment
-//! segments.rs  beginning segments, keeping one in reserve, letting them go
-//! sync.rs      making the log durable, and the latch after that failed
-//! notices.rs   who wants to hear of durability without waiting
-//! files.rs     what they take on the disk
-//! tending.rs   what the log thread does: syncs that nobody asked for, marks, the reserve
+//! segments.rs  new segments, the reserve, and removal
+//! sync.rs      shared syncs, and the latch after a failed one
+//! notices.rs   functions to be called when something is durable
+//! files.rs     the space of the segments on the disk
+//! tending.rs   the work of the log thread: syncs after the interval, marks, the reserve
 //! ```
 //!
 //! Invariants:
@@ -19,11 +19,13 @@
 //! 2. Segments are synced in order: what is durable is always a prefix of the log.
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
-//! 4. After a failed sync nothing that was written before is synced again: the log takes no more,
-//!    and with it the store no writes, until `resume.rs` has begun it anew behind tables.
-//! 5. Segments are begun in the order of their numbers, because replay follows the numbers. One
-//!    that was overtaken, or could not be begun, is spoiled: it leaves the manifest no later than
-//!    the next segment is begun, and so before the one that it could name as its last is let go.
+//! 4. After a failed sync nothing that was written before is synced again. The log, and so the
+//!    store, takes no writes until `resume.rs` has written the memtables to tables and begun a new
+//!    log.
+//! 5. Segments are begun in the order of their numbers, because replay follows the numbers. A
+//!    segment is spoiled if one with a greater number was begun before it, or if it could not be
+//!    begun. It leaves the manifest when the next segment is begun at the latest, so before the
+//!    segment that its header may name as the previous one is removed.
 //!
 //! Lock order: `writer`, then whatever the host locks to install an edit, then `sync`.
 

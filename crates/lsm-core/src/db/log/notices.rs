@@ -1,8 +1,8 @@
-//! Notices: who wants to hear that the log is durable, without waiting for it.
+//! Notices: functions that are called when the log is durable, without a thread that waits.
 //!
-//! A notice has the log thread sync the log as soon as it can; those that come while a sync runs
-//! share the next one. Whoever syncs finds the notices that are due, and the host has them called
-//! where no lock is held.
+//! A notice makes the log thread sync the log as soon as it can. Notices that come while a sync
+//! runs share the next one. The thread that syncs takes out the notices that are due, and the host
+//! has them called where no lock is held.
 
 use super::{Log, LogHost};
 use crate::error::{Error, Result};

@@ -1,8 +1,8 @@
 //! [`LogWriter`]: frames into the buffer, and the buffer into the present segment.
 //!
-//! Used by the commit path, which leads, and by marks and the clean end of the log. Frames are
-//! encoded for a place behind the buffer, so whoever encodes asks [`LogWriter::has_room`] first
-//! and appends what is there if it says no.
+//! Used by the leader of a group, for marks and for the clean end of the log. A frame is encoded
+//! for the place behind the buffer. So the caller asks [`LogWriter::has_room`] before it encodes,
+//! and appends the buffer first if there is no room.
 
 use std::collections::VecDeque;
 
@@ -116,7 +116,7 @@ impl WriterState {
     }
 }
 
-/// The log, held by the one who may append to it.
+/// The log under its lock: the right to append.
 pub(in crate::db) struct LogWriter<'a> {
     pub(super) log: &'a Log,
     pub(super) host: &'a dyn LogHost,
