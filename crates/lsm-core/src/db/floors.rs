@@ -19,7 +19,7 @@ pub(super) fn floors_added(
 }
 
 /// Leaves out of `changes` the floors that nothing will lie below, and takes such floors out of
-/// `partition`.
+/// `partition`. In the edit that makes them useless: every read looks at the floors that are there.
 pub(super) fn settle_floors(partition: &PartitionVersion, changes: &mut Vec<Change>) {
     let has_added = changes.iter().any(|change| matches!(change, Change::FloorAdded { .. }));
     if (partition.floors.is_empty() && !has_added) || will_have_gaps(partition, changes) {

@@ -265,8 +265,7 @@ impl DbInner {
     ) -> Result<bool> {
         let Installation { mut changes, flushed, removed, made, values, clear_of } = installation;
         // Durability: values that the job moved, and values whose handles never were in a log,
-        // before a table points to them.
-        // Values of logged partitions were synced with the log, before the flush began.
+        // before a table points to them. Values of a flush with a log were synced with the log.
         let unsynced = !values.carried.is_empty() || (flushed.is_some() && !partition.logged);
         if let Some(store) = partition.store().filter(|_| unsynced) {
             let synced = self.sync_store(partition, store);
@@ -283,21 +282,18 @@ impl DbInner {
         }
         let current = &editing.current().partitions[&partition.id];
         changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
-        // In the same edit: a floor that outlives all entries below it would be looked at by every
-        // read.
         settle_floors(current, &mut changes);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
-        let section = match store {
-            None => None,
-            Some(store) => match catch("a value store", || store.edit(&values.edit(number))) {
-                Ok(section) => Some(section),
-                Err(error) => {
-                    drop(editing);
-                    self.forget(made);
-                    return Err(error);
-                }
-            },
+        let section =
+            store.map(|store| catch("a value store", || store.edit(&values.edit(number))));
+        let section = match section.transpose() {
+            Ok(section) => section,
+            Err(error) => {
+                drop(editing);
+                self.forget(made);
+                return Err(error);
+            }
         };
         if let Some(bytes) = &section {
             changes.push(Change::StoreSection {

@@ -6,6 +6,7 @@
 //!    the log held goes to new tables, the manifest to a new generation.
 //! 2. The switch is one step: the new generation holds the new epoch, the new tables and the end
 //!    of the old log; the old one naming it makes it valid. A crash before leaves the old state.
+//!    LevelDB replaces a file that names the manifest; that file could be lost or damaged as well.
 //! 3. Replay never resyncs a file in place: the page cache may hold what the disk never got.
 //! 4. Afterwards the folder holds no file that the new generation does not name, except foreign
 //!    ones, which are never touched.
@@ -195,8 +196,7 @@ impl Opening {
         let World { fs, dir, epoch, numbers, clock, .. } = world;
         let dir = dir.as_path();
         let epoch = *epoch;
-        // The tables share one sync of the folder: there may be one table for each of thousands of
-        // partitions.
+        // The tables share one sync of the folder: there may be thousands of them.
         let factory = TableFactory { later: Some(SyncLater::default()), ..world.factory() };
         let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
@@ -206,25 +206,12 @@ impl Opening {
         // segments would have to stay, and the next recovery would replay a log of two epochs.
         tables.write(&mut rest)?;
         tables.sync()?;
-        let mut changes = std::mem::take(&mut tables.changes);
-        let LogPlace { segment, offset } = end.place;
         // The maximum, because partitions without a log use numbers that no frame has. A number
         // that is given out twice would let an old entry hide a new one.
         let last_seq = end.last_seq.max(self.last_known_seq());
         check_room("sequence numbers", last_seq.get(), SEQNO_MAX)?;
-        // The end of the old log is recorded. Its files may come back if a sync of the folder
-        // fails, and a torn frame at its end must never count later.
-        let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
-        // First, as in a snapshot: beginning an epoch forgets where the old log was closed, and no
-        // change behind it may be forgotten.
-        changes.insert(0, Change::EpochBegan { epoch, cut });
-        if self.recovered.is_none() {
-            changes.push(self.first_partition());
-        }
-        // The version after this edit names no segment, so nothing can be replayed twice.
-        let segments = self.version.log_segments.keys();
-        changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
-        changes.push(Change::LastSeq(last_seq));
+        let replayed = std::mem::take(&mut tables.changes);
+        let mut changes = self.epoch_changes(epoch, replayed, end.place, last_seq);
         let number = self.version.edit_number + 1;
         let sections = store_sections(number, &tables.added, hooks)?;
         changes.extend(sections.iter().map(|(partition, bytes)| Change::StoreSection {
@@ -239,14 +226,11 @@ impl Opening {
         // cursor to begin.
         let cursor = CursorWriter::create(&**fs, dir, version.db_id, epoch);
         let manifest = Manifest::create(&**fs, dir, name, &version)?;
-        // From here on the new generation may count, also if a later step fails: its tables must
-        // stay.
+        // From here on the new generation may count, also if a later step fails: the tables stay.
         tables.keep();
         if let Some(recovered) = &self.recovered {
             let old = recovered.generation;
-            // The step that decides. Before it a crash finds the old generation and the old log,
-            // after it the new state. Replacing a file that names the current manifest, as LevelDB
-            // does, would be a second place to sync and to damage.
+            // The step that decides: invariant 2.
             Manifest::reopen(&**fs, dir, old, &recovered.version)?.supersede(name)?;
         }
         let bytes_max = options.manifest_bytes_max;
@@ -263,8 +247,7 @@ impl Opening {
             // old ones, or what they say, come back because a sync of the folder failed.
             versions.install(vec![Change::LastSeq(last_seq)])?;
         }
-        // Only after the edit is durable: a store acts on what an edit says, for example by
-        // deleting files.
+        // After the edit is durable: a store may delete the files that an edit drops.
         for (partition, bytes) in &sections {
             let store = hooks[partition].store.as_ref();
             store.map_or(Ok(()), |store| store.apply(number, bytes))?;
@@ -273,6 +256,32 @@ impl Opening {
         let leased = self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
         let memtables = BTreeMap::new();
         Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leased, cursor })
+    }
+
+    /// The changes that begin `epoch` behind a log that ended at `place`, with the tables of `replayed`.
+    fn epoch_changes(
+        &self,
+        epoch: Epoch,
+        replayed: Vec<Change>,
+        place: LogPlace,
+        last_seq: SeqNo,
+    ) -> Vec<Change> {
+        let LogPlace { segment, offset } = place;
+        // The end of the old log is recorded. Its files may come back if a sync of the folder
+        // fails, and a torn frame at its end must never count later.
+        let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
+        // First, as in a snapshot: beginning an epoch forgets where the old log was closed, and no
+        // change behind it may be forgotten.
+        let mut changes = vec![Change::EpochBegan { epoch, cut }];
+        changes.extend(replayed);
+        if self.recovered.is_none() {
+            changes.push(self.first_partition());
+        }
+        // The version after this edit names no segment, so nothing can be replayed twice.
+        let segments = self.version.log_segments.keys();
+        changes.extend(segments.map(|file| Change::SegmentRemoved { file: *file }));
+        changes.push(Change::LastSeq(last_seq));
+        changes
     }
 
     /// The change that makes the partition which every new database has.

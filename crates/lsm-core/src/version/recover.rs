@@ -72,15 +72,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
     let Some(&oldest) = present.first() else {
         return Ok(None);
     };
-    let mut name = oldest;
-    // From the newest down: the last generation with an edit of its own replaces all older ones,
-    // also those that a failed deletion left or brought back.
-    for newer in present[1..].iter().rev() {
-        if was_used(fs, dir, *newer)? {
-            name = *newer;
-            break;
-        }
-    }
+    let mut name = newest_used(fs, dir, &present)?.unwrap_or(oldest);
     let mut older: Vec<_> = present.iter().copied().filter(|other| *other < name).collect();
     let mut last = read_generation(fs, dir, name)?;
     let mut writable = last.writable;
@@ -139,6 +131,18 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         writable,
         has_derived_salts: last.seal.has_derived_salts(),
     }))
+}
+
+/// The newest of these generations, oldest first, that was in use.
+fn newest_used(fs: &dyn Fs, dir: &Path, present: &[FileName]) -> Result<Option<FileName>> {
+    // From the newest down: the last generation with an edit of its own replaces all older ones, also
+    // those that a failed deletion left or brought back.
+    for newer in present[1..].iter().rev() {
+        if was_used(fs, dir, *newer)? {
+            return Ok(Some(*newer));
+        }
+    }
+    Ok(None)
 }
 
 /// No file number is live twice: edits of one partition do not see the tables of another.

@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::partition::PartitionState;
 use crate::types::{KeyRef, SeqNo};
-use crate::version::{Change, SstMeta};
+use crate::version::{Change, HookRecord, SstMeta};
 
 /// The result of an ingest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +118,28 @@ fn memtables_overlap(partition: &PartitionState, tables: &[SstMeta]) -> Result<b
     Ok(false)
 }
 
+/// The changes that add these tables under the number `seq`, and the hooks whose rules the partition
+/// takes over.
+fn changes_of(
+    partition: &PartitionState,
+    tables: &[SstMeta],
+    levels: &[usize],
+    seq: SeqNo,
+    hooks: Option<Vec<HookRecord>>,
+) -> Vec<Change> {
+    let id = partition.id;
+    let added = tables.iter().cloned().zip(levels).map(|(meta, level)| Change::TableAdded {
+        partition: id,
+        level: *level as u8,
+        meta,
+    });
+    let rules = hooks.map(|hooks| {
+        let options = (*partition.view().version.options).clone();
+        Change::PartitionOptionsChanged { id, options, hooks }
+    });
+    added.chain([Change::LastSeq(seq)]).chain(rules).collect()
+}
+
 impl DbInner {
     /// Makes the tables of an arrival part of the partition; their sequence number. `check` is called
     /// if the rules for keys changed since the arrival was checked.
@@ -160,18 +182,7 @@ impl DbInner {
         let seq = between.take_seqs(1);
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &arrival.tables);
-        let id = partition.id;
-        let tables = arrival.tables.iter().cloned();
-        let added = tables.zip(&levels).map(|(meta, level)| Change::TableAdded {
-            partition: id,
-            level: *level as u8,
-            meta,
-        });
-        let rules = records.map(|hooks| {
-            let options = (*partition.view().version.options).clone();
-            Change::PartitionOptionsChanged { id, options, hooks }
-        });
-        let changes = added.chain([Change::LastSeq(seq)]).chain(rules).collect();
+        let changes = changes_of(partition, &arrival.tables, &levels, seq, records);
         // Before the edit, which may be on disk even if installing it fails.
         arrival.keep_files();
         let values = std::mem::take(&mut arrival.values);
