@@ -12,41 +12,89 @@ usage() {
     cat <<'TEXT'
 usage: benches/peers/run.sh [options]
 
+  --suite NAME          what to measure; other options change it:         [core]
+                          core     all workloads
+                          large    values from 1 KiB to 64 MB, within a budget of bytes
+                          threads  core with two threads
+                          lz4      core with LZ4, on the engines that have it
+                          many     10 million records, fewer workloads, one round
+                          memory   values of 4 KiB, four times the memory that is allowed
   --records N           records of the data set                      [1000000]
   --ops N               operations of each workload that is not a fill  [the records]
   --rounds N            runs of each engine and sequence             [3]
-  --engines A,B         engines                                      [all]
+  --engines A,B         engines                                      [the suite's]
   --workloads "A,B C"   sequences of workloads, separated by blanks; each begins on an empty
                         database, each is a process of its own       [see below]
   --key-size N          bytes of a key                               [16]
   --value-size N        bytes of a value                             [100]
+  --threads N           threads that work at once                    [1]
+  --lz4                 compress with LZ4; RocksDB is compiled anew for it
+  --memory-mib N        memory of each run, its page cache included, limited by a cgroup
+  --mib-per-size N      large: bytes of values of a size, but three values at least  [256]
   --sync-interval-ms N  siltstone's own syncs, 0 for none            [0]
   --no-settle           leave flushing and compacting to the engines
   --warm-gib N          memory to touch first                        [two thirds of what is free]
+  --wait-seconds N      wait so long for a quiet machine before a round, and before a run is
+                        repeated because others worked during it; 0 to do neither  [120]
   --dir DIR             where to make the databases       [benches/peers/results]
   --results DIR         folder for runs and tables        [benches/peers/results]
   --machine TEXT        what to say of the machine        [two cores of a nested VM]
-  --publish             copy the tables to docs/benchmarks.md and .json
+  --publish             copy the tables to docs/benchmarks.md and .json, unless the report calls
+                        a run invalid
   --report-only         measure nothing; make tables of the runs that are there
   --install-deps        install what the build needs (apt-get) and end
   --without-rocksdb     compile without it, which is most of the time that compiling takes
   --without-berkeley    compile without Berkeley DB, where its library cannot be had
   --jobs N              compile with so many jobs         [cargo's default]
 
-Runs of other records or value sizes stay and are reported, too; those of the same are replaced.
+Runs of another suite, other records or value sizes stay and are reported, too; those of the same
+are replaced.
 TEXT
 }
 
-default_sequences() {
+core_sequences() {
     echo "fillseq fillbatch fillsync"
     echo "fillrandom,readrandom,readmissing,seekrandom,scan,scan-reverse,readwhilewriting"
     echo "overwrite,deleterandom"
     echo "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f,ycsb-w"
 }
 
-records=1000000 ops="" rounds=3 engines="" workloads="" key_size=16 value_size=100
+# Each value that no option has set, as the suite wants it.
+complete_suite() {
+    case "$suite" in
+    core) ;;
+    large) suite_engines="siltstone rocksdb rocksdb-blob lmdb lmdb-map redb files" ;;
+    threads) threads="${threads:-2}" ;;
+    lz4)
+        lz4=lz4
+        suite_engines="siltstone rocksdb fjall"
+        ;;
+    many)
+        records="${records:-10000000}" ops="${ops:-1000000}" rounds="${rounds:-1}"
+        suite_engines="siltstone rocksdb fjall leveldb lmdb lmdb-map berkeley"
+        workloads="${workloads:-fillrandom,readrandom,seekrandom,readwhilewriting overwrite}"
+        ;;
+    memory)
+        memory_mib="${memory_mib:-1024}" value_size="${value_size:-4096}" ops="${ops:-100000}"
+        value_bytes=$((value_size + ${key_size:-16}))
+        records="${records:-$(((memory_mib << 22) / value_bytes))}"
+        suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb redb berkeley"
+        workloads="${workloads:-fillrandom,readrandom,seekrandom,readwhilewriting ycsb-a,ycsb-b}"
+        ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    records="${records:-1000000}" rounds="${rounds:-3}" threads="${threads:-1}"
+    key_size="${key_size:-16}" value_size="${value_size:-100}"
+    [[ -n "$workloads" ]] || workloads="$(core_sequences)"
+    [[ "$suite" != large ]] || workloads=large
+}
+
+suite=core records="" ops="" rounds="" engines="" workloads=""
+# Of most suites. A file per value takes minutes for a million values, and is named if it is wanted.
+suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb lmdb-map redb sled berkeley"
+key_size="" value_size="" threads="" lz4="" memory_mib="" mib_per_size=256 wait_seconds=120
 sync_interval_ms=0 settle=() warm_gib="" database="" results="" machine="two cores of a nested VM"
-publish=0 report_only=0 jobs=() rocksdb=rocksdb berkeley=berkeley
+publish=() report_only=0 jobs=() rocksdb=rocksdb berkeley=berkeley
 command="benches/peers/run.sh"
 for argument in "$@"; do
     [[ "$argument" != *[[:space:]]* ]] || argument="\"$argument\""
@@ -55,6 +103,7 @@ done
 
 while (($# > 0)); do
     case "$1" in
+    --suite) suite="$2" && shift ;;
     --records) records="$2" && shift ;;
     --ops) ops="$2" && shift ;;
     --rounds) rounds="$2" && shift ;;
@@ -62,13 +111,18 @@ while (($# > 0)); do
     --workloads) workloads="$2" && shift ;;
     --key-size) key_size="$2" && shift ;;
     --value-size) value_size="$2" && shift ;;
+    --threads) threads="$2" && shift ;;
+    --lz4) lz4=lz4 ;;
+    --memory-mib) memory_mib="$2" && shift ;;
+    --mib-per-size) mib_per_size="$2" && shift ;;
+    --wait-seconds) wait_seconds="$2" && shift ;;
     --sync-interval-ms) sync_interval_ms="$2" && shift ;;
     --no-settle) settle=(--no-settle) ;;
     --warm-gib) warm_gib="$2" && shift ;;
     --dir) database="$(realpath -m "$2")" && shift ;;
     --results) results="$(realpath -m "$2")" && shift ;;
     --machine) machine="$2" && shift ;;
-    --publish) publish=1 ;;
+    --publish) publish=(--publish "$root/docs") ;;
     --report-only) report_only=1 ;;
     --without-rocksdb) rocksdb="" ;;
     --without-berkeley) berkeley="" ;;
@@ -82,7 +136,7 @@ while (($# > 0)); do
     esac
     shift
 done
-[[ -n "$workloads" ]] || workloads="$(default_sequences)"
+complete_suite
 results="${results:-$here/results}"
 # A folder of our own in it: it is removed before and after every run.
 database="${database:-$here/results}/siltstone-peers-database"
@@ -107,25 +161,97 @@ fi
 
 # Must be run in this folder for its .cargo/config.toml to hold.
 cd "$here"
-cargo build --release --locked "${jobs[@]}" --no-default-features --features "$rocksdb,$berkeley"
+cargo build --release --locked "${jobs[@]}" --no-default-features \
+    --features "$rocksdb,$berkeley,$lz4"
 peers="${CARGO_TARGET_DIR:-$here/target}/release/siltstone-peers"
 mkdir -p "$results"
+
+# Makes the cgroup that limits the memory of the runs; version 2 or 1, whichever is there.
+make_cgroup() {
+    local base=/sys/fs/cgroup/memory file=memory.limit_in_bytes
+    if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+        base=/sys/fs/cgroup file=memory.max
+        echo +memory 2>/dev/null >"$base/cgroup.subtree_control" || true
+    fi
+    cgroup="$base/siltstone-peers-$$"
+    if ! mkdir "$cgroup" 2>/dev/null ||
+        ! echo "$((memory_mib << 20))" 2>/dev/null >"$cgroup/$file"; then
+        rmdir "$cgroup" 2>/dev/null || true
+        echo "Memory cannot be limited here: $cgroup/$file cannot be written." >&2
+        echo "That needs root, and a cgroup with the memory controller. Nothing was measured." >&2
+        exit 1
+    fi
+}
+
+clean_up() {
+    rm -rf "$database"
+    [[ -z "$cgroup" ]] || rmdir "$cgroup" 2>/dev/null || true
+}
+
+wait_until_quiet() {
+    ((wait_seconds == 0)) || "$peers" quiet --wait-seconds "$wait_seconds" ||
+        echo "Going on: the report will call figures by the clock invalid if it stays so."
+}
+
+# usage: run_once FILE ENGINE SEQUENCE ROUND
+run_once() {
+    local arguments=(--engine "$2" --dir "$database" --round "$4" --out "$1")
+    rm -rf "$database"
+    sync
+    if [[ "$3" == large ]]; then
+        "$peers" large "${arguments[@]}" --mib-per-size "$mib_per_size"
+        return
+    fi
+    arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
+        --key-size "$key_size" --value-size "$value_size" ${lz4:+--lz4}
+        --sync-interval-ms "$sync_interval_ms" "${settle[@]}"
+        ${memory_mib:+--memory-mib "$memory_mib"})
+    if [[ -z "$cgroup" ]]; then
+        "$peers" run "${arguments[@]}"
+    else
+        (echo "$BASHPID" >"$cgroup/cgroup.procs" && exec "$peers" run "${arguments[@]}")
+    fi
+}
+
+# As run_once; repeats a run during which others worked, twice at most.
+run_quietly() {
+    local repeats=2
+    run_once "$@"
+    until ((wait_seconds == 0 || repeats == 0)) || "$peers" check "$1"; do
+        repeats=$((repeats - 1))
+        wait_until_quiet
+        run_once "$@"
+    done
+}
+
+folder_of_runs() {
+    if [[ "$suite" == large ]]; then
+        echo "$results/large"
+    else
+        printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
+            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}"
+    fi
+}
 
 measure() {
     local known runs sequence_list=() sequence engine round number done=0 all
     known=" $("$peers" engines | cut -d' ' -f1 | tr '\n' ' ')"
     local engine_list=()
-    for engine in ${engines:-$known}; do
-        [[ "$known" == *" $engine "* ]] || {
+    for engine in ${engines:-$suite_engines}; do
+        if [[ "$known" != *" $engine "* ]]; then
             echo "no engine $engine; there are$known" >&2
-            exit 2
-        }
+            [[ -z "$engines" ]] || exit 2
+            continue
+        fi
         # Small values go to no blob file; then it is RocksDB under another name.
-        if [[ "$engine" == rocksdb-blob ]] && ((value_size < 1024)); then continue; fi
+        if [[ "$engine" == rocksdb-blob && "$suite" != large ]] && ((value_size < 1024)); then
+            continue
+        fi
         engine_list+=("$engine")
     done
     read -r -d '' -a sequence_list <<<"$workloads" || true
 
+    [[ -z "$memory_mib" ]] || make_cgroup
     if [[ -z "$warm_gib" ]]; then
         warm_gib="$(awk '/^MemAvailable/ { print int($2 / 1048576 * 2 / 3) }' /proc/meminfo)"
     fi
@@ -133,13 +259,13 @@ measure() {
     "$peers" warm --gib "$warm_gib"
     ulimit -n "$(ulimit -Hn)" || true
 
-    runs="$results/$(printf '%012d-%05d-%09d' "$records" "$key_size" "$value_size")"
+    runs="$(folder_of_runs)"
     rm -rf "$runs"
     mkdir -p "$runs" "$(dirname "$database")"
-    trap 'rm -rf "$database"' EXIT
     echo "$command" >"$runs/command"
     all=$((rounds * ${#sequence_list[@]} * ${#engine_list[@]}))
     for ((round = 1; round <= rounds; round++)); do
+        wait_until_quiet
         for ((number = 0; number < ${#sequence_list[@]}; number++)); do
             sequence="${sequence_list[number]}"
             for engine in "${engine_list[@]}"; do
@@ -147,26 +273,20 @@ measure() {
                 # Files have no order: each seek would list and sort all of them.
                 if [[ "$engine" == files && "$sequence" =~ seek|scan|ycsb-e ]]; then continue; fi
                 echo "$(date +%T) $done/$all: round $round, $engine, $sequence"
-                rm -rf "$database"
-                sync
-                "$peers" run --engine "$engine" --workloads "$sequence" --records "$records" \
-                    ${ops:+--ops "$ops"} --key-size "$key_size" --value-size "$value_size" \
-                    --sync-interval-ms "$sync_interval_ms" "${settle[@]}" --dir "$database" \
-                    --round "$round" \
-                    --out "$runs/$(printf '%02d-%02d-%s.json' "$round" "$number" "$engine")"
+                run_quietly "$runs/$(printf '%02d-%02d-%s.json' "$round" "$number" "$engine")" \
+                    "$engine" "$sequence" "$round"
             done
         done
     done
 }
 
+cgroup=""
+trap clean_up EXIT
 ((report_only)) || measure
 
 commit="$(git -C "$root" rev-parse --short=10 HEAD 2>/dev/null || echo unknown)"
 git -C "$root" diff --quiet HEAD 2>/dev/null || commit="$commit, changed"
-"$peers" report --runs "$results" --markdown "$results/benchmarks.md" \
-    --json "$results/benchmarks.json" --machine "$machine" --commit "$commit"
 echo "tables: $results/benchmarks.md, figures: $results/benchmarks.json"
-if ((publish)); then
-    cp "$results/benchmarks.md" "$results/benchmarks.json" "$root/docs/"
-    echo "published: docs/benchmarks.md, docs/benchmarks.json"
-fi
+"$peers" report --runs "$results" --markdown "$results/benchmarks.md" \
+    --json "$results/benchmarks.json" --machine "$machine" --commit "$commit" "${publish[@]}"
+((${#publish[@]} == 0)) || echo "published: docs/benchmarks.md, docs/benchmarks.json"
