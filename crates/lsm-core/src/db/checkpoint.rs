@@ -68,7 +68,7 @@ impl DbInner {
         let mut made = Vec::new();
         let World { fs, dir: from, .. } = &self.world;
         let written = link_tables(&**fs, from, dir, &version, &mut made)
-            // What a store was not told of yet, it does not know to be in the version.
+            // A store does not know of an edit that it was not told of, so it is told first.
             .and_then(|()| self.obsolete.tell_all_stores())
             .and_then(|()| copy_values(dir, &version, &pinned, &mut made))
             .and_then(|()| write_manifest(&**fs, dir, &version, last_seq, name));
@@ -98,8 +98,9 @@ impl DbInner {
             }
         }
         self.background.wake_all();
-        // Values wait for the partitions' own versions, which a new generation of the manifest
-        // replaces in the one of the database: views first, as what they keep is not less.
+        // The views are pinned first: values are kept for the versions of the views. The version of
+        // the database may be replaced by a new generation of the manifest in between, and holds at
+        // least as much.
         let pinned = partitions.iter().map(|p| (p.clone(), p.pin())).collect();
         let version = self.catalog.edit()?.current().clone();
         drop(no_other_flush);
@@ -132,6 +133,8 @@ fn write_manifest(
     let mut copy = version.clone();
     // It has no log: what the log held is flushed. The cut says how far that log reached.
     copy.last_seq = copy.last_seq.max(last_seq);
+    // The copy gets no segment: everything before the moment is in tables, and a segment would
+    // bring later commits.
     copy.log_segments.clear();
     copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
     copy.log_closed = None;
@@ -139,8 +142,8 @@ fn write_manifest(
     Ok(())
 }
 
-/// Takes a checkpoint that failed away. A manifest whose tables are gone would be worse than
-/// what is left if this fails.
+/// Removes a failed checkpoint, the manifest first: a manifest without its tables would be worse
+/// than leftover files.
 fn remove_checkpoint(fs: &dyn Fs, dir: &Path, name: FileName, made: &[PathBuf]) {
     let manifest = name.path(dir);
     if fs.delete(&manifest).and_then(|()| fs.sync_dir(dir)).is_ok() {
@@ -155,7 +158,7 @@ fn copy_values(
     pinned: &[Pinned],
     made: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    // One that was made since has no tables.
+    // A partition that was created after the pins has no tables.
     for (partition, _) in pinned {
         let Some(stored) = version.partitions.get(partition.id) else { continue };
         let hook = stored.hooks.iter().find(|hook| hook.kind == HookKind::ValueStore);

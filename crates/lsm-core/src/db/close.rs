@@ -24,16 +24,17 @@ impl DbInner {
             return Ok(());
         }
         if self.log.has_failed() {
-            // The last chance; what becomes of it is told below.
+            // The last chance to resume. `between.close` below reports the failure.
             let _ = self.flush_one();
         }
+        // A first flush while writers continue, so that little is left when they are refused.
         let flushed = self.flush_unlogged();
         let mut between = self.between_groups();
-        // Writers that come from here on are refused; those before were answered.
+        // Set between two groups: earlier writers were answered, later ones are refused.
         self.closed.store(true, Ordering::Release);
         let unlogged = self.seal_unlogged(&mut between);
         drop(between);
-        // What was acknowledged while the first flush ran.
+        // Entries that were acknowledged during the first flush.
         let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
         let mut between = self.between_groups();
         let ended = self.log.check().and_then(|()| between.close());
@@ -43,10 +44,13 @@ impl DbInner {
         self.stall.ease();
         // Calls that work on threads of their own give up; none may touch the folder afterwards.
         let flushing = self.wait_for_jobs();
+        // After the last job. From here on no edit can reach the folder, which another process may
+        // open.
         self.catalog.shut();
         drop(flushing);
         let removed = self.remove_obsolete();
         let told = self.cursor.close(&*self.world.fs, &self.world.dir, self.world.epoch);
+        // Last: the next process may open the database as soon as the lock is free.
         *lock = None;
         flushed.and(ended).and(removed).and(told)
     }

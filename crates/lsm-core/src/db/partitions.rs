@@ -38,7 +38,8 @@ impl DbInner {
         let _structure = self.catalog.change_structure();
         // Looked for again under the lock: another call may have made it.
         if let Some(partition) = self.catalog.named(name) {
-            // No group is under way while the rules for its keys change.
+            // Between two groups, so that no batch is checked under the old rules and applied under
+            // the new ones.
             let _between = self.between_groups();
             if let Some(options) = options {
                 self.change_options(&partition, options)?;
@@ -91,6 +92,7 @@ impl DbInner {
         let version = version.partitions[&id].clone();
         let work = self.catalog.work();
         let partition = Arc::new(PartitionState::new(version, attached, &self.slabs, work));
+        // After the edit: a write to a partition that a crash takes back would be lost.
         self.catalog.add(partition.clone());
         Ok(partition)
     }
@@ -147,7 +149,8 @@ impl DbInner {
         self.obsolete.add(edit, view.version.tables().map(|(_, table)| table));
         drop(view);
         self.obsolete.tell_stores();
-        // Its memtables held back writes to every partition; no flush will say that they are gone.
+        // The memory of its memtables counted for the stall of all partitions, and no flush will
+        // report that it is free.
         self.commit.note_released(active_bytes);
         self.update_pressure(&partition);
         self.jobs.forget(partition.id);

@@ -277,13 +277,14 @@ impl DbInner {
     /// Does one piece of what is due for large values; `false` if nothing is.
     pub(super) fn tend_values(&self) -> Result<bool> {
         let now = self.background.now();
-        // Whoever steps by hand sees everything that is due.
+        // A test that steps by hand sees everything that is due, without waiting.
         let is_threaded = self.background.mode() == BackgroundMode::Threads;
         for partition in self.catalog.with_stores() {
             if is_threaded && self.values.was_looked_at(partition.id, now) {
                 continue;
             }
-            // A count reads all tables of a partition. The others are not kept waiting for it.
+            // A count reads all tables of a partition. It has a lock of its own, so that the other
+            // partitions do not wait.
             if let Some(turn) = self.values.try_turn()
                 && self.recount_values(&partition, &turn)?
             {
@@ -369,7 +370,8 @@ impl DbInner {
 
     /// The goal of a store that wants values to be moved.
     pub(super) fn moving_goal(&self, store: &dyn ValueStore) -> Result<Option<Goal>> {
-        // A store that was not told of an edit yet takes its garbage for values.
+        // A store that does not know of an edit would take the garbage of that edit for live
+        // values.
         self.obsolete.tell_all_stores()?;
         Ok(store.moving().map(|span| self.goal_of(span)))
     }

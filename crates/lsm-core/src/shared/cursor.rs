@@ -111,7 +111,7 @@ impl CursorWriter {
             // An open of this epoch may have failed before.
             words = fs.map_words(&path, MapMode::Create(WORDS));
         }
-        // No write depends on it: a medium that refuses has secondaries that read the log instead.
+        // No write depends on the cursor. Without it, secondaries read the log instead.
         let words = words.ok().flatten();
         let mut lock = None;
         if let Some(words) = &words {
@@ -120,7 +120,7 @@ impl CursorWriter {
             words[LOCKED_AT].store(u64::from(lock.is_some()), Ordering::Relaxed);
             let fixed = fixed_words(db, epoch, machine_run);
             words[CHECKSUM_AT].store(checksum_of(&fixed), Ordering::Relaxed);
-            // The magic last: who finds it finds the rest.
+            // The magic last: a secondary that finds it finds the other words.
             for (at, word) in fixed.iter().enumerate().rev() {
                 words[at].store(*word, Ordering::Release);
             }
@@ -184,6 +184,7 @@ impl CursorWriter {
     pub fn publish(&self, end: u64, visible: SeqNo) {
         if let Some(words) = &self.words {
             let words = words.words();
+            // `end` before `visible`, see invariant 2.
             words[END_AT].store(end, Ordering::Release);
             words[VISIBLE_AT].store(visible.get(), Ordering::Release);
         }
@@ -196,6 +197,8 @@ impl CursorWriter {
 
     /// Notes the last durable edit, and the generation that holds it.
     pub fn note_edit(&self, edit: u64, generation: FileNo) {
+        // The generation first: a secondary that loads the new edit then finds it in the generation
+        // that it loads afterwards.
         self.store(GENERATION_AT, generation.0);
         self.store(EDIT_AT, edit);
     }
@@ -337,7 +340,8 @@ impl CursorReader {
             return false;
         }
         let lock = fs.try_lock_shared(&dir.join(names::cursor(epoch)));
-        // Asked behind it: a writer that closes the database says so before it lets go of the lock.
+        // The state is loaded after the lock: a writer that closes the database stores it before it
+        // releases the lock.
         matches!(lock, Ok(Some(_))) && self.state() == CursorState::Live
     }
 

@@ -119,7 +119,7 @@ impl Footer {
     /// `Corruption`; `Unsupported` for an intact footer of a version, or with incompatible
     /// features, that this code does not know.
     pub(super) fn read(source: &TableSource, access: Access) -> Result<(Footer, u64)> {
-        // One read also for a longer footer of a later version.
+        // One read, also for a longer footer of a later version.
         let reach = source.file_bytes.min(FOOTER_BYTES_MAX as u64);
         let mut buf = [0; FOOTER_BYTES_MAX];
         let buf = &mut buf[..reach as usize];
@@ -131,6 +131,8 @@ impl Footer {
         let Ok(ending) = Ending::decode(ending) else {
             return Err(source.corruption(buf_at, "footer is incomplete"));
         };
+        // The magic before the checksum: the message then tells a foreign file from a damaged
+        // table.
         if ending.magic != MAGIC {
             return Err(source.corruption(buf_at, "file does not end with the magic of a table"));
         }

@@ -97,7 +97,7 @@ fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
 impl Salvaging {
     fn footer(&mut self) -> Result<Option<(Footer, u64)>> {
         if let Some(read) = unless_damaged(Footer::read(&self.source, Access::Uncached))? {
-            // A sound footer of another table is no damage that a turned bit could explain.
+            // A sound footer of another table is not damage that one bit explains.
             return Ok(Some(read).filter(|(footer, _)| self.is_ours(footer)));
         }
         if let Some(mended) = Footer::mended(&self.source).filter(|(it, _)| self.is_ours(it)) {

@@ -29,15 +29,15 @@ pub(super) fn load_properties(
 ) -> Result<SstProperties> {
     let offset = footer.properties.offset;
     let has_checksums = footer.compatible & HAS_TAIL_CHECKSUMS != 0;
-    // Before a damaged tag is taken for one of a later version.
+    // Before the fields are decoded: a damaged tag could be taken for one of a later version.
     if has_checksums && !SstProperties::own_checksum_agrees(payload) {
         let what = "the properties' own checksum does not match";
         return Err(source.corruption(offset, what));
     }
     let properties = SstProperties::decode(source, offset, payload)?;
     let says_hidden = footer.incompatible & HAS_HIDDEN != 0;
-    // Two accounts that differ: one of them is damaged, and reading hidden entries as visible would
-    // be wrong data.
+    // One of the two is damaged. Reading hidden entries as visible ones would return wrong data, so
+    // neither is believed.
     if says_hidden == properties.hidden_suffix.is_empty() {
         let what = "footer and properties differ about hidden entries";
         return Err(source.corruption(offset, what));
