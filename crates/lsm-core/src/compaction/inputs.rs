@@ -150,6 +150,7 @@ pub(super) fn open_inputs(
     hooks: &PartitionHooks,
     judges: Option<&Arc<Judges>>,
 ) -> Result<Vec<MergeInput>> {
+    // A plain reader is faster and leaves hidden entries out, so it is used unless a filter seals.
     let raw = hooks.seals() && judges.is_none();
     let suffix = &hooks.rules.reserved_suffix;
     let mode = RawMode::Rewrite;

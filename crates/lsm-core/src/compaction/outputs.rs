@@ -259,6 +259,8 @@ impl<'a> Outputs<'a> {
             }
             let (summary, file) = writer.finish_unsynced()?;
             match &self.factory.later {
+                // Recovery makes one table for each partition, and there may be thousands: one sync
+                // each would take long.
                 Some(later) => later.add(&*self.factory.fs, file)?,
                 None => file.sync()?,
             }

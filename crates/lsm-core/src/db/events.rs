@@ -99,6 +99,8 @@ impl Events {
     /// Calls the listeners for the queued events. Only without a lock. Events that happen in a
     /// listener are delivered after it has returned.
     pub(super) fn deliver(&self) {
+        // A listener that calls the database must not deliver inside its own call: events would be
+        // reported in the wrong order.
         while !in_listener() {
             self.call_notices();
             // Not in the condition: its guard would live through the body.

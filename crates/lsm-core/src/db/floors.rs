@@ -25,6 +25,8 @@ pub(super) fn settle_floors(partition: &PartitionVersion, changes: &mut Vec<Chan
     if (partition.floors.is_empty() && !has_added) || will_have_gaps(partition, changes) {
         return;
     }
+    // Of the tables after this edit: the job that installs it may have removed the last entry below
+    // a floor.
     let oldest = oldest_after(partition, changes);
     changes.retain(|change| match change {
         Change::FloorAdded { seq, .. } => oldest < *seq,

@@ -106,6 +106,8 @@ impl LeaseBook {
             // The lease with the oldest edit holds most.
             let oldest = leases.iter().enumerate().min_by_key(|(_, lease)| lease.edit);
             let Some(oldest) = oldest.map(|(place, _)| place) else { return Ok(holds) };
+            // A slow secondary loses its lease instead of filling the disk of the primary: the
+            // primary must keep accepting writes.
             take_away(fs, dir, &leases[oldest])?;
             leases.swap_remove(oldest);
         }
@@ -117,6 +119,8 @@ impl LeaseBook {
         let mut remote = self.remote.lock();
         remote.retain(|name, _| leases.iter().any(|lease| lease.name == *name));
         let expired = leases.extract_if(.., |lease| {
+            // A local lease is locked by its process, so a dead holder is recognised without a
+            // timeout.
             if lease.is_local {
                 return false;
             }

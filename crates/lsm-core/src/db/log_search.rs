@@ -130,8 +130,8 @@ impl LogSearch {
         {
             let Record::Batch(batch) = &frame.record else { continue };
             for section in batch.sections() {
-                // It verified with its frame. A section that is malformed all the same ends no
-                // search: the next one may have what is wanted.
+                // The section verified with its frame. If it is malformed anyway, the search goes
+                // on, because the next section may have the entry.
                 if let Err(fault) = findings.take(&section, wanted) {
                     findings.failure = Some(Error::corruption(&self.dir, None, fault.to_string()));
                 }
@@ -148,6 +148,7 @@ impl LogSearch {
             sources.push(SegmentSource { number, epoch, path, file });
         }
         let mut options = LogReaderOptions::new(self.db_id);
+        // The sections of other partitions are not read from the device.
         options.only = Some(self.partition);
         LogReader::new(sources, options)
     }

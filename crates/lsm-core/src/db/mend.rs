@@ -52,9 +52,11 @@ impl JobRunner {
         if damaged.iter().all(Vec::is_empty) {
             return Ok(None);
         }
+        // Reported before any repair: a repair may fail, and the damage is a fact.
         for entry in damaged.iter().flatten() {
             self.events.tell(&Event::Corruption(damage_of(view, entry)));
         }
+        // All at once, so that the log is read once for all entries.
         let seqs = damaged.iter().flatten().map(|found| found.trailer.seq());
         let log = self.log_search(host, view, seqs);
         let mut copies = Vec::with_capacity(memtables.len());
@@ -82,7 +84,7 @@ fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> 
     if let Some(entry) = found.with_one_bit_undone() {
         return Ok(Mend::repaired(view, entry, "one bit undone"));
     }
-    // Only here: the search for one bit does without a log that cannot be read.
+    // An error of the log counts only now: the search for one bit does not need the log.
     in_log?;
     let poison = found.poison(view.version.flushed_through);
     let entry = poison.ok_or_else(|| lost(view, found))?;
@@ -98,7 +100,7 @@ fn in_log(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Opti
     }
     let seq = found.trailer.seq();
     let logged = match log.find(seq) {
-        // A log that is damaged there knows no more, and says the same the next time.
+        // A log that is damaged at that place has no answer, and has none at the next attempt.
         Err(error) if error.kind() == ErrorKind::Corruption => None,
         logged => logged?,
     };

@@ -50,6 +50,7 @@ impl Partition {
             let old = self.get(key)?;
             let new = change(old.as_deref());
             let new = new.as_ref().map(AsRef::as_ref);
+            // Optimistic: a lock for each key would cost every caller, and a conflict is rare.
             match self.replace(key, old.is_some(), new, seq, options) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 answer => return answer,

@@ -230,6 +230,7 @@ impl ObsoleteFiles {
     fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
         let told = self.tell_in_turn(&turn);
         // If the leases cannot be read, everything counts as held.
+        // Leases are read when something is about to be deleted, and never by a write.
         let leases = self.holds();
         let known = leases.as_ref().copied().unwrap_or(Holds::ALL);
         let values = told.and_then(|()| self.reclaim_values(known));

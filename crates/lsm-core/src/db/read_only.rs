@@ -66,6 +66,7 @@ impl Opening {
         let World { fs, dir, numbers, .. } = world;
         let recovered = self.recovered.take();
         let recovered = recovered.expect("without a database nothing is opened read-only");
+        // Nothing can be flushed here, so the log must fit into memory, or the open is refused.
         let bytes_max = options.memtable_bytes_max();
         let files = LogFiles { fs: &**fs, dir };
         let (replayed, mut replay) = match committed {

@@ -35,6 +35,7 @@ impl RepairSources for Sources<'_> {
         let Some((_, table)) = tables.find(|(_, table)| table.meta.file == file) else {
             return Ok(None);
         };
+        // Past the caches: the fault may be in the cached block alone.
         table.reader(self.tables)?.entry_at(at.block_offset, at.entry, true)
     }
 
@@ -54,7 +55,8 @@ struct JudgedFrom {
 
 impl JudgeSources for JudgedFrom {
     fn in_log(&self, seq: SeqNo) -> Option<OwnedEntry> {
-        // What is not flushed is in the log, and much of what was flushed lately.
+        // Entries that are not flushed are in the log, and many that were flushed a short time ago.
+        // An error counts as "not found", because the judge has other sources.
         self.log.find(seq).ok().flatten()
     }
 
@@ -99,7 +101,8 @@ impl JobRunner {
         let seqs = faults.iter().map(|fault| fault.seq);
         let log = self.log_search(host, view, seqs);
         let mut sources = Sources { tables: &self.tables, log, view: view.clone() };
-        // What a repair gave once was not good enough.
+        // A patch that was tried before and is faulty again is not tried a second time: the entry
+        // becomes a poison.
         let (tried, new): (Vec<_>, Vec<_>) =
             faults.into_iter().partition(|fault| patches.contains_key(&place_of(fault.at)));
         let given = filter.repair(&new, &mut sources);

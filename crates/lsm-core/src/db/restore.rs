@@ -122,6 +122,7 @@ impl DbInner {
         let beside = gaps.open().filter(|it| it.from <= within.to && within.from <= it.to);
         let through = beside.map(|it| it.through).max().unwrap_or(within.through);
         let asked = Gap { through, ..within.clone() };
+        // The first filter that knows an answer decides. Two copies could contradict each other.
         let mut answer = None;
         for filter in hooks.filters.iter().filter(|filter| filter.restores()) {
             if answer.is_none() {

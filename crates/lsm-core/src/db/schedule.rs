@@ -45,13 +45,15 @@ impl Schedule {
         outcome: Result<(), &Error>,
         now: Duration,
     ) -> Noted {
+        // Counted for `wait_idle`, which reports only failures that happened after its call.
         self.failure_count += u64::from(outcome.is_err());
         match outcome {
             Ok(()) => {
                 self.failing.remove(&work);
                 Noted { retry: RETRY, is_news: false }
             }
-            // Why the store is read-only is kept and told by itself, and ends without this work.
+            // The failed sync that made the store read-only is reported by itself, and ends without
+            // this work.
             Err(error) if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::Closed) => {
                 Noted { retry: RETRY, is_news: false }
             }

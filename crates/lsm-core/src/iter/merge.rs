@@ -124,6 +124,8 @@ impl<I: InternalIter> MergeIter<I> {
         if self.sources[top].valid() {
             self.prefixes[top] = prefix8(self.sources[top].key().user);
         } else {
+            // An exhausted source leaves the heap. It comes back with the next seek, which places
+            // all sources.
             self.heap.swap_remove(0);
         }
         // Only the top can be out of order: no other source has moved.

@@ -209,6 +209,8 @@ impl<I: InternalIter> VisibleIter<I> {
         if std::mem::replace(&mut self.standing, Standing::Invalid) != Standing::Backward {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user);
+            // Before all versions of the key: behind a forward walk the inner cursor is on one of
+            // them.
             self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))?;
         }
         self.find_backward()

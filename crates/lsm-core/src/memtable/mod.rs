@@ -166,6 +166,8 @@ impl Memtable {
         }
         let Some(node) = self.list().find(key) else { return Ok(None) };
         let Some(version) = node.newest().at_most(Trailer::seek(seq)) else { return Ok(None) };
+        // Only for callers that ask for it: a checksum at each get would read key and value once
+        // more.
         if !protection::is_intact(node, version) {
             return Err(protection::damaged_at(key));
         }
@@ -276,6 +278,8 @@ impl MemtableWriter<'_> {
             value,
         };
         let table = self.table;
+        // The real memory, with links and padding, so that the write buffer bounds what the process
+        // uses.
         let used_before = self.writer.used_bytes();
         // The filter gets a new key before the sequence number is published, see invariant 2 of
         // `bloom.rs`. A key that is not new is already in it.

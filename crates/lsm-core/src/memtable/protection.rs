@@ -97,7 +97,7 @@ impl DamagedEntry {
         }
         let DamagedEntry { key, trailer, value, .. } = self.clone();
         let mut entry = TrueEntry { key, trailer, value };
-        // The flip may be in the checksum itself. Then the entry is right as it is.
+        // The flipped bit may be in the checksum. Then the entry is correct as it is.
         if entry.sum().is_some_and(|found| found.differing_bits(self.sum) == 1) {
             return Some(entry);
         }
@@ -107,6 +107,7 @@ impl DamagedEntry {
             entry.trailer = trailer;
             return Some(entry);
         }
+        // The value before the key: it is usually longer, so a flipped bit is more likely there.
         for bit in 0..8 * entry.value.len() {
             entry.value[bit / 8] ^= 1 << (bit % 8);
             if entry.sum() == Some(self.sum) {
@@ -161,7 +162,7 @@ impl Memtable {
     /// # Cost
     /// Inserts every entry again.
     pub fn mended(&self, repaired: &[TrueEntry]) -> Option<Arc<Memtable>> {
-        // Under the same id: the flush and the list of work know the memtable by it.
+        // Under the same id, because the flush and the list of work refer to the memtable by it.
         let copy = self.successor(self.id);
         let mut entries: Vec<(KeyRef<'_>, NewEntry<'_>)> = Vec::new();
         for (node, version) in all_entries(self.list()) {
@@ -186,7 +187,7 @@ impl Memtable {
             };
             entries.push((KeyRef::new(key, *trailer), entry));
         }
-        // Oldest version first, as they came in.
+        // Oldest version first, because a list takes a version only if it is the newest of its key.
         entries
             .sort_by(|(a, _), (b, _)| a.user.cmp(b.user).then_with(|| a.trailer.cmp(&b.trailer)));
         let mut writer = copy.list().writer();

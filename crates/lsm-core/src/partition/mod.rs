@@ -211,6 +211,7 @@ impl PartitionState {
         let id = *next;
         next.0 += 1;
         let mut sealed = Vec::with_capacity(view.sealed.len() + 1);
+        // Newest first: a read stops at the first memtable that has the key.
         sealed.push(view.active.clone());
         sealed.extend_from_slice(&view.sealed);
         let active = Arc::new(view.active.successor(id));

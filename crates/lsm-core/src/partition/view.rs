@@ -28,6 +28,8 @@ impl ReadView {
         sealed: Vec<Arc<Memtable>>,
         version: Arc<PartitionVersion>,
     ) -> ReadView {
+        // Computed once for a view: only the floors of the active memtable can change while it is
+        // in use.
         let settled = version.floors.and(&floors_of(&sealed));
         let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
         ReadView { active, sealed, version, settled, newest_settled }
@@ -48,6 +50,7 @@ impl ReadView {
     #[inline]
     pub fn floor_at(&self, seq: SeqNo) -> SeqNo {
         let newest = self.newest_floor();
+        // Nearly every reader is newer than all floors, and then one comparison is enough.
         if newest <= seq { newest } else { self.older_floor_at(seq) }
     }
 

@@ -92,8 +92,8 @@ impl WorkState {
     }
 
     fn note(&mut self, id: PartitionId, held: NotedMemory) {
-        // Replaced as a whole: changes are rare, and differences of two notes would have to be
-        // right for ever.
+        // Replaced as a whole. Changes are rare, and the difference of two notes would be easy to
+        // get wrong.
         self.forget(id);
         if held.is_nothing() {
             return;

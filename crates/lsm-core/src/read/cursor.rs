@@ -126,6 +126,7 @@ impl Cursor {
         let entries =
             VisibleIter::new(MergeIter::new(sources), seq, lower, upper).with_floor(floor);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
+        // Large values are fetched only when they are asked for: a scan of keys reads none of them.
         let value = OnceCell::new();
         Cursor { entries, key_form, value, point, has_gaps, broken, is_refused: false }
     }

@@ -109,6 +109,7 @@ impl Range {
             return Ok(false);
         }
         if self.front.is_none() {
+            // Opened at the first step: a range that is walked from one end needs one cursor.
             self.front = Some(Cursor::open(&self.bounds, self.point.clone()));
         }
         let front = self.front.as_mut().expect("it was just opened");

@@ -140,6 +140,8 @@ impl BlockBuilder {
         let kind = key.trailer.kind().expect("a written entry has a kind");
         let delta = key.trailer.seq().get().checked_sub(self.base_seq.get());
         let delta = delta.expect("no entry is older than the base sequence");
+        // A restart at fixed intervals: the index of an entry tells which restart key it shares
+        // bytes with, and nothing is stored for that.
         let is_restart = self.count.is_multiple_of(RESTART_ENTRIES);
         let shared = if is_restart {
             let at = u32::try_from(self.payload.len()).expect("blocks are far below 4 GiB");
@@ -155,6 +157,8 @@ impl BlockBuilder {
         put_varint(&mut self.payload, shared as u64);
         put_varint(&mut self.payload, suffix.len() as u64);
         put_varint(&mut self.payload, value_len as u64);
+        // Relative to the base of the table, most sequence numbers take two or three bytes instead
+        // of seven.
         put_varint(&mut self.payload, delta);
         let start = self.payload.len();
         self.payload.extend_from_slice(suffix);

@@ -35,6 +35,7 @@ impl JoinedKey<'_> {
 #[inline]
 pub(super) fn common_len(a: &[u8], b: &[u8]) -> usize {
     let mut len = 0;
+    // Eight bytes at a time, as big-endian words: the first difference is in the leading bits.
     let mut words_a = a.chunks_exact(8);
     let mut words_b = b.chunks_exact(8);
     for (a, b) in words_a.by_ref().zip(words_b.by_ref()) {

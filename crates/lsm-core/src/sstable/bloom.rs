@@ -86,11 +86,14 @@ impl BloomBuilder {
         if bit_count == 0 {
             return None;
         }
-        // Whole cache lines. A power of two would be found by a mask, and could double the memory.
+        // Whole cache lines. A power of two would need no multiplication in a lookup, and could
+        // double the memory.
         let count = bit_count.div_ceil(LINE_BITS) as usize;
         let probes = probes(self.bits_per_key);
         let mut lines = vec![Line([0; 8]); count];
         for hash in &self.hashes {
+            // All bits of a key in one cache line: a lookup costs one miss. Spread bits would give
+            // fewer false positives and up to six misses.
             let line = &mut lines[line_of(*hash, count)];
             for (word, mask) in bits(*hash, probes) {
                 line.0[word] |= mask;

@@ -154,6 +154,7 @@ pub(super) fn put_hidden(
     let left_out = if rest.is_some() { SEQ_LEFT_OUT_BIT } else { 0 };
     let stored = rest.unwrap_or(payload);
     match back {
+        // The usual form has neither key nor sequence number: both follow from the entry before.
         Some(back) => {
             let back_left_out = if back == 1 { BACK_LEFT_OUT_BIT } else { 0 };
             out.push(HIDDEN_BIT | NEAR_BIT | left_out | back_left_out);

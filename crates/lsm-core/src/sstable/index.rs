@@ -67,6 +67,8 @@ impl IndexBuilder {
                 last.trailer
             }
             Some(next) => {
+                // A short separator instead of the last key: the index is in memory, and most of a
+                // key says nothing about the border.
                 put_separator(&mut self.keys, last.user, next);
                 Trailer::LAST
             }
@@ -177,6 +179,7 @@ impl Index {
     /// The extent that entry `i` names; `None` behind the last.
     #[inline]
     pub(super) fn extent(&self, i: usize) -> Option<Extent> {
+        // Extents come from an array of offsets, so a read decodes no index value.
         let end = *self.starts.get(i + 1)?;
         Some(Extent { offset: self.starts[i], len: end - self.starts[i] })
     }

@@ -198,6 +198,8 @@ impl VisibleEntries {
                 self.restart_of = group;
             }
             let shared = self.restart.start..self.restart.start + head.shared;
+            // Shared bytes come from the restart key and not from the entry before. So a step
+            // backwards costs as much as a step forwards.
             self.key.extend_from_slice(&block.bytes[shared]);
         }
         self.key.extend_from_slice(&block.bytes[suffix.clone()]);
@@ -262,6 +264,8 @@ impl Entries for VisibleEntries {
 
     #[inline]
     fn seek(&mut self, _reader: &SstReader, block: &Arc<Block>, target: KeyRef<'_>) -> bool {
+        // A binary search over the words of the block, see `block_search.rs`. No key is rebuilt for
+        // it.
         let at = block.lower_bound(target);
         if at == block.len() {
             return false;

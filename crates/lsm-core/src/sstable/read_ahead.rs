@@ -47,6 +47,7 @@ impl ReadAhead {
         let source = reader.source();
         // Up to the end of the data: what comes behind it a walk does not read.
         let data_end = reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
+        // At least the block itself: a large value may be longer than the read-ahead.
         let most = self.most.max(extent.len).min(data_end - extent.offset);
         // The old bytes are void from now on, also if the read fails.
         let mut bytes = std::mem::take(&mut self.bytes);

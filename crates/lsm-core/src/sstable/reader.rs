@@ -171,6 +171,7 @@ impl SstReader {
     /// # Errors
     /// `Corruption` or `Io` where a block cannot be read; damage names the key.
     pub fn get(&self, user_key: &[u8], hash: u64, seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {
+        // The filter is in memory, so a miss reads neither index nor block.
         if !self.may_contain(hash) {
             return Ok(None);
         }
@@ -187,6 +188,7 @@ impl SstReader {
         seq: SeqNo,
         global: SeqNo,
     ) -> Result<Option<(Trailer, Slice)>> {
+        // The entries were ingested after the moment of this reader.
         if seq < global {
             return Ok(None);
         }
@@ -255,6 +257,8 @@ impl SstReader {
         let Some(extent) = self.index.extent(self.index.block().lower_bound(target)) else {
             return Ok(None);
         };
+        // The usual case: the index of a table of the default size is one block, which is always in
+        // memory.
         if self.index.levels() == 1 {
             return Ok(Some(extent));
         }
@@ -372,6 +376,8 @@ impl SstReader {
             None => self.source.read_by(access, extent)?,
         };
         let block = Arc::new(self.parse(extent, payload)?);
+        // After it is parsed: a block with a wrong checksum or a malformed entry never enters the
+        // cache.
         self.keep(extent, &block);
         Ok(block)
     }

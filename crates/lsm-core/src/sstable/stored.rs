@@ -77,6 +77,8 @@ impl Sealer {
     ) -> (Extent, u64) {
         let start = out.len();
         let used = match compression {
+            // A block that saves less than an eighth is stored as it is, because each read would
+            // pay for the decompression.
             Compression::Lz4 if self.compress(payload) => {
                 out.extend_from_slice(&self.scratch);
                 Compression::Lz4
@@ -87,6 +89,8 @@ impl Sealer {
             }
         };
         out.push(used as u8);
+        // Over the compressed bytes and the compression byte: nothing is decompressed before it is
+        // verified.
         let checksum = checksum64_seeded(&out[start..], seed(self.unique_id, offset));
         put_u64(out, checksum);
         (Extent { offset, len: (out.len() - start) as u64 }, checksum)
@@ -293,6 +297,8 @@ impl TableSource {
     /// # Cost
     /// A checksum of the block for each of its bits: some 7 ms for 4 KiB.
     pub(super) fn with_one_bit_turned(&self, offset: u64, stored: &[u8]) -> Option<Vec<u8>> {
+        // The search hashes the block once for each of its bits, so its cost grows with the square
+        // of the length.
         if stored.len() > ONE_BIT_BYTES_MAX {
             return None;
         }

@@ -139,6 +139,7 @@ impl<E: Entries> BlockWalk<E> {
     pub(super) fn next(&mut self) -> Result<()> {
         assert!(self.is_valid, "next needs an entry");
         let (_, body) = self.block.as_ref().expect("a valid cursor has a block");
+        // Within a block no index and no cache is asked, so most steps touch one block only.
         if self.entries.next(&self.reader, body) {
             return Ok(());
         }

@@ -398,6 +398,7 @@ impl Draft {
     }
 
     fn add(&mut self, level: usize, meta: &SstMeta) -> Result<(), Refused> {
+        // Descriptions come from disk, and later code relies on ordered bounds.
         if let Some(fault) = meta.fault() {
             return refuse(format!("table {} is impossible: {fault}", meta.file));
         }

@@ -49,6 +49,8 @@ impl Eq for Level {}
 impl Level {
     /// Level 0 of these tables, in any order.
     pub fn newest_first(mut tables: Vec<Arc<Table>>) -> Level {
+        // By the newest sequence number, because a read must search in this order. File numbers
+        // would follow it only as long as a single job writes to level 0.
         tables.sort_by_key(|table| Reverse((table.meta.newest(), table.meta.file)));
         let bytes = tables.iter().map(|table| table.meta.bytes).sum();
         let newest = newest_of(&tables);

@@ -139,6 +139,7 @@ impl VersionSet {
         })?;
         // Before the append: after a failed one the number may be on disk, so it is used.
         self.last_number = edit.number;
+        // Appended under the lock of the owner, so there is one writer.
         self.manifest.append(&edit)?;
         self.current = Arc::new(next);
         // Only now is the new generation in use, which makes the older ones history.

@@ -264,6 +264,8 @@ impl LogReader {
                 return Err(Error::corruption(&self.sources[self.idx].path, 0, what));
             }
             Err(what) => {
+                // Reserved segments before the first one that was used hold nothing, and are passed
+                // over.
                 let Some(idx) = self.first_begun()? else { return Ok(Some(what)) };
                 self.idx = idx;
                 return self.open_segment();

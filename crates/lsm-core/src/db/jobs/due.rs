@@ -89,7 +89,8 @@ impl JobsState {
     ) -> Vec<Arc<PartitionState>> {
         let mut ids = std::mem::take(&mut self.candidates);
         ids.extend(host.take_changed());
-        // A distance, because a clock may go back. Another list of snapshots changes what can go.
+        // The distance of the two times, because a clock may go back. A different list of snapshots
+        // changes what can be dropped, too.
         let is_due = self.looked.as_ref().is_none_or(|(at, held)| {
             moment.now.abs_diff(*at) >= LOOK_AGAIN || *held != moment.held
         });
@@ -97,7 +98,7 @@ impl JobsState {
             ids.append(&mut self.waiting);
             self.looked = Some((moment.now, moment.held.clone()));
         }
-        // What was dropped is looked at by nobody.
+        // Dropped partitions are not found here and so leave the candidates.
         ids.into_iter().filter_map(|id| host.partition(id)).collect()
     }
 
@@ -133,6 +134,7 @@ impl JobsState {
     /// Ends work in a partition: what it stood in the way of may be due.
     pub(super) fn leave(&mut self, partition: PartitionId) -> &mut Claims {
         self.running -= 1;
+        // A job that ends may free the range in which another one was blocked.
         self.candidates.insert(partition);
         let claim = self.claims.entry(partition).or_default();
         claim.running -= 1;
@@ -154,7 +156,8 @@ impl Claims {
         partition: &PartitionState,
         moment: &PickContext,
     ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
-        // A partition whose store is missing is left as it is.
+        // A partition without the code of its store is not compacted: nothing could tell the store
+        // which values go.
         if partition.load_hooks().missing.is_some() {
             return Ok(None);
         }
@@ -181,7 +184,7 @@ impl Claims {
         for (_, table) in version.tables().filter(|(_, table)| !table.meta.kept.is_empty()) {
             let SstMeta { file, entries, .. } = table.meta;
             self.waits_for_time = true;
-            // Not noted below, so that the wait begins anew when more can go.
+            // Not noted in `since`, so that the wait begins anew when more entries can be dropped.
             if table.meta.droppable(&moment.held).saturating_mul(RELEASED_SHARE) <= entries {
                 continue;
             }

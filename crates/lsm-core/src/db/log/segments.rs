@@ -39,6 +39,8 @@ impl Log {
         loop {
             // A new file for each attempt: it is not specified how much space a file keeps after a
             // refused preallocation.
+            // From the counter of all files: a number that was used for a deleted segment must not
+            // name another file.
             let number = self.settings.numbers.allocate();
             let made = self.make_file(number, bytes);
             if !matches!(made, Ok(Ok(_))) {

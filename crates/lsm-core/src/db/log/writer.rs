@@ -292,6 +292,7 @@ impl LogWriter<'_> {
         self.host.counters().wal_bytes.add(len);
         // After the append alone: a sync that reads this place must find the bytes in the file.
         self.log.note_appended(lsn, self.state.logged_seq);
+        // Told once for all appends until the thread has looked, see `tell_thread`.
         self.log.tell_thread(self.host);
         Ok(())
     }

@@ -53,6 +53,8 @@ pub(super) fn find_newer(
         Bound::Unbounded => entries.seek_to_first()?,
     }
     while entries.valid() {
+        // Counted by key and not by entry: a key with many versions is one step, because `pass`
+        // jumps over them.
         if !steps.take() {
             return Ok(Look::GaveUp);
         }

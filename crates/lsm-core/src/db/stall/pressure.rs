@@ -74,6 +74,8 @@ pub(super) fn own_pressure(partition: &PartitionState) -> Pressure {
     let level0 = view.version.levels[0].tables().len() as u64;
     let trigger = u64::from(options.level0_tables);
     let base = options.level_base_bytes;
+    // The debt as well as level 0: compactions of deep levels may fall behind while level 0 looks
+    // fine.
     let debt = compaction_debt(&view.version);
     let soft = base.saturating_mul(DEBT_SOFT);
     let hard = base.saturating_mul(DEBT_HARD);

@@ -199,6 +199,8 @@ impl Writer<'_> {
 
     fn add_node(&mut self, entry: &NewEntry<'_>, word: u64) {
         let height = self.random_height();
+        // Links before the node, so that link `n` is at a fixed distance from it, whatever the
+        // height.
         let links = height * size_of::<Link>();
         let node_bytes = size_of::<Node>() + entry.key.len().next_multiple_of(ALIGNMENT);
         // Node, key and first version are one allocation, so that a get of a key that was written
