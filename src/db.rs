@@ -325,15 +325,19 @@ impl Db {
         self.0.health()
     }
 
-    /// Closes the database: flushes the partitions without a log, ends background work, syncs the log
-    /// and marks its end. Memtables of logged partitions are not flushed; the next open replays the
-    /// log. Calls on all other handles then return [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// Closes the database: flushes the partitions without a log and those with more than 1 MiB in
+    /// memory, ends background work, syncs the log and marks its end. The next open replays the rest
+    /// from the log. Calls on all other handles then return
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     ///
     /// # Errors
     /// The errors of this work. Dropping the last handle does the same work and hides its errors.
     ///
     /// # Durability
     /// Every write is durable once this returns without an error, also in partitions without a log.
+    ///
+    /// # Cost
+    /// One table for each partition that is flushed, one sync of the log.
     pub fn close(self) -> Result<()> {
         self.0.close()
     }

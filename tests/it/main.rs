@@ -9,6 +9,7 @@ mod asynchronous;
 mod checkpoint;
 mod clear;
 mod clock;
+mod close;
 mod compat;
 mod concurrent;
 mod contract;

@@ -8,6 +8,10 @@ use super::{BackgroundMode, DbInner};
 use crate::error::Result;
 use crate::partition::PartitionState;
 
+/// A close flushes the partitions with so many bytes in memtables. The next open would replay them
+/// from the log, which takes longer, and then flush them all the same.
+const FLUSHED_BYTES_MIN: u64 = 1 << 20;
+
 impl DbInner {
     /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
     pub(super) fn close(&self) -> Result<()> {
@@ -29,6 +33,7 @@ impl DbInner {
         }
         // A first flush while writers continue, so that little is left when they are refused.
         let flushed = self.flush_unlogged();
+        self.flush_large();
         let mut between = self.between_groups();
         // Set between two groups: earlier writers were answered, later ones are refused.
         self.closed.store(true, Ordering::Release);
@@ -62,6 +67,22 @@ impl DbInner {
         }
         let unlogged = self.seal_unlogged(&mut self.between_groups());
         self.finish_flushes(&unlogged)
+    }
+
+    /// Flushes what would take long to replay. The log has it as well, so a failure is none of the close;
+    /// small memtables stay in the log alone, since a table costs a sync of its own.
+    fn flush_large(&self) {
+        let mut large = self.catalog.partitions();
+        large.retain(|partition| {
+            partition.logged && partition.view().memtable_bytes() >= FLUSHED_BYTES_MIN
+        });
+        if large.is_empty() || self.log.has_failed() {
+            return;
+        }
+        let mut between = self.between_groups();
+        large.iter().for_each(|partition| self.seal(&mut between, partition));
+        drop(between);
+        let _ = self.finish_flushes(&large);
     }
 
     fn seal_unlogged(&self, between: &mut LogWriter<'_>) -> Vec<Arc<PartitionState>> {

@@ -249,9 +249,9 @@ impl Db {
         self.inner().background.step(&**self.inner())
     }
 
-    /// Closes the database: flushes the partitions without a log, ends background work, syncs the log
-    /// and marks its end. Other memtables are not flushed; the next open replays the log. Calls on
-    /// all other handles then fail.
+    /// Closes the database: flushes the partitions without a log and those with more than 1 MiB in
+    /// memory, ends background work, syncs the log and marks its end. The next open replays the rest
+    /// from the log. Calls on all other handles then fail.
     ///
     /// # Errors
     /// The errors of this work. Dropping the last handle hides them.

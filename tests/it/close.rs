@@ -1,0 +1,70 @@
+//! Closing: what is flushed, and what stays in the log.
+
+use std::sync::{Arc, Mutex};
+
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, MemFs, OpKind};
+use siltstone::{BackgroundMode, Db};
+
+fn open(fs: &FaultFs) -> Db {
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
+    builder.background(BackgroundMode::Stepped).open().unwrap()
+}
+
+/// Puts values of 1,000 bytes, so many into each partition.
+fn fill(db: &Db, partitions: [(&str, u32); 3]) {
+    for (name, count) in partitions {
+        let p = db.partition(name).unwrap();
+        for n in 0..count {
+            p.put(n.to_be_bytes(), [n as u8; 1000]).unwrap();
+        }
+    }
+}
+
+fn check(db: &Db, partitions: [(&str, u32); 3]) {
+    for (name, count) in partitions {
+        let p = db.partition(name).unwrap();
+        let rows: Vec<_> = p.iter().map(Result::unwrap).collect();
+        assert_eq!(rows.len(), count as usize, "{name}");
+        for (key, value) in rows {
+            assert_eq!(value, [key[3]; 1000], "{name}");
+        }
+    }
+}
+
+const PARTITIONS: [(&str, u32); 3] = [("large", 1200), ("small", 800), ("larger", 3000)];
+
+/// Calls `deed` and returns how many tables it made.
+fn tables_made(fs: &FaultFs, deed: impl FnOnce()) -> usize {
+    let made = Arc::new(Mutex::new(0));
+    let count = made.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
+        *count.lock().unwrap() += usize::from(is_table && op.kind == OpKind::Create);
+    }));
+    deed();
+    fs.clear_observer();
+    *made.lock().unwrap()
+}
+
+#[test]
+fn a_close_flushes_what_is_large_and_the_next_open_replays_the_rest() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = open(&fs);
+    fill(&db, PARTITIONS);
+    assert_eq!(tables_made(&fs, || db.close().unwrap()), 2);
+    let mut reopened = None;
+    assert_eq!(tables_made(&fs, || reopened = Some(open(&fs))), 1, "the small one");
+    check(&reopened.unwrap(), PARTITIONS);
+}
+
+#[test]
+fn a_close_that_cannot_flush_leaves_it_to_the_next_open() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = open(&fs);
+    fill(&db, PARTITIONS);
+    let at = FaultAt::Nth { kind: OpKind::Create, suffix: ".sst".to_owned(), nth: 0 };
+    fs.add_rule(FaultRule::sticky(at, FaultAction::Enospc));
+    db.close().unwrap();
+    fs.heal();
+    check(&open(&fs), PARTITIONS);
+}
