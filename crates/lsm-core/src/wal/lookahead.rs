@@ -35,6 +35,8 @@ use crate::types::Epoch;
 /// The number of bytes looked at between reads; each read also loads the longest header behind
 /// them.
 const STRIDE_BYTES: usize = 4 << 20;
+/// Space that is reserved and not written is passed in pieces of so many bytes.
+const ZEROS: usize = 4 << 10;
 /// In a log of the first format version, bytes are decoded and hashed up to this many times the
 /// length looked at.
 const HASHED_TIMES_MAX: u64 = 16;
@@ -84,7 +86,16 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
         let whole = bytes.len() < want;
         // Not the whole load: a frame that begins near its end would be cut off.
         let stride = if whole { bytes.len() } else { STRIDE_BYTES };
-        for step in (0..stride).step_by(FRAME_ALIGNMENT) {
+        let mut next = 0;
+        while next < stride {
+            let step = next;
+            // Most of what lies behind the end of a log. Looked at once a piece: a comparison at each
+            // step would be long where a few bytes follow many zeros.
+            if step.is_multiple_of(ZEROS) && are_zeros(&bytes[step..]) {
+                next += ZEROS;
+                continue;
+            }
+            next += FRAME_ALIGNMENT;
             let rest = &bytes[step..];
             let Some(front) = rest.first_chunk::<16>() else {
                 findings.any_bytes |= rest.iter().any(|byte| *byte != 0);
@@ -114,6 +125,12 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
         at += stride as u64;
     }
     Ok(findings)
+}
+
+/// Returns `true` if no frame begins in the first piece of `bytes`, because it is zeros, and so are the
+/// bytes of a step behind it.
+fn are_zeros(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0; ZEROS + FRAME_ALIGNMENT])
 }
 
 /// The testimony of the bytes at one place.
