@@ -1,7 +1,7 @@
 //! Runs one workload: threads, their meters, how far they are, what it all cost.
 //!
 //! Invariants:
-//! 1. All workers begin at once, and the clock starts then.
+//! 1. All workers begin at once, and the clock starts when the first of them does.
 //! 2. A worker's latencies are those between its own ticks; no worker waits for another.
 
 use std::path::Path;
@@ -365,10 +365,11 @@ fn run_threads<E: Engine>(
             let ended = ended.clone();
             let barrier = &barrier;
             let stop = &stop;
-            let work = move || -> Result<Tally, E::Error> {
+            let work = move || -> Result<(Instant, Tally), E::Error> {
                 barrier.wait();
+                let begin = now();
                 let mut meter =
-                    Meter { progress: &count.0, stop, last: now(), tally: Tally::new() };
+                    Meter { progress: &count.0, stop, last: begin, tally: Tally::new() };
                 let result = if number < counted {
                     worker.work(kind, &mut meter)
                 } else {
@@ -376,7 +377,7 @@ fn run_threads<E: Engine>(
                 };
                 // The main thread listens until every worker has ended.
                 let _ = ended.send(number);
-                result.map(|()| meter.tally)
+                result.map(|()| (begin, meter.tally))
             };
             let thread = thread::Builder::new().name(format!("bench-{number}"));
             let handle = thread.spawn_scoped(scope, work).expect("a thread can be started");
@@ -384,20 +385,21 @@ fn run_threads<E: Engine>(
         }
         drop(ended);
         barrier.wait();
-        let start = now();
         wait(&ends, counted, &counts[..counted], progress);
-        let elapsed = start.elapsed();
+        let end = now();
         stop.store(true, Ordering::Relaxed);
-        let tallies: Result<Vec<Tally>, E::Error> = handles
-            .into_iter()
-            .map(|handle: thread::ScopedJoinHandle<'_, Result<Tally, E::Error>>| {
-                match handle.join() {
-                    Ok(result) => result,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            })
-            .collect();
-        Ok((elapsed, tallies?))
+        // This thread may get a processor long after the workers began; they know when that was.
+        let mut start = end;
+        let mut tallies = Vec::new();
+        for (number, handle) in handles.into_iter().enumerate() {
+            let worked = handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let (begin, tally) = worked?;
+            if number < counted {
+                start = start.min(begin);
+            }
+            tallies.push(tally);
+        }
+        Ok((end - start, tallies))
     })?;
 
     let beside = (tallies.len() > counted).then(|| tallies.remove(counted));
