@@ -129,6 +129,7 @@ impl Class {
     pub fn of(error: &Error) -> Class {
         match error.kind() {
             ErrorKind::Corruption => Class::Corruption,
+            // Before `NoSpace`: a sync that fails for lack of space may have lost data, too.
             _ if error.is_failed_sync() => Class::FailedSync,
             ErrorKind::NoSpace => Class::NoSpace,
             ErrorKind::HookPanicked => Class::Hook,
@@ -224,6 +225,7 @@ impl Failing {
                 false
             }
             _ => {
+                // A failure of another kind begins anew, so that listeners get an event for it.
                 *slot = Some(Failing { error, reason, attempts: 1, began: now, last: now });
                 true
             }

@@ -200,6 +200,8 @@ impl DbInner {
         live.sort_by(|a, b| a.name.cmp(&b.name));
         let half_buffer = self.options.write_buffer_bytes / 2;
         let applied = self.commit.applied_lsn();
+        // The part of the log that memtables need, and not the length of the files: segments are
+        // removed as a whole and later.
         let pinned = applied.0.saturating_sub(self.catalog.log_low_water(applied, None).0);
         Health {
             read_only: self.why_read_only().map(|error| error.to_string()),

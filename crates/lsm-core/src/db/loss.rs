@@ -49,7 +49,8 @@ impl Partition {
         if parts_within(&self.state().view().version.gaps, &bounds).is_empty() {
             return Ok(Vec::new());
         }
-        // Once before writers have to wait, so that the sync below has little left to do.
+        // Synced once without the lock, so that the sync below, which delays writers, has little
+        // left to do.
         db.log.sync_all(&**db)?;
         // Nobody else closes gaps meanwhile.
         let mut between = db.between_groups();
@@ -64,7 +65,7 @@ impl Partition {
         if parts.is_empty() {
             return Ok(Vec::new());
         }
-        // A number of its own, so that no snapshot from before has it.
+        // A sequence number of its own, so that no earlier snapshot has it.
         let seq = between.take_seqs(1);
         let mut changes = vec![Change::LastSeq(seq)];
         let mut given_up = Vec::new();
@@ -77,7 +78,7 @@ impl Partition {
         drop(editing);
         db.commit.publish_unlogged(&between);
         drop(between);
-        // The loss is accepted, whatever becomes of this: it is made after the next open then.
+        // The loss is accepted even if this fails. The next open repeats it.
         let _ = db.recount_values(self.state(), &db.values.wait_for_turn());
         Ok(given_up)
     }

@@ -95,7 +95,7 @@ impl DbInner {
             if self.background.now().saturating_sub(begun) >= timeout {
                 return Ok(false);
             }
-            // Nobody tells when a reader lets go: looked at again from time to time.
+            // A reader that ends gives no notice, so this looks again from time to time.
             self.background.wait_for_news();
         }
     }

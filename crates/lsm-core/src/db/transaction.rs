@@ -115,7 +115,8 @@ impl Transaction {
         }
         let id = partition.state().id;
         let (_, own) = self.writes.entry(id).or_insert_with(|| (partition.clone(), Arc::default()));
-        // Ranges that live go on with what was there when they began.
+        // Ranges that exist keep the writes as they were when they began: the map is copied if a
+        // range shares it.
         Arc::make_mut(own).insert(key.to_vec(), value);
     }
 
@@ -130,7 +131,7 @@ impl Transaction {
         let inner = self.db.inner();
         if self.writes.is_empty() {
             inner.check_not_closed()?;
-            // It is as if it had run when its snapshot was taken.
+            // A transaction without writes counts as if it had run at its snapshot.
             return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.world.epoch });
         }
         let mut batch = self.db.batch();
@@ -143,7 +144,7 @@ impl Transaction {
             }
         }
         batch.require_all(self.reads.requirements(self.snapshot.seq()));
-        // The snapshot is dropped behind this.
+        // The snapshot lives until the batch is answered, see invariant 3 of `require.rs`.
         batch.commit(options)
     }
 }

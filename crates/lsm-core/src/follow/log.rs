@@ -57,6 +57,7 @@ impl LogTail {
     pub(super) fn open(fs: &Arc<dyn Fs>, dir: &Path, version: &DbVersion) -> Result<LogTail> {
         let sources = version.log_segments.keys().map(|number| source(fs, dir, version, *number));
         let mut options = LogReaderOptions::new(version.db_id);
+        // Bodies are read later, and only those of the partitions that are asked for.
         options.headers_only = true;
         let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
         Ok(LogTail { reader, parked: HashMap::new() })
@@ -82,8 +83,8 @@ impl LogTail {
         let listed_now = listed.keys().copied();
         let new: Vec<FileNo> =
             listed_now.filter(|number| self.reader.source(*number).is_none()).collect();
-        // A segment that is new in the list and lies before one that was read cannot be read in
-        // order any more.
+        // A new segment that comes before one that was already read cannot be read in order any
+        // more.
         if new.first().is_some_and(|first| last.is_some_and(|last| *first < last)) {
             return Ok(false);
         }

@@ -67,7 +67,7 @@ impl Inner {
         }
         let mut tail = self.tail.lock();
         let reached = self.sync_under(&mut tail, SyncExtent::Group(group), reach)?;
-        // Under the lock: nobody has brought one of them further meanwhile.
+        // Under the lock, so that no partition of the group is ahead of the others.
         Ok(self.cut_of(reached, |id| group.contains(&id)))
     }
 
@@ -84,12 +84,13 @@ impl Inner {
                 Ok(reached) => return Ok(reached),
                 Err(error) => error,
             };
-            // Nothing was begun that does not fit: the next round goes on from here.
+            // The memory limit is reached before anything was applied, so the next round continues
+            // from here.
             if error.kind() == ErrorKind::LimitExceeded {
                 return Err(error);
             }
-            // What was begun may be half done: memtables are filled anew from the log's front. What
-            // readers see stays.
+            // A section may be applied in part. So the memtables are filled anew from the front of
+            // the log; readers keep the views that they have.
             tail.log = None;
             tail.growing.clear();
             if attempt >= attempts_for(&error) {

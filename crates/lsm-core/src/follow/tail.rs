@@ -169,6 +169,7 @@ impl Tail {
             let message = format!("{dir} holds another database than when it was opened");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
+        // A secondary never shows an older state than before.
         if version.edit_number < known.edit_number {
             let what = format!(
                 "the manifest ends at edit {}, where edit {} was read before",
@@ -184,13 +185,14 @@ impl Tail {
         }
         let epoch = version.epoch;
         if epoch != known.epoch {
-            // All that the log of the other one held is in tables.
+            // A new epoch has everything of the old log in tables.
             self.growing.clear();
             self.log = None;
             self.noted = ShownThrough::default();
             self.is_primary_dead = false;
-            // What did not survive its end has no part in this history, and its numbers are given
-            // out again. Where several epochs began unseen, the end of this one is not known.
+            // Commits that did not survive the end of their epoch have no part in this history, and
+            // their sequence numbers are given out again. If several epochs began unseen, the end
+            // of this one is not known.
             let end = match version.log_cut {
                 Some(cut) if known.epoch.0 + 1 == epoch.0 => cut.last_seq,
                 _ => SeqNo::ZERO,
@@ -277,7 +279,7 @@ impl Tail {
         extent: SyncExtent<'_>,
     ) -> Result<Option<Bound>> {
         let edit = cursor.edit();
-        // One that is named, and that no edit went to yet, is newer than the cursor's.
+        // A generation that is named but has no edit yet is newer than the one of the cursor.
         if cursor.generation() > self.manifest.generation() {
             self.reattach(inner)?;
             return Ok(None);

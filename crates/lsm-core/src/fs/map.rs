@@ -71,6 +71,8 @@ impl MappedAppends {
         if bytes.len() > self.append_bytes_max {
             return false;
         }
+        // The next stretch is mapped when the present one is full. An append that crosses its end
+        // goes into a new mapping as a whole.
         if self.mapping.as_ref().is_none_or(|mapping| !mapping.covers(offset, bytes.len())) {
             self.map_next(file, offset);
         }
@@ -100,6 +102,7 @@ impl MappedAppends {
     fn map_next(&mut self, file: BorrowedFd<'_>, offset: u64) {
         self.mapping = None;
         let left = self.end.saturating_sub(offset);
+        // A writer that syncs each write never has much unsynced, so it never pays for a mapping.
         let len = self.unsynced.min(MAPPING_BYTES_MAX).min(left);
         if len < MAPPING_BYTES_MIN {
             return;
@@ -126,6 +129,9 @@ impl Mapping {
         rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), offset, len))?;
         let end = offset + len;
         let mut at = offset;
+        // The pages are written before they are mapped. Otherwise the first store to each page
+        // would be a fault in which the file system allocates a block, and an error there is a
+        // signal.
         while at < end {
             let count = ZEROS.len().min(usize::try_from(end - at).unwrap_or(ZEROS.len()));
             write_all(&ZEROS[..count], at, |part, at| Ok(rustix::io::pwrite(file, part, at)?))?;

@@ -108,8 +108,8 @@ impl OpenFiles {
     /// Puts a file whose slot was just filled at the end of the queue, and closes others for it.
     fn admit(&self, file: &Arc<SharedFile>) {
         self.open.fetch_add(1, Ordering::Relaxed);
-        // The read that it was opened for does not count: else all files would be marked, and the
-        // one that is read all the time could not be told from those that were read once.
+        // The read for which the file was opened does not count as use. Otherwise all files would
+        // be marked, and a file that is read all the time would look like one that was read once.
         file.is_used.store(false, Ordering::Relaxed);
         {
             let mut queue = self.queue.lock();
@@ -186,7 +186,7 @@ impl TableFile {
     #[cold]
     fn open_again(&self) -> Result<Arc<dyn File>> {
         let shared = &self.0;
-        // Without the slot's lock: opening may close others, and their slots are locked for that.
+        // Without the lock of the slot: opening a file may close others, which locks their slots.
         let file = shared.set.open_now(&shared.path)?;
         {
             let mut slot = shared.slot.lock();

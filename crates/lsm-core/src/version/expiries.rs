@@ -132,7 +132,8 @@ impl ExpiryNotes {
         self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
         let place = self.spans.partition_point(|span| span.group.latest < at);
         match self.spans.get_mut(place) {
-            // Inside a group it is counted as late as its last entry: late is safe, early is not.
+            // An entry inside a group is counted at the latest moment of the group: a rewrite that
+            // comes late is harmless, one that comes early is useless.
             Some(span) if span.first <= at => span.group.entries += 1,
             _ => {
                 let group = Expiring { latest: at, entries: 1 };

@@ -99,8 +99,8 @@ impl ManifestTail {
         while let Some(frame) = self.seal.frame_at(&bytes, position, base) {
             let edit = decode(&frame, base, &self.path)?;
             if successor(&edit).is_some() {
-                // The place stays before the edit: every later look says the same until the tail is
-                // opened anew.
+                // The place stays before this edit, so each later look says the same until the tail
+                // is opened anew.
                 return Ok(TailNews::Rotated);
             }
             if through.is_some_and(|through| edit.number > through) {
