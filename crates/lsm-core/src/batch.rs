@@ -96,6 +96,8 @@ fn put_head(out: &mut Vec<u8>, kind: EntryKind, key: &[u8], value: &[u8]) {
 fn encode_shared(kind: EntryKind, key: &[u8], value: &[u8]) -> Arc<[u8]> {
     let mut head = Vec::with_capacity(OPERATION_HEAD_BYTES_MAX + key.len());
     put_head(&mut head, kind, key, value);
+    // Built in its final memory: a large value is copied once, from the caller into the section
+    // that the log and the memtable share.
     let mut section: Arc<[u8]> = std::iter::repeat_n(0, head.len() + value.len()).collect();
     let bytes = Arc::get_mut(&mut section).expect("nobody else has it yet");
     bytes[..head.len()].copy_from_slice(&head);
@@ -116,6 +118,8 @@ pub fn damaged_key<'s>(
         let missing = Malformed { what: "an operation is missing", at: section.len() };
         let operation = operations.next_operation()?.ok_or(missing)?;
         let key = &section[operation.key];
+        // The sum was made of the bytes of the caller, so it covers the time in which they were
+        // encoded.
         if OperationSum::new(operation.kind, key, &section[operation.value]) != *sum {
             return Ok(Some(key));
         }
@@ -145,6 +149,7 @@ impl<'a> SectionReader<'a> {
         let kind = EntryKind::of_operation(self.reader.u8()?)
             .ok_or(Malformed { what: "unknown kind of operation", at })?;
         let key = self.field(INTERNAL_KEY_BYTES_MAX as u64, "key beyond its limit")?;
+        // An empty key sorts before all bounds, and no table may have one.
         if key.is_empty() != (kind == EntryKind::Clear) {
             return Err(Malformed { what: "empty key, or one of a clear", at });
         }

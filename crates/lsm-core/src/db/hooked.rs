@@ -250,8 +250,7 @@ impl DbInner {
         check_tables(&self.tables, &attached, &view)
             .map_err(|error| unfit(&partition.name, &error))?;
         let own = partition.hooks();
-        // No job may give values to a store that no durable edit names: after a crash the next open
-        // would not know the store.
+        // No job may give values to a store that no durable edit names yet.
         let unstored = PartitionHooks {
             store: own.store.clone(),
             missing: own.missing.clone(),

@@ -24,6 +24,7 @@ impl Floors {
     pub fn of(mut all: Vec<SeqNo>) -> Floors {
         all.sort_unstable();
         all.dedup();
+        // `None` for the usual partition: a check for it is one comparison with null.
         Floors((!all.is_empty()).then(|| all.into()))
     }
 

@@ -106,6 +106,7 @@ impl Gap {
             }
             Bound::Excluded(lower) => *lower >= *self.to,
         };
+        // The gap may lie between two versions of one key, both of which are sound.
         let is_empty = self.from == self.to && !has_from && !self.to_included;
         !starts_behind && !ends_before && !is_empty
     }

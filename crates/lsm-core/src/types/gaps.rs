@@ -86,6 +86,8 @@ impl Gaps {
         let Err(at) = self.place_of(&gap) else { return };
         let sorted = Arc::make_mut(self.0.get_or_insert_default());
         sorted.gaps.insert(at, Arc::new(gap));
+        // The tree is made again by the next search: an edit may add thousands of gaps, and nobody
+        // searches in between.
         sorted.furthest = OnceLock::new();
     }
 
@@ -125,6 +127,7 @@ impl Gaps {
         let mut by = None;
         self.reaching(KeysWithin::of_key(key), &mut |at, gap| match gap.judge(key, seq, found) {
             InGap::Sound => Onward::GoOn,
+            // An open gap decides at once: the read is refused, whatever other gaps say.
             InGap::Unknown => {
                 verdict = InGap::Unknown;
                 by = Some(at);

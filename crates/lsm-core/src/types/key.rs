@@ -176,6 +176,8 @@ impl<'a> KeyRef<'a> {
 
 impl Ord for KeyRef<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
+        // Newer versions first, so that a search that begins at a sequence number meets the newest
+        // visible version at once.
         self.user.cmp(other.user).then_with(|| other.trailer.cmp(&self.trailer))
     }
 }

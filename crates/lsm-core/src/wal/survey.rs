@@ -68,9 +68,10 @@ pub fn survey(
         let (prefix, fields) = match survey.frame(at)? {
             Ok(found) => found,
             Err(bad) => {
-                // The next front of a frame is looked for; the length that a bad header names is
+                // The walk continues at the next frame that verifies. The length in a bad header is
                 // not believed.
                 let end = survey.bad_end(at, &bad)?;
+                // Frames may be missing here, so the next frame may have any number.
                 survey.last_seq = None;
                 match bad.is_zero {
                     true => visit(SegmentPiece::Zeros(at..end))?,
@@ -157,7 +158,7 @@ impl Survey<'_> {
             return Ok(Err(Bad::new("frame exceeds the segment")));
         }
         let seed = seed_of(self.header.salt, self.header.epoch, at);
-        // Before more of the header is loaded: behind damage this is asked at every 8th byte.
+        // Before more of the header is loaded: behind damage, this runs at every eighth byte.
         let is_none = prefix.fails_short_check(front, seed)
             || (prefix.lacks_short_check() && self.header.has_derived_salt());
         let header = match is_none {

@@ -126,9 +126,9 @@ impl VerifyRun<'_> {
     }
 
     fn check_table(&mut self, partition: &str, level: usize, table: &Table) -> Result<bool> {
-        // The file as it is now, then what was opened in better days: with its index, damage of
-        // the index on disk does not hide the rest. A file whose name is gone is not read through
-        // an old handle: those bytes are nobody's any more.
+        // First the file as it is now. If it does not open, the reader that was opened earlier:
+        // with its index, damage of the index on the disk does not hide other damage. A file whose
+        // name is gone is not read through an old handle.
         let refused = match table.open_apart(&self.db.tables) {
             Ok(reader) => {
                 let found = self.read_table(&reader, table)?;
@@ -158,7 +158,7 @@ impl VerifyRun<'_> {
 
     fn read_table(&mut self, reader: &SstReader, table: &Table) -> Result<TableFindings> {
         let meta = &table.meta;
-        // What the manifest calls a bound, and is none of the entries, cannot be held against them.
+        // A bound that is no entry of the table cannot be compared with the entries.
         let expected = (meta.bounds == Bounds::INCLUSIVE).then(|| Expected {
             smallest: meta.smallest.clone(),
             largest: meta.largest.clone(),
@@ -211,7 +211,7 @@ impl VerifyRun<'_> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.world.dir);
         let file = match self.fs.open_read(&path) {
             Ok(file) => file,
-            // Its writer has flushed what it held.
+            // The writer has flushed the segment and deleted it.
             Err(error) if self.db.is_beside && error.is_missing() => return Ok(false),
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
@@ -273,8 +273,8 @@ impl VerifyRun<'_> {
     fn check_manifest(&mut self, bytes: u64) -> Result<bool> {
         let fs = &self.fs;
         let dir = &self.db.world.dir;
-        // I/O under this lock as in every append: only flushes and compactions that want to
-        // install something wait for it, and a writer that needs a new segment.
+        // I/O under this lock, as in every append of an edit. Only flushes and compactions that
+        // install something wait, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;
         let (name, written) = versions.generation();
         let path = name.path(dir);
