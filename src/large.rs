@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use largeval::{BlobReader, BlobStat, ChunkInfo, Parallelism, Space};
+use largeval::{BlobReader, BlobRef, BlobStat, ChunkInfo, Parallelism, Space};
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::WriteOptions;
@@ -148,6 +148,39 @@ impl Partition {
         largeval::get_into(self.0.read_point_at(None)?, key.as_ref(), buf, parallelism)
     }
 
+    /// Returns the value of `key` without a copy, if it is mapped: with the feature `mmap`, on Linux 5.14
+    /// and later, for a large value on a local file system. Otherwise the value is a copy in memory;
+    /// [`BlobRef::is_mapped`] tells. All bytes are verified before the call returns. `docs/MEDIA.md`
+    /// states the dangers of mapped files: an I/O error or a program that changes the file can
+    /// end the process with a signal after that.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`]. The limit of a value in memory applies if the value is not mapped.
+    ///
+    /// # Cost
+    /// Reads the value once, into the cache of the system, and computes its checksums. A mapping takes
+    /// three system calls, and no memory of the process for the bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Db, LargeValueOptions, PartitionOptions};
+    ///
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a temporary folder");
+    /// # let db = Db::open(dir.path())?;
+    /// let options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// let song = media.get_ref("song")?.expect("it is there");
+    /// media.delete("song")?;
+    /// assert_eq!(song.len(), 100_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn get_ref(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobRef>> {
+        largeval::get_ref(self.0.read_point_at(None)?, key.as_ref())
+    }
+
     /// Returns the bytes `range` of the value of `key`, or fewer if the value is shorter.
     ///
     /// # Errors
@@ -254,6 +287,14 @@ pub trait ReadBlobs {
         parallelism: Parallelism,
     ) -> Result<Option<u64>> {
         largeval::get_into(self.point()?, key.as_ref(), buf, parallelism)
+    }
+
+    /// As [`Partition::get_ref`].
+    ///
+    /// # Errors
+    /// Those of a get.
+    fn get_ref(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobRef>> {
+        largeval::get_ref(self.point()?, key.as_ref())
     }
 
     /// As [`Partition::get_range`].

@@ -216,7 +216,8 @@ pub mod clock {
 /// [`Fs`](fs::Fs) and [`File`](fs::File) for another medium; their pages state the obligations.
 pub mod fs {
     pub use lsm_core::fs::{
-        AppendMode, Caps, CrashOutcome, DirEntry, File, Fs, LockGuard, MemFs, OsFs, SyncLoss,
+        AppendMode, Caps, CrashOutcome, DirEntry, File, Fs, LockGuard, MappedBytes, MemFs, OsFs,
+        SyncLoss,
     };
 }
 
@@ -244,7 +245,9 @@ pub mod hooks {
 /// Large values in chunk files: streams, statistics and options. [`PartitionOptions::large_values`]
 /// turns them on for a partition; `docs/large-values.md` describes how they work.
 pub mod large_values {
-    pub use largeval::{BlobReader, BlobStat, ChunkInfo, LargeValueOptions, Parallelism, Space};
+    pub use largeval::{
+        BlobReader, BlobRef, BlobStat, ChunkInfo, LargeValueOptions, Parallelism, Space,
+    };
 
     pub use crate::large::{BlobWriter, PendingBlob, ReadBlobs};
 }

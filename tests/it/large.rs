@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod gaps;
 mod kill;
+mod lent;
 mod limits;
 mod reclaim;
 mod syncs;

@@ -11,6 +11,7 @@ use lsm_core::read::{Located, ReadPoint};
 use lsm_core::types::Slice;
 
 use crate::blob_reader::BlobReader;
+use crate::blob_ref::BlobRef;
 use crate::blob_writer::BlobWriter;
 use crate::block::{Block, Parallelism, Source};
 use crate::format::Handle;
@@ -122,6 +123,22 @@ pub fn get_into(
             let read = block.read_whole(&mut buf[..len as usize], parallelism);
             read.map_err(|error| named(error, point.partition(), key))?;
             Some(len)
+        }
+    })
+}
+
+/// The value of `key`, mapped if that is possible.
+///
+/// # Errors
+/// Those of a get.
+pub fn get_ref(point: ReadPoint, key: &[u8]) -> Result<Option<BlobRef>> {
+    Ok(match find(point, key)? {
+        None => None,
+        Some(Found::Small(value)) => Some(BlobRef::small(value)),
+        Some(Found::Large(block, point)) => {
+            let partition = point.partition().clone();
+            let value = BlobRef::large(&block, point);
+            Some(value.map_err(|error| named(error, &partition, key))?)
         }
     })
 }

@@ -10,7 +10,7 @@ use std::thread;
 
 use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, Result};
-use lsm_core::fs::File;
+use lsm_core::fs::{File, MappedBytes};
 use parking_lot::Mutex;
 
 use crate::format::{BLOCK_HEADER_BYTES, Handle, SUM_BYTES, key_of_front, root_of};
@@ -185,6 +185,23 @@ impl Block {
         // sub-block.
         if root_of(handle.len, &sums) == handle.root {
             return Ok(());
+        }
+        Err(self.blame(&sums))
+    }
+
+    /// Maps the whole value and verifies it; `None` where it cannot be mapped.
+    pub fn map_whole(&self) -> Result<Option<MappedBytes>> {
+        let handle = &self.handle;
+        // A page behind the end of the file would end the process.
+        if handle.end() > self.file.len()? {
+            return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
+        }
+        let Ok(len) = usize::try_from(handle.len) else { return Ok(None) };
+        let Some(mapped) = self.file.map(handle.value_offset(), len) else { return Ok(None) };
+        let sub_blocks = (*mapped).as_ref().chunks(handle.sub_block_bytes() as usize);
+        let sums: Vec<u64> = sub_blocks.map(checksum64).collect();
+        if root_of(handle.len, &sums) == handle.root {
+            return Ok(Some(mapped));
         }
         Err(self.blame(&sums))
     }

@@ -12,6 +12,7 @@
 //! access      the public calls     store       the value store, its work shared
 //! blob_writer streams in           writing     a block on its way into a file
 //! blob_reader streams out          block       a block, read and verified
+//! blob_ref    a whole value, lent
 //! space       what is where        chunks      what lives in which chunk, and the sections
 //! moving      what jobs move       syncing     syncs of files, and failed ones
 //! options     and their bytes      format      chunk files and handles
@@ -19,6 +20,7 @@
 
 mod access;
 mod blob_reader;
+mod blob_ref;
 mod blob_writer;
 mod block;
 mod chunks;
@@ -34,9 +36,11 @@ mod syncing;
 mod writing;
 
 pub use access::{
-    BlobStat, existing_store_of, get_into, get_range, open_blob, put_stream, stat_blob, store_of,
+    BlobStat, existing_store_of, get_into, get_range, get_ref, open_blob, put_stream, stat_blob,
+    store_of,
 };
 pub use blob_reader::BlobReader;
+pub use blob_ref::BlobRef;
 pub use blob_writer::{BlobWriter, PendingBlob};
 pub use block::Parallelism;
 pub use options::LargeValueOptions;

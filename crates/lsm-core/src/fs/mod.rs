@@ -164,6 +164,9 @@ pub trait Fs: Send + Sync + 'static {
     }
 }
 
+/// Bytes of a file in memory that the system shares with its cache: [`File::map`].
+pub type MappedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
 /// An open file. All calls take `&self`: a sync must not stop an append.
 #[expect(clippy::len_without_is_empty, reason = "nobody asks, and it would cost a system call")]
 pub trait File: Send + Sync + 'static {
@@ -194,6 +197,13 @@ pub trait File: Send + Sync + 'static {
     /// changes.
     fn map_appends(&self) -> bool {
         false
+    }
+
+    /// Maps `len` bytes at `offset` for reading, where the medium supports it; `None`, the default, where
+    /// it does not. The bytes stay readable after the file is deleted or closed. The caller has checked
+    /// that the file has them and never overwrites them. See `docs/MEDIA.md` for the danger.
+    fn map(&self, _offset: u64, _len: usize) -> Option<MappedBytes> {
+        None
     }
 
     /// Gives the space of a range back; it reads as zeros from then on.

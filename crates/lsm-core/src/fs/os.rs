@@ -23,12 +23,13 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::MappedBytes;
 use super::at::At;
 use super::held::HeldFs;
 #[cfg(target_os = "linux")]
-use super::map::MappedAppends;
+use super::map::{MappedAppends, map_read};
 #[cfg(not(target_os = "linux"))]
-use super::no_map::NeverMapped as MappedAppends;
+use super::no_map::{NeverMapped as MappedAppends, map_read};
 #[cfg(target_os = "linux")]
 use super::shared_map::{MappedWords, file_bytes, is_coherent};
 use super::sync_files::sync_files;
@@ -335,6 +336,10 @@ impl File for OsFile {
     fn map_appends(&self) -> bool {
         let mapped = self.len().ok().and_then(|end| MappedAppends::of(self.file.as_fd(), end));
         mapped.is_some_and(|mapped| self.mapped.set(Mutex::new(mapped)).is_ok())
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
+        map_read(self.file.as_fd(), offset, len)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

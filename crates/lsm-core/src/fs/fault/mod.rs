@@ -23,7 +23,9 @@ use parking_lot::{Mutex, RwLock};
 
 use self::rule::ArmedRule;
 use super::mem::{MemFile, MemFs, SyncLoss};
-use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
+use super::{
+    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
+};
 use crate::error::{Error, Result};
 
 pub use self::rule::{FaultAction, FaultAt, FaultRule, FsOp, OpKind};
@@ -381,6 +383,13 @@ impl File for FaultFile {
 
     fn map_appends(&self) -> bool {
         self.fs.begin(OpKind::Map, &self.path, 0).is_none() && self.inner().map_appends()
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
+        match self.fs.begin(OpKind::Map, &self.path, len) {
+            None => self.inner().map(offset, len),
+            Some(_) => None,
+        }
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

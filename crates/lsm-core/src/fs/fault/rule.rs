@@ -45,7 +45,7 @@ pub enum OpKind {
     Len,
     /// [`File::preallocate`].
     Preallocate,
-    /// [`File::map_appends`]. Broken, it does nothing, and appends are written.
+    /// [`File::map_appends`] and [`File::map`]. Broken, they do nothing, and bytes are written or read.
     Map,
     /// [`File::punch`].
     Punch,

@@ -1,0 +1,84 @@
+//! [`BlobRef`]: a whole value that is lent, mapped where that is possible.
+
+use std::fmt;
+use std::ops::Deref;
+
+use lsm_core::error::{Error, Result};
+use lsm_core::fs::MappedBytes;
+use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
+use lsm_core::read::ReadPoint;
+use lsm_core::types::Slice;
+
+use crate::block::{Block, Parallelism};
+
+/// The value of a key as of a call of `get_ref`. It derefs to its bytes, which were verified before.
+/// Later writes and deletes do not affect it. Cheap to clone.
+///
+/// # Cost
+/// The space of values that were deleted since is reclaimed after the last clone is dropped. Mapped
+/// bytes are pages of the system's cache, and no memory of the process is allocated for them.
+#[derive(Clone)]
+pub struct BlobRef {
+    bytes: Lent,
+    /// Keeps the value where it is.
+    _point: Option<ReadPoint>,
+}
+
+#[derive(Clone)]
+enum Lent {
+    Owned(Slice),
+    Mapped(MappedBytes),
+}
+
+impl BlobRef {
+    pub(crate) fn small(value: Slice) -> BlobRef {
+        BlobRef { bytes: Lent::Owned(value), _point: None }
+    }
+
+    /// The value of a block: mapped, or read into memory where it cannot be.
+    ///
+    /// # Errors
+    /// Corruption; a limit for a value that is not mapped and too long to be held in memory.
+    pub(crate) fn large(block: &Block, point: ReadPoint) -> Result<BlobRef> {
+        if let Some(mapped) = block.map_whole()? {
+            return Ok(BlobRef { bytes: Lent::Mapped(mapped), _point: Some(point) });
+        }
+        let len = block.handle.len;
+        if len > FORMAT_VALUE_BYTES_MAX {
+            let what = "length of a value for get_ref that is not mapped (use open_blob)";
+            return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
+        }
+        let mut value = vec![0; len as usize];
+        block.read_whole(&mut value, Parallelism::Auto)?;
+        Ok(BlobRef::small(value.into()))
+    }
+
+    /// Returns whether the bytes are mapped, and not a copy.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.bytes, Lent::Mapped(_))
+    }
+}
+
+impl Deref for BlobRef {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.bytes {
+            Lent::Owned(value) => value,
+            Lent::Mapped(mapped) => (**mapped).as_ref(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for BlobRef {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for BlobRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut value = f.debug_struct("BlobRef");
+        value.field("len", &self.len()).field("is_mapped", &self.is_mapped()).finish()
+    }
+}
