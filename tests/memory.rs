@@ -1,9 +1,10 @@
 //! The memory that one large value takes beside the caller's own copy, as the kernel counts it, in a
 //! process of its own.
 //!
-//! A value is copied once by a put, and the memtable keeps that copy. A flush takes no further memory,
-//! a compaction holds the value that it reads. Before, a put took three times the value, and flush and
-//! compaction five times. `MEMORY_MIB=1024 cargo test --test memory` takes the largest value.
+//! A value is copied once by a put or a recovery, and the memtable keeps that copy. A flush takes no
+//! further memory, a compaction holds the value that it reads. Before, a put took three times the value,
+//! a recovery twice, and flush and compaction five times. `MEMORY_MIB=1024 cargo test --test memory`
+//! takes the largest value.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
@@ -16,7 +17,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use siltstone::{Db, Durability, Options, Partition};
+use siltstone::metahive::ScrubOptions;
+use siltstone::{
+    Db, Durability, MetaHiveOptions, Options, Partition, PartitionOptions, VerifyOptions,
+};
 use testkit::Rng;
 
 /// Tells the child its folder.
@@ -52,15 +56,20 @@ fn check<T>(what: &str, copies_max: f64, step: impl FnOnce() -> T) -> T {
     result
 }
 
-fn open(folder: &Path) -> (Db, Partition) {
+fn open(folder: &Path, has_metadata: bool) -> (Db, Partition) {
     let options = Options::new()
         .value_bytes_max(1 << 30)
         .batch_bytes_max(1 << 30)
         .write_buffer_bytes(2 << 30)
         .cache_bytes(8 << 20);
     let db = Db::builder(folder).options(options).open().unwrap();
-    let p = db.partition("p").unwrap();
-    (db, p)
+    let p = match has_metadata {
+        false => db.partition("p"),
+        true => {
+            db.partition_with("p", PartitionOptions::new().metahive(MetaHiveOptions::default()))
+        }
+    };
+    (db, p.unwrap())
 }
 
 fn check_value(p: &Partition, key: &str, copies_max: f64, value: &[u8]) {
@@ -68,8 +77,8 @@ fn check_value(p: &Partition, key: &str, copies_max: f64, value: &[u8]) {
     assert!(found.unwrap() == *value);
 }
 
-fn check_all(folder: &Path, value: &[u8], packed: f64) {
-    let (db, p) = open(folder);
+fn check_all(folder: &Path, has_metadata: bool, value: &[u8], packed: f64) {
+    let (db, p) = open(folder, has_metadata);
     check("a put", 1.0, || p.put("put", value).unwrap());
     check_value(&p, "put", 0.0, value);
     check("a flush", 0.0, || p.flush().unwrap());
@@ -82,15 +91,29 @@ fn check_all(folder: &Path, value: &[u8], packed: f64) {
     p.flush().unwrap();
     check("a compaction of two", 1.0 + packed, || p.compact(..).unwrap());
     assert!(db.stats().compaction_written_bytes > compacted, "it wrote");
-    p.put("logged", value).unwrap();
+    p.put("the logged", value).unwrap();
     let table_bytes = db.stats().table_bytes;
     drop(p);
     db.close().unwrap();
-    let (db, p) = check("a recovery", 2.0, || open(folder));
+    let (db, p) = check("a recovery", 1.0, || open(folder, has_metadata));
     assert!(db.stats().table_bytes > table_bytes, "the log had the value");
-    check_value(&p, "logged", 1.0 + packed, value);
+    check_value(&p, "the logged", 1.0 + packed, value);
+    // A scan holds a value of each table that it merges. No other table has a key behind this one.
+    check("a scan", 1.0 + packed, || {
+        let lengths = p.prefix("the logged").map(|pair| pair.unwrap().1.len());
+        assert_eq!(lengths.collect::<Vec<_>>(), [value.len()]);
+    });
+    if has_metadata {
+        let found = check("a verified get", 1.0 + packed, || p.verified_get("the logged").unwrap());
+        assert!(*found.unwrap().value == *value);
+        let report = check("a scrub", 2.0, || p.scrub(ScrubOptions::new()).unwrap());
+        assert!(report.is_sound() && report.counts.entries == 3, "{report}");
+    }
+    let report = check("a verify", 2.0, || db.verify(VerifyOptions::new()).unwrap());
+    assert!(report.is_sound());
     drop(p);
     db.close().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Does nothing unless it is the child.
@@ -102,11 +125,13 @@ fn child_that_writes_a_large_value() {
     for word in value.chunks_mut(8) {
         word.copy_from_slice(&rng.next_u64().to_le_bytes()[..word.len()]);
     }
-    check_all(&Path::new(&folder).join("noise"), &value, 0.0);
+    check_all(&Path::new(&folder).join("noise"), false, &value, 0.0);
+    check_all(&Path::new(&folder).join("sealed noise"), true, &value, 0.0);
     // Half of it repeats itself, so that it is stored compressed.
     let half = value.len() / 2;
     value[..half].fill(7);
-    check_all(&Path::new(&folder).join("packed"), &value, 0.5);
+    check_all(&Path::new(&folder).join("packed"), false, &value, 0.5);
+    check_all(&Path::new(&folder).join("sealed packed"), true, &value, 0.5);
 }
 
 #[test]

@@ -17,7 +17,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint};
+use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint, zeroed};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::types::{EntryKind, Operation, OperationSum};
 
@@ -98,7 +98,7 @@ fn encode_shared(kind: EntryKind, key: &[u8], value: &[u8]) -> Arc<[u8]> {
     put_head(&mut head, kind, key, value);
     // Built in its final memory: a large value is copied once, from the caller into the section
     // that the log and the memtable share.
-    let mut section: Arc<[u8]> = std::iter::repeat_n(0, head.len() + value.len()).collect();
+    let mut section = zeroed(head.len() + value.len());
     let bytes = Arc::get_mut(&mut section).expect("nobody else has it yet");
     bytes[..head.len()].copy_from_slice(&head);
     bytes[head.len()..].copy_from_slice(value);

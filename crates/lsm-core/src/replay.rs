@@ -88,24 +88,23 @@ pub fn insert_section(
     lsn: u64,
     section: &SectionRef<'_>,
 ) -> Result<u64, Malformed> {
-    // A copy of its own: the buffer of the log reader is used again for the next frame, and large
-    // values stay in the section.
-    let bytes: Arc<[u8]> = section.bytes.into();
-    let mut operations = SectionReader::new(&bytes);
+    let (buffer, range) = section.bytes.keep();
+    let mut operations = SectionReader::new(&buffer[range.clone()]);
     let mut writer = memtable.writer();
     let mut memory = 0;
     for number in 0..u64::from(section.operations) {
         let operation = operations.next_operation()?;
         let operation =
-            operation.ok_or(Malformed { what: "a section lacks operations", at: bytes.len() })?;
+            operation.ok_or(Malformed { what: "a section lacks operations", at: range.len() })?;
+        let operation = operation.moved_by(range.start);
         let seq = section.first_seq.plus(number);
-        let key = &bytes[operation.key.clone()];
-        let value = &bytes[operation.value.clone()];
+        let key = &buffer[operation.key.clone()];
+        let value = &buffer[operation.value.clone()];
         // Made of the bytes in the log, whose checksum was just verified. The checksums of the
         // caller are not in the log.
         let sums = OperationSum::new(operation.kind, key, value);
         memory += writer
-            .insert(seq, lsn, sums, &bytes, &operation)
+            .insert(seq, lsn, sums, &buffer, &operation)
             .map_err(|NotNewer| Malformed { what: "sequence numbers go back", at: 0 })?;
     }
     match operations.next_operation()? {

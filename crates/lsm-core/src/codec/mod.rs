@@ -11,7 +11,7 @@ mod writer;
 
 pub use checksum::{Checksum64, checksum64, checksum64_seeded, checksum128};
 pub use reader::{Malformed, Reader};
-pub use writer::{put_bytes, put_u32, put_u64, put_u128, put_varint};
+pub use writer::{put_bytes, put_u32, put_u64, put_u128, put_varint, zeroed};
 
 pub(crate) use fields::describe_fields;
 pub(crate) use reader::varint_at;

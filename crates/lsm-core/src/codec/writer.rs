@@ -1,5 +1,7 @@
 //! Appending integers and byte strings to a buffer.
 
+use std::sync::Arc;
+
 /// Longest encoding of a varint.
 pub const VARINT_BYTES_MAX: usize = 10;
 
@@ -28,6 +30,11 @@ pub fn put_varint(out: &mut Vec<u8>, mut n: u64) {
         n >>= 7;
     }
     out.push(n as u8);
+}
+
+/// Returns `len` zeros, which nobody else has yet: `Arc::get_mut` gives the room to be filled.
+pub fn zeroed(len: usize) -> Arc<[u8]> {
+    std::iter::repeat_n(0, len).collect()
 }
 
 /// Length of `n` as a varint.

@@ -63,7 +63,7 @@ impl LogFindings {
             return Ok(());
         }
         let mut seq = section.first_seq;
-        let mut operations = SectionReader::new(section.bytes);
+        let mut operations = SectionReader::new(&section.bytes);
         while let Some(operation) = operations.next_operation()? {
             if wanted.contains(&seq) && operation.kind != EntryKind::Clear {
                 let entry = OwnedEntry {

@@ -45,6 +45,7 @@ mod index;
 mod iter;
 mod judged;
 mod packer;
+mod pending_file;
 mod present;
 mod properties;
 mod raw;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 
 use super::packer::{Packer, Sink};
-use crate::codec::{Checksum64, checksum64_seeded, put_u64, put_varint, varint_at};
+use crate::codec::{Checksum64, checksum64_seeded, put_u64, put_varint, varint_at, zeroed};
 use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::limits::BLOCK_BYTES_MAX;
@@ -184,11 +184,6 @@ fn is_worth_it(packed_len: usize, plain_len: usize) -> bool {
 pub(super) struct StoredPayload {
     pub bytes: Arc<[u8]>,
     pub len: usize,
-}
-
-/// An `Arc` of zeros that is about to be filled.
-fn zeroed(len: usize) -> Arc<[u8]> {
-    std::iter::repeat_n(0, len).collect()
 }
 
 /// The way in which bytes are read from the file.

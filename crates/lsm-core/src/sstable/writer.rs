@@ -26,12 +26,11 @@ use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
 use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
+use super::pending_file::PendingFile;
 use super::properties::{HIDDEN_SUFFIX_BYTES_MAX, SstProperties, check_user_properties};
-use super::stored::{Extent, LARGE_PAYLOAD_BYTES, Sealer};
+use super::stored::{Extent, LARGE_PAYLOAD_BYTES};
 use super::{SstIdentity, SstOptions, SstSummary};
 
-/// Bytes that are gathered before they go to the file.
-const APPEND_BYTES: usize = 256 << 10;
 /// A block is ended where that is forbidden before it passes its usual size by so many bytes.
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
 
@@ -50,6 +49,9 @@ pub struct SstWriter {
     visible_trailer: Trailer,
     is_cut_allowed: bool,
     forced_cuts: u64,
+    /// The last block has ended behind its entry, where that is forbidden, and is not counted yet: a
+    /// filter that counts blocks takes one that has ended for one that ended before the entry.
+    is_told_later: bool,
     /// The block that was sealed last: its separator waits for the key behind it.
     unindexed: Option<Extent>,
     // The file so far.
@@ -97,15 +99,9 @@ impl SstWriter {
             visible_trailer: Trailer::LAST,
             is_cut_allowed: true,
             forced_cuts: 0,
+            is_told_later: false,
             unindexed: None,
-            out: PendingFile {
-                file,
-                sealer: Sealer::new(identity.unique_id()),
-                // Room for the block that passes the limit, so that the buffer does not grow.
-                pending: Vec::with_capacity(APPEND_BYTES + (64 << 10)),
-                written: 0,
-                checksums: Vec::new(),
-            },
+            out: PendingFile::new(file, identity.unique_id()),
             bloom: BloomBuilder::new(options.bloom_bits_per_key),
             index: IndexBuilder::new(index_bytes_max),
             properties,
@@ -209,9 +205,10 @@ impl SstWriter {
         self.forced_cuts
     }
 
-    /// The number of blocks that are ended.
+    /// The number of blocks that are ended. One that was ended where that is forbidden counts once
+    /// the next is begun.
     pub fn blocks(&self) -> u64 {
-        self.properties.data_blocks
+        self.properties.data_blocks - u64::from(self.is_told_later)
     }
 
     /// Sets the notes of compaction filters in the table, in the place of what was set before.
@@ -380,6 +377,7 @@ impl SstWriter {
     fn begin_block(&mut self, key: KeyRef<'_>) {
         // The last key is still that of the sealed block: the new one is remembered behind this.
         self.index_block(Some(key.user));
+        self.forced_cuts += u64::from(std::mem::take(&mut self.is_told_later));
     }
 
     /// Enters the block that was sealed last into the index, now that `next` behind it is known.
@@ -404,15 +402,16 @@ impl SstWriter {
 
 impl SstWriter {
     /// Returns `true` if the value is so large that its block has no other entry, and is written without
-    /// being gathered first. A filter that seals counts the blocks before it, so there the block waits for what comes
-    /// behind it.
+    /// being gathered first. A hidden entry would pass the bound of the block as well.
     fn is_alone(&self, value: &[u8]) -> bool {
         let shared_bytes_max = self.options.block_bytes as usize + FORBIDDEN_BYTES_MAX;
-        value.len() >= LARGE_PAYLOAD_BYTES.max(shared_bytes_max) && !self.block.expects_hidden()
+        value.len() >= LARGE_PAYLOAD_BYTES.max(shared_bytes_max)
     }
 
     /// Writes a block with this entry alone.
     fn write_alone(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
+        // The block ends before the hidden entries that belong to it.
+        self.is_told_later = self.block.expects_hidden();
         let (before, behind) = self.block.finish_around_value(key, value.len());
         let pieces = [before, value, behind];
         let bytes = (before.len() + value.len() + behind.len()) as u64;
@@ -432,69 +431,5 @@ fn check_lengths(key: KeyRef<'_>, value: &[u8]) -> Result<()> {
     if value.len() as u64 > FORMAT_VALUE_BYTES_MAX {
         return Err(Error::limit("value length", value.len() as u64, FORMAT_VALUE_BYTES_MAX));
     }
-    Ok(())
-}
-
-/// The file and what is still to be appended to it.
-struct PendingFile {
-    file: Arc<dyn File>,
-    sealer: Sealer,
-    pending: Vec<u8>,
-    /// Bytes in the file.
-    written: u64,
-    /// The checksums of all blocks so far, as they are stored.
-    checksums: Vec<u8>,
-}
-
-impl PendingFile {
-    /// The offset of the next block.
-    fn offset(&self) -> u64 {
-        self.written + self.pending.len() as u64
-    }
-
-    fn block(&mut self, payload: &[u8], compression: Compression) -> Result<Extent> {
-        if payload.len() >= LARGE_PAYLOAD_BYTES {
-            return self.large_block(&[payload], compression);
-        }
-        let offset = self.offset();
-        let (extent, checksum) = self.sealer.seal(&mut self.pending, offset, payload, compression);
-        self.checksums.extend_from_slice(&checksum.to_le_bytes());
-        if self.pending.len() >= APPEND_BYTES {
-            self.append()?;
-        }
-        Ok(extent)
-    }
-
-    /// A block that is written as it comes, without a copy of its large pieces.
-    fn large_block(&mut self, pieces: &[&[u8]], compression: Compression) -> Result<Extent> {
-        let offset = self.offset();
-        let PendingFile { file, sealer, pending, written, checksums } = self;
-        let (extent, checksum) = sealer.seal_pieces(offset, pieces, compression, &mut |bytes| {
-            if bytes.len() < APPEND_BYTES {
-                pending.extend_from_slice(bytes);
-            }
-            if pending.len() >= APPEND_BYTES || bytes.len() >= APPEND_BYTES {
-                append(&**file, pending, written)?;
-            }
-            if bytes.len() >= APPEND_BYTES {
-                file.append(bytes)?;
-                *written += bytes.len() as u64;
-            }
-            Ok(())
-        })?;
-        checksums.extend_from_slice(&checksum.to_le_bytes());
-        Ok(extent)
-    }
-
-    fn append(&mut self) -> Result<()> {
-        append(&*self.file, &mut self.pending, &mut self.written)
-    }
-}
-
-/// Appends what is pending to the file.
-fn append(file: &dyn File, pending: &mut Vec<u8>, written: &mut u64) -> Result<()> {
-    file.append(pending)?;
-    *written += pending.len() as u64;
-    pending.clear();
     Ok(())
 }

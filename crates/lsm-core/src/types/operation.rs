@@ -19,3 +19,12 @@ pub struct Operation {
     /// Range of the value.
     pub value: Range<usize>,
 }
+
+impl Operation {
+    /// The same operation of a section that begins at `start` of a longer buffer.
+    pub fn moved_by(self, start: usize) -> Operation {
+        let key = self.key.start + start..self.key.end + start;
+        let value = self.value.start + start..self.value.end + start;
+        Operation { kind: self.kind, key, value }
+    }
+}

@@ -110,7 +110,7 @@ fn describe_batch(
             section.first_seq.get()
         );
         lines.push((at..section_end, text));
-        let inside = operations(section.bytes).into_iter();
+        let inside = operations(&section.bytes).into_iter();
         lines.extend(inside.map(|(range, text)| (at + range.start..at + range.end, text)));
         at = section_end;
     }

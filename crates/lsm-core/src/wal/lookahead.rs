@@ -238,7 +238,7 @@ impl FrameWitness {
                 return Ok(Testimony::Undecided);
             }
             let bytes = self.body.load(stretch.file, body_at + entry.start, entry.len, end)?;
-            if bytes.len() != entry.len || section_checksum(bytes) != entry.checksum {
+            if bytes.len() != entry.len || section_checksum(&bytes) != entry.checksum {
                 return Ok(Testimony::Nothing);
             }
         }

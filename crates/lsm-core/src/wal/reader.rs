@@ -369,7 +369,7 @@ impl LogReader {
         // In three steps: prefix, header, body. Each is verified before its lengths decide how much
         // is read next.
         let front = window.load(file, at, PREFIX_BYTES_MAX, limit)?;
-        let prefix = match Prefix::decode(front) {
+        let prefix = match Prefix::decode(&front) {
             Ok(prefix) => prefix,
             // Preallocated space is zeros, so this is the usual end of the log.
             Err(_) if front.iter().all(|byte| *byte == 0) => return Ok(Err("no frame")),
@@ -382,12 +382,12 @@ impl LogReader {
         let header = window.load(file, at, prefix.header_len, limit)?;
         let seed = seed_of(current.header.salt, source.epoch, at);
         if header.len() < prefix.header_len
-            || prefix.fails_short_check(header, seed)
-            || !verifies(header, seed)
+            || prefix.fails_short_check(&header, seed)
+            || !verifies(&header, seed)
         {
             return Ok(Err("frame header checksum does not match"));
         }
-        let fields = match decode_fields(header, &prefix, directory) {
+        let fields = match decode_fields(&header, &prefix, directory) {
             Ok(fields) => fields,
             Err(bad) => return Ok(Err(bad.what)),
         };
@@ -434,7 +434,7 @@ impl LogReader {
         let bytes = window.load(file, body + start, len, limit)?;
         for entry in directory.iter().filter(|_| !options.headers_only) {
             let section = section_of(bytes, start, entry);
-            if section.is_none_or(|bytes| section_checksum(bytes) != entry.checksum) {
+            if section.is_none_or(|bytes| section_checksum(&bytes) != entry.checksum) {
                 return Ok(Err("section checksum does not match"));
             }
         }

@@ -4,7 +4,7 @@
 //! Used by secondaries, which pass over the sections that nobody asks for and load them later. It
 //! never yields bytes that do not agree with their checksum.
 
-use super::window::Window;
+use super::window::{LoadedBytes, Window};
 use super::{SectionPlace, SegmentSource, section_checksum};
 use crate::error::{Error, Result};
 use crate::types::FileNo;
@@ -27,7 +27,7 @@ impl SectionLoader {
         source: &SegmentSource,
         place: &SectionPlace,
         end: u64,
-    ) -> Result<&[u8]> {
+    ) -> Result<LoadedBytes<'_>> {
         if self.segment != Some(source.number) {
             self.window.clear();
             self.segment = Some(source.number);
@@ -35,7 +35,7 @@ impl SectionLoader {
         // The section itself is known to be written, also where the caller's end is older.
         let end = end.max(place.offset + place.len as u64);
         let bytes = self.window.load(&*source.file, place.offset, place.len, end)?;
-        if bytes.len() < place.len || section_checksum(bytes) != place.checksum {
+        if bytes.len() < place.len || section_checksum(&bytes) != place.checksum {
             let what = "section checksum does not match";
             return Err(Error::corruption(&source.path, place.offset, what));
         }

@@ -150,7 +150,7 @@ impl Survey<'_> {
         if front.iter().all(|byte| *byte == 0) {
             return Ok(Err(Bad { is_zero: true, ..Bad::new("no frame") }));
         }
-        let prefix = match Prefix::decode(front) {
+        let prefix = match Prefix::decode(&front) {
             Ok(prefix) => prefix,
             Err(bad) => return Ok(Err(Bad::new(bad.what))),
         };
@@ -159,11 +159,11 @@ impl Survey<'_> {
         }
         let seed = seed_of(self.header.salt, self.header.epoch, at);
         // Before more of the header is loaded: behind damage, this runs at every eighth byte.
-        let is_none = prefix.fails_short_check(front, seed)
+        let is_none = prefix.fails_short_check(&front, seed)
             || (prefix.lacks_short_check() && self.header.has_derived_salt());
         let header = match is_none {
             true => &[],
-            false => self.window.load(self.file, at, prefix.header_len, self.end)?,
+            false => self.window.load(self.file, at, prefix.header_len, self.end)?.as_slice(),
         };
         if header.len() < prefix.header_len || !verifies(header, seed) {
             return Ok(Err(Bad::new("frame header checksum does not match")));
@@ -195,7 +195,7 @@ impl Survey<'_> {
         let body = self.window.load(self.file, body_at, len, self.end)?;
         for entry in &self.directory {
             let section = section_of(body, 0, entry);
-            if section.is_none_or(|bytes| section_checksum(bytes) != entry.checksum) {
+            if section.is_none_or(|bytes| section_checksum(&bytes) != entry.checksum) {
                 return Ok(Err(Bad::frame(&prefix, "section checksum does not match")));
             }
         }

@@ -114,7 +114,7 @@ impl Opening {
             if section.last_seq() <= self.version.partitions[&section.partition].flushed_through {
                 continue;
             }
-            let mut operations = SectionReader::new(section.bytes);
+            let mut operations = SectionReader::new(&section.bytes);
             // An operation that does not decode is reported by the replay.
             while let Ok(Some(operation)) = operations.next_operation() {
                 if operation.kind == EntryKind::Handle {

@@ -341,7 +341,7 @@ fn missing(error: &Error, path: &Path, what: &str) -> Damage {
 
 /// The number of operations in a section, if it holds as many as it says.
 fn count_operations(section: &SectionRef<'_>) -> Result<u64, Malformed> {
-    let mut reader = SectionReader::new(section.bytes);
+    let mut reader = SectionReader::new(&section.bytes);
     let mut count = 0;
     while reader.next_operation()?.is_some() {
         count += 1;

@@ -1,5 +1,6 @@
 //! Tests of whole tables, and what they share: a file in memory and a model.
 
+mod alone;
 mod damage;
 mod golden;
 mod hidden;

@@ -7,6 +7,7 @@
 
 use crate::types::{PartitionId, SeqNo};
 use crate::wal::frame::{Control, DirectoryEntry};
+use crate::wal::window::LoadedBytes;
 use crate::wal::{LogPlace, Lsn};
 
 /// A frame of the log.
@@ -44,7 +45,7 @@ pub struct BatchRef<'a> {
     pub last_seq: SeqNo,
     pub(in crate::wal) directory: &'a [DirectoryEntry],
     /// The body, or the part of it that was asked for, from `body_start` of it on.
-    pub(in crate::wal) body: &'a [u8],
+    pub(in crate::wal) body: LoadedBytes<'a>,
     pub(in crate::wal) body_start: u64,
     /// Offset of that part in the segment.
     pub(in crate::wal) body_at: u64,
@@ -60,7 +61,7 @@ pub struct SectionRef<'a> {
     /// The number of operations in the bytes.
     pub operations: u32,
     /// The operations, encoded; their checksum was verified.
-    pub bytes: &'a [u8],
+    pub bytes: LoadedBytes<'a>,
 }
 
 /// The place of a section in its segment, and what must be there.
@@ -128,10 +129,10 @@ impl BatchRef<'_> {
 
 /// The bytes of a section in `body`, which holds the frame's body from `body_start` of it on.
 pub(in crate::wal) fn section_of<'a>(
-    body: &'a [u8],
+    body: LoadedBytes<'a>,
     body_start: u64,
     entry: &DirectoryEntry,
-) -> Option<&'a [u8]> {
+) -> Option<LoadedBytes<'a>> {
     let skip = usize::try_from(entry.start.checked_sub(body_start)?).ok()?;
-    body.get(skip..skip.checked_add(entry.len)?)
+    body.part(skip..skip.checked_add(entry.len)?)
 }
