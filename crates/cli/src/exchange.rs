@@ -142,7 +142,9 @@ pub(crate) struct IngestArgs {
 /// Takes an export in; makes the database and the partition if they are not there.
 pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
     let db = args.writing.open(&args.target.database)?;
-    let summary = db.partition(&args.target.partition)?.ingest(&args.folder)?;
+    let partition = db.partition(&args.target.partition)?;
+    let summary = progress::during("ingesting", String::new, || partition.ingest(&args.folder))?;
+    drop(partition);
     let entries = summary.entries;
     let tables = summary.tables;
     let mut out = Output::new(args.target.json);

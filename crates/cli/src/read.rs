@@ -10,6 +10,7 @@ use crate::beside::Source;
 use crate::bytes::{Bytes, Encoding};
 use crate::engine::{self, Target};
 use crate::output::{Failure, Output};
+use crate::progress;
 
 /// Arguments of `get`.
 #[derive(Debug, clap::Args)]
@@ -125,7 +126,9 @@ pub(crate) struct CountArgs {
 /// Prints how many entries there are.
 pub(crate) fn count(args: &CountArgs) -> Result<(), Failure> {
     let source = Source::open(&args.target.database)?;
-    let count = engine::count(&source.partition(&args.target.partition)?)?;
+    let partition = source.partition(&args.target.partition)?;
+    let count = progress::during("counting", String::new, || engine::count(&partition))?;
+    drop(partition);
     let mut out = Output::new(args.target.json);
     out.line(count, &json!({ "count": count }))?;
     out.finish()?;

@@ -110,6 +110,38 @@ fn a_verification_in_parts_comes_to_its_end() {
     run(at, &["verify", "db", "--rate", "fast"], 2);
 }
 
+/// Ctrl-C ends the run behind the file that it reads, and the next one goes on behind that.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_verification_that_is_interrupted_leaves_its_mark() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    filled(at);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
+    // So slow that it cannot come to its end before the signal.
+    command.current_dir(at).args(["verify", "db", "--resume", "mark", "--rate", "1KiB"]);
+    let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    loop {
+        let text = std::fs::read_to_string(&status).unwrap();
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        // The second signal is the interrupt.
+        if u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0 {
+            break;
+        }
+        assert!(child.try_wait().unwrap().is_none(), "it waits for no interrupt");
+        std::thread::yield_now();
+    }
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(at.join("mark").exists());
+    let rest = json(at, &["verify", "db", "--json", "--resume", "mark"], 0);
+    let all = json(at, &["verify", "db", "--json"], 0);
+    assert!(rest["files"].as_u64() < all["files"].as_u64(), "{rest}");
+    assert!(rest["mark"].is_null() && !at.join("mark").exists());
+}
+
 /// A database with a partition whose entries have metadata, in several tables, and one without.
 /// It is a checkpoint: this process never locks it, so no child that is about to start holds it.
 fn sealed(at: &Path) {
