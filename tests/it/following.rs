@@ -149,6 +149,67 @@ fn a_secondary_verifies_what_it_reads() {
     assert!(view.verified_get("k").err().unwrap().is_corruption());
 }
 
+/// Keys that end in 0 or 1 are stored in another form. Every way to read asks for it.
+#[test]
+fn keys_that_end_in_0_or_1_are_read_by_every_call_and_on_a_secondary() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let sealed = with_large_values().metahive(MetaHiveOptions::default().any_key(true));
+    let p = db.partition_with("p", sealed).unwrap();
+    let keys = [&b"k"[..], b"k\0", b"k\x01", b"k\0\0", b"k\x01\0", b"\0", b"\x01", &[1; 300]];
+    // One half in a table, the other half in the log; every second value is stored apart.
+    for (n, key) in keys.iter().enumerate() {
+        p.put(key, value_of_key(n)).unwrap();
+        if n == keys.len() / 2 {
+            db.flush().unwrap();
+        }
+    }
+    let snapshot = db.snapshot();
+    let follower = secondary(&fs, true);
+    let followed = follower.partition("p").unwrap();
+    let view = followed.at(Level::Strong).unwrap();
+    for (n, key) in keys.iter().enumerate() {
+        let value = value_of_key(n);
+        let whole = Some(&value[..]);
+        assert_eq!(p.get(key).unwrap().as_deref(), whole, "{key:?}");
+        assert_eq!(snapshot.get(&p, key).unwrap().as_deref(), whole, "{key:?}");
+        assert_eq!(followed.get(key).unwrap().as_deref(), whole, "{key:?}");
+        assert!(p.contains(key).unwrap() && snapshot.contains(&p, key).unwrap(), "{key:?}");
+        let verified = snapshot.verified_get(&p, key).unwrap().unwrap();
+        assert_eq!(&*verified.value, value, "{key:?}");
+        let explained = p.explain(key).unwrap();
+        assert_eq!(explained.versions.len(), 1, "{explained}");
+        assert!(!explained.is_damaged(), "{explained}");
+        assert_read_apart(&p, key, &value);
+        assert_read_apart(&snapshot.of(&p), key, &value);
+        assert_read_apart(&view, key, &value);
+        assert_eq!(&*view.verified_get(key).unwrap().unwrap().value, value, "{key:?}");
+        assert_eq!(&*p.verified_get(key).unwrap().unwrap().value, value, "{key:?}");
+    }
+    // Their stored forms are keys of nobody.
+    for key in [&b"\x01\0\0"[..], b"k\0\0\0", b"k\x01\x01"] {
+        assert!(!p.contains(key).unwrap() && followed.get(key).unwrap().is_none(), "{key:?}");
+        assert!(p.stat_blob(key).unwrap().is_none(), "{key:?}");
+    }
+}
+
+/// Every second value is long enough to be stored apart.
+fn value_of_key(n: usize) -> Vec<u8> {
+    let len = if n.is_multiple_of(2) { 5_000 } else { 50 };
+    value(n as u8)[..len].to_vec()
+}
+
+#[track_caller]
+fn assert_read_apart(reader: &impl ReadBlobs, key: &[u8], value: &[u8]) {
+    assert_eq!(reader.stat_blob(key).unwrap().unwrap().len, value.len() as u64, "{key:?}");
+    let part = reader.get_range(key, 10..20).unwrap();
+    assert_eq!(part.as_deref(), Some(&value[10..20]), "{key:?}");
+    let blob = reader.open_blob(key).unwrap().unwrap();
+    let mut read = vec![0; value.len()];
+    blob.read_exact_at(0, &mut read).unwrap();
+    assert_eq!(read, value, "{key:?}");
+}
+
 trait Tables {
     fn list_tables(&self) -> Vec<String>;
 }
