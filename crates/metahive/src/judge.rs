@@ -54,6 +54,8 @@ pub(crate) struct HiveJudge {
     is_span_partial: bool,
     /// Entries were lost, and their gap is told.
     has_lost: bool,
+    /// Entries in blocks behind those that the seal counts.
+    surplus: u64,
     /// Entries of the present block, and of all before.
     block_entries: u64,
     entries: u64,
@@ -86,6 +88,7 @@ impl HiveJudge {
             is_span_broken: false,
             is_span_partial: false,
             has_lost: false,
+            surplus: 0,
             block_entries: 0,
             entries: 0,
             pending: Vec::new(),
@@ -140,17 +143,18 @@ impl HiveJudge {
         // The digest of the span cannot agree any more, and the loss is told already.
         self.is_span_broken |= !is_whole;
         self.has_lost |= !is_whole;
-        let is_single = self.step(notes).1 == 1;
+        let is_single = self.step(notes, entries).1 == 1;
         if is_single {
             self.next_span();
         }
     }
 
     /// Takes a block into its span: the span's digest and its blocks, if it has one.
-    fn step(&mut self, notes: u64) -> (Option<u32>, u64) {
+    fn step(&mut self, notes: u64, entries: u64) -> (Option<u32>, u64) {
         self.span_blocks += 1;
         self.span_digest = self.span_digest.wrapping_add(notes as u32);
         let span = self.seal.as_ref().and_then(|seal| seal.spans.get(self.span));
+        self.surplus += if span.is_none() { entries } else { 0 };
         span.map_or((None, 1), |span| (Some(span.digest), span.blocks))
     }
 
@@ -203,7 +207,7 @@ impl TableJudge for HiveJudge {
 
     fn block(&mut self, _index: u64, notes: u64) -> BlockVerdict {
         let entries = std::mem::take(&mut self.block_entries);
-        let (digest, blocks) = self.step(notes);
+        let (digest, blocks) = self.step(notes, entries);
         let is_end = self.span_blocks >= blocks;
         let agrees = digest.is_none_or(|digest| digest == self.span_digest);
         // Of a span in whose midst the walk began, the digest covers blocks that were not read.
@@ -247,7 +251,10 @@ impl TableJudge for HiveJudge {
             // Nothing but their number tells whether entries are missing.
             return if entries < sealed { TableVerdict::Lost } else { TableVerdict::Whole };
         }
-        if seal.spans.iter().map(|span| span.blocks).sum::<u64>() != blocks {
+        let sealed_blocks: u64 = seal.spans.iter().map(|span| span.blocks).sum();
+        // The seal counts the blocks before the last metadata is written. If the last entry has a block
+        // of its own, its metadata lies in one block more.
+        if blocks < sealed_blocks || (blocks > sealed_blocks && self.surplus > 0) {
             return TableVerdict::Lost;
         }
         // After a loss the count is short for a reason that is told.

@@ -88,3 +88,45 @@ fn a_table_with_fewer_blocks_than_its_seal_says_has_a_gap() {
     assert!(!it.p.gaps().is_empty());
     assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
 }
+
+/// A large value has a block of its own. The digests of the blocks around it are those of their entries.
+#[test]
+fn the_blocks_around_a_large_value_have_their_own_digests() {
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::default());
+    let options = Options::new().write_buffer_bytes(64 << 20).cache_bytes(1 << 20);
+    let db = builder(Arc::new(fs.clone()), 5).options(options).open().unwrap();
+    let roomy = PartitionOptions::new().block_bytes(256).hooks(provider.hooks());
+    let p = db.partition_with("p", roomy).unwrap();
+    let mut snapshots = Vec::new();
+    let mut model = Content::new();
+    for round in 0..2 {
+        for n in 0..40 {
+            // Two in a row, and one at the end.
+            let value = match n {
+                10 | 11 | 39 => vec![n as u8 + round; 5 << 20],
+                _ => vec![round; 30],
+            };
+            p.put(key_of(n), &value).unwrap();
+            model.insert(key_of(n), value);
+        }
+        snapshots.push((db.snapshot(), model.clone()));
+    }
+    for _ in 0..2 {
+        p.flush().unwrap();
+        let report = p.scrub(ScrubOptions::new()).unwrap();
+        assert!(report.is_sound() && report.is_sealed(), "{report}");
+        assert!(db.verify(Default::default()).unwrap().is_sound());
+        for (snapshot, model) in &snapshots {
+            for (key, value) in model {
+                let found = snapshot.verified_get(&p, key).unwrap();
+                assert!(found.unwrap().value == *value, "{}", key.escape_ascii());
+            }
+        }
+        for table in p.walk().unwrap().tables() {
+            let seal = TableSeal::of(&table.properties().unwrap().user, "integrity").unwrap();
+            assert!(seal.unwrap().spans.iter().filter(|span| span.blocks == 1).count() > 3);
+        }
+        p.compact(..).unwrap();
+    }
+}
