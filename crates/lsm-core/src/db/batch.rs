@@ -203,6 +203,7 @@ impl Batch {
 
     /// The place of the partition's section, made if there is none.
     fn section_of(&mut self, state: &Arc<PartitionState>) -> usize {
+        // A batch has few partitions: a map would cost more than it saves.
         let at = self.sections.iter().position(|(other, _, _)| Arc::ptr_eq(other, state));
         at.unwrap_or_else(|| {
             let section = SectionBuilder::default();
@@ -234,6 +235,7 @@ impl Batch {
         if bytes > db.options.batch_bytes_max {
             return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
         }
+        // The format has a limit of its own, of encoded bytes: kinds and lengths count.
         let encoded: u64 = self.sections.iter().map(|(_, _, s)| s.bytes().len() as u64).sum();
         // Kind and lengths of an operation take less than 32 bytes.
         if encoded + len + 32 > FORMAT_BATCH_BYTES_MAX {

@@ -59,6 +59,7 @@ impl LogFindings {
         wanted: &BTreeSet<SeqNo>,
     ) -> std::result::Result<(), Malformed> {
         let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
+        // Most sections have nothing that is wanted, and need no decoding.
         if wanted.range(section.first_seq..=last).next().is_none() {
             return Ok(());
         }

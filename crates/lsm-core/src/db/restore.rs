@@ -153,6 +153,7 @@ impl DbInner {
         asked: &Gap,
         mut entries: Vec<OwnedEntry>,
     ) -> Result<Option<Vec<Restored>>> {
+        // Of one key the newest first: only that one counts.
         entries.sort_by(|a, b| (&a.key, b.seq).cmp(&(&b.key, a.seq)));
         let mut newest = NewestEntries::of(self, view)?;
         let mut last: Option<Vec<u8>> = None;
@@ -164,6 +165,8 @@ impl DbInner {
                 continue;
             }
             last = Some(entry.key.clone());
+            // A handle leads into the copy's own store. The gap stays open, because the closing
+            // would hide for good what was left out.
             if !entry.verified || matches!(entry.kind, EntryKind::Handle | EntryKind::Poison) {
                 return Ok(None);
             }
@@ -218,6 +221,8 @@ impl DbInner {
     ) -> Result<bool> {
         // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all(self)?;
+        // No group commits from the check to the installation, so no key gets a newer entry between
+        // them.
         let mut between = self.between_groups();
         // Durability: what came before the number that is taken, as for an ingest.
         let ready =

@@ -143,6 +143,7 @@ impl VerifyRun<'_> {
                 Ok(())
             }
             Err(error) => {
+                // A run that goes on from here begins with this file, and would count it twice.
                 self.damage.truncate(damage);
                 self.read = read;
                 Err(if self.is_stopped { Halt::Stopped } else { Halt::Failed(error) })

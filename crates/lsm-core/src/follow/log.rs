@@ -76,6 +76,7 @@ impl LogTail {
     ) -> Result<bool> {
         let listed = &version.log_segments;
         let present = self.reader.position().place.segment;
+        // A segment goes only when nothing needs it: what it held is in tables.
         if !listed.contains_key(&present) {
             return Ok(false);
         }
@@ -142,6 +143,7 @@ impl LogTail {
                     let message = format!("the log names partition {id}, which was made since");
                     return Err(Error::new(ErrorKind::NeedsManifest, message));
                 };
+                // What a table of the version has is not noted: the reader takes it from the table.
                 let known = applied(place.partition).max(partition.flushed_through);
                 if place.last_seq() > known {
                     let lsn = frame.lsn.0;

@@ -194,6 +194,7 @@ impl AllEntries {
         let body = read_suspect(reader, Access::Uncached, extent, self.mode.needs_all())?;
         let mut suspect = match body {
             Body::Suspect(suspect) => suspect,
+            // The damage was in a cache, and not in the file.
             Body::Sound(_) => return Ok(body),
         };
         let (before, end) = index.bounds(reader);

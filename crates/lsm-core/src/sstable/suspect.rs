@@ -105,6 +105,8 @@ impl Suspect {
         if is_restart {
             *restart = rest.clone();
         }
+        // Shared with the restart key and not with the entry before: a damaged entry between them
+        // spoils no other key.
         let shared = restart.start..restart.start + head.shared;
         let trailer = Trailer::new(self.seq(head.delta)?, EntryKind::from_u8(self.payload[at])?);
         let end = value.end;
@@ -116,11 +118,13 @@ impl Suspect {
 
     fn hidden(&self, at: usize, tail: usize, visible: &[usize]) -> Option<(SuspectEntry, usize)> {
         let head = HiddenHead::decode(&self.payload, at)?;
+        // Only a table with a suffix holds hidden entries: in any other the bit is damage.
         if head.payload.end > tail || self.suffix.is_empty() {
             return None;
         }
         let (shared, rest, seq, has_suffix) = match head.owner {
             Owner::Near(back) => {
+                // The distance may be damaged too, and lead before the first entry.
                 let owner = *visible.get(visible.len().checked_sub(back)?)?;
                 let owner = self.entries.get(owner)?;
                 (owner.shared.clone(), owner.rest.clone(), owner.trailer.seq(), true)
@@ -158,6 +162,7 @@ impl Suspect {
         let mut kept: Vec<SuspectEntry> = Vec::with_capacity(all.len());
         let end = whole(end);
         for (i, entry) in all.iter().enumerate() {
+            // The last that was kept: what was left out bounds nothing.
             let last = kept.last().map(|last| self.pieced(last)).or_else(|| before.map(whole));
             let here = self.pieced(entry);
             let is_outlier = all

@@ -151,6 +151,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
     out.push(meta.bounds.to_u8());
     put_all(out, &[meta.min_seq.get(), meta.max_seq.get()]);
     put_all(out, &[meta.entries, meta.tombstones, meta.hidden]);
+    // A reader that passed these fields over would read the table wrongly, so they are required.
     meta.global_seq.iter().for_each(|seq| put_field(out, 1, seq.get()));
     if let Some(SstIdentity { db_id, file, epoch }) = meta.foreign {
         put_field(out, 2, (db_id.0 >> 64) as u64);
@@ -158,6 +159,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
         put_field(out, 4, file.0);
         put_field(out, 5, epoch.0.into());
     }
+    // Hints from here on: without them the table reads the same.
     if let Some(compression) = meta.compression {
         let mut value = Vec::new();
         put_varint(&mut value, u64::from(compression as u8));
@@ -286,6 +288,7 @@ fn read_fields(
         }
         last = Some(tag >> 1);
         let known = set(tag >> 1, value).ok_or(r.malformed("field out of range"))?;
+        // A required field of newer code: the record would be misread without it.
         if !known && tag & 1 == 0 {
             return Err(EditFault::Unsupported(format!("field {} of a {of}", tag >> 1)));
         }
@@ -295,6 +298,7 @@ fn read_fields(
 
 /// Appends options as `edit.rs` describes them.
 pub fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
+    // Taken apart, so that a new option does not compile until it is stored.
     let PartitionOptions {
         logged,
         compression,

@@ -129,6 +129,7 @@ impl Partition {
         let state = self.state();
         let mut arrival = Arrival::begin(db, state)?;
         check_complete(state)?;
+        // Before the hooks are read: rules that change in between are noticed at the end.
         arrival.rules_epoch = state.rules_epoch();
         let hooks = state.hooks();
         // Its tables do not matter here, and a long load must not pin them.

@@ -107,6 +107,8 @@ impl TransactionRange {
         while !self.has_ended {
             let order = match (self.stored.peek(end), self.own.peek(end)) {
                 (None, None) => break,
+                // An error has no key to be ordered by. It comes first, so that no later key hides
+                // it.
                 (Some(_), None) | (Some(Err(_)), _) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (Some(Ok((stored, _))), Some((own, _))) => match end {
@@ -118,6 +120,8 @@ impl TransactionRange {
                 let entry = self.stored.take(end)?;
                 match &entry {
                     Ok((key, _)) => self.scan.reach(end, key),
+                    // Without `finish`: what lies behind the damage was not read, and cannot
+                    // conflict.
                     Err(_) => self.has_ended = true,
                 }
                 return Some(entry);
@@ -134,6 +138,8 @@ impl TransactionRange {
         }
         if !self.has_ended {
             self.has_ended = true;
+            // What lies between the last key and the end of the range was read too: a key that
+            // another transaction puts there is a conflict.
             self.scan.finish();
         }
         None

@@ -164,6 +164,7 @@ impl<'a> Fate<'a> {
             let mut at = *offset;
             let mut rest = &bytes[..];
             while !rest.is_empty() {
+                // By place in the file and not in the write: a device tears at its own boundaries.
                 let room = self.sector_bytes - at % self.sector_bytes;
                 let (now, later) = rest.split_at(room.min(rest.len() as u64) as usize);
                 if self.is_kept() {
@@ -194,6 +195,7 @@ impl<'a> Fate<'a> {
             let ContentChange::Write { offset, bytes, .. } = change else {
                 continue;
             };
+            // A lost overwrite keeps the old bytes; only behind them can a file get arbitrary ones.
             let start = old_len.max(*offset);
             let len = usize::try_from(change.end().saturating_sub(start)).unwrap_or(0);
             let mut noise = Vec::with_capacity(len.min(bytes.len()) + 8);
