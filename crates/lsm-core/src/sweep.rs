@@ -197,6 +197,7 @@ impl<'a> Sweep<'a> {
     /// # Errors
     /// Those of `check_open`.
     pub fn advance(&mut self, bytes: u64, check_open: impl Fn() -> Result<()>) -> Result<bool> {
+        // Before the wait: what was read counts even if the caller stops here.
         self.progress.bytes_done += bytes;
         let mut goes_on = self.tell();
         self.pace.take(bytes, self.clock.now());

@@ -181,6 +181,7 @@ impl TtlRule {
         if let Some(time) = self.time_to_live {
             put_varint(&mut params, self.unit.whole(time));
         }
+        // Always there, so that a default that changes later does not change stored rules.
         put_varint(&mut params, self.unit.whole(self.stays_for));
         params
     }
@@ -202,6 +203,8 @@ impl TtlRule {
         let has_time_to_live = flags & HAS_TIME_TO_LIVE != 0;
         let time_to_live = if has_time_to_live { reader.varint().ok()? } else { 0 };
         let stays_for = reader.varint().ok()?;
+        // To the last byte: a field that this version does not know could change when entries
+        // expire.
         reader.finish().ok()?;
         Some(StoredRule { flags, width: width.into(), unit, offset, time_to_live, stays_for })
     }

@@ -257,6 +257,7 @@ impl Follower {
     pub fn partition(&self, name: &str) -> Result<FollowedPartition> {
         check_partition_name(name)?;
         let mut found = self.inner.named(name);
+        // Only then: a partition that is known costs no look at the manifest.
         if found.is_none() {
             self.sync(SyncExtent::Layout)?;
             found = self.inner.named(name);
@@ -326,6 +327,7 @@ impl Follower {
     /// As [`Db::verify`](crate::db::Db::verify); a limit if what is not flushed takes more than 1 GiB.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         let inner = &*self.inner;
+        // No cache: verification reads every block once, past every cache.
         let world = Options { cache_bytes: 0, write_buffer_bytes: 256 << 20, ..Options::default() };
         let builder = Db::builder(&inner.dir).options(world).fs(inner.fs.clone());
         let builder = builder.clock(inner.clock.clone()).beside_writer(true);
@@ -411,6 +413,7 @@ impl Inner {
                 by_name.insert(partition.name.clone(), partition.id);
                 Arc::new(self.begin_following(partition, version))
             });
+            // Also for a partition that was known: its store hears of each edit once.
             followed.tell_store(partition)?;
         }
         Ok(())
@@ -438,6 +441,8 @@ impl Inner {
             provider,
             Some(&|factory: &dyn ValueStoreFactory| open_store(factory, context.clone())),
         );
+        // Not an error here: a partition whose hook is missing must not keep the others from being
+        // followed. Its own handle reports it.
         let hooks = resolved.unwrap_or_else(|error| PartitionHooks {
             missing: Some(error.to_string()),
             ..PartitionHooks::default()

@@ -126,6 +126,7 @@ impl Followed {
         let told = self.told_edit.load(Ordering::Relaxed);
         for (number, section) in version.store_sections.iter().filter(|(edit, _)| *edit > told) {
             store.apply(*number, section)?;
+            // After each, so that a store that fails hears again only of what it has not taken.
             self.told_edit.store(*number, Ordering::Relaxed);
         }
         Ok(())

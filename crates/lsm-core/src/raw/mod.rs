@@ -193,6 +193,7 @@ impl Walk {
     }
 
     fn table(&self, level: usize, table: &Arc<Table>) -> RawTable {
+        // Without the view: it would hold every file of the partition as long as this one table.
         let Pin { partition, context, keep, .. } = self.pin.clone();
         RawTable { level, table: table.clone(), partition, context, _keep: keep }
     }

@@ -203,6 +203,7 @@ impl<'a> TableBlock<'a> {
     pub fn holds(&self, key: &[u8], seq: SeqNo) -> bool {
         // A reader that sees an ingested table sees all of it.
         let sees_all = self.reader.global_seq().is_some();
+        // Words and restarts are not asked: a fault of memory in them is what the caller looks for.
         (0..self.len())
             .map(|i| self.block.key(i))
             .any(|entry| entry.key.is(key) && (sees_all || entry.trailer.seq() <= seq))
@@ -245,6 +246,7 @@ impl<'a> TableBlock<'a> {
 
     #[cold]
     fn search_hidden(&self, key: &[u8], seq: SeqNo) -> Result<Option<Hidden<'_>>> {
+        // Without a suffix the table was written by no filter that adds hidden entries.
         let Some(suffix) = self.reader.hidden_suffix() else { return Ok(None) };
         let key = [key, suffix].concat();
         if let Some(head) = self.block.find_hidden(&key, seq, suffix) {

@@ -121,6 +121,8 @@ impl Decoder {
         let is_possible = value.end <= tail
             && head.header & !KIND_BITS == 0
             && (1..=INTERNAL_KEY_BYTES_MAX).contains(&key_len)
+            // No writer makes a longer value, so this is damage even where the block has room for
+            // it.
             && head.value_len as u64 <= FORMAT_VALUE_BYTES_MAX
             && if is_restart { head.shared == 0 } else { head.shared <= restart.len() };
         if !is_possible {
