@@ -119,7 +119,7 @@ fn a_verification_that_is_interrupted_leaves_its_mark() {
     filled(at);
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
     // So slow that it cannot come to its end before the signal.
-    command.current_dir(at).args(["verify", "db", "--resume", "mark", "--rate", "1KiB"]);
+    command.current_dir(at).args(["verify", "db", "--resume", "mark", "--rate", "16KiB"]);
     let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
     loop {
