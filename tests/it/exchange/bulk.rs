@@ -87,7 +87,9 @@ fn what_is_not_sorted_is_refused_and_leaves_nothing() {
     refused(&fs, "key", ErrorKind::LimitExceeded, &[("", b"")]);
     let db = open(&fs, "/db", 4);
     let p = db.partition("p").unwrap();
-    assert_eq!(p.bulk_load([("", ""); 0]).unwrap().tables, 0);
+    let seq = db.visible_seq();
+    let empty = p.bulk_load([("", ""); 0]).unwrap();
+    assert_eq!((empty.tables, empty.seq, db.visible_seq()), (0, seq, seq));
     let listed = fs.list(Path::new("/db"), "").unwrap();
     let stopped: Result<_, Error> = p.bulk_load_by(|load| {
         load.put("k", [1; 5000])?;
@@ -125,21 +127,44 @@ fn a_load_keeps_to_the_limits_and_the_reserved_keys_of_a_put() {
 
 #[test]
 fn a_load_into_a_partition_that_is_dropped_meanwhile_ends_soon() {
+    for dropped_behind in [0, 6000] {
+        let fs = MemFs::new();
+        let db = open(&fs, "/db", 1);
+        let p = db.partition_with("p", small()).unwrap();
+        let mut taken = 0;
+        let stopped: Result<_, Error> = p.bulk_load_by(|load| {
+            for number in 0..20_000 {
+                load.put(key(number), "")?;
+                if number == dropped_behind {
+                    db.drop_partition("p")?;
+                }
+                taken = number;
+            }
+            Ok(())
+        });
+        assert_eq!(stopped.unwrap_err().kind(), ErrorKind::PartitionNotFound);
+        let behind = taken - dropped_behind;
+        assert!(behind < 5000, "{behind} entries were taken after the drop");
+    }
+}
+
+/// The keys of a load are held against the rules at its end as well: they may have changed meanwhile.
+#[test]
+fn a_load_with_a_key_that_is_reserved_meanwhile_is_refused() {
     let fs = MemFs::new();
     let db = open(&fs, "/db", 1);
     let p = db.partition_with("p", small()).unwrap();
-    let mut taken = 0;
-    let stopped: Result<_, Error> = p.bulk_load_by(|load| {
-        load.put(key(0), "")?;
-        db.drop_partition("p")?;
-        for number in 1..20_000 {
-            load.put(key(number), "")?;
-            taken = number;
-        }
-        Ok(())
-    });
-    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::PartitionNotFound);
-    assert!(taken < 5000, "{taken} entries were taken after the drop");
+    p.put("a", "before the rules").unwrap();
+    for (key, expected) in [("k\x01", Some(ErrorKind::ReservedKey)), ("k\x02", None)] {
+        let loaded: Result<_, Error> = p.bulk_load_by(|load| {
+            load.put(key, "loaded")?;
+            let sealed = small().metahive(MetaHiveOptions::new());
+            db.partition_with("p", sealed).map(drop)
+        });
+        assert_eq!(loaded.map_err(|error| error.kind()).err(), expected, "{key:?}");
+    }
+    assert_eq!(content(&p).len(), 2);
+    assert_eq!(p.get("k\x02").unwrap().as_deref(), Some(&b"loaded"[..]));
 }
 
 /// The tables are whole and durable when the log cannot be synced; no edit names them.

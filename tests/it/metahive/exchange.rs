@@ -32,6 +32,26 @@ fn export(it: &Checked) -> siltstone::Result<siltstone::ExportSummary> {
     it.p.export(.., EXPORT)
 }
 
+/// Keys that are reserved here do not come in with an export of a partition where they are not.
+#[test]
+fn an_export_with_a_key_that_is_reserved_here_is_refused() {
+    let fs = MemFs::new();
+    let db = builder(Arc::new(fs.clone()), 77).open().unwrap();
+    let from = db.partition_with("from", tiny()).unwrap();
+    let to = db.partition_with("to", tiny()).unwrap();
+    to.put("a", "stores keys as they are given").unwrap();
+    db.partition_with("to", tiny().metahive(MetaHiveOptions::new())).unwrap();
+    for (folder, key) in [("/reserved", "k\x01"), ("/free", "k\x02")] {
+        from.put(key, "exported").unwrap();
+        from.export(.., folder).unwrap();
+        from.delete(key).unwrap();
+    }
+    assert_eq!(to.ingest("/reserved").unwrap_err().kind(), ErrorKind::ReservedKey);
+    assert_eq!(to.iter().count(), 1);
+    to.ingest("/free").unwrap();
+    assert_eq!(to.get("k\x02").unwrap().as_deref(), Some(&b"exported"[..]));
+}
+
 /// A node that knows nothing of MetaHive, with a partition `p`.
 fn plain_node(fs: &MemFs, seed: u64) -> (lsm_core::Db, lsm_core::Partition) {
     let db = plain(fs, seed);

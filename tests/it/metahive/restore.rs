@@ -163,8 +163,7 @@ fn a_gap_is_restored_by_the_compaction_that_finds_it() {
     check_restored(&it, &before);
 }
 
-/// The deletion is in the same job as the loss below it, at the bottom, and no snapshot keeps it. If it
-/// went, the replica would bring the older value back.
+/// No snapshot keeps the deletion. If it went, the replica would bring the older value back.
 #[test]
 fn a_deletion_outlives_the_compaction_that_finds_an_older_loss() {
     let Lost { mut it, copy, before, .. } = damaged();
@@ -178,6 +177,26 @@ fn a_deletion_outlives_the_compaction_that_finds_an_older_loss() {
     it.db.partition_with("p", options().hooks(hooks)).unwrap();
     assert!(it.p.gaps().is_empty());
     assert_eq!(pairs(it.p.iter()), it.model);
+}
+
+/// Nothing lies below the job, so that the loss itself is all that keeps the deletion.
+#[test]
+fn a_deletion_outlives_the_job_that_finds_the_loss_below_it() {
+    let fs = MemFs::new();
+    let options = options().hooks(Provider::new(hive(None)).hooks());
+    let db = builder(Arc::new(fs.clone()), 74).open().unwrap();
+    let p = db.partition_with("p", options).unwrap();
+    for n in 0..KEYS {
+        p.put(key_of(n), format!("only {n}")).unwrap();
+    }
+    db.flush().unwrap();
+    rot_newest(&fs, &p);
+    p.delete(key_of(8)).unwrap();
+    for _ in 0..2 {
+        p.compact(..).unwrap();
+        assert!(!p.gaps().is_empty() && p.get(key_of(7)).unwrap_err().is_corruption());
+        assert_eq!(p.get(key_of(8)).unwrap(), None, "the deletion is newer than what was lost");
+    }
 }
 
 #[test]
