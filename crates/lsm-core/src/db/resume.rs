@@ -46,19 +46,34 @@ pub(super) struct InDoubt(Mutex<DoubtfulFiles>);
 struct DoubtfulFiles {
     tables: Vec<SstMeta>,
     segments: Vec<FileNo>,
+    /// Values that were written again for the tables.
+    values: Vec<PendingHandle>,
 }
 
 impl InDoubt {
-    /// Keeps the files of an edit whose installation failed.
-    fn note(&self, tables: impl Iterator<Item = SstMeta>, segment: FileNo) {
+    /// Keeps the files and values of an edit whose installation failed.
+    fn note(
+        &self,
+        tables: impl Iterator<Item = SstMeta>,
+        segment: FileNo,
+        values: Vec<PendingHandle>,
+    ) {
         let mut files = self.0.lock();
         files.tables.extend(tables);
         files.segments.push(segment);
+        files.values.extend(values);
     }
 
     /// Takes them out. The caller has seen that the manifest takes edits again.
     fn take(&self) -> DoubtfulFiles {
         std::mem::take(&mut *self.0.lock())
+    }
+}
+
+impl Drop for InDoubt {
+    /// The next open decides whether the edit is there. Values that are dropped are let go.
+    fn drop(&mut self) {
+        self.take().values.into_iter().for_each(PendingHandle::keep);
     }
 }
 
@@ -150,13 +165,16 @@ impl DbInner {
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
         let installed = versions.install(changes);
-        // After an error too: the edit may be on disk.
+        let version = match installed {
+            Ok(version) => version,
+            Err(error) => {
+                // The edit may be on disk.
+                let tables = rewritten.iter().flat_map(|(_, written)| &written.made.tables);
+                self.in_doubt.note(tables.cloned(), number, carried);
+                return Err(error);
+            }
+        };
         carried.into_iter().for_each(PendingHandle::keep);
-        let version = installed.inspect_err(|_| {
-            let tables =
-                rewritten.iter().flat_map(|(_, written)| written.made.tables.iter().cloned());
-            self.in_doubt.note(tables, number);
-        })?;
         for (partition, written) in &kept {
             let through = Some(written.through);
             partition.install(version.partitions[&partition.id].clone(), through);
@@ -177,8 +195,9 @@ impl DbInner {
 
     /// Lets go of what earlier attempts left, once the manifest takes edits again.
     fn let_go_of_doubtful(&self) {
-        let DoubtfulFiles { tables, segments } = self.in_doubt.take();
+        let DoubtfulFiles { tables, segments, values } = self.in_doubt.take();
         self.forget(&tables);
+        drop(values);
         for number in segments {
             let _ = self.log.delete_segment(number);
         }

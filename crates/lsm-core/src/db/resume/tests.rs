@@ -1,6 +1,7 @@
 //! The edit of a resume, planned over versions that are drawn, and the files of one in doubt.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -84,10 +85,26 @@ fn a_partition_that_was_dropped_meanwhile_is_in_no_edit_and_its_tables_go() {
 #[test]
 fn files_in_doubt_gather_until_they_are_taken() {
     let doubt = InDoubt::default();
-    doubt.note([table("7:a-c")].into_iter(), FileNo(50));
-    doubt.note([table("9:a-c"), table("10:d-e")].into_iter(), FileNo(51));
-    let DoubtfulFiles { tables, segments } = doubt.take();
+    let let_go = Arc::new(AtomicUsize::new(0));
+    doubt.note([table("7:a-c")].into_iter(), FileNo(50), vec![value(&let_go)]);
+    let tables = [table("9:a-c"), table("10:d-e")];
+    doubt.note(tables.into_iter(), FileNo(51), vec![value(&let_go), value(&let_go)]);
+    let DoubtfulFiles { tables, segments, values } = doubt.take();
     let files: Vec<_> = tables.iter().map(|meta| meta.file.0).collect();
     assert_eq!((files, segments), (vec![7, 9, 10], vec![FileNo(50), FileNo(51)]));
     assert!(doubt.take().tables.is_empty());
+    drop(values);
+    assert_eq!(let_go.load(Ordering::Relaxed), 3);
+    // Nobody has seen that the manifest takes edits again.
+    doubt.note([table("11:a-c")].into_iter(), FileNo(52), vec![value(&let_go)]);
+    drop(doubt);
+    assert_eq!(let_go.load(Ordering::Relaxed), 3);
+}
+
+/// A value that counts when it is let go.
+fn value(let_go: &Arc<AtomicUsize>) -> PendingHandle {
+    let let_go = let_go.clone();
+    PendingHandle::new(Vec::new(), move || {
+        let_go.fetch_add(1, Ordering::Relaxed);
+    })
 }
