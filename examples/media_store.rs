@@ -1,5 +1,5 @@
-//! A store of media: streams a file in, serves ranges of it, deletes it, and shows its space come
-//! back.
+//! A store of media: streams a file in, serves ranges of it, copies it to another database, deletes
+//! it, and shows its space come back.
 //!
 //! `cargo run --example media_store [FILE]`
 
@@ -8,6 +8,7 @@
 use std::error::Error;
 use std::io::{Read, Seek, SeekFrom, Write};
 
+use siltstone::stream::{StreamExport, StreamImport};
 use siltstone::{Db, Durability, LargeValueOptions, Partition, PartitionOptions};
 
 /// Bytes of the value that is made if no file is named.
@@ -32,6 +33,18 @@ fn store(media: &Partition, name: &str, file: Option<&str>) -> Result<u64, Box<d
     Ok(len)
 }
 
+/// Copies all entries to another database through a pipe, which could also lead to another machine.
+/// No value is in memory as a whole.
+fn copy(db: &Db, to: &Db) -> siltstone::Result<u64> {
+    let (reader, writer) = std::io::pipe()?;
+    std::thread::scope(|scope| {
+        let exporter = scope.spawn(move || db.export_stream(writer, &StreamExport::new()));
+        let imported = to.import_stream(reader, &StreamImport::new())?;
+        exporter.join().expect("an export does not panic")?;
+        Ok(imported.entries)
+    })
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let file = std::env::args().nth(1);
     let folder = std::env::temp_dir().join(format!("siltstone-media-{}", std::process::id()));
@@ -54,6 +67,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut end = Vec::new();
     reader.read_to_end(&mut end)?;
     println!("8 bytes from {middle}: {:02x?}; the last ones: {end:02x?}", &range[..]);
+
+    let copied_folder = folder.with_extension("copy");
+    let copied = Db::open(&copied_folder)?;
+    let entries = copy(&db, &copied)?;
+    // Lent without a copy, with the feature `mmap`.
+    let film = copied.partition("media")?.get_ref("film")?.ok_or("the film was copied")?;
+    assert_eq!((entries, film.len() as u64), (2, len));
+    assert!(film[film.len() - 8..] == end[..]);
+    println!("copied {entries} entries through a pipe");
+    drop(film);
+    copied.close()?;
+    std::fs::remove_dir_all(&copied_folder)?;
 
     // A delete marks the value as garbage; who reads it still has it. The space comes back by itself,
     // some seconds after the reader is gone. `reclaim` does it now.
