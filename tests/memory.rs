@@ -61,6 +61,7 @@ fn open(folder: &Path, has_metadata: bool) -> (Db, Partition) {
         .value_bytes_max(1 << 30)
         .batch_bytes_max(1 << 30)
         .write_buffer_bytes(2 << 30)
+        .wal_bytes_max(8 << 30)
         .cache_bytes(8 << 20);
     let db = Db::builder(folder).options(options).open().unwrap();
     let p = match has_metadata {
@@ -93,8 +94,17 @@ fn check_all(folder: &Path, has_metadata: bool, value: &[u8], packed: f64) {
     assert!(db.stats().compaction_written_bytes > compacted, "it wrote");
     p.put("the logged", value).unwrap();
     let table_bytes = db.stats().table_bytes;
+    // As a crash leaves it: a close would flush the value.
+    let crashed = folder.with_extension("crashed");
+    std::fs::create_dir(&crashed).unwrap();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), crashed.join(file.file_name())).unwrap();
+    }
     drop(p);
     db.close().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    let folder = &crashed;
     let (db, p) = check("a recovery", 1.0, || open(folder, has_metadata));
     assert!(db.stats().table_bytes > table_bytes, "the log had the value");
     check_value(&p, "the logged", 1.0 + packed, value);

@@ -169,9 +169,13 @@ fn an_open_after_a_write_to_each_of_a_thousand_partitions_syncs_the_folder_a_few
     after.start_log();
     let db = open(Arc::new(after.clone()));
     let log = after.take_log();
-    let made = log.iter().filter(|op| op.kind == OpKind::Create);
-    let made = made.filter(|op| op.path.to_string_lossy().ends_with(".sst")).count();
-    assert_eq!(made, 1000);
+    let of_tables = log.iter().filter(|op| op.path.to_string_lossy().ends_with(".sst"));
+    let of_tables = of_tables.filter(|op| matches!(op.kind, OpKind::Create | OpKind::Sync));
+    let of_tables: Vec<OpKind> = of_tables.map(|op| op.kind).collect();
+    assert_eq!(of_tables.iter().filter(|kind| **kind == OpKind::Create).count(), 1000);
+    // 64 tables are synced together, so that no more of them are open.
+    let batches = of_tables.windows(2).filter(|pair| *pair == [OpKind::Create, OpKind::Sync]);
+    assert_eq!(batches.count(), 1000_usize.div_ceil(64));
     assert!(
         count(&log, OpKind::SyncDir) <= 6,
         "{} syncs of the folder",
