@@ -25,6 +25,8 @@ use testkit::Rng;
 
 /// Tells the child its folder.
 const FOLDER: &str = "SILTSTONE_TEST_MEMORY";
+/// Tells the child that dies its form of the database and of the value.
+const DYING: &str = "SILTSTONE_TEST_MEMORY_DYING";
 const MIB: usize = 1 << 20;
 
 fn value_bytes() -> usize {
@@ -78,6 +80,42 @@ fn check_value(p: &Partition, key: &str, copies_max: f64, value: &[u8]) {
     assert!(found.unwrap() == *value);
 }
 
+/// A value without repetition, or one of which half repeats itself, so that it is stored compressed.
+fn value(is_packed: bool) -> Vec<u8> {
+    let mut rng = Rng::new(5);
+    let mut value = vec![0; value_bytes()];
+    for word in value.chunks_mut(8) {
+        word.copy_from_slice(&rng.next_u64().to_le_bytes()[..word.len()]);
+    }
+    if is_packed {
+        let half = value.len() / 2;
+        value[..half].fill(7);
+    }
+    value
+}
+
+/// Has a process put a value and die, so that only the log has it: a close would flush it.
+fn write_and_die(folder: &Path, has_metadata: bool, is_packed: bool) {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_dies", "--test-threads=1"])
+        .env(DYING, format!("{}{}", u8::from(has_metadata), u8::from(is_packed)))
+        .env(FOLDER, folder)
+        .output()
+        .unwrap()
+        .status;
+    assert_eq!(status.code(), None, "a signal ends it");
+}
+
+/// Does nothing unless it is the child that dies.
+#[test]
+fn child_that_dies() {
+    let Ok(kind) = std::env::var(DYING) else { return };
+    let folder = std::env::var_os(FOLDER).unwrap();
+    let (_db, p) = open(Path::new(&folder), kind.starts_with('1'));
+    p.put("the logged", value(kind.ends_with('1'))).unwrap();
+    std::process::abort();
+}
+
 fn check_all(folder: &Path, has_metadata: bool, value: &[u8], packed: f64) {
     let (db, p) = open(folder, has_metadata);
     check("a put", 1.0, || p.put("put", value).unwrap());
@@ -92,19 +130,10 @@ fn check_all(folder: &Path, has_metadata: bool, value: &[u8], packed: f64) {
     p.flush().unwrap();
     check("a compaction of two", 1.0 + packed, || p.compact(..).unwrap());
     assert!(db.stats().compaction_written_bytes > compacted, "it wrote");
-    p.put("the logged", value).unwrap();
     let table_bytes = db.stats().table_bytes;
-    // As a crash leaves it: a close would flush the value.
-    let crashed = folder.with_extension("crashed");
-    std::fs::create_dir(&crashed).unwrap();
-    for file in std::fs::read_dir(folder).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), crashed.join(file.file_name())).unwrap();
-    }
     drop(p);
     db.close().unwrap();
-    std::fs::remove_dir_all(folder).unwrap();
-    let folder = &crashed;
+    write_and_die(folder, has_metadata, packed > 0.0);
     let (db, p) = check("a recovery", 1.0, || open(folder, has_metadata));
     assert!(db.stats().table_bytes > table_bytes, "the log had the value");
     check_value(&p, "the logged", 1.0 + packed, value);
@@ -130,18 +159,13 @@ fn check_all(folder: &Path, has_metadata: bool, value: &[u8], packed: f64) {
 #[test]
 fn child_that_writes_a_large_value() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let mut rng = Rng::new(5);
-    let mut value = vec![0; value_bytes()];
-    for word in value.chunks_mut(8) {
-        word.copy_from_slice(&rng.next_u64().to_le_bytes()[..word.len()]);
-    }
-    check_all(&Path::new(&folder).join("noise"), false, &value, 0.0);
-    check_all(&Path::new(&folder).join("sealed noise"), true, &value, 0.0);
-    // Half of it repeats itself, so that it is stored compressed.
-    let half = value.len() / 2;
-    value[..half].fill(7);
-    check_all(&Path::new(&folder).join("packed"), false, &value, 0.5);
-    check_all(&Path::new(&folder).join("sealed packed"), true, &value, 0.5);
+    let noise = value(false);
+    check_all(&Path::new(&folder).join("noise"), false, &noise, 0.0);
+    check_all(&Path::new(&folder).join("sealed noise"), true, &noise, 0.0);
+    drop(noise);
+    let packed = value(true);
+    check_all(&Path::new(&folder).join("packed"), false, &packed, 0.5);
+    check_all(&Path::new(&folder).join("sealed packed"), true, &packed, 0.5);
 }
 
 #[test]
