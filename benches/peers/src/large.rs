@@ -6,18 +6,16 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 use testkit::bench::When;
 use testkit::bench::large::{
     LargeBench, LargeEngine, LargeFailure, LargeOutcome, LargePlan, SizeRates,
 };
-use testkit::bench::measure::{Memory, Usage, disk_bytes, process_dirtied_bytes};
-use testkit::bench::run::per;
+use testkit::bench::measure::disk_bytes;
 
-use crate::engines::{self, Fault, Peer, Task};
-use crate::machine::Spent;
+use crate::cost::{Begun, RunArgs};
+use crate::engines::{Fault, Peer, Task};
 use crate::settings::Settings;
 
 /// The workload that runs if no other is named.
@@ -28,27 +26,14 @@ const SPACE_SHARE: u64 = 4;
 /// Arguments of `large`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Name of the engine
-    #[arg(long)]
-    engine: String,
+    #[command(flatten)]
+    common: RunArgs,
     /// Sizes, repetitions and mixes [default: large.json of this crate]
     #[arg(long)]
     plan: Option<PathBuf>,
     /// Mebibytes of values of each size, but three values at least [default: the plan's]
     #[arg(long)]
     mib_per_size: Option<u64>,
-    /// Seed of every random choice
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Folder for the database; must be new or empty
-    #[arg(long)]
-    dir: PathBuf,
-    /// Number of the round, for the report
-    #[arg(long, default_value_t = 1)]
-    round: u64,
-    /// File for the result
-    #[arg(long)]
-    out: PathBuf,
 }
 
 /// An engine as the workload sees it. It counts what is put.
@@ -80,25 +65,17 @@ impl<P: Peer> LargeEngine for Counted<P> {
 
 /// Runs what the arguments say and writes the result.
 pub fn run(args: &Args) -> Result<(), Fault> {
-    crate::run::make_empty_folder(&args.dir)?;
     let plan = plan(args)?;
-    let measured = engines::with_engine(&args.engine, Measure { args, plan: &plan });
-    let mut result = measured.ok_or(format!("no engine {}; see `engines`", args.engine))??;
-    result["engine"] = json!(args.engine);
-    result["version"] = json!(engines::version(&args.engine));
-    result["sequence"] = json!("large");
-    result["round"] = json!(args.round);
-    result["config"] = json!({
+    let config = json!({
         "suite": "large",
         "sizes": plan.sizes,
         "repetitions": plan.repetitions,
         "bytes_per_size": plan.bytes_per_size,
         "trim_percent": plan.trim_percent,
         "mix_operations": plan.mix_operations,
-        "seed": args.seed,
+        "seed": args.common.seed,
     });
-    std::fs::write(&args.out, format!("{result:#}\n"))?;
-    Ok(())
+    args.common.run("large", config, Measure { args: &args.common, plan: &plan })
 }
 
 fn plan(args: &Args) -> Result<LargePlan, Fault> {
@@ -113,7 +90,7 @@ fn plan(args: &Args) -> Result<LargePlan, Fault> {
 
 /// One run of the engine that the arguments name.
 struct Measure<'a> {
-    args: &'a Args,
+    args: &'a RunArgs,
     plan: &'a LargePlan,
 }
 
@@ -124,10 +101,7 @@ impl Task for Measure<'_> {
         let settings = Settings { large_values: true, ..Settings::new(0) };
         let engine = P::open(&self.args.dir, &settings)?;
         let counted = Counted { engine, put_bytes: Cell::new(0) };
-        let machine = Spent::now();
-        let before = Usage::now(counted.engine.written_bytes());
-        let dirtied_before = process_dirtied_bytes();
-        let start = Instant::now();
+        let begun = Begun::now(&counted.engine);
 
         let mut bench = LargeBench::new(&counted, self.plan, self.args.seed);
         let outcome = bench.run(&mut |_| ()).map_err(|failure| match failure {
@@ -139,29 +113,11 @@ impl Task for Measure<'_> {
         let live_bytes = self.fill(&counted)?;
         counted.engine.settle()?;
 
-        let elapsed = start.elapsed();
-        let spent = Usage::now(counted.engine.written_bytes()).since(&before);
-        let dirtied = process_dirtied_bytes().zip(dirtied_before).map(|(now, then)| now - then);
-        let others = machine.and_then(|machine| machine.cores_of_others());
-        let disk_bytes = disk_bytes(&self.args.dir);
-        let put_bytes = counted.put_bytes.get();
+        let cost = begun.cost(&counted.engine, &self.args.dir);
+        let mut total = cost.json(counted.put_bytes.get(), live_bytes);
+        total["empty_bytes"] = json!(empty_bytes);
         counted.engine.close()?;
-        Ok(json!({
-            "workloads": rows(&outcome),
-            "total": {
-                "seconds": elapsed.as_secs_f64(),
-                "cpu_seconds": spent.cpu.as_secs_f64(),
-                "cores_of_others": others,
-                "peak_memory_bytes": Memory::now().peak_bytes,
-                "user_bytes_written": put_bytes,
-                "write_amplification": per(spent.written_bytes, put_bytes),
-                "device_write_amplification": per(dirtied, put_bytes),
-                "empty_bytes": empty_bytes,
-                "live_bytes": live_bytes,
-                "disk_bytes": disk_bytes,
-                "space_amplification": per(disk_bytes, live_bytes),
-            },
-        }))
+        Ok(json!({ "workloads": rows(&outcome), "total": total }))
     }
 }
 
@@ -259,13 +215,15 @@ mod tests {
         plan["bytes_per_size"] = json!(1_000_000);
         std::fs::write(&plan_file, plan.to_string()).unwrap();
         let args = Args {
-            engine: "siltstone".to_owned(),
+            common: RunArgs {
+                engine: "siltstone".to_owned(),
+                seed: 1,
+                dir: dir.clone(),
+                round: 1,
+                out: out.clone(),
+            },
             plan: Some(plan_file.clone()),
             mib_per_size: None,
-            seed: 1,
-            dir: dir.clone(),
-            round: 1,
-            out: out.clone(),
         };
         run(&args).unwrap();
         let result: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();

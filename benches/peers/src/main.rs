@@ -11,6 +11,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "it measures from outside")]
 
+mod cost;
 mod engines;
 mod large;
 mod machine;

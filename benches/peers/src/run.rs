@@ -4,24 +4,22 @@
 //! others wrote, and at the end: then every engine reads from tables in order, and none hides
 //! work that it put off. The time of it is counted in the totals and not in the workloads.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use testkit::bench::measure::{Memory, Usage, disk_bytes, process_dirtied_bytes};
-use testkit::bench::run::per;
+use testkit::bench::measure::{Usage, disk_bytes};
 use testkit::bench::{Bench, Kind, Plan, When};
 
-use crate::engines::{self, Fault, Peer, Task};
-use crate::machine::Spent;
+use crate::cost::{Begun, RunArgs};
+use crate::engines::{Fault, Peer, Task};
 use crate::settings::Settings;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Name of the engine
-    #[arg(long)]
-    engine: String,
+    #[command(flatten)]
+    common: RunArgs,
     /// Workloads in order, separated by commas
     #[arg(long, required = true, value_delimiter = ',')]
     workloads: Vec<Kind>,
@@ -37,9 +35,6 @@ pub struct Args {
     /// Bytes of a value
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=64 << 20))]
     value_size: u32,
-    /// Seed of every random choice
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
     /// Milliseconds between two syncs that siltstone does by itself; 0 for none, as its rivals
     #[arg(long, default_value_t = 0)]
     sync_interval_ms: u64,
@@ -55,15 +50,6 @@ pub struct Args {
     /// Leave it to the engine when to flush and compact
     #[arg(long)]
     no_settle: bool,
-    /// Folder for the database; must be new or empty
-    #[arg(long)]
-    dir: PathBuf,
-    /// Number of the round, for the report
-    #[arg(long, default_value_t = 1)]
-    round: u64,
-    /// File for the result
-    #[arg(long)]
-    out: PathBuf,
 }
 
 impl Args {
@@ -75,7 +61,7 @@ impl Args {
             value_bytes: self.value_size as usize,
             threads: self.threads,
             when: When::Os,
-            seed: self.seed,
+            seed: self.common.seed,
         }
     }
 
@@ -85,7 +71,7 @@ impl Args {
             "ops": self.ops,
             "key_size": self.key_size,
             "value_size": self.value_size,
-            "seed": self.seed,
+            "seed": self.common.seed,
             "sync_interval_ms": self.sync_interval_ms,
             "settles": !self.no_settle,
             "threads": self.threads,
@@ -97,17 +83,8 @@ impl Args {
 
 /// Runs what the arguments say and writes the result.
 pub fn run(args: &Args) -> Result<(), Fault> {
-    make_empty_folder(&args.dir)?;
-    let measured = engines::with_engine(&args.engine, Measure(args));
-    let mut result = measured.ok_or(format!("no engine {}; see `engines`", args.engine))??;
     let sequence: Vec<&str> = args.workloads.iter().map(|kind| kind.name()).collect();
-    result["engine"] = json!(args.engine);
-    result["version"] = json!(engines::version(&args.engine));
-    result["sequence"] = json!(sequence.join(","));
-    result["round"] = json!(args.round);
-    result["config"] = args.json();
-    std::fs::write(&args.out, format!("{result:#}\n"))?;
-    Ok(())
+    args.common.run(&sequence.join(","), args.json(), Measure(args))
 }
 
 /// The engine's rows of one run.
@@ -120,7 +97,7 @@ impl Rows {
     /// Flushes and compacts everything, and says what that cost.
     fn settle<P: Peer>(&mut self, engine: &P, folder: &Path) -> Result<(), Fault> {
         let before = Usage::now(engine.written_bytes());
-        let start = now();
+        let start = Instant::now();
         engine.settle()?;
         let elapsed = start.elapsed();
         let spent = Usage::now(engine.written_bytes()).since(&before);
@@ -136,19 +113,6 @@ impl Rows {
     }
 }
 
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// Makes the folder unless it is there; fails if it is not empty.
-pub fn make_empty_folder(folder: &Path) -> Result<(), Fault> {
-    std::fs::create_dir_all(folder)?;
-    if std::fs::read_dir(folder)?.next().is_some() {
-        return Err(format!("{} is not empty", folder.display()).into());
-    }
-    Ok(())
-}
-
 /// One run of the engine that the arguments name.
 struct Measure<'a>(&'a Args);
 
@@ -161,15 +125,12 @@ impl Task for Measure<'_> {
 }
 
 fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
-    let folder = args.dir.as_path();
+    let folder = args.common.dir.as_path();
     let settings = Settings { lz4: args.lz4, ..Settings::new(args.sync_interval_ms) };
     let engine = P::open(folder, &settings)?;
     let mut bench = Bench::new(args.plan(), engine.clone());
     let mut rows = Rows { rows: Vec::new(), is_settled: true };
-    let machine = Spent::now();
-    let before = Usage::now(engine.written_bytes());
-    let dirtied_before = process_dirtied_bytes();
-    let start = now();
+    let begun = Begun::now(&engine);
 
     for &kind in &args.workloads {
         if kind.needs_data() && !bench.is_loaded()? {
@@ -190,30 +151,13 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
         rows.settle(&engine, folder)?;
     }
 
-    let elapsed = start.elapsed();
-    let spent = Usage::now(engine.written_bytes()).since(&before);
-    let dirtied = process_dirtied_bytes().zip(dirtied_before).map(|(now, then)| now - then);
-    let others = machine.and_then(|machine| machine.cores_of_others());
-    let memory = Memory::now();
-    let disk_bytes = disk_bytes(folder);
+    let cost = begun.cost(&engine, folder);
     let live_bytes = engine.count()? * bench.record_bytes();
     let user_bytes = bench.user_bytes_written();
     drop(bench);
     engine.close()?;
     Ok(json!({
         "workloads": rows.rows,
-        "total": {
-            "seconds": elapsed.as_secs_f64(),
-            "cpu_seconds": spent.cpu.as_secs_f64(),
-            "cores_of_others": others,
-            "peak_memory_bytes": memory.peak_bytes,
-            "user_bytes_written": user_bytes,
-            "bytes_written": spent.written_bytes,
-            "write_amplification": per(spent.written_bytes, user_bytes),
-            "device_write_amplification": per(dirtied, user_bytes),
-            "live_bytes": live_bytes,
-            "disk_bytes": disk_bytes,
-            "space_amplification": per(disk_bytes, live_bytes),
-        },
+        "total": cost.json(user_bytes, live_bytes),
     }))
 }
