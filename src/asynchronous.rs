@@ -8,7 +8,7 @@ use std::time::Duration;
 use ::secondary::{ReadOptions, Reading, Secondary, SecondaryCut, SecondaryPartition, Target};
 use lsm_core::db::Commit;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::options::Durability;
+use lsm_core::options::WriteOptions;
 use lsm_core::read::KeyRange;
 use lsm_core::types::Slice;
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
@@ -175,8 +175,9 @@ impl Async<Db> {
     ///
     /// # Errors
     /// As there.
-    pub async fn commit(&self, batch: Batch, durability: Durability) -> Result<Commit> {
-        run(move || batch.commit(durability)).await
+    pub async fn commit(&self, batch: Batch, options: impl Into<WriteOptions>) -> Result<Commit> {
+        let options = options.into();
+        run(move || batch.commit(options)).await
     }
 
     /// As [`Db::flush`].

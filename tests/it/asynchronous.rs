@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use lsm_core::fs::{FaultFs, FsOp, MemFs};
 use siltstone::asynchronous::Async;
-use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, Target};
+use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
 use siltstone::{BackgroundMode, Builder, Commit, Db, Durability, ErrorKind, Partition};
 
 /// Runs a future on a runtime that has one thread of its own and so many that may block.
@@ -26,6 +26,26 @@ fn primary(fs: &FaultFs) -> Builder {
 async fn secondary(fs: &FaultFs) -> Async<Secondary> {
     let builder = Db::secondary_builder("/db").fs(Arc::new(fs.clone()));
     Async::<Secondary>::open_with(builder).await.unwrap()
+}
+
+/// A primary whose partition has one commit, and a secondary beside it.
+struct Pair {
+    /// Held, so that it stays open.
+    _db: Async<Db>,
+    p: Async<Partition>,
+    first: Commit,
+    follower: Async<Secondary>,
+    followed: Async<SecondaryPartition>,
+}
+
+async fn pair() -> Pair {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
+    let p = db.partition("p").await.unwrap();
+    let first = p.put("k", "1").await.unwrap();
+    let follower = secondary(&fs).await;
+    let followed = follower.partition("p").await.unwrap();
+    Pair { _db: db, p, first, follower, followed }
 }
 
 fn strong() -> ReadOptions {
@@ -86,13 +106,8 @@ fn no_file_is_touched_on_the_thread_of_the_runtime() {
 /// One thread may block: it would be occupied by the first of the waits.
 #[test]
 fn waits_occupy_no_thread() {
-    let fs = FaultFs::over_mem(MemFs::new());
     on_runtime(1, async {
-        let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
-        let p = db.partition("p").await.unwrap();
-        let first = p.put("k", "1").await.unwrap();
-        let follower = secondary(&fs).await;
-        let followed = follower.partition("p").await.unwrap();
+        let Pair { _db, p, first, follower, followed } = pair().await;
         let next = Commit { seq: first.seq.plus(1), ..first };
         let at_next = ReadOptions::new(Level::Session(next)).wait(Duration::MAX);
         let seen = followed.read(&strong()).await.unwrap().blocking().as_of();
@@ -111,13 +126,8 @@ fn waits_occupy_no_thread() {
 
 #[test]
 fn a_wait_ends_after_its_time_and_with_the_weaker_level_that_was_accepted() {
-    let fs = FaultFs::over_mem(MemFs::new());
     on_runtime(1, async {
-        let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
-        let p = db.partition("p").await.unwrap();
-        let first = p.put("k", "1").await.unwrap();
-        let follower = secondary(&fs).await;
-        let followed = follower.partition("p").await.unwrap();
+        let Pair { _db, first, follower, followed, .. } = pair().await;
         let never = Commit { seq: first.seq.plus(9), ..first };
         let short = Duration::from_millis(3);
         let kind = follower.wait_for(never, short).await.unwrap_err().kind();
@@ -156,8 +166,8 @@ fn a_dropped_future_loses_no_row() {
             // Begun, and dropped unless rows are ready.
             let started = pin!(rows.next()).as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let row = match started {
-                std::task::Poll::Ready(row) => row.unwrap(),
-                std::task::Poll::Pending => rows.next().await.unwrap(),
+                Poll::Ready(row) => row.unwrap(),
+                Poll::Pending => rows.next().await.unwrap(),
             };
             match row {
                 Some(row) => read.push(row),
@@ -204,4 +214,19 @@ fn a_panic_goes_on_in_the_caller() {
         })
     }));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"of the work"));
+}
+
+#[test]
+fn work_that_a_runtime_does_not_begin_any_more_is_refused() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = Async::from(primary(&fs).open().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let handle = runtime.handle().clone();
+    runtime.shutdown_background();
+    let _inside = handle.enter();
+    let mut call = pin!(db.call(|_| Ok(())));
+    let Poll::Ready(refused) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("nothing will end it");
+    };
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
 }
