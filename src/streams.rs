@@ -162,11 +162,11 @@ impl Db {
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`](crate::ErrorKind::PartitionNotFound);
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a partition name that the
-    /// text cannot express; the errors of reads and of `out`. A reader recognizes a stream that an
-    /// error has cut off.
+    /// text cannot express, before anything is written; the errors of reads and of `out`. A reader
+    /// recognizes a stream that an error has cut off, but not text that ends between two databases.
     ///
     /// # Cost
-    /// Reads and verifies the range. `out` gets pieces of at most 512 KiB; give it a buffer if it is
+    /// Reads and verifies the range. `out` gets pieces of less than 768 KiB; give it a buffer if it is
     /// expensive to call. Holds a snapshot until it returns.
     ///
     /// # Examples
@@ -212,8 +212,9 @@ impl Db {
     /// The entries are durable once this returns without an error.
     ///
     /// # Cost
-    /// Reads from `from` in pieces of at most 256 KiB; stops behind the end of a stream in
-    /// [`StreamFormat::Checked`], and reads text to its end. Batches of up to 1 MiB are committed;
+    /// Reads from `from` in pieces of at most 256 KiB, also very small ones; give it a buffer if it is
+    /// expensive to call. Stops behind the end of a stream in
+    /// [`StreamFormat::Checked`], and reads text to its end. Batches of one partition, of up to 1 MiB or one entry, are committed;
     /// values above 1 MiB are streamed into a partition with large values. Ends with a flush.
     pub fn import_stream(
         &self,

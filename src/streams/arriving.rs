@@ -1,6 +1,6 @@
 //! [`Importer`] and [`Arriving`]: puts entries whose values come in pieces.
 
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 
 use largeval::{BlobReader, LargeValueOptions};
 use lsm_core::error::{Error, Result};
@@ -13,8 +13,8 @@ use crate::db::Db;
 use crate::large::BlobWriter;
 use crate::partition::Partition;
 
-/// A batch is committed from so many bytes on; a larger value is streamed if its partition has large
-/// values.
+/// A batch has at most so many bytes, or one entry; a larger value is streamed if its partition has
+/// large values.
 const HELD_BYTES: usize = 1 << 20;
 
 /// Puts the entries of a stream in their order.
@@ -23,6 +23,8 @@ pub(super) struct Importer<'d> {
     options: &'d StreamImport,
     batch: Batch,
     batch_bytes: usize,
+    /// Name of the partition of the batch.
+    batch_of: String,
     summary: StreamSummary,
 }
 
@@ -51,7 +53,8 @@ enum ArrivedPieces {
 impl<'d> Importer<'d> {
     pub(super) fn new(db: &'d Db, options: &'d StreamImport) -> Importer<'d> {
         let summary = StreamSummary::default();
-        Importer { db, options, batch: db.batch(), batch_bytes: 0, summary }
+        let batch = db.batch();
+        Importer { db, options, batch, batch_bytes: 0, batch_of: String::new(), summary }
     }
 
     /// Opens the partition `name`, and creates it if it does not exist. Gives it large values if it
@@ -73,28 +76,39 @@ impl<'d> Importer<'d> {
     /// Begins an entry.
     ///
     /// # Errors
-    /// Those of a get.
+    /// Those of a get; a key that the partition does not take.
     pub(super) fn begin<'p>(
         &mut self,
         partition: &'p Partition,
         key: &[u8],
         len: Option<u64>,
     ) -> Result<Arriving<'p>> {
-        let mut place = ArrivedPieces::Held(Vec::new());
-        if self.options.is_resuming {
-            if let Some(stored) = partition.open_blob(key)? {
-                place = ArrivedPieces::Present(stored);
-            }
-            // The batch may set the key to another value.
-            if matches!(place, ArrivedPieces::Present(_)) && !self.batch.is_empty() {
-                self.commit()?;
-                if let Some(stored) = partition.open_blob(key)? {
-                    place = ArrivedPieces::Present(stored);
-                }
-            }
+        // Here and not by the batch, which would refuse the entries before this one, too.
+        partition.0.stored_key(key)?;
+        let mut stored = self.stored(partition, key, len)?;
+        // The batch may set the key to another value.
+        if stored.is_some() && !self.batch.is_empty() {
+            self.commit()?;
+            stored = self.stored(partition, key, len)?;
         }
+        let place = stored.map_or(ArrivedPieces::Held(Vec::new()), ArrivedPieces::Present);
         let value_bytes_max = self.db.options().value_bytes_max;
         Ok(Arriving { partition, key: key.to_vec(), len, came: 0, value_bytes_max, place })
+    }
+
+    /// Returns the stored value that the one to come may be equal to, which has `len` bytes if that is
+    /// known.
+    fn stored(
+        &self,
+        partition: &Partition,
+        key: &[u8],
+        len: Option<u64>,
+    ) -> Result<Option<BlobReader>> {
+        if !self.options.is_resuming {
+            return Ok(None);
+        }
+        let stored = partition.open_blob(key)?;
+        Ok(stored.filter(|stored| len.is_none_or(|len| len == stored.len())))
     }
 
     /// Ends an entry: puts it, unless the partition has it.
@@ -112,11 +126,15 @@ impl<'d> Importer<'d> {
         }
         match entry.place {
             ArrivedPieces::Held(value) => {
-                self.batch_bytes += entry.key.len() + value.len();
-                self.batch.of(entry.partition).put(&entry.key, value);
-                if self.batch_bytes >= HELD_BYTES {
+                let len = entry.key.len() + value.len();
+                let name = entry.partition.name();
+                // A batch may not mix partitions with a log and without.
+                if self.batch_bytes + len > HELD_BYTES || self.batch_of != name {
                     self.commit()?;
+                    name.clone_into(&mut self.batch_of);
                 }
+                self.batch_bytes += len;
+                self.batch.of(entry.partition).put(&entry.key, value);
             }
             ArrivedPieces::Streamed(writer) => {
                 // The order of the stream is kept: of two entries of a key the later wins.
@@ -134,7 +152,6 @@ impl<'d> Importer<'d> {
     /// Those of [`Batch::commit`].
     pub(super) fn commit(&mut self) -> Result<()> {
         self.batch_bytes = 0;
-        // Also if it is empty: a batch whose only operation exceeds a limit says so at the commit.
         let batch = std::mem::replace(&mut self.batch, self.db.batch());
         batch.commit(Durability::Os).map(drop)
     }
@@ -150,8 +167,8 @@ impl Arriving<'_> {
     /// # Errors
     /// A limit of the value; those of the chunk file and of the stored value.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<()> {
-        if let ArrivedPieces::Present(stored) = &self.place {
-            if is_at(stored, self.came, piece)? {
+        if let ArrivedPieces::Present(stored) = &mut self.place {
+            if goes_on_with(stored, piece)? {
                 self.came += piece.len() as u64;
                 return Ok(());
             }
@@ -167,29 +184,22 @@ impl Arriving<'_> {
         let ArrivedPieces::Present(stored) = std::mem::replace(&mut self.place, nothing) else {
             return Ok(());
         };
-        let mut piece = vec![0; PIECE_BYTES.min(self.came) as usize];
-        let mut at = 0;
-        while at < self.came {
-            let len = (self.came - at).min(PIECE_BYTES);
-            stored.read_exact_at(at, &mut piece[..len as usize])?;
-            self.put_down(&piece[..len as usize])?;
-            at += len;
-        }
-        Ok(())
+        each_piece(&stored, self.came, |piece| self.put_down(piece))
     }
 
     fn put_down(&mut self, piece: &[u8]) -> Result<()> {
         if let ArrivedPieces::Held(held) = &mut self.place {
-            let len = held.len() + piece.len();
-            if len <= HELD_BYTES || self.partition.space().is_none() {
-                if len as u64 > self.value_bytes_max {
+            let len = (held.len() + piece.len()) as u64;
+            let is_streamable = self.partition.space().is_some();
+            if !is_streamable || len <= self.value_bytes_max.min(HELD_BYTES as u64) {
+                if len > self.value_bytes_max {
                     let name = self.partition.name();
                     let what = format!(
                         "length of the value of key \"{}\" in partition {name:?}, which has no large \
                          values,",
                         self.key.escape_ascii()
                     );
-                    return Err(Error::limit(&what, len as u64, self.value_bytes_max));
+                    return Err(Error::limit(&what, len, self.value_bytes_max));
                 }
                 held.extend_from_slice(piece);
                 return Ok(());
@@ -205,12 +215,35 @@ impl Arriving<'_> {
     }
 }
 
-/// Returns whether `stored` has these bytes at `offset`.
-fn is_at(stored: &BlobReader, offset: u64, piece: &[u8]) -> Result<bool> {
-    if offset + piece.len() as u64 > stored.len() {
+/// Returns whether the bytes that `stored` reads next are these.
+fn goes_on_with(stored: &mut BlobReader, piece: &[u8]) -> Result<bool> {
+    if stored.stream_position()? + piece.len() as u64 > stored.len() {
         return Ok(false);
     }
     let mut found = vec![0; piece.len()];
-    stored.read_exact_at(offset, &mut found)?;
+    stored.read_exact(&mut found)?;
     Ok(found == piece)
+}
+
+/// Gives the first `len` bytes of a value to `each`, in pieces of [`PIECE_BYTES`]; the last may be
+/// shorter. Reads in order, because a reader keeps what it has verified for the next piece.
+///
+/// # Errors
+/// Those of the read and of `each`.
+pub(super) fn each_piece(
+    value: &BlobReader,
+    len: u64,
+    mut each: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut value = value.clone();
+    value.seek(SeekFrom::Start(0))?;
+    let mut piece = vec![0; PIECE_BYTES.min(len) as usize];
+    let mut left = len;
+    while left > 0 {
+        let piece = &mut piece[..left.min(PIECE_BYTES) as usize];
+        value.read_exact(piece)?;
+        each(piece)?;
+        left -= piece.len() as u64;
+    }
+    Ok(())
 }

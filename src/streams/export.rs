@@ -6,6 +6,7 @@ use std::ops::Bound;
 use largeval::BlobReader;
 use lsm_core::error::Result;
 
+use super::arriving::each_piece;
 use super::format::{PIECE_BYTES, StreamPartition, StreamWriter};
 use super::{StreamExport, StreamFormat, StreamSummary, text};
 use crate::db::Db;
@@ -35,20 +36,10 @@ impl ExportedValue<'_> {
     ///
     /// # Errors
     /// Those of the read and of `each`.
-    pub(super) fn pieces(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    pub(super) fn pieces(&self, each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         match self {
             ExportedValue::Whole(value) => value.chunks(PIECE_BYTES as usize).try_for_each(each),
-            ExportedValue::Stored(value) => {
-                let mut piece = vec![0; PIECE_BYTES.min(value.len()) as usize];
-                let mut at = 0;
-                while at < value.len() {
-                    let len = (value.len() - at).min(PIECE_BYTES);
-                    value.read_exact_at(at, &mut piece[..len as usize])?;
-                    each(&piece[..len as usize])?;
-                    at += len;
-                }
-                Ok(())
-            }
+            ExportedValue::Stored(value) => each_piece(value, value.len(), each),
         }
     }
 }

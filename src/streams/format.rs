@@ -192,8 +192,9 @@ impl<'r> StreamReader<'r> {
     /// # Errors
     /// Damage; a newer version.
     pub(super) fn header(&mut self) -> Result<Vec<StreamPartition>> {
-        let version = u32_of(self.read(4)?);
-        let count = u32_of(self.read(4)?);
+        let mut numbers = Reader::new(self.read(8)?);
+        let numbers = numbers.u32().and_then(|version| Ok((version, numbers.u32()?)));
+        let (version, count) = numbers.map_err(|malformed| self.damage(malformed.what))?;
         if version != VERSION {
             let message = format!("version {version} of a stream; this version reads {VERSION}");
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -301,8 +302,4 @@ impl<'r> StreamReader<'r> {
         self.sum = sum;
         Ok(())
     }
-}
-
-fn u32_of(bytes: &[u8]) -> u32 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))
 }

@@ -46,6 +46,8 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// A name that the text cannot express; those of the reads and of `out`.
 pub(super) fn export(exported: &Exported, out: &mut dyn Write) -> Result<StreamSummary> {
     let mut summary = StreamSummary::default();
+    let names: Vec<&str> = exported.partitions.iter().map(Partition::name).collect();
+    check_names(&names)?;
     for partition in &exported.partitions {
         write_header(exported, partition.name(), out)?;
         let mut line = Vec::new();
@@ -71,13 +73,18 @@ pub(super) fn export(exported: &Exported, out: &mut dyn Write) -> Result<StreamS
     Ok(summary)
 }
 
+/// Refuses names that a header cannot express. Before anything is written: text that ends between two
+/// databases is whole.
+fn check_names(names: &[&str]) -> Result<()> {
+    let unfit = names.iter().find(|name| names.len() > 1 && name.contains(['\n', '\r']));
+    let Some(name) = unfit else { return Ok(()) };
+    let message = format!("the name of partition {name:?} does not fit into a line");
+    Err(Error::new(ErrorKind::InvalidArgument, message))
+}
+
 fn write_header(exported: &Exported, name: &str, out: &mut dyn Write) -> Result<()> {
     out.write_all(b"VERSION=3\nformat=bytevalue\n")?;
     if exported.partitions.len() > 1 {
-        if name.contains(['\n', '\r']) {
-            let message = format!("the name of partition {name:?} does not fit into a line");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
         writeln!(out, "database={name}")?;
     }
     Ok(out.write_all(b"type=btree\nHEADER=END\n")?)

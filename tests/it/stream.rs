@@ -8,8 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lsm_core::codec::{checksum64_seeded, checksum128};
-use lsm_core::fs::{Fs, MemFs};
-use siltstone::stream::{StreamExport, StreamImport};
+use lsm_core::fs::{CrashOutcome, Fs, MemFs};
+use siltstone::limits::USER_KEY_BYTES_MAX;
+use siltstone::stream::{StreamExport, StreamFormat, StreamImport};
 use siltstone::{
     BackgroundMode, Db, Error, ErrorKind, LargeValueOptions, Options, PartitionOptions,
 };
@@ -95,6 +96,15 @@ fn imported(stream: &[u8]) -> (Result<u64, Error>, Content) {
     (outcome.map(|summary| summary.entries), content(&db))
 }
 
+/// A power cut at this moment leaves it all.
+fn check_durable(fs: &MemFs, content: &Content) {
+    let mut rng = Rng::new(4);
+    for outcome in CrashOutcome::ALL {
+        let left = fs.crash_clone(outcome, &mut || rng.next_u64());
+        assert_eq!(hash(&self::content(&open(&left))), hash(content), "{outcome:?}");
+    }
+}
+
 #[test]
 fn all_partitions_come_back_with_the_same_hash() {
     let db = filled();
@@ -109,9 +119,7 @@ fn all_partitions_come_back_with_the_same_hash() {
     assert!(other.has_partition("empty"));
     assert!(other.partition("media").unwrap().space().unwrap().live_bytes > 3 << 20);
     assert!(other.partition("words").unwrap().space().is_none());
-    // What was acknowledged survives a power cut.
-    drop(other);
-    assert_eq!(hash(&content(&open(&fs))), hash(&before));
+    check_durable(&fs, &before);
     // A piece at a time, from a source that gives little at once.
     let other = open(&MemFs::new());
     other.import_stream(Trickle(&stream), &StreamImport::new()).unwrap();
@@ -383,6 +391,69 @@ fn a_value_that_fits_nowhere_is_named() {
     parts[0] = header(&[("p", 1)]);
     parts.push(record(2, 0, 1, 0, ""));
     assert_eq!(imported(&stream_of(&parts)).0, Ok(1));
+}
+
+/// A batch with both is refused.
+#[test]
+fn partitions_with_a_log_and_without_are_imported_together() {
+    let (whole, stream) = small_stream();
+    let fs = MemFs::new();
+    let db = open(&fs);
+    db.partition_with("words", PartitionOptions::new().logged(false)).unwrap();
+    assert_eq!(db.import_stream(&stream[..], &StreamImport::new()).unwrap().entries, 4);
+    check_durable(&fs, &whole);
+}
+
+#[test]
+fn an_entry_that_is_refused_leaves_those_before_it() {
+    let mut parts = vec![header(&[("p", 0)]), entry("k", 1), b"v".to_vec(), entry("", 0)];
+    parts.push(record(2, 0, 2, 0, ""));
+    let (outcome, content) = imported(&stream_of(&parts));
+    assert!(outcome.unwrap_err().to_string().contains("key is empty"));
+    assert_eq!(content["p"][&b"k"[..]], b"v");
+}
+
+/// Values in chunk files may be longer than a value that is held in memory.
+#[test]
+fn a_stored_value_is_streamed_from_the_limit_of_values_on() {
+    let stream = exported(&{
+        let db = open(&MemFs::new());
+        db.partition_with("media", large()).unwrap().put("clip", [9; 3000]).unwrap();
+        db
+    });
+    let options = Options::new().value_bytes_max(1000);
+    let db = Db::builder("/db").fs(Arc::new(MemFs::new())).options(options);
+    let db = db.background(BackgroundMode::Stepped).open().unwrap();
+    let media = db.partition_with("media", large()).unwrap();
+    assert_eq!(db.import_stream(&stream[..], &StreamImport::new()).unwrap().entries, 1);
+    assert_eq!(media.get("clip").unwrap().unwrap(), [9; 3000]);
+}
+
+/// The length of the longest write.
+#[derive(Default)]
+struct Longest(usize);
+
+impl Write for Longest {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.max(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn no_write_is_long() {
+    let db = open(&MemFs::new());
+    let p = db.partition("p").unwrap();
+    p.put(vec![1; USER_KEY_BYTES_MAX], vec![2; 4 * PIECE]).unwrap();
+    for format in [StreamFormat::Checked, StreamFormat::BerkeleyText] {
+        let mut longest = Longest::default();
+        db.export_stream(&mut longest, &StreamExport::new().format(format)).unwrap();
+        assert!((PIECE..3 * PIECE).contains(&longest.0), "{format:?}: {} bytes", longest.0);
+    }
 }
 
 /// Takes so many bytes, then fails.

@@ -3,10 +3,9 @@
 //! Invariant: standard output has nothing but the stream, if it is the target.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read};
 use std::path::{Path, PathBuf};
 
-use indicatif::ProgressBar;
 use serde_json::json;
 use siltstone::stream::{StreamExport, StreamImport, StreamSummary};
 use siltstone::{Db, Error};
@@ -15,7 +14,7 @@ use crate::engine::{Writing, is_standard_stream, open_source};
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
-/// Bytes that are collected before they are written.
+/// Bytes that are read at once, or collected before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Writes the stream to the new file `path`, or to standard output.
@@ -28,15 +27,14 @@ pub(crate) fn export(
     let bar = progress::counting("exporting");
     if is_standard_stream(path) {
         let out = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
-        let counted = Counted { inner: out, bar: &bar };
-        let summary = db.export_stream(counted, options).map_err(standard_output)?;
+        let summary = db.export_stream(bar.wrap_write(out), options).map_err(standard_output)?;
         bar.finish_and_clear();
         note(told("exported", summary));
         return Ok(());
     }
     let mut file = create(path)?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, &mut file);
-    let summary = db.export_stream(Counted { inner: out, bar: &bar }, options)?;
+    let summary = db.export_stream(bar.wrap_write(out), options)?;
     file.sync_all().map_err(|e| Failure::io("sync", path, &e))?;
     bar.finish_and_clear();
     tell("exported", summary, json)
@@ -76,7 +74,7 @@ pub(crate) struct ImportArgs {
 
 /// Puts the entries of a stream; makes the database and the partitions if they are not there.
 pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
-    let mut source = open_source(&args.source)?;
+    let source = open_source(&args.source)?;
     let db = args.writing.open(&args.database)?;
     let mut options = StreamImport::new().resume(args.resume).large_values(args.large_values);
     if let Some(name) = &args.partition {
@@ -86,9 +84,9 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
         options = options.source(&args.source);
     }
     let bar = progress::counting("importing");
-    let counted = Counted { inner: &mut *source, bar: &bar };
-    let summary = db.import_stream(counted, &options)?;
-    if is_followed(&mut *source, &args.source)? {
+    let mut source = BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(source));
+    let summary = db.import_stream(&mut source, &options)?;
+    if is_followed(&mut source, &args.source)? {
         let message = format!("bytes behind the end of the stream in {}", args.source.display());
         return Err(Failure::Usage(message));
     }
@@ -118,30 +116,4 @@ fn tell(deed: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create_new(path).map_err(|e| Failure::io("create", path, &e))
-}
-
-/// Counts bytes on their way.
-struct Counted<'b, T> {
-    inner: T,
-    bar: &'b ProgressBar,
-}
-
-impl<R: Read> Read for Counted<'_, R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buf)?;
-        self.bar.inc(read as u64);
-        Ok(read)
-    }
-}
-
-impl<W: Write> Write for Counted<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.bar.inc(written as u64);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
 }

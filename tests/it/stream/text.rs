@@ -134,6 +134,8 @@ fn a_name_that_fits_into_no_line_is_refused() {
     let db = open(&MemFs::new());
     db.partition("two\nlines").unwrap();
     let options = StreamExport::new().format(StreamFormat::BerkeleyText);
-    let refused = db.export_stream(Vec::new(), &options).unwrap_err();
+    let mut text = Vec::new();
+    let refused = db.export_stream(&mut text, &options).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+    assert!(text.is_empty(), "whole text of the databases before it would be no error");
 }
