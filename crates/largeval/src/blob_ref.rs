@@ -18,21 +18,21 @@ use crate::block::{Block, Parallelism};
 /// The space of values that were deleted since is reclaimed after the last clone is dropped. Mapped
 /// bytes are pages of the system's cache, and no memory of the process is allocated for them.
 #[derive(Clone)]
-pub struct BlobRef {
-    bytes: Lent,
-    /// Keeps the value where it is.
-    _point: Option<ReadPoint>,
-}
+pub struct BlobRef(Lent);
 
 #[derive(Clone)]
 enum Lent {
     Owned(Slice),
-    Mapped(MappedBytes),
+    /// The point keeps the value where it is.
+    Mapped {
+        bytes: MappedBytes,
+        _point: ReadPoint,
+    },
 }
 
 impl BlobRef {
     pub(crate) fn small(value: Slice) -> BlobRef {
-        BlobRef { bytes: Lent::Owned(value), _point: None }
+        BlobRef(Lent::Owned(value))
     }
 
     /// The value of a block: mapped, or read into memory where it cannot be.
@@ -40,8 +40,8 @@ impl BlobRef {
     /// # Errors
     /// Corruption; a limit for a value that is not mapped and too long to be held in memory.
     pub(crate) fn large(block: &Block, point: ReadPoint) -> Result<BlobRef> {
-        if let Some(mapped) = block.map_whole()? {
-            return Ok(BlobRef { bytes: Lent::Mapped(mapped), _point: Some(point) });
+        if let Some(bytes) = block.map_whole()? {
+            return Ok(BlobRef(Lent::Mapped { bytes, _point: point }));
         }
         let len = block.handle.len;
         if len > FORMAT_VALUE_BYTES_MAX {
@@ -55,7 +55,7 @@ impl BlobRef {
 
     /// Returns whether the bytes are mapped, and not a copy.
     pub fn is_mapped(&self) -> bool {
-        matches!(self.bytes, Lent::Mapped(_))
+        matches!(self.0, Lent::Mapped { .. })
     }
 }
 
@@ -63,9 +63,9 @@ impl Deref for BlobRef {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        match &self.bytes {
+        match &self.0 {
             Lent::Owned(value) => value,
-            Lent::Mapped(mapped) => (**mapped).as_ref(),
+            Lent::Mapped { bytes, .. } => (**bytes).as_ref(),
         }
     }
 }

@@ -53,8 +53,8 @@ impl Shared {
         self.counters.bytes_moved.fetch_add(from.len, Ordering::Relaxed);
         let mut state = self.state.lock();
         match state.mover {
-            None => state.mover = Some(writer),
-            Some(_) => self.keep_or_seal(&mut state, writer),
+            None if !state.syncs.is_condemned(writer.chunk) => state.mover = Some(writer),
+            _ => self.keep_or_seal(&mut state, writer),
         }
         Ok(pending)
     }

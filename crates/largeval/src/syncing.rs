@@ -3,8 +3,8 @@
 //! Called with every piece that is appended, and by the engine for durable commits and before tables that
 //! name values are installed.
 //!
-//! Invariant: nothing is appended behind a failed sync to a file that was in it, and none of its values
-//! counts as durable. It is condemned for good, because the system may have dropped its pages and a later
+//! Invariant: no value of a file whose sync failed counts as durable, and none of which a part came behind
+//! the failure is committed. It is condemned for good, because the system may have dropped its pages and a later
 //! sync may succeed without them.
 
 use std::collections::{BTreeMap, BTreeSet};
