@@ -1,8 +1,11 @@
 //! The public calls as a user meets them, on real folders.
 
+use std::io::Write;
 use std::ops::Bound;
 
-use siltstone::{Db, Durability, ErrorKind, PartitionOptions, Slice, WriteOptions};
+use siltstone::{
+    Db, Durability, ErrorKind, LargeValueOptions, PartitionOptions, Slice, WriteOptions,
+};
 
 fn open(dir: &tempfile::TempDir) -> Db {
     Db::open(dir.path()).unwrap()
@@ -175,12 +178,19 @@ fn partitions_without_a_log_keep_to_themselves() {
 fn every_call_that_writes_obeys_its_options() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
-    let bare = db.partition_with("bare", PartitionOptions::new().logged(false)).unwrap();
+    let bare = db
+        .partition_with(
+            "bare",
+            PartitionOptions::new().logged(false).large_values(LargeValueOptions::new()),
+        )
+        .unwrap();
     bare.put("k", "old").unwrap();
     // A partition without a log refuses a sync, so a call that loses its options succeeds.
     let synced = WriteOptions::new().durability(Durability::Sync);
     let mut transaction = db.transaction();
     transaction.put(&bare, "k", "new");
+    let mut stream = bare.put_stream("k", None).unwrap();
+    stream.write_all(b"new").unwrap();
     let refusals = [
         bare.put_with("k", "new", synced),
         bare.delete_with("k", synced),
@@ -190,6 +200,7 @@ fn every_call_that_writes_obeys_its_options() {
         db.batch().put(&bare, "k", "new").commit(synced),
         db.batch().put(&bare, "k", "new").try_commit(synced),
         transaction.commit(synced),
+        stream.commit(synced),
     ];
     for (call, refused) in refusals.into_iter().enumerate() {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "call {call}");

@@ -65,6 +65,7 @@ fn a_close_that_cannot_flush_leaves_it_to_the_next_open() {
     let at = FaultAt::Nth { kind: OpKind::Create, suffix: ".sst".to_owned(), nth: 0 };
     fs.add_rule(FaultRule::sticky(at, FaultAction::Enospc));
     db.close().unwrap();
+    assert!(fs.fault_count() > 0, "it tried");
     fs.heal();
     check(&open(&fs), PARTITIONS);
 }

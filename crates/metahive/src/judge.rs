@@ -253,7 +253,7 @@ impl TableJudge for HiveJudge {
         }
         let sealed_blocks: u64 = seal.spans.iter().map(|span| span.blocks).sum();
         // The seal counts the blocks before the last metadata is written. If the last entry has a block
-        // of its own, its metadata lies in one block more.
+        // of its own, its metadata lies in blocks behind those.
         if blocks < sealed_blocks || (blocks > sealed_blocks && self.surplus > 0) {
             return TableVerdict::Lost;
         }

@@ -89,6 +89,21 @@ fn a_table_with_fewer_blocks_than_its_seal_says_has_a_gap() {
     assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
 }
 
+/// One block less than there is.
+fn one_span_fewer(seal: TableSeal) -> TableSeal {
+    let mut spans = seal.spans;
+    spans.pop();
+    TableSeal { spans, ..seal }
+}
+
+#[test]
+fn a_table_with_entries_behind_the_blocks_of_its_seal_has_a_gap() {
+    let it = Faulty::sealing(one_span_fewer);
+    it.p.compact(..).unwrap();
+    assert!(!it.p.gaps().is_empty());
+    assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
+}
+
 /// A large value has a block of its own. The digests of the blocks around it are those of their entries.
 #[test]
 fn the_blocks_around_a_large_value_have_their_own_digests() {

@@ -25,8 +25,12 @@ fn the_look_ahead_reaches_over_megabytes() {
 fn the_look_ahead_misses_nothing_between_its_reads() {
     // It begins at the first frame and reads in steps of 4 MiB: a frame across the step's end, one
     // just behind it.
-    for end in [-16_i64, -8, 0, 8, 2048] {
-        let end = 128 + (4 << 20) + end;
+    for (end, is_hole) in [4 << 20, 3 * 4096].into_iter().flat_map(|read| {
+        // What lies between is another's bytes, or zeros, which are passed in pieces of 4 KiB.
+        [-16_i64, -8, 0, 8, 2048]
+            .into_iter()
+            .flat_map(move |end| [(128 + read + end, false), (128 + read + end, true)])
+    }) {
         let mut log = Log::new(0);
         let filler = vec![1; usize::try_from(end).unwrap() - 128 - 30];
         log.put(&filler);
@@ -35,9 +39,12 @@ fn the_look_ahead_misses_nothing_between_its_reads() {
         log.control(Control::IdleMarker { manifest_edit: 0 });
         let mut bytes = log.bytes()[0].clone();
         bytes[140] ^= 1;
+        if is_hole {
+            bytes[128..usize::try_from(end).unwrap()].fill(0);
+        }
         bytes.extend(vec![0; 2 << 20]);
         log.files[0].set_bytes(&bytes);
-        assert!(log.read().1.unwrap_err().is_corruption(), "marker at {end}");
+        assert!(log.read().1.unwrap_err().is_corruption(), "marker at {end}, {is_hole}");
     }
 }
 
