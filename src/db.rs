@@ -325,7 +325,7 @@ impl Db {
         self.0.health()
     }
 
-    /// Closes the database: flushes the partitions without a log and those with more than 1 MiB in
+    /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in
     /// memory, ends background work, syncs the log and marks its end. The next open replays the rest
     /// from the log. Calls on all other handles then return
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
@@ -337,7 +337,8 @@ impl Db {
     /// Every write is durable once this returns without an error, also in partitions without a log.
     ///
     /// # Cost
-    /// One table for each partition that is flushed, one sync of the log.
+    /// For each partition that is flushed: a table, its syncs and an edit of the manifest. Beside these,
+    /// two syncs of the log and an edit.
     pub fn close(self) -> Result<()> {
         self.0.close()
     }

@@ -1,4 +1,4 @@
-//! Appending integers and byte strings to a buffer.
+//! Appending integers and byte strings to a buffer, and buffers to be filled.
 
 use std::sync::Arc;
 

@@ -257,15 +257,17 @@ impl Batch {
     /// # Errors
     /// A limit, a dropped partition, a closed or read-only store: nothing is written then. After
     /// an I/O error the batch is not visible and never comes back, unless the error came from
-    /// the sync that [`Durability::Sync`](crate::options::Durability::Sync) asks for: then it is visible, and whether it is durable
+    /// the sync that [`Durability::Sync`] asks for: then it is visible, and whether it is durable
     /// is unknown.
     ///
     /// # Durability
     /// As `options` say.
     ///
     /// # Cost
-    /// One `write` for the group of batches that commit together, and with [`Durability::Sync`](crate::options::Durability::Sync)
+    /// One `write` for the group of batches that commit together, and with [`Durability::Sync`]
     /// one sync for all that wait.
+    ///
+    /// [`Durability::Sync`]: crate::options::Durability::Sync
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         self.commit_as(options.into(), Admission::Wait)
     }

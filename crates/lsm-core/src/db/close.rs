@@ -69,8 +69,8 @@ impl DbInner {
         self.finish_flushes(&unlogged)
     }
 
-    /// Flushes what would take long to replay. The log has it as well, so a failure is none of the close;
-    /// small memtables stay in the log alone, since a table costs a sync of its own.
+    /// Flushes what would take long to replay. The log has it as well, so a failure here does not fail
+    /// the close. Small memtables stay in the log alone, since a table costs a sync of its own.
     fn flush_large(&self) {
         let mut large = self.catalog.partitions();
         large.retain(|partition| {
@@ -79,10 +79,7 @@ impl DbInner {
         if large.is_empty() || self.log.has_failed() {
             return;
         }
-        let mut between = self.between_groups();
-        large.iter().for_each(|partition| self.seal(&mut between, partition));
-        drop(between);
-        let _ = self.finish_flushes(&large);
+        let _ = self.seal_and_flush(&large);
     }
 
     fn seal_unlogged(&self, between: &mut LogWriter<'_>) -> Vec<Arc<PartitionState>> {

@@ -255,21 +255,22 @@ impl DbInner {
     /// Flushes everything that was written before the call.
     pub(super) fn flush_all(&self) -> Result<()> {
         self.check_writable()?;
-        let mut between = self.between_groups();
-        let partitions = self.catalog.partitions();
-        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
-        drop(between);
-        self.finish_flushes(&partitions)
+        self.seal_and_flush(&self.catalog.partitions())
     }
 
     /// Seals and flushes one partition.
     pub(super) fn flush_now(&self, partition: &Arc<PartitionState>) -> Result<()> {
         self.check_writable()?;
         partition.check_live()?;
+        self.seal_and_flush(std::slice::from_ref(partition))
+    }
+
+    /// Seals and flushes these partitions.
+    pub(super) fn seal_and_flush(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
         let mut between = self.between_groups();
-        self.seal(&mut between, partition);
+        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
         drop(between);
-        self.finish_flushes(std::slice::from_ref(partition))
+        self.finish_flushes(partitions)
     }
 
     /// Flushes what is sealed in these partitions, on the calling thread, unless the database is

@@ -249,7 +249,7 @@ impl Db {
         self.inner().background.step(&**self.inner())
     }
 
-    /// Closes the database: flushes the partitions without a log and those with more than 1 MiB in
+    /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in
     /// memory, ends background work, syncs the log and marks its end. The next open replays the rest
     /// from the log. Calls on all other handles then fail.
     ///

@@ -79,7 +79,7 @@ impl Partition {
         db.commit.publish_unlogged(&between);
         drop(between);
         // The loss is accepted even if this fails. The next open repeats it.
-        let _ = db.recount_values(self.state(), &db.values.wait_for_turn());
+        let _ = db.recount_values(self.state(), &db.values.wait_for_counting_turn());
         Ok(given_up)
     }
 }

@@ -176,12 +176,12 @@ impl ValueTending {
     }
 
     /// Waits for the turn to count the values of a partition.
-    pub(super) fn wait_for_turn(&self) -> CountingTurn<'_> {
+    pub(super) fn wait_for_counting_turn(&self) -> CountingTurn<'_> {
         self.counting.lock()
     }
 
     /// The turn to count the values of a partition, unless somebody has it.
-    fn try_turn(&self) -> Option<CountingTurn<'_>> {
+    fn try_counting_turn(&self) -> Option<CountingTurn<'_>> {
         self.counting.try_lock()
     }
 
@@ -283,9 +283,9 @@ impl DbInner {
             if is_threaded && self.values.was_looked_at(partition.id, now) {
                 continue;
             }
-            // A count reads all tables of a partition. It has a lock of its own, so that the other
-            // partitions do not wait.
-            if let Some(turn) = self.values.try_turn()
+            // A count reads all tables of a partition, and one runs at a time. A thread that finds
+            // another at it goes on with other work; the next look counts.
+            if let Some(turn) = self.values.try_counting_turn()
                 && self.recount_values(&partition, &turn)?
             {
                 return Ok(true);

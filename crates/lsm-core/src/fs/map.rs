@@ -20,7 +20,7 @@
 //! 1. A mapping is of a stretch that `fallocate` has reserved, of at most [`MAPPING_BYTES_MAX`].
 //! 2. Only bytes behind the last append are written with zeros, and they are zeros before.
 //! 3. Nothing is stored outside of the mapping, or behind a failure.
-//! 4. A file that is mapped for reading is never overwritten or truncated by this process.
+//! 4. A file that is mapped for reading is never overwritten, truncated or punched by this process.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -201,7 +201,7 @@ pub trait File: Send + Sync + 'static {
 
     /// Maps `len` bytes at `offset` for reading, where the medium supports it; `None`, the default, where
     /// it does not. The bytes stay readable after the file is deleted or closed. The caller has checked
-    /// that the file has them and never overwrites them. See `docs/MEDIA.md` for the danger.
+    /// that the file has them, and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
     fn map(&self, _offset: u64, _len: usize) -> Option<MappedBytes> {
         None
     }

@@ -128,12 +128,11 @@ fn find<'a>(
 #[inline]
 pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let view = context.view;
-    // A key that is not there has nothing that a floor could hide, and pays for neither.
-    let is_cleared = found.is_some_and(|found| view.hides(found, context.seq));
-    if is_cleared || !view.version.gaps.is_empty() {
-        return judge(context, key, found);
+    if view.version.gaps.is_empty() {
+        // A key that is not there has nothing that a floor could hide, and pays for none.
+        return Ok(!found.is_some_and(|found| view.hides(found, context.seq)));
     }
-    Ok(true)
+    judge(context, key, found)
 }
 
 #[cold]

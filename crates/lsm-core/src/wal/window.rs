@@ -10,6 +10,7 @@
 //!    allocates.
 //! 2. A buffer that somebody kept is never written to again.
 
+use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ pub(super) const CHUNK_BYTES: usize = 1 << 20;
 const KEPT_BYTES: usize = 8 << 20;
 
 /// Bytes of a file, in the buffer that they were read to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct LoadedBytes<'a> {
     buffer: &'a Arc<[u8]>,
     start: usize,
@@ -52,6 +53,12 @@ impl<'a> LoadedBytes<'a> {
             return (self.buffer.clone(), self.start..self.end);
         }
         (self.as_slice().into(), 0..len)
+    }
+}
+
+impl fmt::Debug for LoadedBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_slice().fmt(f)
     }
 }
 

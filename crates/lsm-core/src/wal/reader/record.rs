@@ -52,7 +52,7 @@ pub struct BatchRef<'a> {
 }
 
 /// The operations of a batch on one partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SectionRef<'a> {
     /// The partition.
     pub partition: PartitionId,
