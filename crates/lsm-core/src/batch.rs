@@ -148,6 +148,8 @@ impl<'a> SectionReader<'a> {
         let at = self.reader.position();
         let kind = EntryKind::of_operation(self.reader.u8()?)
             .ok_or(Malformed { what: "unknown kind of operation", at })?;
+        // The limit of stored keys, which are longer than those of the caller by the suffix of
+        // their form.
         let key = self.field(INTERNAL_KEY_BYTES_MAX as u64, "key beyond its limit")?;
         // An empty key sorts before all bounds, and no table may have one.
         if key.is_empty() != (kind == EntryKind::Clear) {

@@ -88,6 +88,7 @@ pub fn insert_section(
     lsn: u64,
     section: &SectionRef<'_>,
 ) -> Result<u64, Malformed> {
+    // Large values are shared with this buffer, so it must outlive the reader's next frame.
     let (buffer, range) = section.bytes.keep();
     let mut operations = SectionReader::new(&buffer[range.clone()]);
     let mut writer = memtable.writer();
@@ -109,6 +110,8 @@ pub fn insert_section(
     }
     match operations.next_operation()? {
         None => Ok(memory),
+        // The directory counts operations, and the numbers of later sections follow from that
+        // count. One more or less would give all of them wrong sequence numbers.
         Some(_) => Err(Malformed { what: "a section has operations left over", at: 0 }),
     }
 }

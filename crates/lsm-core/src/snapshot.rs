@@ -120,6 +120,7 @@ impl Snapshots {
     /// as long as a snapshot that was taken before may read them, and iterators that exist. Under the commit path's lock.
     pub fn retire(&self, partition: &PartitionState) {
         let mut state = self.0.lock();
+        // Without a snapshot nobody can ask for the view again, and its memory is free at once.
         if state.live > 0 {
             let retired =
                 Retired { taken_before: state.taken, readers: state.live, view: partition.pin() };

@@ -122,6 +122,7 @@ impl Hasher for MixHasher {
         self.0 ^ self.0 >> 32
     }
 
+    // The trait asks for it. The keys here are numbers and call `write_u64` alone.
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.write_u64(u64::from(*byte));

@@ -70,6 +70,8 @@ impl Clip {
         let end = self.bounds.1.as_ref();
         let bounds = (start.map(Vec::as_slice), end.map(Vec::as_slice));
         let is_inside = RangeBounds::<[u8]>::contains(&bounds, owner.unwrap_or(key.user));
+        // Versions from after the export's snapshot are `Outside`: an older one of the key may
+        // follow.
         if is_inside && key.trailer.seq() <= self.seq {
             ClipSide::Inside
         } else {

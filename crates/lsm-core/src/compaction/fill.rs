@@ -40,6 +40,8 @@ impl<'a> Fill<'a> {
         let compression = level_compression(options, LEVEL_COUNT - 1);
         let suffix = &stages.hooks().rules.reserved_suffix;
         let outputs = Outputs::new(factory, options, compression, seq, suffix);
+        // By size alone: the level, and so what lies below the tables, is chosen when they are
+        // finished.
         let split = Some(Split::by_size(options.table_bytes));
         // Stored with `seq`, the entries are newer than any loss: they count under a number that they
         // get when they are installed.

@@ -22,6 +22,7 @@ impl LastValue {
         if value.len() <= COPIED_BYTES_MAX {
             self.bytes.extend_from_slice(value);
         } else {
+            // 128 bits: values that differ through damage do not pass for equal.
             self.long = Some((value.len(), checksum128(value)));
         }
     }

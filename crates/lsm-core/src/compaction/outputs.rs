@@ -264,6 +264,8 @@ impl<'a> Outputs<'a> {
                 Some(later) => later.add(&*self.factory.fs, file)?,
                 None => file.sync()?,
             }
+            // Behind the sync, or the note that one is owed: what is listed here may be named by an
+            // edit.
             self.finished.push(SstMeta {
                 compression: Some(self.compression),
                 kept: fold_kept(std::mem::take(&mut self.kept)),

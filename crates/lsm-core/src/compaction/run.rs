@@ -75,6 +75,7 @@ impl<'a> Merge<'a> {
             tables: Vec::new(),
             level_from: 0,
             level_to: 0,
+            // A hint for filters alone; the rules ask `KeyBelow` for each key.
             bottom: version.tables().next().is_none(),
             // Everything flushed so far lies below it.
             base_seq: version.flushed_through,
@@ -192,6 +193,8 @@ impl<'a> Merge<'a> {
         let split = self.split();
         let outcome =
             write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
+                // The loop sees only that entries do not ascend. The tables are read again to name
+                // the one at fault.
                 .map_err(|error| blame(error, self.input_tables(), tables))?;
         // Only behind the loop: walks add to their findings until their ends.
         Ok(outcome.and_found(findings.take()))

@@ -161,6 +161,7 @@ impl<'a> Stages<'a> {
         self.may_carry = job.kind == JobKind::Compaction;
         for factory in &self.hooks.filters {
             let filter = factory.start(job)?;
+            // At most one seals, which registration checks.
             if factory.seals() {
                 self.sealing = Some(filter);
             } else {

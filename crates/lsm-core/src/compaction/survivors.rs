@@ -288,6 +288,7 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     /// Has the filters decide on a survivor and writes what is left of it.
     fn keep(&mut self, entry: Entry<'_>, newer: SeqNo, at: Origin) -> Result<()> {
+        // A poison stays whatever a filter decides: without it the damage would be hidden.
         let decidable = matches!(entry.kind, EntryKind::Value | EntryKind::Handle);
         self.seen_by = self.stages.seen_by(entry.seq, newer);
         let decision = if self.stages.deciding.is_empty() || !decidable || self.seen_by.is_some() {

@@ -228,6 +228,7 @@ impl Background {
 
     /// Ends all threads: jobs that run give up, and nothing new is begun.
     pub(super) fn stop(&self) {
+        // Jobs look at this between entries. The flag in the schedule is for threads that sleep.
         self.stopping.store(true, Ordering::Relaxed);
         self.schedule.lock().stop = true;
         self.woken.notify_all();

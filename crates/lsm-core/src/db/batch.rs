@@ -160,6 +160,7 @@ impl Batch {
         let pushed = self
             .check(partition, kind, key, value)
             .and_then(|()| self.append(partition, kind, key, value));
+        // The error waits for the commit: a chain of calls has one place that returns errors.
         self.refused = pushed.err();
     }
 

@@ -81,6 +81,7 @@ impl Catalog {
     /// [`ErrorKind::Closed`] once the database has let go of its folder.
     pub(super) fn edit(&self) -> Result<Editing<'_>> {
         let versions = self.versions.lock();
+        // Looked at under the lock that `shut` takes: no edit can begin behind it.
         if self.is_shut.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is closed"));
         }
@@ -161,6 +162,8 @@ impl Catalog {
         applied: Lsn,
         flushing: Option<(PartitionId, MemtableId)>,
     ) -> Lsn {
+        // Not the end of the log: a frame that is appended and not applied yet is in no memtable,
+        // and its segment must stay.
         self.work.first_pin(flushing).map_or(applied, |pin| applied.min(Lsn(pin)))
     }
 
@@ -177,6 +180,7 @@ impl Catalog {
     /// Adds a partition whose creation is durable.
     pub(super) fn add(&self, partition: Arc<PartitionState>) {
         let mut partitions = self.partitions.write();
+        // Both maps under one lock, so that no caller finds a name whose id is unknown.
         partitions.by_name.insert(partition.name.to_string(), partition.id);
         partitions.by_id.insert(partition.id, partition);
     }
@@ -214,9 +218,12 @@ impl Editing<'_> {
     pub(super) fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
         let installed = self.versions.install(changes).map(|version| version.edit_number);
         let manifest_bytes = self.versions.manifest_bytes();
+        // Also after an error: the append may have made the file longer.
         self.catalog.manifest_bytes.store(manifest_bytes, Ordering::Relaxed);
         let edit_number = installed?;
         self.catalog.edit_number.store(edit_number, Ordering::Release);
+        // Behind the sync of the manifest: a secondary that learns of the edit here must find it
+        // there.
         let (generation, _) = self.versions.generation();
         self.catalog.cursor.note_edit(edit_number, generation.number);
         Ok(self.versions.current())

@@ -296,7 +296,11 @@ impl CommitPath {
         // Published at once, so that readers see all of a batch or nothing of it.
         self.publish(&writer);
         let end = writer.lsn();
+        // Behind the memtables, because a flush removes segments below this place: a frame that is
+        // below it and in no memtable yet would be lost with its segment.
         self.applied_lsn.store(end.0, Ordering::Release);
+        // Still under the lock of the log. A memtable that is sealed here has all of this group and
+        // nothing of the next one, so its switch can be written in front of the next frame.
         host.after_group(&mut writer, cleared);
         drop(writer);
 
@@ -398,6 +402,7 @@ impl CommitPath {
         }
         host.counters().user_bytes.add(user_bytes);
         host.counters().batches.add(1);
+        // Once a batch: each addition takes the cache line away from the threads that read the sum.
         self.active_bytes.fetch_add(memory, Ordering::Relaxed);
     }
 }
@@ -463,6 +468,9 @@ fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
     let appended = writer.append();
     for member in group {
         if let MemberState::Encoded(lsn) = member.state {
+            // Only frames of this append. A member that is `Appended` already is in the log
+            // whatever happens here: if it were refused, recovery would bring back a write that its
+            // caller was told has failed.
             member.state = match &appended {
                 Ok(()) => MemberState::Appended(lsn),
                 Err(error) => MemberState::Refused(error.clone().into()),

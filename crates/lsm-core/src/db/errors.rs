@@ -262,6 +262,8 @@ fn reason_of(work: Reason, error: &Error) -> Reason {
     let name = error.path().and_then(|path| FileName::parse(path.file_name()?.to_str()?));
     match name.map(|name| name.kind) {
         Some(FileKind::Manifest) => Reason::Manifest,
+        // The latched error of a failed sync: background work meets it too, and it is not that
+        // work's fault.
         Some(FileKind::Wal) if error.kind() == ErrorKind::ReadOnly => Reason::WalSync,
         Some(FileKind::Wal) => Reason::ReserveSegment,
         _ => work,

@@ -13,7 +13,7 @@
 //!    for such work: writes that had to wait are refused, as is `wait_idle`.
 //! 3. Events are queued in the order in which they happened. Two threads that deliver at once may
 //!    tell two of them at the same time.
-//! 4. Without listeners nothing is queued.
+//! 4. Without listeners, and without a subscriber of `tracing` for such events, nothing is queued.
 //! 5. A panic of a listener ends no work: the other listeners still get the event, and all of them
 //!    get an event for the panic, unless the event was itself an error.
 //! 6. Notices of durability are called at the same places and under the same rules, each once.
@@ -102,6 +102,8 @@ impl Events {
         // A listener that calls the database must not deliver inside its own call: events would be
         // reported in the wrong order.
         while !in_listener() {
+            // Before each event, so that a long queue of events holds up nobody who waits for
+            // durability.
             self.call_notices();
             // Not in the condition: its guard would live through the body.
             let next = self.waiting.lock().pop_front();

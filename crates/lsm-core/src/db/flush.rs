@@ -114,6 +114,7 @@ impl DbInner {
             return Ok(false);
         };
         let flushed = self.flush_partition(&turn, &partition, newest, OldLog::Release);
+        // Also a success: a partition whose flush works again has its turn by size.
         turn.note(&partition, flushed.is_ok());
         flushed?;
         self.background.flush_worked();
@@ -191,6 +192,8 @@ impl DbInner {
                 clear_of,
             },
         )?;
+        // The partition was dropped: the segments stay listed, and the next flush asks again which
+        // may go.
         if !installed {
             return Ok(());
         }
@@ -296,6 +299,7 @@ impl DbInner {
         goals.sort_by_key(|(partition, _)| (turn.has_failed(partition.id), partition.logged));
         drop(turn);
         for (partition, goal) in goals {
+            // Asked before each flush: another thread may have flushed the memtable meanwhile.
             while is_unflushed(partition, goal) {
                 go_on()?;
                 self.flush_next(Some(partition))?;

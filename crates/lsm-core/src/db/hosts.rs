@@ -86,6 +86,8 @@ impl CommitHost for DbInner {
         for section in batch.sections() {
             section.partition.check_live()?;
             if section.partition.is_doubtful() {
+                // A drop that may be on disk is finished or ruled out first: a write that is
+                // acknowledged now would be gone after the next open if the drop counts.
                 self.settle(&section.partition)?;
             }
             section.check_rules()?;

@@ -135,6 +135,8 @@ impl Jobs {
             let claim = state.claims.entry(partition.id).or_default();
             match picked {
                 Err(error) => {
+                    // Kept, so that writers that are stopped by the partition's tables learn why
+                    // nothing is done about it.
                     claim.failure = Some(error.clone());
                     refused = refused.and(Err(error));
                 }
@@ -187,6 +189,8 @@ impl Jobs {
                 state.claim(partition.id, &compaction);
                 RangeStep::Run(Claimed { partition: partition.clone(), compaction, version })
             }
+            // Only a job that runs can unblock it, by ending. Without one the caller would wait for
+            // ever.
             RangePick::Blocked if claim.running > 0 => RangeStep::Wait,
             RangePick::Blocked => RangeStep::Stuck(claim.damage.clone()),
         })

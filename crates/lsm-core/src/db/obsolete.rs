@@ -156,7 +156,7 @@ impl ObsoleteFiles {
 
     /// Bytes of files that somebody holds.
     pub(super) fn pinned_bytes(&self) -> u64 {
-        // Under the lock, so that this looks like no holder to `take_free`.
+        // Counted without an `upgrade`: a strong reference would look like a reader to `take_free`.
         let waiting = self.waiting.lock();
         let held = waiting.iter().filter(|file| file.table.strong_count() > 0);
         held.map(|file| file.bytes).sum()
@@ -229,10 +229,13 @@ impl ObsoleteFiles {
 
     fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
         let told = self.tell_in_turn(&turn);
-        // If the leases cannot be read, everything counts as held.
-        // Leases are read when something is about to be deleted, and never by a write.
+        // Leases are read when something is about to be deleted, and never by a write. If they
+        // cannot be read, everything counts as held: a file that stays too long costs space, and
+        // one that goes too early fails a secondary.
         let leases = self.holds();
         let known = leases.as_ref().copied().unwrap_or(Holds::ALL);
+        // Not after a store that failed: it would be asked to free values of which it does not know
+        // yet.
         let values = told.and_then(|()| self.reclaim_values(known));
         let mut files = leases.map(|_| ());
         for file in self.take_free(known) {
@@ -264,6 +267,8 @@ impl ObsoleteFiles {
 
     fn tell_in_turn(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
         while let Some((edit, store, section)) = self.next_section() {
+            // Without the lock of the list: the store does I/O, and installing an edit adds to the
+            // list.
             store.apply(edit, &section)?;
             self.note_told(edit, &section);
         }

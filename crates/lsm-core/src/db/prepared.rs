@@ -65,6 +65,8 @@ impl PreparedSection {
     /// For a value that may not be on the device. A frame with its handle would end the log there after
     /// a crash, for all partitions.
     pub(super) fn check_values(&self) -> Result<()> {
+        // Without a failed sync no value is in doubt, and no operation has to be decoded again
+        // under the lock of the log.
         let Some(store) = self.partition.store().filter(|_| self.partition.has_failed_sync())
         else {
             return Ok(());

@@ -148,6 +148,7 @@ impl Requirements {
 impl Requirement {
     fn check_memtables(&self, after: SeqNo, steps: &mut Steps) -> Result<MemoryCheck> {
         let view = self.partition.view();
+        // A memtable without newer operations cannot break the requirement.
         let newer = view.memtables().filter(|memtable| memtable.last_seq() > after);
         match &self.subject {
             Subject::Key { key, hash } => {
@@ -221,6 +222,7 @@ impl Requirement {
         let newer = view.version.tables().map(|(_, table)| table);
         for table in newer.filter(|table| table.meta.newest() > after && table.meta.overlaps(keys))
         {
+            // Cached: the caller has just read this range, so that its blocks are likely there.
             let mut entries = table.reader(context)?.iter(ReadMode::Cached);
             self.nothing_found(find_newer(&mut entries, range, after, &mut steps)?)?;
         }
@@ -302,6 +304,7 @@ impl DbInner {
         for requirement in &*requirements.list {
             requirement.prove(&self.tables, requirements.after(requirement))?;
         }
+        // Only after all of them hold: a part of a proof proves nothing about the batch.
         requirements.proven_through = requirements.proven_through.max(through);
         requirements.proofs += 1;
         Ok(())

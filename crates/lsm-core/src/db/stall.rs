@@ -244,6 +244,8 @@ impl Stall {
                 held.note(host, &partition, own_pressure(&partition).or_worse(shared));
             }
         }
+        // Also where no pressure changed: a waiter looks for obstacles as well, and these have no
+        // number.
         held.news += 1;
         drop(held);
         self.eased.notify_all();
@@ -251,6 +253,8 @@ impl Stall {
 
     /// Wakes parked writers, to look again.
     pub(super) fn ease(&self) {
+        // Under the lock: a writer that has looked and is about to sleep holds it, so the wake-up
+        // cannot fall between the two.
         self.held.lock().news += 1;
         self.eased.notify_all();
     }

@@ -54,6 +54,8 @@ impl DbInner {
         let counters = &self.counters;
         let files = self.tables.files.as_ref();
         let buffers = self.options.memtable_bytes_max();
+        // Beside a writer this instance waits for nothing. What the writer keeps for others shows
+        // only as tables that no version names.
         let leased_table_bytes = match self.is_beside {
             true => self.unnamed_table_bytes(),
             false => self.obsolete.leased_table_bytes(),

@@ -131,6 +131,8 @@ fn push_stored(
         && let Some(store) = partition.store()
         && store.wants(value.len() as u64)
     {
+        // Before the handle is in the section. If the batch is dropped or refused, the pending
+        // handle lets the value go, so that nothing but space is lost on any way out.
         let handle = store.put(key, value)?;
         section.push(EntryKind::Handle, key, handle.bytes());
         pending.push(handle);
@@ -167,6 +169,8 @@ fn commit_if(db: &DbInner, mut batch: Prepared) -> Result<Committed> {
             answer => return answer.map_err(Refusal::known),
         }
         let requirements = batch.requirements.as_mut().expect("only requirements are unproven");
+        // Without the lock, so the leader's next check starts at a newer sequence and has less to
+        // look at. After some rounds it looks at everything in memory, so that this loop ends.
         db.prove(requirements)?;
     }
 }

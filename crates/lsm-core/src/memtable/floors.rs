@@ -49,6 +49,7 @@ impl Ascending {
             zeros.collect()
         });
         numbers[at - start_of(chunk)].store(seq.get(), Ordering::Relaxed);
+        // Last, so that a reader never looks at a number that is not stored yet.
         self.count.store(at + 1, Ordering::Release);
     }
 
@@ -135,6 +136,8 @@ impl MemtableWriter<'_> {
     #[cold]
     pub(super) fn clear(&mut self, seq: SeqNo, lsn: u64) -> Result<u64, NotNewer> {
         let table = self.table;
+        // A clear writes to every key, so it must be newer than all of them and not only than its
+        // own.
         if seq <= table.last_seq() {
             return Err(NotNewer);
         }

@@ -97,6 +97,7 @@ impl InternalIter for MemtableIter {
 
     fn seek_to_first(&mut self) -> Result<()> {
         if let Some(check) = &mut self.check {
+            // Only a walk from the first entry on can tell how many there are.
             check.met = Some(0);
         }
         self.cursor.go_first();

@@ -184,6 +184,8 @@ impl Memtable {
     fn note_key(&self, hash: u64) {
         let count = self.key_count.load(Ordering::Relaxed);
         self.bloom.insert(hash, count);
+        // Counted behind the filter, which chooses the place of a key by the number of keys before
+        // it.
         self.key_count.store(count + 1, Ordering::Relaxed);
     }
 
@@ -320,6 +322,8 @@ impl MemtableWriter<'_> {
             return 0;
         }
         let rebuilt = SkipList::new(self.writer.pool().clone(), shared);
+        // Copied before the new list can be seen: a reader that takes it up must find every entry
+        // that was visible before.
         copy_entries(list, &mut rebuilt.writer());
         let rebuilt = table.rebuilt.get_or_init(|| Arc::new(rebuilt));
         // Readers in the first list may stay there: it holds everything that was visible when they

@@ -77,6 +77,7 @@ impl DamagedEntry {
             value: version.value().to_vec(),
             sum: version.sum(),
             is_key_sound: key_check(checksum64(node.key())) == node.key_check(),
+            // From the older version and not from this one, whose number may be the damage.
             above_older: older.plus(1),
         }
     }
@@ -131,6 +132,7 @@ impl DamagedEntry {
         let kinds = [EntryKind::Tombstone, EntryKind::Value, EntryKind::Handle, EntryKind::Poison];
         let of_kind = kinds.into_iter().map(move |kind| Trailer::new(found.seq(), kind));
         let numbers = (0..56).filter_map(move |bit| SeqNo::new(found.seq().get() ^ 1 << bit));
+        // A damaged kind tells nothing, so numbers are tried with the most frequent one.
         let kind = found.kind().unwrap_or(EntryKind::Value);
         of_kind.chain(numbers.map(move |seq| Trailer::new(seq, kind)))
     }
@@ -166,6 +168,7 @@ impl Memtable {
         let copy = self.successor(self.id);
         let mut entries: Vec<(KeyRef<'_>, NewEntry<'_>)> = Vec::new();
         for (node, version) in all_entries(self.list()) {
+            // Damaged entries are left out: those that could be repaired come with `repaired`.
             if is_intact(node, version) {
                 let key_check = node.key_check();
                 let trailer = version.trailer();

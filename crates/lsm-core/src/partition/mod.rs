@@ -214,6 +214,7 @@ impl PartitionState {
         // Newest first: a read stops at the first memtable that has the key.
         sealed.push(view.active.clone());
         sealed.extend_from_slice(&view.sealed);
+        // The successor expects keys like these: words of what all keys share would decide nothing.
         let active = Arc::new(view.active.successor(id));
         self.put_view(ReadView::new(active, sealed, view.version.clone()));
         Some(id)
@@ -249,6 +250,8 @@ impl PartitionState {
         let _change = self.change.lock();
         let view = self.view.load_full();
         if self.store().is_some() {
+            // A value goes when no version that names it is held. Only versions from before the
+            // edit that dropped it can name it, so they are remembered here, weakly.
             let mut past = self.past.lock();
             // At each change, so the list is as long as there are readers that still hold one.
             past.retain(|version| version.strong_count() > 0);

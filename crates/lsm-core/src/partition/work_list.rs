@@ -56,6 +56,8 @@ impl NotedMemory {
         let sealed = view.sealed.iter().map(|memtable| (memtable.first_lsn(), memtable.id));
         NotedMemory {
             is_logged,
+            // The class and not the bytes: a note of exact sizes would be out of date after the
+            // next insert.
             size: (!view.active.is_empty()).then(|| size_class(view.active.bytes())),
             pin: view.active.first_lsn(),
             sealed: sealed.collect(),
@@ -87,6 +89,8 @@ impl WorkState {
             if let Some(pin) = pin {
                 self.sealed_pins.remove(&(pin, id, memtable));
             }
+            // All memtables of a partition share one entry, so all but the first removal find
+            // nothing.
             self.by_sealed.remove(&(held.sealed_bytes, id));
         }
     }

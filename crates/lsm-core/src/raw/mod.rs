@@ -317,6 +317,7 @@ impl RawTable {
     /// # Errors
     /// Those of opening it.
     pub fn check_opens(&self) -> Result<()> {
+        // Apart: the reader that the table keeps was loaded before a damage that is looked for.
         let opened = self.table.open_apart(&self.context);
         opened.map(drop).map_err(|error| error.in_partition(&self.partition))
     }

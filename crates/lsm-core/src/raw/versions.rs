@@ -55,6 +55,8 @@ pub fn versions(partition: &impl Walkable, key: &[u8]) -> Result<Vec<RawVersion>
     for table in walk.tables().filter(|table| table.meta().covers(key)) {
         table.versions(key, &mut found)?;
     }
+    // By level as well: an entry that a crash left twice has one number, and a read finds the upper
+    // copy.
     found.sort_by_key(|version| (Reverse(version.seq), version.at.level));
     Ok(found)
 }

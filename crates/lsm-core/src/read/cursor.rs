@@ -122,6 +122,8 @@ impl Cursor {
             Err(error) => (Vec::new(), None, Some(error)),
         };
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
+        // The floor at the reader's moment: a snapshot from before a clear still sees what was
+        // cleared.
         let floor = point.as_ref().map_or(SeqNo::ZERO, |point| point.view.floor_at(point.seq));
         let entries =
             VisibleIter::new(MergeIter::new(sources), seq, lower, upper).with_floor(floor);

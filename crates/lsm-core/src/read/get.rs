@@ -220,6 +220,7 @@ pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
         return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
     };
     let mut value = vec![0; len];
+    // The store verifies the bytes against the handle. Nothing of them is handed out before.
     store.read_into(handle, 0, &mut value)?;
     Ok(value)
 }

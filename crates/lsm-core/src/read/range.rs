@@ -143,6 +143,7 @@ impl Range {
                 self.back_at = End::Finished;
                 return Ok(false);
             }
+            // As in `step_front`: each end stops at the other.
             back.set_lower_excluded(front.key());
         }
         match self.back_at {

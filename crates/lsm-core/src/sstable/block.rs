@@ -210,6 +210,8 @@ impl Block {
         if is_hollow || count > end / ENTRY_BYTES_MIN {
             return Err(bad("entry count does not fit the block", tail));
         }
+        // One pass over all entries, when the block enters memory. Checks at each access would be
+        // paid by every search, and a forgotten one would be a panic on damaged bytes.
         let mut check = BlockPass {
             payload,
             end,

@@ -59,6 +59,8 @@ impl<'a> BlockPass<'a> {
             let trailer = self.trailer(head, at)?;
             let (suffix, next) = self.body(head, at)?;
             if (i as u32).is_multiple_of(RESTART_ENTRIES) {
+                // A search rebuilds a key from the restart that its index names, so the stored
+                // offsets must be these.
                 if self.restarts.u32()? as usize != at || head.shared != 0 {
                     return Err(bad("restart offset does not name its entry", at));
                 }
@@ -69,6 +71,7 @@ impl<'a> BlockPass<'a> {
                 if common_prefix.len() != self.common || !suffix.starts_with(common_prefix) {
                     return Err(bad("key lacks the common prefix", at));
                 }
+            // Less than the common prefix would make the word of the key begin in the wrong place.
             } else if head.shared > restart.len() || head.shared < self.common {
                 return Err(bad("shared key length is out of range", at));
             }
@@ -102,6 +105,8 @@ impl<'a> BlockPass<'a> {
             at = next;
         }
         at = self.hidden_run(at)?;
+        // Bytes that no entry owns would make two encodings of one block, and could hide a lost
+        // entry.
         if at == self.end { Ok(()) } else { Err(bad("bytes are left over", at)) }
     }
 

@@ -131,6 +131,8 @@ impl Bloom {
         if extractor != WHOLE_KEY {
             return Ok(None);
         }
+        // No probe would answer `yes` for every key; many would make each lookup slow at a file's
+        // will.
         if probes == 0 || probes > PROBES_MAX {
             return Err(reader.malformed("bloom probe count out of range"));
         }

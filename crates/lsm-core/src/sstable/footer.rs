@@ -206,6 +206,8 @@ impl Footer {
         for extent in &mut extents {
             extent.offset = reader.u64()?;
             extent.len = reader.u64()?;
+            // Here and not at the read: what lies beyond could be read as a block of another file's
+            // old bytes.
             if extent.end() > at {
                 return Err(reader.malformed("block lies beyond the footer"));
             }

@@ -199,6 +199,8 @@ impl PiecedKey<'_> {
     /// Internal order.
     pub(super) fn order(&self, other: &PiecedKey<'_>) -> Ordering {
         let words = match (self.word, other.word) {
+            // Equal words say nothing, and without both there is nothing to compare: the pieces
+            // decide.
             (Some(a), Some(b)) => a.cmp(&b),
             _ => Ordering::Equal,
         };

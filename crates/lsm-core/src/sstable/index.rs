@@ -286,6 +286,8 @@ impl IndexCursor {
             }
             self.load(reader, top_at)?;
         }
+        // The separators of a leaf ascend, which parsing has checked, so a search in them is
+        // enough.
         self.at = self.leaf.lower_bound(target);
         if self.at == self.leaf.len() {
             // The top says that the last separator of this leaf is not before the target.

@@ -218,6 +218,7 @@ impl JudgedIter {
         self.remember_last();
         let mut repaired = self.by.judge.take_findings();
         for (fault, _) in &mut repaired {
+            // The judge knows entries and counts blocks. Offsets are known here alone.
             fault.at.block_offset = self.offset;
         }
         if !repaired.is_empty() {
@@ -310,6 +311,7 @@ impl JudgedIter {
         };
         let judge = &mut self.by.judge;
         let mended = catch("a filter's judge", || judge.mend(&mut block))?;
+        // Before the findings: an error of the device may pass, and must not become a loss.
         if let Some(error) = failed {
             return Err(error);
         }
@@ -435,6 +437,7 @@ impl InternalIter for JudgedIter {
         }
         let mut index = IndexCursor::new(&self.reader);
         let found = match index.seek(&self.reader, target) {
+            // A damaged index cannot be searched, but its blocks can be walked.
             Err(error) if error.is_corruption() => return self.seek_from_first(target),
             found => found?,
         };

@@ -65,6 +65,8 @@ impl Packer {
             waiting.push(&window[..ends.first_literals]);
             put_literals(&waiting, ends.first_match, sink)?;
             sink(&self.packed[ends.between])?;
+            // Behind the last match: what is left of the window waits for the first match of the
+            // next one.
             waiting.clear();
             waiting.push(&window[window.len() - ends.last_literals..]);
         }
@@ -98,6 +100,7 @@ fn ends_of(block: &[u8]) -> Option<Ends> {
         let literals = read_len(block, &mut at, token >> 4)?;
         at += literals;
         if at == block.len() {
+            // Without a match before them the last literals are the whole window.
             let mut ends = ends?;
             ends.between.end = sequence;
             ends.last_literals = literals;

@@ -47,6 +47,7 @@ impl PendingFile {
         }
         let offset = self.offset();
         let (extent, checksum) = self.sealer.seal(&mut self.pending, offset, payload, compression);
+        // The file hash is made of these: hashing the file itself would read it again.
         self.checksums.extend_from_slice(&checksum.to_le_bytes());
         if self.pending.len() >= APPEND_BYTES {
             self.append()?;
@@ -59,6 +60,8 @@ impl PendingFile {
         let offset = self.offset();
         let PendingFile { file, sealer, pending, written, checksums } = self;
         let (extent, checksum) = sealer.seal_pieces(offset, pieces, compression, &mut |bytes| {
+            // Small pieces are gathered, large ones go to the file from where they lie. What is
+            // pending goes first, because the file takes bytes in order.
             if bytes.len() < APPEND_BYTES {
                 pending.extend_from_slice(bytes);
             }

@@ -119,6 +119,7 @@ impl Present {
         match head.owner {
             // The very entry that the cursor was on.
             Owner::Near(back) if self.visible - back == self.key_of => {
+                // The key of the owner is in the buffer already, so only the suffix is missing.
                 self.key.extend_from_slice(suffix);
                 self.trailer = hidden_trailer(self.trailer.seq());
             }

@@ -248,6 +248,7 @@ impl SstProperties {
                 self.block_bytes_max = r.varint()?;
             }
             18 => {
+                // An empty suffix would make every key a hidden one.
                 if !(1..=HIDDEN_SUFFIX_BYTES_MAX).contains(&field.len()) {
                     return Err(r.malformed("length of the hidden suffix out of range"));
                 }
@@ -319,6 +320,7 @@ fn user_properties(reader: &mut Reader<'_>) -> Result<hooks::Properties, Malform
         }
         let text = std::str::from_utf8(name);
         let name = text.map_err(|_| reader.malformed("name of a user property is not UTF-8"))?;
+        // Strictly ascending, so that equal properties have equal bytes and no name comes twice.
         if user.0.last_key_value().is_some_and(|(last, _)| last.as_str() >= name) {
             return Err(reader.malformed("user properties do not ascend"));
         }

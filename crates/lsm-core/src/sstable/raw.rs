@@ -191,6 +191,7 @@ impl AllEntries {
         extent: Extent,
         error: Error,
     ) -> Result<Body> {
+        // Past every cache: a bit that flipped in a cache is then not taken for damage of the file.
         let body = read_suspect(reader, Access::Uncached, extent, self.mode.needs_all())?;
         let mut suspect = match body {
             Body::Suspect(suspect) => suspect,
@@ -352,6 +353,7 @@ pub(super) fn entry_at(
     uncached: bool,
 ) -> Result<Option<OwnedEntry>> {
     let mut index = IndexCursor::new(reader);
+    // By a walk and not by a search: no key is known, only a place.
     let mut extent = index.first(reader)?;
     while extent.offset != block_offset {
         match index.next(reader)? {
@@ -360,6 +362,7 @@ pub(super) fn entry_at(
         }
     }
     let access = if uncached { Access::Uncached } else { Access::Plain };
+    // Mended if that is possible: the caller asks for one entry and compares it with what it knows.
     let body = read_suspect(reader, access, extent, true)?;
     let mut present = Present::new();
     let suffix = &reader.properties().hidden_suffix;

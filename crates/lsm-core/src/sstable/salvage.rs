@@ -66,12 +66,15 @@ pub fn salvage(
     let source =
         TableSource { file, path: path.into(), unique_id: identity.unique_id(), file_bytes };
     let mut table = Salvaging { source, identity, file_hash, repaired: Vec::new() };
+    // Without a footer nothing says where the data ends, and blocks of the index could pass for
+    // data.
     let Some((footer, footer_at)) = table.footer()? else { return Ok(None) };
     let properties = table.properties(&footer, suffix)?;
     let Some((index, is_cut_short)) = table.index(&footer, &properties)? else { return Ok(None) };
     if footer.bloom.len > 0 {
         table.repaired_bloom(&footer, &properties)?;
     }
+    // No bloom: a walk asks none, and one that is damaged could deny a key.
     let parts = TableParts { bloom: None, index, footer, footer_at, properties };
     let Salvaging { source, repaired, .. } = table;
     let reader = SstReader::of_parts(source, identity, parts, None).walked_only(is_cut_short);

@@ -160,6 +160,8 @@ impl SealedBody<'_, '_> {
         let plain_len = pieces.iter().map(|piece| piece.len()).sum();
         let mut head = Vec::new();
         put_varint(&mut head, plain_len as u64);
+        // The first pass only counts. Keeping its result instead of a second pass would need memory
+        // for the whole compressed value.
         let mut packed_len = head.len();
         let mut packer = Packer::new();
         packer.pack(pieces, &mut |bytes| {

@@ -252,6 +252,8 @@ impl<'a> TableBlock<'a> {
         if let Some(head) = self.block.find_hidden(&key, seq, suffix) {
             return Ok(Some(Hidden { head, seq, bytes: Cow::Borrowed(&self.block.bytes) }));
         }
+        // A block may have ended between an entry and its hidden one, where the bound of a block
+        // forced it.
         let other = self.reader.block_of_hidden(&key, seq, self.is_fresh)?;
         // This block was searched already.
         let other = other.filter(|(extent, _)| *extent != self.extent);

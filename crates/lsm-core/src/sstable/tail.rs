@@ -56,6 +56,7 @@ pub(super) fn load_bloom(
     if footer.bloom.len == 0 {
         return Ok(None);
     }
+    // The bloom comes first behind the data, and the top of the index last.
     let expected = properties.tail_checksums.first().copied();
     let payload = source.read_expected(footer.bloom, expected)?;
     Bloom::parse(&payload.bytes[..payload.len])

@@ -21,6 +21,7 @@ impl EntrySum {
     #[inline]
     pub fn new(key_hash: u64, kind: EntryKind, value: &[u8]) -> EntrySum {
         let kind = (kind as u64 + 1).wrapping_mul(SPREAD);
+        // Rotated: else a key that equals its value would cancel out nearly all of the sum.
         EntrySum(key_hash.rotate_left(32) ^ checksum64(value).wrapping_add(kind))
     }
 
@@ -28,6 +29,7 @@ impl EntrySum {
     #[inline]
     #[must_use]
     pub fn numbered(self, seq: SeqNo) -> EntrySum {
+        // Plus one, so that the number 0 changes the sum as well.
         EntrySum(self.0 ^ (seq.get() + 1).wrapping_mul(SPREAD))
     }
 

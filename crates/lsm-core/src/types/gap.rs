@@ -81,6 +81,8 @@ impl Gap {
         if found.is_some_and(|found| found >= newest.min(seq)) {
             return InGap::Sound;
         }
+        // By the reader's number: a snapshot from before the acceptance keeps being refused, as
+        // before it.
         if self.is_open_at(seq) { InGap::Unknown } else { InGap::Hidden }
     }
 
@@ -123,6 +125,8 @@ impl Gap {
             Bound::Included(key) => (Some(key), true),
             Bound::Excluded(key) => (Some(key), false),
         };
+        // The two parts meet at a bound without a hole and without an overlap: a key that belongs
+        // to neither would read as if nothing had been lost.
         if let Some(start) = start.filter(|start| **start > *self.from) {
             rest.push(Gap { to: start.into(), to_included: !is_start_within, ..self.clone() });
             within.from = start.into();

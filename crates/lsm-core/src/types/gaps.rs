@@ -257,6 +257,7 @@ impl Sorted {
         if stretch.first.is_some_and(|first| *furthest.to < *first) {
             return Onward::GoOn;
         }
+        // Left, middle, right: gaps are shown in their order, as the caller was told.
         if self.reaching(start, middle, stretch, looks, see) == Onward::Enough {
             return Onward::Enough;
         }

@@ -50,6 +50,8 @@ impl FileNumbers {
 
     /// A number that was never given out.
     pub fn allocate(&self) -> FileNo {
+        // Relaxed: only that no two callers get one number counts. A number that is used is made
+        // durable by the edit that names the file.
         FileNo(self.0.fetch_add(1, Ordering::Relaxed))
     }
 }

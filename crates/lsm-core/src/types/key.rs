@@ -45,6 +45,7 @@ impl SeqNo {
     /// Beyond 56 bits: at a billion writes a second that is more than two years of writing.
     #[must_use]
     pub fn plus(self, count: u64) -> SeqNo {
+        // A panic and no wrap: a number that begins anew would sort new entries behind old ones.
         let n = self.0.checked_add(count).filter(|n| *n <= SEQNO_MAX);
         SeqNo(n.expect("sequence numbers are exhausted after 2^56 operations"))
     }

@@ -79,6 +79,7 @@ impl From<Arc<[u8]>> for Slice {
 impl From<Vec<u8>> for Slice {
     /// Keeps the vector, unless it fits inside the slice.
     fn from(bytes: Vec<u8>) -> Slice {
+        // Copied, so that no heap memory is kept for a few bytes.
         if bytes.len() <= Slice::INLINE_BYTES {
             return Slice::copy_from(&bytes);
         }

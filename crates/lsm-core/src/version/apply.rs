@@ -57,6 +57,8 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
     ];
     // Behind `EpochBegan`, which forgets where the log was closed.
     changes.extend(version.log_closed.map(Change::LogClosed));
+    // Before the tables: a number is refused if it names a table and a segment, whichever comes
+    // first.
     for (&file, &epoch) in &version.log_segments {
         changes.push(Change::SegmentAdded { file, epoch });
     }
@@ -178,6 +180,7 @@ impl VersionBuilder {
             }
             Change::PartitionOptionsChanged { id, options, hooks } => {
                 let partition = &mut self.draft(*id)?.partition;
+                // Fixed: a replay relies on the frames that a partition has or lacks.
                 if partition.options.logged != options.logged {
                     return refuse(format!("partition {id} changes an option fixed at creation"));
                 }
@@ -403,6 +406,8 @@ impl Draft {
             return refuse(format!("table {} is impossible: {fault}", meta.file));
         }
         self.level(level)?.added.insert(meta.file, Arc::new(Table::new(meta.clone())));
+        // Over all levels of the partition: the same table on two levels would show its entries
+        // twice.
         if !self.fresh.insert(meta.file) {
             return refuse(format!("table {} is added twice", meta.file));
         }
@@ -431,6 +436,8 @@ impl Draft {
             if !draft.removed.is_empty() || !draft.added.is_empty() {
                 let (out, stay): (Vec<_>, Vec<_>) =
                     tables.iter().cloned().partition(|t| draft.removed.contains(&t.meta.file));
+                // Counted, because a removal that finds nothing says that the edit was made for
+                // another version.
                 if out.len() != draft.removed.len() {
                     return refuse(format!("a table of level {number} is removed but absent"));
                 }

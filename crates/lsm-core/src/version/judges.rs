@@ -31,6 +31,8 @@ impl Readers {
         table: &'a Table,
         context: &TableContext,
     ) -> Result<&'a Arc<SstReader>> {
+        // First what was salvaged: the table's own reader would fail to open again, at the cost of
+        // a read.
         match self.0.get(&table.meta.file) {
             Some(reader) => Ok(reader),
             None => table.reader(context),
@@ -74,6 +76,8 @@ impl Judges {
     /// Those of the factory.
     pub(super) fn of(&self, meta: &SstMeta) -> Result<JudgedBy> {
         let input = self.inputs.get(&meta.file);
+        // A table without a judge is refused and not read plainly: its damaged entries would pass
+        // for sound.
         let (level, input) = input.ok_or_else(|| without_judge(meta.file))?;
         let table = judged_table(meta, *level);
         let judge = self.factory.judge(input, &table, &self.sources)?;

@@ -39,6 +39,7 @@ impl Default for Level {
 }
 
 impl PartialEq for Level {
+    // The rest is made of the tables.
     fn eq(&self, other: &Level) -> bool {
         self.tables == other.tables
     }

@@ -143,6 +143,8 @@ impl<C: TableCursor> LevelIter<C> {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
+            // The old cursor is let go before: it holds a block, and read-ahead memory where it
+            // streams.
             self.table = Some(C::open(table, &self.context, self.mode, &self.check)?);
             self.index = index;
         }

@@ -73,6 +73,8 @@ impl PartitionMap {
         if piece.insert(id, partition).is_none() {
             self.len += 1;
             let names = Arc::make_mut(&mut self.by_name);
+            // By hash and not by order: names often share their front, and would all fall into one
+            // piece.
             Arc::make_mut(names.entry(piece_of(&name)).or_default()).insert(name, id);
         }
     }

@@ -72,6 +72,7 @@ pub(super) fn read_gap(r: &mut Reader<'_>) -> Result<Gap, Malformed> {
         _ => return Err(r.malformed("the end flag of a gap is neither 0 nor 1")),
     };
     let through = read_seq(r)?;
+    // Zero stands for none: no operation has that number, so no loss was accepted at it.
     let closed_at = Some(read_seq(r)?).filter(|seq| *seq > SeqNo::ZERO);
     Ok(Gap { from, from_below, to, to_included, through, closed_at })
 }
@@ -154,6 +155,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
     // A reader that passed these fields over would read the table wrongly, so they are required.
     meta.global_seq.iter().for_each(|seq| put_field(out, 1, seq.get()));
     if let Some(SstIdentity { db_id, file, epoch }) = meta.foreign {
+        // In halves, because a field holds one varint of at most 64 bits.
         put_field(out, 2, (db_id.0 >> 64) as u64);
         put_field(out, 3, db_id.0 as u64);
         put_field(out, 4, file.0);
@@ -244,6 +246,7 @@ fn read_kept(value: &[u8]) -> Option<Vec<Kept>> {
     let mut r = Reader::new(value);
     let mut kept = Vec::new();
     while !r.is_empty() {
+        // No order is required: these are figures, and a wrong one costs a rewrite or delays it.
         let snapshot = SeqNo::new(r.varint().ok()?)?;
         let entries = r.varint().ok()?;
         kept.push(Kept { snapshot, entries });
@@ -253,6 +256,7 @@ fn read_kept(value: &[u8]) -> Option<Vec<Kept>> {
 
 /// A field that readers who do not know it pass over.
 fn put_hint(out: &mut Vec<u8>, tag: u64, value: &[u8]) {
+    // Bit 0 lets a reader that does not know the tag pass it over.
     put_varint(out, tag << 1 | 1);
     put_bytes(out, value);
 }
@@ -331,6 +335,8 @@ pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
         match tag {
             1 if n <= 1 => options.logged = n == 1,
             1 => return None,
+            // Judged behind the fields, so that an unknown number is reported as newer code and not
+            // as damage.
             2 => compression = Some(n),
             3 => options.block_bytes = u32::try_from(n).ok()?,
             4 => options.bloom_bits_per_key = u32::try_from(n).ok()?,

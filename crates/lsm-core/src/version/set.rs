@@ -168,6 +168,7 @@ impl VersionSet {
 
     /// Goes over to a new generation and retires the old one.
     fn begin_generation(&mut self) -> Result<()> {
+        // A new number for each attempt: nobody knows whether the file of a failed one is there.
         let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), self.epoch);
         let mut version = (*self.current).clone();
         // The number of an edit in doubt is passed over: if it is on disk after all, nothing

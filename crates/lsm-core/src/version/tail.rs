@@ -68,6 +68,7 @@ impl ManifestTail {
         let file = fs.open_read(&path).map_err(vanished)?;
         let mut front = [0; HEADER_BYTES];
         file.read_at(0, &mut front)?;
+        // Of this very file: the version of its frames may be an older one than this code writes.
         let seal = read_header(&front, Some(name), &path)?.seal;
         let version = Arc::new(version);
         Ok(Some(ManifestTail { file, path, name, seal, at: recovered.end, version }))
@@ -125,6 +126,8 @@ impl ManifestTail {
             bytes.resize(filled + PIECE_BYTES, 0);
             let got = self.file.read_at(self.at + filled as u64, &mut bytes[filled..])?;
             bytes.truncate(filled + got);
+            // A short read is the end of the file at this moment. More may come, and the next look
+            // finds it.
             if got < PIECE_BYTES {
                 return Ok(bytes);
             }
@@ -146,6 +149,8 @@ fn keep_opened(version: &mut DbVersion, known: &DbVersion) {
     let partitions: Vec<Arc<PartitionVersion>> = version.partitions.values().cloned().collect();
     for partition in partitions {
         let Some(before) = known.partitions.get(partition.id) else { continue };
+        // The whole partition at once where nothing changed: most have not, from one generation to
+        // the next.
         if *before == partition {
             version.partitions.insert(before.clone());
             continue;

@@ -113,6 +113,7 @@ impl JobsState {
         if claim.waits_for_time {
             self.waiting.insert(partition.id);
         }
+        // Also after an error, which is reported at each attempt until it is gone.
         if !matches!(picked, Ok(None)) {
             self.candidates.insert(partition.id);
         }
@@ -123,6 +124,8 @@ impl JobsState {
         self.enter(partition);
         let claim = self.claims.entry(partition).or_default();
         claim.busy.claim(compaction);
+        // When it is picked and not when it ends: the next pick on this level goes on behind it
+        // meanwhile.
         claim.cursors.advance(compaction);
     }
 

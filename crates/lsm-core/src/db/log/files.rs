@@ -48,6 +48,7 @@ impl SegmentFiles {
     /// Notes that appends go to this file from now on, and end at `end`.
     pub(super) fn note_begun(&self, number: FileNo, end: u64) {
         let mut files = self.files.lock();
+        // First, because `appended` is about to be that of the new segment.
         self.settle(&mut files);
         files.present = Some(number);
         self.appended.store(end, Ordering::Relaxed);
@@ -81,6 +82,7 @@ impl SegmentFiles {
         if files.present == Some(number) {
             files.present = None;
         }
+        // A file that is deleted twice, or was never noted, counts for nothing.
         let bytes = files.bytes.remove(&number).unwrap_or_default();
         files.sum -= bytes;
     }

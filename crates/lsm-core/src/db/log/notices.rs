@@ -35,8 +35,11 @@ impl Notices {
     /// Takes out what is due when the log is durable through `seq` and `lsn`, in the order of
     /// their operations.
     pub(super) fn take_due(&mut self, seq: SeqNo, lsn: Lsn) -> Vec<Notice> {
+        // Either suffices. The place alone would hold a notice of an old operation back until
+        // everything that came before the call is durable, too.
         let due = self.waiting.extract_if(.., |w| w.seq <= seq || w.end <= lsn);
         let mut due: Vec<Waiting> = due.collect();
+        // A listener that copies commits elsewhere must not hear of a later one first.
         due.sort_by_key(|waiting| waiting.seq);
         due.into_iter().map(|waiting| waiting.notice).collect()
     }
@@ -81,6 +84,8 @@ impl Log {
     /// Refuses the notices that wait, and those to come: the log was ended.
     pub(in crate::db) fn shut_notices(&self, host: &dyn LogHost) {
         let mut sync = self.sync.lock();
+        // Under the lock under which notices are added: one that comes behind this is refused at
+        // once, and none waits for a sync that no thread will make.
         sync.notices.is_shut = true;
         let refused = sync.notices.take_all();
         drop(sync);

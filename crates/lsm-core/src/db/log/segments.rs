@@ -23,6 +23,7 @@ impl Log {
 
     /// Deletes the file of a segment that the manifest does not list.
     pub(in crate::db) fn delete_segment(&self, number: FileNo) -> Result<()> {
+        // The space counts as taken until the file is gone.
         self.settings.fs.delete(&self.segment_path(number))?;
         self.files.note_deleted(number);
         Ok(())
@@ -67,6 +68,8 @@ impl Log {
         if self.settings.is_mapped {
             reserved.file().map_appends();
         }
+        // Both syncs come before anything lists the segment: a listed segment without a file is
+        // `Corruption` at the next open.
         reserved.file().sync()?;
         self.settings.fs.sync_dir(&self.settings.dir)?;
         self.files.note_made(number, bytes);
@@ -152,6 +155,8 @@ impl Log {
     /// which after a crash looks as if the log ended there.
     pub(in crate::db) fn release_reserve(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
+        // Halved and not cleared: a store that writes in bursts gets segments of a fitting length
+        // at once.
         writer.state.recent_bytes /= 2;
         writer.remove_unused()?;
         let unused = writer.state.segment.as_ref().map_or(0, SegmentWriter::unused);
@@ -279,6 +284,7 @@ impl LogWriter<'_> {
         if self.state.spoiled.is_empty() && self.state.unlisted.is_empty() {
             return Ok(());
         }
+        // Before the files go: a listed segment without a file refuses the next open.
         self.host.install_edit(removals(&self.state.spoiled))?;
         self.delete_unused();
         Ok(())

@@ -40,6 +40,7 @@ impl SyncState {
             files: Vec::new(),
             running: false,
             failed: None,
+            // A log without a frame has nothing that a mark could attest.
             marked: true,
             notices: Notices::default(),
         }
@@ -95,6 +96,7 @@ impl Log {
     pub(in crate::db) fn chore(&self) -> LogChore {
         let sync = self.sync.lock();
         if sync.failed.is_some() {
+            // A failed log is left alone until it is begun anew: another sync would report success.
             LogChore::Rest
         } else if sync.durable_lsn < sync.appended_lsn {
             LogChore::Sync
@@ -158,6 +160,8 @@ impl Log {
             if !sync.running {
                 break;
             }
+            // The sync that runs may have read its target before this frame was appended, so the
+            // place is compared again after it.
             self.synced.wait(&mut sync);
         }
         // Only one thread syncs. The others wait for the condition variable and share the result;

@@ -65,10 +65,13 @@ impl Log {
                 // would find `told` set and wake nobody, and its frame would wait for the next
                 // append.
                 self.told.store(false, Ordering::Release);
-                // An append before the store has seen `told` set and has woken nobody.
+                // An append before the store has seen `told` set and has woken nobody. The lock of
+                // `sync`, which each append and this look take, orders the two: an append behind
+                // the look finds `told` cleared, and one before it is seen.
                 if self.chore() == LogChore::Rest {
                     return self.rest(host, age);
                 }
+                // This thread goes on by itself, so appends need not wake it.
                 self.told.store(true, Ordering::Release);
             }
             LogChore::Sync if self.is_sync_wanted() => self.sync_now(host)?,
@@ -88,6 +91,8 @@ impl Log {
 
     fn sync_now(&self, host: &dyn LogHost) -> Result<()> {
         self.sync_all(host)?;
+        // Frames that came during the sync have been unsynced since then at most, not since the
+        // last look.
         *self.watch.lock() = LogWatch::default();
         Ok(())
     }
@@ -97,6 +102,8 @@ impl Log {
         if age < RESERVE_KEPT {
             return Ok(Some(RESERVE_KEPT.saturating_sub(age)));
         }
+        // Not at once: between two bursts of writes the reserve would be given back and made again,
+        // at three syncs each.
         self.release_reserve(host)?;
         Ok(None)
     }

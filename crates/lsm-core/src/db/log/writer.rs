@@ -92,6 +92,7 @@ impl WriterState {
     /// Returns `true` if `len` more bytes fit behind the buffer.
     fn fits(&self, len: usize) -> bool {
         let Some(segment) = &self.segment else { return false };
+        // The buffer counts, because its frames go into the segment before this one.
         !self.must_switch && !segment.is_failed() && segment.fits(self.buffer.len() + len)
     }
 
@@ -111,6 +112,8 @@ impl WriterState {
             epoch: header.epoch,
             offset,
             lsn,
+            // A sync covers only what was appended, so this is a mere guard: the encoder panics
+            // where a frame attests more than lies before it.
             durable: durable.min(lsn),
         }
     }
@@ -232,6 +235,8 @@ impl LogWriter<'_> {
             let control = self.state.switches[idx];
             self.encode_control(control);
         }
+        // They leave the list with the append and not here: frames that are thrown away must be
+        // encoded again, or a replay would put what follows into memtables that are in tables.
         self.state.switches_encoded = self.state.switches.len();
     }
 
@@ -318,6 +323,7 @@ impl LogWriter<'_> {
         // An edit after it would not be attested.
         self.log.sync_all(self.host)?;
         self.remove_unused()?;
+        // Only the last sync makes this frame attest anything. It attests the one before.
         self.append_control(Control::CleanClose { manifest_edit: self.host.durable_edit() })?;
         self.log.sync_all(self.host)?;
         let segment = self.state.segment.as_ref().expect("a frame was just appended");

@@ -29,6 +29,8 @@ impl<'a> GroupWrites<'a> {
                 if operation.kind == EntryKind::Clear {
                     self.cleared.insert(section.partition.id);
                 }
+                // The key of a clear is empty and equals no key that is required; ranges ask
+                // `clears` first.
                 self.keys.insert((section.partition.id, &section.bytes[operation.key]));
             }
         }

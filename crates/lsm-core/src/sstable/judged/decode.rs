@@ -161,6 +161,7 @@ impl Decoder {
             return None;
         }
         if let Owner::Near(back) = head.owner {
+            // The distance comes from the bytes and may lead before the first entry.
             let owner = self.slots.len().checked_sub(back)?;
             let slot = self.slots.get_mut(owner)?;
             let behind = head.behind_seq(payload);

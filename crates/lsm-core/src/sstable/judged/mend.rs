@@ -29,8 +29,11 @@ impl DamagedBlock for Damaged<'_> {
 
     fn read(&mut self) -> Result<Vec<u8>> {
         match self.reader.source().read_stored(Access::Uncached, self.extent) {
+            // An empty block: nothing of it decodes.
             Err(error) if error.is_corruption() => Ok(Vec::new()),
             Err(error) => {
+                // Kept beside the result, because a judge may treat an error as damage and go on.
+                // The job must fail: bytes that cannot be read now may be readable later.
                 *self.failed = Some(error.clone());
                 Err(error)
             }
@@ -66,6 +69,8 @@ impl DamagedBlock for Damaged<'_> {
                 entry: OwnedEntry {
                     key,
                     seq: slot.trailer.seq(),
+                    // The decoder took known kinds alone, so this is no guess that could be
+                    // written.
                     kind: slot.trailer.kind().unwrap_or(EntryKind::Poison),
                     value: payload[slot.value.clone()].to_vec(),
                     verified: false,
