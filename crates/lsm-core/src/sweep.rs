@@ -167,6 +167,8 @@ impl<'a> Sweep<'a> {
         clock: Arc<dyn Clock>,
     ) -> Result<Sweep<'a>> {
         let mark = options.resume_after.unwrap_or(start);
+        // File numbers mean nothing in another database: the run would leave out files that nobody
+        // has read.
         if (mark.db, mark.partition) != (start.db, start.partition) {
             let message = "the mark is of another database or partition";
             return Err(Error::new(ErrorKind::InvalidArgument, message));

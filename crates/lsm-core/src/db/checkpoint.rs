@@ -64,6 +64,8 @@ impl DbInner {
         self.check_open()?;
         make_empty_folder(&*self.world.fs, dir)?;
         let (version, last_seq, pinned) = self.version_at_one_commit()?;
+        // A number of this database: the copy is the same database, and its next open goes on above
+        // it.
         let name = FileName::new(FileKind::Manifest, self.world.numbers.allocate(), version.epoch);
         let mut made = Vec::new();
         let World { fs, dir: from, .. } = &self.world;
@@ -117,9 +119,11 @@ fn link_tables(
 ) -> Result<()> {
     for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
         let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
+        // Noted before the link: a copy that fails leaves a part of the file.
         made.push(file.path(dir));
         link_or_copy(fs, &file.path(from), &file.path(dir), None)?;
     }
+    // The names of the tables before the manifest that needs them.
     fs.sync_dir(dir)
 }
 

@@ -96,6 +96,8 @@ impl LeaseBook {
     ) -> Result<Holds> {
         let mut leases = held_leases(fs, dir)?;
         for expired in self.take_expired(&mut leases) {
+            // An error ends the look, and everything counts as held: a lease that is there still
+            // counts.
             take_away(fs, dir, &expired)?;
         }
         loop {
@@ -117,6 +119,7 @@ impl LeaseBook {
     fn take_expired(&self, leases: &mut Vec<HeldLease>) -> Vec<HeldLease> {
         let now = self.clock.now();
         let mut remote = self.remote.lock();
+        // Names are random, so without this the map would grow with every secondary that ever was.
         remote.retain(|name, _| leases.iter().any(|lease| lease.name == *name));
         let expired = leases.extract_if(.., |lease| {
             // A local lease is locked by its process, so a dead holder is recognised without a

@@ -126,6 +126,7 @@ impl LogSearch {
 
     fn read_frames(&self, wanted: &BTreeSet<SeqNo>, findings: &mut LogFindings) -> Result<()> {
         let mut reader = self.open_log()?;
+        // Ends early: the rest of a long log has nothing that is asked for.
         while findings.entries.len() < wanted.len()
             && let Some(frame) = reader.next_frame()?
         {

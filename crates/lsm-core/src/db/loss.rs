@@ -61,6 +61,7 @@ impl Partition {
         let Some(version) = editing.current().partitions.get(id).cloned() else {
             return self.state().check_live().map(|()| Vec::new());
         };
+        // Looked up again: a compaction may have found or split gaps since the look above.
         let parts = parts_within(&version.gaps, &bounds);
         if parts.is_empty() {
             return Ok(Vec::new());

@@ -68,6 +68,8 @@ impl JobRunner {
                 repaired.push(entry);
                 events.push(event);
             }
+            // Fails where a repaired number is that of a sound entry: then one of the two is not
+            // what came in.
             let copy = memtable.mended(&repaired);
             copies.push(copy.ok_or_else(|| lost(view, &damaged[0]))?);
         }

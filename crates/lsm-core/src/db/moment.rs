@@ -108,6 +108,7 @@ impl Partition {
     /// A closed database; a dropped partition; a snapshot of another database.
     pub fn read_point_at(&self, snapshot: Option<&Snapshot>) -> Result<ReadPoint> {
         let Observation { view, seq } = self.observe(snapshot)?;
+        // Owned, because a scan may outlive many views. A guard would hold up their release.
         let view = Guard::into_inner(view);
         let keep: Arc<dyn Any + Send + Sync> = match snapshot {
             Some(snapshot) => Arc::new(snapshot.clone()),

@@ -77,6 +77,7 @@ impl DbInner {
             let count = current.partitions.count() as u64 + 1;
             return Err(Error::limit("number of partitions", count, PARTITIONS_MAX as u64));
         }
+        // Never that of a dropped partition: the log may still hold frames that name it.
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
         let attached = attached(&self.world, id, &name.into(), &hooks, &records, None)?;
@@ -146,6 +147,7 @@ impl DbInner {
         self.catalog.remove(&partition);
         drop(between);
         let edit = self.catalog.durable_edit();
+        // From the view of before: the present one has no tables any more.
         self.obsolete.add(edit, view.version.tables().map(|(_, table)| table));
         drop(view);
         self.obsolete.tell_stores();

@@ -63,6 +63,8 @@ impl DbInner {
             }
             match self.values.choose(partition.id, reached.as_ref()) {
                 Some(choice) => {
+                    // Asked before the keys are taken: behind their goal the store is asked once
+                    // more for its own.
                     let is_last = moved.is_none();
                     let next = match moved.take() {
                         Some(keys) => self.reallocating_goal(&**store, &keys)?,
@@ -72,6 +74,8 @@ impl DbInner {
                         break;
                     }
                 }
+                // Another thread chooses. Of two who ask, the second would undo the choice of the
+                // first.
                 None => self.background.wait_for_news(),
             }
             self.check_open()?;
@@ -102,6 +106,8 @@ impl DbInner {
 
     /// The goal of a store that is asked to move the values of these keys.
     fn reallocating_goal(&self, store: &dyn ValueStore, keys: &Bounds) -> Result<Option<Goal>> {
+        // As for `moving_goal`: the store must know which values are garbage before it plans a
+        // move.
         self.obsolete.tell_all_stores()?;
         let from = match &keys.0 {
             Bound::Included(key) | Bound::Excluded(key) => key,

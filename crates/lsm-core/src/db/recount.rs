@@ -52,6 +52,8 @@ impl DbInner {
         if let Some(store) = partition.store().filter(|store| store.holds_values()) {
             self.drop_unnamed(partition, store)?;
         }
+        // Only behind a whole count: until then the closed gap stays, and with it the reason to
+        // count again.
         self.values.end_count(partition.id, newest);
         Ok(true)
     }
@@ -75,6 +77,7 @@ impl DbInner {
         let mut named = NamedHandles { db: self, tables: tables.into_iter(), entries: None };
         let Some(section) = store.unnamed(&state, &mut named)? else { return Ok(()) };
         let mut editing = self.catalog.edit()?;
+        // The tables were read without a lock, and the partition may have been dropped meanwhile.
         if !editing.current().partitions.contains_key(partition.id) {
             return Ok(());
         }
@@ -102,6 +105,9 @@ impl DbInner {
             let Some(version) = editing.current().partitions.get(partition.id) else {
                 return Ok(None);
             };
+            // Under the lock of the manifest, so that no edit comes between the version and the
+            // state. An edit that the store was not told of is told without the lock, and the loop
+            // looks again.
             if let Some(state) = self.obsolete.store_state(partition.id, &**store) {
                 return Ok(Some((version.clone(), state?)));
             }
@@ -126,7 +132,9 @@ impl NamedHandles<'_> {
         loop {
             let Some(entries) = self.entries.as_mut().filter(|entries| entries.valid()) else {
                 let Some(table) = self.tables.next() else { return Ok(None) };
+                // Once a table: a count over a large partition must not hold up a close.
                 self.db.check_open()?;
+                // Past the cache: a count reads every block once.
                 let mut entries = table.reader(&self.db.tables)?.iter(ReadMode::Streaming);
                 entries.seek_to_first()?;
                 self.entries = Some(entries);

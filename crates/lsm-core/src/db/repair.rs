@@ -63,6 +63,8 @@ impl JudgeSources for JudgedFrom {
     fn keys_between(&self, from: &[u8], to: &[u8], count: usize) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         for mut source in Source::all(&self.view, &self.tables).unwrap_or_default() {
+            // A source that cannot be read offers no candidates. They are only guesses, which a
+            // checksum confirms.
             if source.seek(KeyRef::seek(from, SeqNo::MAX)).is_err() {
                 continue;
             }

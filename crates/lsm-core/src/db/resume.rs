@@ -133,6 +133,7 @@ impl DbInner {
                 .fs
                 .delete(&FileName::new(FileKind::Wal, number, epoch).path(&self.world.dir));
         }
+        // Only now, because a listener may write at once.
         self.events.tell(&Event::Resumed);
         self.background.flush_worked();
         self.background.wake_all();
@@ -245,6 +246,8 @@ impl<'a> NewLog<'a> {
         for (partition, written) in &kept {
             changes.extend(written.changes(partition.id));
         }
+        // Of the kept partitions alone: the store of a dropped one has heard that all of its values
+        // go.
         let sections = store_sections(number, &kept)?;
         changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
             partition: partition.id,

@@ -169,6 +169,8 @@ impl ValueTending {
         if now.saturating_sub(since) < QUIET_AGE {
             return Rest::Busy;
         }
+        // Without a flush since then the same tables overlap, and a merge of them would free
+        // nothing.
         if tending.settled.replace(flushed) == Some(flushed) {
             return Rest::Settled;
         }
@@ -310,6 +312,7 @@ impl DbInner {
         if !self.values.is_old(partition.id, with_entries, self.background.now()) {
             return false;
         }
+        // Sealed only. The flush thread writes it, so that this thread holds no turn to flush.
         self.seal(&mut self.between_groups(), partition);
         true
     }
@@ -325,6 +328,8 @@ impl DbInner {
             if let Some(goal) = &present {
                 match self.jobs.pick_range(self, partition, goal.as_range())? {
                     RangeStep::Run(claimed) => return self.run_in_background(&claimed),
+                    // Not waited for: the thread has other partitions, and the job that is in the
+                    // way wakes it when it ends.
                     RangeStep::Wait => return Ok(false),
                     // Moving may be due at once, so it is asked for again: who waits until nothing
                     // is left to do must not find more. A store names no chunk a second time that a

@@ -190,6 +190,7 @@ impl DbInner {
                 }
                 Err(Halt::Failed(error)) => return Err(error),
             }
+            // The planned length, also where less was read: progress must come to the total.
             bytes += unit.bytes;
             run.sweep.finish_file(unit.number, bytes);
         }

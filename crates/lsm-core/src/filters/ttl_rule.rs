@@ -66,6 +66,8 @@ impl TimeUnit {
             TimeUnit::Micros => time.as_micros(),
             TimeUnit::Nanos => time.as_nanos(),
         };
+        // Nanoseconds pass 64 bits in the year 2554. From then on everything that expires has
+        // expired.
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 }
@@ -232,6 +234,8 @@ impl StoredRule {
             true => bytes.len().checked_sub(self.offset)?.checked_sub(self.width)?,
             false => self.offset,
         };
+        // The rule comes from the manifest and the bytes from a user: neither decides about a
+        // panic.
         let number = bytes.get(start..start.checked_add(self.width)?)?;
         let mut wide = [0; 8];
         if self.has(LITTLE_ENDIAN) {

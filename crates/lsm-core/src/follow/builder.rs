@@ -107,6 +107,7 @@ impl FollowBuilder {
     pub fn open(self) -> Result<Follower> {
         self.options.check()?;
         let FollowBuilder { dir, fs, clock, hooks, options, takes_lease, random, .. } = self;
+        // Held, because the primary's folder may be renamed while it is followed.
         let held = fs.hold_dir(&dir)?;
         let fs = held.fs.unwrap_or(fs);
         let dir = held.path;
@@ -147,6 +148,7 @@ impl FollowBuilder {
             tail: Mutex::new(Tail::new(manifest, lease)),
         });
         let follower = Follower { inner };
+        // The list of partitions alone: their content is read when somebody asks for one.
         follower.sync(SyncExtent::Layout)?;
         Ok(follower)
     }

@@ -100,6 +100,7 @@ impl Growing {
         layer.first.get_or_insert(first_seq);
         insert_section(&layer.memtable, lsn, &section)
             .map_err(|fault| Error::corruption(&source.path, place.offset, fault.to_string()))?;
+        // Only behind the whole section. After an error the memtables are thrown away.
         self.applied = place.last_seq();
         Ok(())
     }

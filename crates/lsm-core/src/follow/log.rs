@@ -92,6 +92,7 @@ impl LogTail {
         for number in new {
             self.reader.add_segment(source(fs, dir, version, number)?);
         }
+        // Closes files that the primary has deleted: an open handle would keep their space.
         self.reader.forget_passed(|number| listed.contains_key(&number));
         Ok(true)
     }
@@ -180,6 +181,8 @@ impl LogTail {
             let Some(partition) = version.partitions.get(*id) else { return false };
             let flushed = partition.flushed_through;
             // A switch between flushed sections goes with them; one in front of what is left stays.
+            // From behind: sections of a partition are in order, so everything before the last
+            // flushed one is flushed as well.
             let last = parked.iter().rposition(|parked| parked.is_flushed(flushed));
             parked.drain(..last.map_or(0, |last| last + 1));
             true

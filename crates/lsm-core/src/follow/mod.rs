@@ -404,6 +404,8 @@ impl Inner {
             let is_there = version.partitions.contains_key(*id);
             if !is_there {
                 followed.mark_dropped();
+                // Before the new partitions are added: a name may have been given to another one
+                // meanwhile.
                 by_name.remove(&followed.name);
             }
             is_there

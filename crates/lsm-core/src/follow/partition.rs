@@ -46,6 +46,7 @@ impl Shown {
     /// durable.
     pub(super) fn of(view: Arc<ReadView>, seq: SeqNo, complete: Commit, pin: EditPin) -> Shown {
         let in_memory = view.memtables().map(|memtable| memtable.last_seq()).max();
+        // Noted now, because the memtables of the view go on growing under later moments.
         let newest = view.version.tables_through().max(in_memory.unwrap_or_default());
         let Commit { seq: complete, epoch } = complete;
         Shown { view, seq, complete, epoch, pin, is_durable: true, newest }

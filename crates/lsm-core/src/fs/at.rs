@@ -57,7 +57,9 @@ impl<'a> At<'a> {
     }
 
     fn open_with(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        // As the standard library: the umask of the process narrows it.
         let mode = Mode::from_raw_mode(0o666);
+        // Not inherited: a child process would keep the lock, and the space of deleted files.
         let flags = flags | OFlags::CLOEXEC;
         Ok(retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?)
     }
@@ -108,6 +110,7 @@ impl<'a> At<'a> {
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let dir = self.open_dir()?;
         let stat = retry_on_intr(|| rustix::fs::fstatvfs(&dir))?;
+        // What is left for this user. The blocks that are kept for the administrator do not count.
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
@@ -162,6 +165,8 @@ impl<'a> At<'a> {
             let mut name = OsString::from(self.relative);
             name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", std::process::id()));
             let temporary = PathBuf::from(name);
+            // Only a new file: the name may be that of another process, whose file must not be
+            // written over.
             match self.with(&temporary).create_new() {
                 Ok(file) => return Ok((file, temporary)),
                 // A leftover of a process that was killed, and whose id this one has.

@@ -57,6 +57,7 @@ pub fn copy(fs: &dyn Fs, from: &Path, to: &Path, len: Option<u64>) -> Result<()>
         target.append(&buf[..got])?;
         at += got as u64;
     }
+    // Only copies are synced: the bytes of a linked file are as durable as those of its first name.
     target.sync()
 }
 

@@ -30,6 +30,8 @@ pub(super) struct HeldFs {
 impl HeldFs {
     /// Opens the folder `dir`, which must exist.
     pub(super) fn open(dir: &Path) -> Result<(Arc<HeldFs>, PathBuf)> {
+        // Absolute, so that the paths that are compared with it later do not depend on the working
+        // folder.
         let root = std::path::absolute(dir).map_err(|e| Error::io("find", dir, e))?;
         let folder = At::whole(&root).open_dir().map_err(|e| Error::io("open", dir, e))?;
         let path = root.clone();
@@ -54,6 +56,8 @@ impl Fs for HeldFs {
             return OsFs.create_dir(dir);
         };
         let mut folder = self.root.clone();
+        // One level at a time, each from the handle: a call for the whole path would resolve it by
+        // name.
         for name in relative {
             folder.push(name);
             os::create_one_dir(&self.at(&folder))?;
@@ -118,6 +122,7 @@ impl Fs for HeldFs {
     }
 
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        // Another folder gets a handle of its own.
         OsFs.hold_dir(dir)
     }
 }

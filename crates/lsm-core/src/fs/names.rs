@@ -109,6 +109,7 @@ impl FileName {
         let (stem, extension) = text.rsplit_once('.')?;
         let (number, epoch) = stem.split_once('-')?;
         let kind = FileKind::ALL.into_iter().find(|kind| kind.extension() == extension)?;
+        // Exact lengths, because names must sort by age and each file must have one name.
         if number.len() != 16 || epoch.len() != 8 {
             return None;
         }

@@ -32,6 +32,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> Result<()> {
 
 fn sync_next(files: &[Arc<dyn File>], next: &AtomicUsize, outcome: &Mutex<Result<()>>) {
     while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+        // The others are synced all the same: each of them is condemned or durable for itself.
         if let Err(error) = file.sync() {
             let mut outcome = outcome.lock();
             if outcome.is_ok() {

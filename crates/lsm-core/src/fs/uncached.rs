@@ -67,6 +67,7 @@ impl Fs for Uncached {
 
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
         let HeldDir { path, fs } = self.0.hold_dir(dir)?;
+        // Wrapped again, else the folder would be read through the caches from here on.
         Ok(HeldDir { path, fs: fs.map(|fs| Arc::new(Uncached(fs)) as Arc<dyn Fs>) })
     }
 }

@@ -36,6 +36,7 @@ pub fn describe(
         HeaderState::Valid(header) => header,
         HeaderState::Zero if len == 0 => return Ok(Vec::new()),
         HeaderState::Zero => return Ok(vec![(0..len, "zeros: not begun yet".to_owned())]),
+        // Without the header the salt is unknown here, and no frame could be told from other bytes.
         HeaderState::Garbage(what) => return Err(Error::corruption(path, 0, what)),
     };
     let mut lines = describe_header(&front, &header);
@@ -110,6 +111,7 @@ fn describe_batch(
             section.first_seq.get()
         );
         lines.push((at..section_end, text));
+        // Given as a function, because this folder knows sections only as bytes.
         let inside = operations(&section.bytes).into_iter();
         lines.extend(inside.map(|(range, text)| (at + range.start..at + range.end, text)));
         at = section_end;

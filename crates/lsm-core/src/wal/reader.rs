@@ -152,6 +152,7 @@ impl LogReader {
         let place = LogPlace { segment: self.sources[self.idx].number, offset: self.offset };
         let current = self.current.as_ref().expect("a frame was read from it");
         let lsn = current.header.lsn_at(self.offset);
+        // `read_frame` has compared the lag with the place.
         let durable = Lsn(lsn.0 - frame.lag);
         self.offset += frame.len;
         self.durable = self.durable.max(durable);

@@ -28,6 +28,8 @@ impl SectionLoader {
         place: &SectionPlace,
         end: u64,
     ) -> Result<LoadedBytes<'_>> {
+        // Places are offsets of one file: the bytes of another would pass for them until the
+        // checksum.
         if self.segment != Some(source.number) {
             self.window.clear();
             self.segment = Some(source.number);

@@ -245,6 +245,7 @@ impl SegmentHeader {
         if base.0 > u64::MAX / 2 || durable > base {
             return Err(reader.malformed("log position is out of range"));
         }
+        // 0 is no file number, so it can mean that there is none.
         let previous = (previous.segment.0 != 0).then_some(previous);
         Ok(SegmentHeader {
             db,

@@ -85,6 +85,7 @@ pub fn survey(
         let record = match fields {
             Fields::Control { control, .. } => Record::Control(control),
             Fields::Batch { first_seq, last_seq, .. } => {
+                // Only a batch moves the sequence. Control frames repeat the last number.
                 survey.last_seq = Some(last_seq);
                 let body_at = at + prefix.header_len as u64;
                 let len = usize::try_from(end - body_at).expect("its body was just loaded");

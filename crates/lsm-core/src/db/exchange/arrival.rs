@@ -107,6 +107,8 @@ impl<'a> Arrival<'a> {
         self.key_form = rules_of(&description.hooks).key_form;
         let context = self.context(dir, description.db_id);
         for pair in description.tables.windows(2) {
+            // All entries get one sequence number. Of two with one key nobody could tell which is
+            // newer.
             if pair[0].largest.user >= pair[1].smallest.user {
                 let path = FileName::new(FileKind::Sst, pair[1].file, pair[1].epoch).path(dir);
                 return Err(Error::corruption(path, None, "tables of an export overlap"));
@@ -260,6 +262,8 @@ impl<'a> Arrival<'a> {
         bad: &dyn Fn(&str) -> Error,
     ) -> Result<()> {
         check_stored_key(self.partition, rules, self.key_form, key.user)?;
+        // The options of this database, which may be stricter than those where the export comes
+        // from.
         let most = self.db.options.value_bytes_max;
         if value.len() as u64 > most {
             return Err(Error::limit("value length", value.len() as u64, most));
@@ -327,6 +331,7 @@ impl Drop for Arrival<'_> {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.db.world.fs.delete(path);
         }
+        // Behind the deletions, so that a close does not let go of the folder before them.
         drop(self.entered.take());
         // A close of the database may wait for this.
         self.db.background.wake_all();

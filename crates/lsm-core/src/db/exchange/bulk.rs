@@ -72,6 +72,7 @@ impl BulkLoad<'_> {
         let stored = &mut self.stored;
         stored.clear();
         self.partition.key_form.with_stored(key, |key| stored.extend_from_slice(key));
+        // By the stored form, in which the table sorts them.
         if self.stored <= self.last {
             return Err(out_of_order(key, self.stored == self.last));
         }
@@ -163,6 +164,8 @@ impl Partition {
         if arrival.tables.is_empty() {
             return Ok(IngestSummary::of(&[], db.commit.visible_seq()));
         }
+        // The tables are read again only if the rules changed: the keys were checked as they came
+        // in.
         let seq = db.install_arrival(state, &mut arrival, Arrival::check_built)?;
         db.events.deliver();
         Ok(IngestSummary::of(&arrival.tables, seq))

@@ -115,6 +115,7 @@ impl Partition {
         let upper = &bounds.1;
         let lower = lower.as_ref().map(Vec::as_slice);
         let upper = upper.as_ref().map(Vec::as_slice);
+        // Before any work: an export that lacks keys without a sign would be a wrong copy.
         let floor = point.view.floor_at(snapshot.seq());
         if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), floor) {
             return Err(lost(gap, &db.tables).in_partition(self.name()));

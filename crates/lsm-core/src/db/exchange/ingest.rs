@@ -180,6 +180,7 @@ impl DbInner {
         let (attached, records) = taken.unzip();
         let before = attached.map(|hooks| enforce(&self.tables, partition, hooks)).transpose()?;
         let seq = between.take_seqs(1);
+        // One number for all: a snapshot sees all of the ingest or nothing of it.
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &arrival.tables);
         let changes = changes_of(partition, &arrival.tables, &levels, seq, records);
@@ -194,6 +195,8 @@ impl DbInner {
             partition.set_hooks(before);
         }
         if let Ok(true) = installed {
+            // Still between two groups: the next batch gets a higher number and must not be visible
+            // first.
             self.commit.publish_unlogged(&between);
         }
         drop(between);

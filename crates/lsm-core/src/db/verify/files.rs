@@ -231,6 +231,8 @@ impl VerifyRun<'_> {
         let walk = survey(&*file, &header, SEGMENT_HEADER_BYTES..end, &mut |piece| {
             let (range, bad) = match piece {
                 SegmentPiece::Damaged { range, what } => (range, Some(what.to_owned())),
+                // Up to the end of what was written no zeros can stand: preallocated space lies
+                // behind it.
                 SegmentPiece::Zeros(range) => (range, Some("frames are lost: zeros".to_owned())),
                 SegmentPiece::Frame { range, record: Record::Batch(batch), .. } => {
                     for section in batch.sections() {
@@ -300,6 +302,8 @@ impl VerifyRun<'_> {
                 Ok(Some(_)) if self.db.is_beside => {}
                 Ok(Some(mut recovered)) => {
                     let current = versions.current();
+                    // Recovery also passes over the numbers of all files in the folder, which a
+                    // sound database need not have named.
                     recovered.version.next_file = current.next_file;
                     if recovered.version != **current {
                         let what = format!(

@@ -149,6 +149,7 @@ impl FaultFs {
             }
             op
         };
+        // Cloned, so that the observer is called without the lock and may replace itself.
         let observer = self.shared.observer.read().clone();
         if let Some(observer) = observer {
             observer(&op);
@@ -273,6 +274,7 @@ impl Fs for FaultFs {
         let path = Arc::from(dir);
         match self.begin(OpKind::SyncDir, &path, 0) {
             None => self.shared.fs.sync_dir(dir),
+            // A device that acknowledges a sync and does nothing.
             Some(FaultAction::SyncLie) => Ok(()),
             Some(action) => {
                 if matches!(action, FaultAction::SyncLost | FaultAction::SyncReverted) {
@@ -343,6 +345,8 @@ impl File for FaultFile {
         };
         if let FaultAction::ShortWrite(n) | FaultAction::ShortWriteNoSpace(n) = action {
             let n = usize::try_from(n).unwrap_or(usize::MAX).min(bytes.len());
+            // A part is written and the call fails, as on a disk that fills up in the middle of a
+            // write.
             self.inner().append(&bytes[..n])?;
         }
         Err(Error::io("append to", &self.path, action.error()))

@@ -139,6 +139,7 @@ impl Content {
             let left = usize::try_from(end - at).unwrap_or(usize::MAX);
             let n = left.min(PAGE_BYTES - within);
             match &mut self.pages[page] {
+                // A whole page of zeros needs no memory.
                 data @ Page::Data(_) if n == PAGE_BYTES => *data = Page::Zero,
                 Page::Data(data) => Arc::make_mut(data)[within..within + n].fill(0),
                 Page::Zero | Page::Hole => {}
@@ -159,6 +160,7 @@ impl Content {
             *slot = Page::Data(Arc::new([0; PAGE_BYTES]));
         }
         let Page::Data(data) = slot else { unreachable!("it was made data just above") };
+        // Copied if a crash image or the durable state shares it.
         Arc::make_mut(data)
     }
 }

@@ -66,6 +66,7 @@ impl File for MemFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
         self.check_writable("append to")?;
         let mut state = self.shared.state.write();
+        // Under the lock of all files: two appends must not fill the same space.
         let free = state.free();
         let seq = state.next_seq();
         let offset = self.position.load(Ordering::Relaxed);
@@ -80,6 +81,7 @@ impl File for MemFile {
             taken
         });
         self.position.store(offset + taken as u64, Ordering::Relaxed);
+        // What fits is written, as the system does: the caller must cope with a part of a frame.
         if taken < bytes.len() {
             return Err(self.failed("append to", io::ErrorKind::StorageFull));
         }

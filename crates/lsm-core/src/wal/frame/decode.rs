@@ -35,6 +35,8 @@ impl Prefix {
     /// Reads the front of a frame from up to [`PREFIX_BYTES_MAX`](super::PREFIX_BYTES_MAX) bytes.
     pub(in crate::wal) fn decode(bytes: &[u8]) -> Result<Prefix, Malformed> {
         let mut reader = Reader::new(bytes);
+        // The checksum is the caller's: it needs the whole header, whose length is known behind
+        // this.
         reader.u64()?;
         let kind = reader.u8()?;
         if !is_kind(kind) {
@@ -53,6 +55,8 @@ impl Prefix {
         let check_at = fields_at;
         let fields_at = fields_at + check_len;
         let len_max = if has_directory { HEADER_BYTES_MAX } else { SHORT_HEADER_BYTES_MAX };
+        // Bounds before anything is read: a length from the file must not decide how much memory is
+        // asked for.
         if fields_at > header_len
             || header_len > len_max
             || body_len > FORMAT_BATCH_BYTES_MAX

@@ -21,6 +21,7 @@ impl LogReader {
         self.options.reach = reach;
         self.current = None;
         self.stopped = None;
+        // Bytes behind the old reach may have been read before they were written.
         self.window.clear();
     }
 
@@ -40,10 +41,14 @@ impl LogReader {
             ..self.options.clone()
         };
         let sources = self.sources[self.idx.min(self.sources.len())..].to_vec();
+        // A reader of its own: what it reads ahead is not known to count, and this one must not
+        // move.
         let mut ahead = LogReader::new(sources, options)?;
         let mut durable = self.durable;
         while let Some(frame) = ahead.next_frame()? {
             if let Record::Batch(batch) = frame.record
+                // A flush syncs the whole log first, so a batch that one of its operations reaches
+                // into is durable as a whole.
                 && batch.first_seq <= flushed
             {
                 durable = durable.max(ahead.lsn().unwrap_or_default());
