@@ -187,6 +187,11 @@ impl Opening {
     }
 
     /// Replays the log into tables and makes the state of the new epoch durable.
+    ///
+    /// A crash before the new generation is published leaves tables that nothing names: the old
+    /// manifest and the old log count, and the next open makes the tables again. A crash before the
+    /// old generation names the new one leaves garbage beside it, which the next open removes. A
+    /// crash behind that leaves old files, and the new generation counts.
     pub(super) fn begin_epoch(
         self,
         world: &World,

@@ -62,6 +62,8 @@ impl Transaction {
         if let Some(own) = self.own(partition).and_then(|own| own.get(key)) {
             return Ok(own.clone());
         }
+        // Before the read: also a read that fails has told its caller something. What the
+        // transaction wrote itself above needs no validation.
         self.reads.note_key(partition.state(), key);
         self.snapshot.get(partition, key)
     }

@@ -66,6 +66,8 @@ impl Who {
     /// A call that cannot fail; its panic goes on as one that names the hook.
     fn unwind<T>(&self, what: &str, code: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(code))
+            // The engine catches it where it made the call, with a name that the original payload
+            // does not have.
             .unwrap_or_else(|payload| resume_unwind(Box::new(self.blame(what, &*payload))))
     }
 
@@ -271,6 +273,7 @@ impl CompactionFilter for GuardedJob {
 
 impl Drop for GuardedJob {
     fn drop(&mut self) {
+        // Taken out, so that a panic of its drop is caught as that of any other call.
         let filter = self.filter.take();
         let dropped = self.who.call("drop", || {
             drop(filter);
@@ -292,6 +295,7 @@ pub fn open_store(
     context: StoreContext,
 ) -> Result<Arc<dyn ValueStore>> {
     let partition = context.partition_name.clone();
+    // The name is asked once: a store that panics later must still be named.
     let who = Who { partition, kind: "value store", name: factory.name().into() };
     let store = who.call("open", || factory.open(context))?;
     Ok(Arc::new(GuardedStore { who, store }))
@@ -377,6 +381,7 @@ impl ValueStore for GuardedStore {
     }
 
     fn dropped_bytes(&self, number: u64) -> u64 {
+        // A figure, for the bound on what secondaries hold. It must not end a removal.
         catch("a value store", || self.store.dropped_bytes(number)).unwrap_or_default()
     }
 

@@ -82,6 +82,8 @@ fn owner_in(bytes: &[u8]) -> Option<LeaseMaker> {
     let version = reader.u32().ok()?;
     let process = reader.u32().ok()?;
     let machine_run = reader.u64().ok()?;
+    // A lease of a newer version names no maker here: it counts as local, and its lock tells
+    // whether its secondary lives.
     let is_ours = magic == MAGIC && version == VERSION;
     let is_whole = reader.u64().ok()? == checksum64(&bytes[..HEADER_BYTES - 8]);
     (is_ours && is_whole).then_some(LeaseMaker { process, machine_run })
@@ -163,6 +165,8 @@ impl Lease {
     /// # Cost
     /// One append if `edit` is news; some seconds apart also if not.
     pub fn advance(&mut self, edit: u64, now: Duration) -> Result<()> {
+        // A primary on another machine cannot ask for the lock, and sees only whether the file
+        // grows.
         let is_beat_due = now.saturating_sub(self.appended_at) >= BEAT;
         if edit <= self.edit && !is_beat_due {
             return Ok(());
@@ -212,6 +216,8 @@ impl Lease {
     /// Those of the file system.
     pub fn renew(&mut self) -> Result<()> {
         self.held = Held::take(&*self.fs, &self.dir, &mut *self.random)?;
+        // It holds everything again, because files of the versions that are read may have gone
+        // meanwhile.
         self.edit = 0;
         Ok(())
     }
@@ -233,6 +239,8 @@ impl Held {
     fn take(fs: &dyn Fs, dir: &Path, random: &mut dyn FnMut() -> u64) -> Result<Held> {
         for _ in 0..ATTEMPTS {
             let path = dir.join(names::lease(random()));
+            // The lock before the first byte: an unlocked lease is that of a dead secondary and
+            // gets deleted.
             let Some(lock) = fs.try_lock(&path)? else { continue };
             // Between its creation and its lock, the file looked like that of a dead secondary, and
             // may have been deleted. It is not created again here: a reader of leases must find the
@@ -322,6 +330,8 @@ pub fn take_away(fs: &dyn Fs, dir: &Path, lease: &HeldLease) -> Result<()> {
 
 /// The bytes of a lease. One that is longer than any lease holds everything.
 fn read_lease(file: &dyn File) -> Result<Vec<u8>> {
+    // A fixed amount, whatever the length of the file: a lease is a file that other programs can
+    // write.
     let mut bytes = vec![0; 2 * LEASE_BYTES_MAX as usize];
     let got = file.read_at(0, &mut bytes)?;
     bytes.truncate(got);

@@ -104,6 +104,7 @@ impl SstReader {
         if expected.is_some_and(|(_, hash)| hash != footer.file_hash) {
             return Err(source.corruption(footer_at, "file hash differs from the manifest's"));
         }
+        // The properties before bloom and index, because they have the checksums of both.
         let payload = source.read(footer.properties)?;
         let properties = load_properties(&source, &footer, &payload.bytes[..payload.len])?;
         let bloom = load_bloom(&source, &footer, &properties)?;

@@ -92,6 +92,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         if successor.seal.db_id != last.seal.db_id {
             return Err(Error::corruption(path, 40, "the manifest is of another database"));
         }
+        // The snapshot would lack edits that the predecessor has.
         if successor.snapshot_number < number {
             return Err(Error::corruption(
                 path,
@@ -201,6 +202,8 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
         let Some(frame) = seal.frame_at(&bytes, at, 0) else {
+            // Whatever `damaged` finds, nothing behind the bad frame is applied: edits build on
+            // each other.
             generation.damaged(&bytes, at, &path)?;
             break;
         };

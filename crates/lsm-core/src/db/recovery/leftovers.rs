@@ -39,6 +39,8 @@ impl Opening {
             .flat_map(|partition| partition.tables())
             .map(|(_, table)| FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch))
             .collect();
+        // The store knows its files from the edits. The handles would have to be read from all
+        // tables.
         for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
             let chunks = catch("a value store", || store.chunks())?;
             live.extend(
@@ -64,11 +66,14 @@ impl Opening {
             }
         }
         for name in &self.temporary {
+            // Never finished, so never named: what was published has another name.
             let _ = fs.delete(&dir.join(name));
         }
         if let Some(recovered) = &self.recovered {
             let mut old = recovered.older.clone();
             old.push(recovered.generation);
+            // Last of all. The new generation has an edit behind its snapshot, so it counts whether
+            // the old ones go, stay or come back.
             let _ = retire(fs, dir, &recovered.garbage, &old);
         }
         Ok(leased)

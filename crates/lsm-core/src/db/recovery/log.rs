@@ -71,6 +71,7 @@ impl Opening {
         let mut named: Vec<(LogPlace, Lsn, Vec<NamedHandle>)> = Vec::new();
         while let Some(frame) = reader.next_frame()? {
             let handles = self.handles_of(&frame.record, &stores);
+            // Frames without handles cannot lack a value.
             if !handles.is_empty() {
                 named.push((frame.place, frame.lsn, handles));
             }
@@ -140,6 +141,8 @@ impl Opening {
         let paths: BTreeMap<_, _> =
             sources.iter().map(|source| (source.number, source.path.clone())).collect();
         let mut reading = self.log_reading();
+        // A clean close named the end. With frames missing before it, nothing in the log itself
+        // would show that the device lost them.
         reading.must_reach = self
             .version
             .log_closed
@@ -210,6 +213,8 @@ impl Opening {
             Some(cut) => cut.last_seq,
             None => SeqNo::ZERO,
         };
+        // Of logged partitions alone. Others take numbers from the same sequence and leave no
+        // frame.
         let flushed = self.version.log_flushed_through();
         if flushed <= end.last_seq.max(before_epoch) {
             return Ok(());

@@ -130,6 +130,8 @@ impl ReadCursor for TransactionCursor<'_> {
     fn next(&mut self) -> Result<()> {
         let Some((key, _)) = &self.present else { return Ok(()) };
         match self.walk.take() {
+            // In the direction of the last move the same iterator goes on, and notes one range for
+            // all of the walk.
             Some((RangeEnd::Front, range)) => self.go_on(RangeEnd::Front, range),
             _ => self.walk_forward(Bound::Excluded(key.to_vec())),
         }

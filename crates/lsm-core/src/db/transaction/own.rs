@@ -37,6 +37,8 @@ impl Iterator for OwnRange {
     fn next(&mut self) -> Option<Self::Item> {
         let (key, value) = self.rest()?.next()?;
         let item = (key.clone(), value.clone());
+        // Bounds and no borrowed iterator: the range owns what it walks, and its transaction stays
+        // free to write.
         self.bounds.0 = Bound::Excluded(item.0.clone());
         Some(item)
     }

@@ -111,6 +111,7 @@ impl TransactionRange {
                 // it.
                 (Some(_), None) | (Some(Err(_)), _) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
+                // Backwards the greater key comes first.
                 (Some(Ok((stored, _))), Some((own, _))) => match end {
                     RangeEnd::Front => stored[..].cmp(own),
                     RangeEnd::Back => own[..].cmp(stored),

@@ -41,6 +41,7 @@ pub(super) struct ScanMark {
 impl Reads {
     /// Notes that `key` was looked up.
     pub(super) fn note_key(&self, partition: &Arc<PartitionState>, key: &[u8]) {
+        // By stored keys, as the requirements are checked: memtables and tables know no other form.
         let stored = partition.key_form.stored(key.to_vec());
         let mut partitions = self.0.lock();
         reads_of(&mut partitions, partition).keys.insert(stored);
@@ -90,6 +91,7 @@ fn reads_of<'a>(
 impl Scan {
     /// The parts of the range of which somebody knows what is in them.
     fn seen(&self) -> Vec<Bounds> {
+        // All of the range is one requirement then, also the parts in which there is no key.
         if self.is_finished {
             return vec![self.bounds.clone()];
         }
@@ -109,6 +111,7 @@ impl ScanMark {
                 RangeEnd::Front => scan.front.get_or_insert_default(),
                 RangeEnd::Back => scan.back.get_or_insert_default(),
             };
+            // The buffer is used again: an iterator comes here at every step.
             reached.clear();
             form.with_stored(key, |key| reached.extend_from_slice(key));
         });

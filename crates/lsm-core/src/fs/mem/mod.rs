@@ -87,6 +87,7 @@ impl MemFs {
             CrashOutcome::Prefix => state.pending_seqs(),
             _ => Vec::new(),
         };
+        // The numbers are drawn under the lock of the state, so that the image is one moment.
         let mut fate = Fate::new(outcome, &pending, random);
         let mut cells: HashMap<u64, Arc<Cell>> = HashMap::new();
         let mut dirs = BTreeMap::new();
@@ -138,6 +139,7 @@ impl MemFs {
     pub fn lose_unsynced_names(&self, dir: &Path) -> Result<()> {
         let mut state = self.shared.state.write();
         let dir = state.dir(dir).map_err(|e| Error::io("open", dir, e))?;
+        // The names stay visible. Only the crash image lacks them.
         dir.pending.clear();
         Ok(())
     }
@@ -353,6 +355,7 @@ impl Drop for MemLock {
     fn drop(&mut self) {
         let mut locks = self.locks.lock();
         match locks.get_mut(&self.path) {
+            // The entry goes with its last holder, so that a count of 0 never stands for a lock.
             Some(Holders::Readers(count)) if *count > 1 => *count -= 1,
             _ => drop(locks.remove(&self.path)),
         }
