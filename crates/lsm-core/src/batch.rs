@@ -54,6 +54,7 @@ impl SectionBuilder {
             self.shared = Some(encode_shared(kind, key, value));
         } else {
             if let Some(shared) = self.shared.take() {
+                // A second operation came, so the section is built in the buffer after all.
                 self.bytes.extend_from_slice(&shared);
             }
             // Once for all parts: each push could grow the buffer otherwise.

@@ -122,6 +122,8 @@ impl Snapshots {
         let mut state = self.0.lock();
         // Without a snapshot nobody can ask for the view again, and its memory is free at once.
         if state.live > 0 {
+            // The view of now, with all that the partition ever had: its snapshots see no later
+            // one.
             let retired =
                 Retired { taken_before: state.taken, readers: state.live, view: partition.pin() };
             state.retired.insert(partition.id, retired);

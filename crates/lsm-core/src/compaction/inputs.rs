@@ -153,6 +153,8 @@ pub(super) fn open_inputs(
     // A plain reader is faster and leaves hidden entries out, so it is used unless a filter seals.
     let raw = hooks.seals() && judges.is_none();
     let suffix = &hooks.rules.reserved_suffix;
+    // One flipped bit is corrected. A block that lacks an entry fails the job, because its table
+    // would be replaced without that entry.
     let mode = RawMode::Rewrite;
     let mut inputs = Vec::new();
     for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
@@ -255,6 +257,7 @@ fn tell_lost(table: &Table, level: usize, error: &Error, findings: &JobFindings)
     let meta = &table.meta;
     let gap = Gap {
         from: meta.smallest.user.clone(),
+        // All versions of both bounds: of the table nothing is known but its description.
         from_below: SeqNo::MAX,
         to: meta.largest.user.clone(),
         to_included: true,

@@ -312,6 +312,7 @@ impl Background {
 
     /// Does work until there is none.
     fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
+        // Listeners hear of each piece of work before the next one begins, with no lock held.
         while !self.is_stopping() && once()? {
             self.events.deliver();
         }

@@ -156,6 +156,8 @@ impl Opening {
             Some(reach) => reach,
             None => {
                 let reader = LogReader::new(sources.clone(), reading.clone())?;
+                // Without a cursor only what the log attests as durable is known to count: the
+                // write of a whole frame may have been refused.
                 reader.attested(self.version.log_flushed_through())?
             }
         };
@@ -166,6 +168,7 @@ impl Opening {
             replay.apply(&self.version, &frame, &path)?;
             check_room(replay)?;
         }
+        // The writer has committed up to there, so an earlier end is damage and no torn tail.
         if committed.visible.is_some() && reader.lsn().unwrap_or_default() < reach {
             let place = reader.position().place;
             let path = self.segment_path(place.segment, &world.dir);

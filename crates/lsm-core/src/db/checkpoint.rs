@@ -77,6 +77,7 @@ impl DbInner {
         if written.is_err() {
             remove_checkpoint(&**fs, dir, name, &made);
         }
+        // Only now may the tables and values go that were copied.
         drop((version, pinned));
         // Tables that became obsolete meanwhile.
         self.background.wake_all();

@@ -46,6 +46,7 @@ impl DbInner {
         drop(between);
         self.log.shut_notices(self);
         self.background.stop();
+        // Parked writers look again and find the database closed.
         self.stall.ease();
         // Calls that work on threads of their own give up; none may touch the folder afterwards.
         let flushing = self.wait_for_jobs();
@@ -53,6 +54,7 @@ impl DbInner {
         // open.
         self.catalog.shut();
         drop(flushing);
+        // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         let told = self.cursor.close(&*self.world.fs, &self.world.dir, self.world.epoch);
         // Last: the next process may open the database as soon as the lock is free.

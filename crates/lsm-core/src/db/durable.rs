@@ -56,6 +56,8 @@ impl Future for Durable {
         match &state.outcome {
             Some(outcome) => Poll::Ready(outcome.clone()),
             None => {
+                // Under the lock under which the outcome is stored, so that no answer comes between
+                // look and waker.
                 state.waker = Some(context.waker().clone());
                 Poll::Pending
             }

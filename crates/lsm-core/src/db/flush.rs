@@ -117,6 +117,7 @@ impl DbInner {
         // Also a success: a partition whose flush works again has its turn by size.
         turn.note(&partition, flushed.is_ok());
         flushed?;
+        // Whoever's thread it is: the failure that stood in the way of stalled writers is over.
         self.background.flush_worked();
         self.background.wake_all();
         Ok(true)

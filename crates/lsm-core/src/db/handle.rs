@@ -214,6 +214,7 @@ impl Db {
             return self.inner().check_not_closed();
         }
         self.inner().background.wait_idle(&**self.inner())?;
+        // The log thread would do this after a second. A caller that waits for rest finds it done.
         self.inner().log.release_reserve(&**self.inner())
     }
 
@@ -312,6 +313,7 @@ impl Partition {
             entries += table.meta.entries;
             tombstones += table.meta.tombstones;
         }
+        // A tombstone is an entry itself, and hides about one other.
         Ok(in_memory + entries.saturating_sub(2 * tombstones))
     }
 

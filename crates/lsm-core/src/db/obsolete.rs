@@ -324,6 +324,7 @@ impl ObsoleteFiles {
     fn take_free_values(&self, leases: Holds) -> Option<DroppedValues> {
         let mut values = self.values.lock();
         let front = values.front()?;
+        // Both: readers of this process hold versions, and secondaries hold edits.
         if front.is_free() && leases.release(front.edit) { values.pop_front() } else { None }
     }
 

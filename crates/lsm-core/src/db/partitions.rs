@@ -89,6 +89,7 @@ impl DbInner {
             created_at_edit,
         };
         let version = editing.install(vec![created])?;
+        // Behind the edit: a secondary that learns of the number finds it in the manifest.
         self.cursor.note_layout(version.edit_number);
         let version = version.partitions[&id].clone();
         let work = self.catalog.work();

@@ -88,6 +88,7 @@ impl Opening {
         let generation = recovered.generation;
         let manifest =
             Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
+        // Partitions without a log use numbers that no frame has.
         let last_seq = replayed.max(self.last_known_seq());
         let versions = VersionSet::new(
             fs.clone(),

@@ -49,6 +49,7 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         mut moved: Option<Bounds>,
     ) -> Result<()> {
+        // A deletion that is only in memory frees nothing.
         self.flush_now(partition)?;
         let Some(store) = partition.store() else { return Ok(()) };
         let version = partition.view().version.clone();
@@ -81,6 +82,8 @@ impl DbInner {
             self.check_open()?;
             partition.check_live()?;
         }
+        // Waits for whoever is at it, so that the space is free when the call returns, as far as no
+        // reader holds it.
         self.finish_removing()
     }
 

@@ -118,6 +118,8 @@ impl Requirements {
         let patient = self.proofs < PROOFS_MAX;
         let mut steps = Steps::new(if patient { STEPS_MAX } else { usize::MAX });
         for requirement in &*self.list {
+            // A dropped partition has no entries that could break the requirement, and must not
+            // pass for an untouched one.
             requirement.partition.check_live()?;
             let after = self.after(requirement);
             // No number was given out since, so nothing needs to be looked at.

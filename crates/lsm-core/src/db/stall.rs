@@ -365,6 +365,7 @@ impl Stall {
         // Listeners hear of the stall before this thread sleeps.
         host.deliver();
         let started = host.now();
+        // First until writes go on at all, then for the price of this one.
         let admitted = self.wait_while_stopped(host, partitions);
         let paid = admitted.and_then(|()| self.pay(host, partitions, bytes));
         let waited = host.now().saturating_sub(started);

@@ -145,6 +145,8 @@ impl Transaction {
                 }
             }
         }
+        // Of its reads alone: two transactions that write one key without reading it follow each
+        // other.
         batch.require_all(self.reads.requirements(self.snapshot.seq()));
         // The snapshot lives until the batch is answered, see invariant 3 of `require.rs`.
         batch.commit(options)

@@ -295,6 +295,7 @@ impl DbInner {
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
                 continue;
             };
+            // The memtable first: no compaction sees a deletion that is only in memory.
             if self.flush_by_age(&partition) || self.settle_values(&partition, &**store)? {
                 return Ok(true);
             }

@@ -125,6 +125,8 @@ impl FollowBuilder {
             fs: fs.clone(),
             dir: dir.clone(),
             db_id: version.db_id,
+            // A lease holds every file that is read here, so a missing one means that the lease was
+            // taken away.
             missing: if lease.is_some() { Missing::LeaseLost } else { Missing::Gone },
             cache: block_cache,
             files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),

@@ -330,6 +330,7 @@ impl MemtableWriter<'_> {
         // began. So it is kept, and no reader needs a lock.
         self.writer = rebuilt.writer();
         let bytes = self.writer.used_bytes();
+        // The memory of the first list goes on counting: it is kept for readers that are in it.
         table.bytes.store(table.bytes() + bytes, Ordering::Relaxed);
         bytes
     }

@@ -35,8 +35,10 @@ pub fn describe(
     let file_bytes = file.len()?;
     let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes };
     let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
+    // From the file itself, because nobody says which table it should be.
     source.unique_id = footer.unique_id;
     let mut out = Describer { source, suffix: Vec::new(), lines: Vec::new() };
+    // First, because data blocks do not parse without the suffix of hidden keys, which is in them.
     out.properties(footer.properties);
     let data = out.index(&footer);
     for (i, extent) in data.iter().enumerate() {
@@ -166,6 +168,7 @@ impl Describer {
                 );
                 self.line(range.clone(), text);
                 if entries {
+                    // Offsets in a compressed payload name no places of the file.
                     let is_plain = range.end - range.start == len as u64;
                     self.entries(&block, len, range, is_plain, &suffix);
                 }

@@ -108,6 +108,8 @@ impl IndexBuilder {
             if block.payload_bytes() >= partition_bytes || key == last {
                 let extent = write(block.finish(key.user))?;
                 block.clear();
+                // Under its last separator, so that a search in the top finds the only partition
+                // that can have a key.
                 add_extent(&mut top, key, extent);
             }
         }

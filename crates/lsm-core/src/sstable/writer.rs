@@ -137,6 +137,7 @@ impl SstWriter {
         let is_new_visible =
             if self.last_is_hidden { self.visible_user != key.user } else { is_new_user_key };
         if is_new_visible {
+            // Once a user key: its versions have one hash.
             self.bloom.add(key.user);
         }
         self.set_last(is_new_user_key, key, false);
@@ -328,6 +329,8 @@ impl SstWriter {
         // In bytes: what comes behind it are the checksums of bloom and index.
         let data_blocks = self.out.checksums.len();
         let bloom = match self.bloom.finish() {
+            // Neither bloom nor index is compressed: both are read at each open, and bits of a
+            // bloom hardly shrink.
             Some(payload) => self.out.block(&payload, Compression::None)?,
             None => Extent { offset: 0, len: 0 },
         };
@@ -349,6 +352,7 @@ impl SstWriter {
             properties,
             file_hash,
         };
+        // Known before the footer, whose checksum is seeded with it.
         let file_bytes = out.offset() + FOOTER_BYTES as u64;
         footer.encode(&mut out.pending, file_bytes);
         out.append()?;
@@ -390,6 +394,8 @@ impl SstWriter {
 
     fn seal_block(&mut self) -> Result<()> {
         assert!(self.unindexed.is_none(), "a sealed block is indexed before the next");
+        // The common prefix is that of visible keys. A hidden key near its owner has it through the
+        // owner, and any other is stored whole.
         let last = if self.last_is_hidden { &self.visible_user } else { &self.last_user };
         let payload = self.block.finish(last);
         self.properties.data_blocks += 1;

@@ -135,6 +135,7 @@ pub fn check_generation(
     let mut last = None;
     frames(&bytes, seal, &mut |range, frame| {
         let Some(&Frame { number, payload, payload_at, .. }) = frame else {
+            // Any number may follow damage: the edits that are missing are reported by it.
             last = None;
             // Without a known length, bad bytes at the end may be an append under way.
             if expected.is_some() || range.end < len {
@@ -147,6 +148,7 @@ pub fn check_generation(
             found.push(Error::corruption(&path, range.start, what));
         }
         last = Some(number);
+        // A change of newer code is no damage.
         if let Err(EditFault::Malformed(fault)) = VersionEdit::decode(number, payload) {
             let offset = (payload_at + fault.at) as u64;
             found.push(Error::corruption(&path, offset, format!("edit {number}: {}", fault.what)));

@@ -483,6 +483,7 @@ impl Manifest {
             self.state = ManifestState::Failed;
             return Err(e);
         }
+        // Behind the sync: the end of what is known to be there.
         self.bytes += frame.len() as u64;
         Ok(())
     }

@@ -359,6 +359,7 @@ impl ShortHeader {
 
     #[inline]
     fn finish(&mut self, place: &FramePlace) -> &[u8] {
+        // Before the checksum, which covers it.
         self.bytes[CHECKSUM_LEN + 1] = (self.len - SHORT_REST_AT) as u8;
         let sum = checksum64_seeded(&self.bytes[CHECKSUM_LEN..self.len], seed(place));
         self.bytes[..CHECKSUM_LEN].copy_from_slice(&sum.to_le_bytes());

@@ -272,6 +272,7 @@ impl LogReader {
                 return self.open_segment();
             }
         };
+        // From a place in the log to an offset in this segment.
         let reach = self.options.reach.0.saturating_sub(header.base.0);
         // The length of the file now: a segment that is written to grows, and its bytes behind
         // `reach` are not published yet.
@@ -293,6 +294,7 @@ impl LogReader {
             limit = limit.min(end);
         }
         let next = next.filter(|(_, next)| next.base == header.lsn_at(limit));
+        // A header attests as a frame does.
         self.durable = self.durable.max(header.durable);
         self.current = Some(Current { header, limit, next });
         Ok(None)

@@ -133,6 +133,7 @@ impl SegmentHeader {
             ("last durable manifest edit", self.manifest_edit.to_le_bytes().to_vec()),
             ("durable LSN", self.durable.0.to_le_bytes().to_vec()),
             ("last sequence before", self.previous_seq.get().to_le_bytes().to_vec()),
+            // Room for a later version. Readers of this one do not look at it.
             ("zeros", vec![0; 8]),
         ]
     }

@@ -182,6 +182,8 @@ impl DbInner {
         let seq = between.take_seqs(1);
         // One number for all: a snapshot sees all of the ingest or nothing of it.
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
+        // Until the edit is installed: a compaction that began meanwhile could write into these
+        // ranges.
         let levels = self.jobs.reserve_levels(partition, &arrival.tables);
         let changes = changes_of(partition, &arrival.tables, &levels, seq, records);
         // Before the edit, which may be on disk even if installing it fails.

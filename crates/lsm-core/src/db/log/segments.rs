@@ -160,6 +160,7 @@ impl Log {
         writer.state.recent_bytes /= 2;
         writer.remove_unused()?;
         let unused = writer.state.segment.as_ref().map_or(0, SegmentWriter::unused);
+        // A little is left alone: later appends would have to take the space anew.
         if unused > SEGMENT_BYTES_MIN && self.settings.fs.caps().punch {
             writer.give_back()?;
         }
@@ -360,6 +361,7 @@ impl LogWriter<'_> {
         if replaces_failed && let Err(error) = segment.file().sync() {
             return Err(self.log.fail(self.host, error));
         }
+        // Before the first frame: a sync that begins now must include this file.
         self.log.note_begun(&segment);
         self.log.files.note_begun(number, segment.offset());
         if let Some(old) = self.state.segment.replace(segment) {
