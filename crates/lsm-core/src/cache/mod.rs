@@ -6,21 +6,19 @@
 //! Invariant: threads count hits and misses in different stripes of the counters, so that they do
 //! not write to one cache line.
 
+mod shard;
+
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use parking_lot::RwLock;
 
-use crate::sstable::{Block, BlockCache};
+use self::shard::Shard;
+use crate::sstable::{Block, BlockCache, BlockData};
 use crate::types::FileNo;
 
-/// The weight of a block in memory, about, for the number of places that the cache prepares.
-const BLOCK_BYTES_TYPICAL: u64 = 4 << 10;
-/// The bytes that the cache itself needs for a block.
-const PLACE_BYTES: u64 = 64;
 const SHARDS_MAX: u64 = 64;
 /// A shard is not smaller than this: it keeps no block that is larger than itself.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
@@ -44,66 +42,82 @@ pub struct CacheStats {
 
 /// The block cache.
 pub struct Blocks {
-    /// `None` with capacity 0.
-    cache: Option<Cache<Key, Arc<Block>, Weight, Mix>>,
+    /// None with capacity 0, otherwise a power of two.
+    shards: Box<[RwLock<Shard>]>,
+    capacity: u64,
     counters: CacheCounters,
 }
 
 impl Blocks {
     /// A cache of about `capacity` bytes; 0 keeps nothing.
     pub fn new(capacity: u64) -> Blocks {
-        let cache = (capacity > 0).then(|| {
-            let places = usize::try_from(capacity / BLOCK_BYTES_TYPICAL).unwrap_or(usize::MAX);
-            // A small cache has fewer shards: each keeps only blocks that are smaller than itself.
-            let shards = (capacity / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
-            let options = OptionsBuilder::new()
-                .weight_capacity(capacity)
-                .estimated_items_capacity(places.max(1))
-                .shards(shards as usize)
-                .build()
-                .expect("capacity and estimate are given");
-            Cache::with_options(options, Weight, Mix, DefaultLifecycle::default())
-        });
-        Blocks { cache, counters: CacheCounters::new() }
+        // A small cache has fewer shards: each keeps only blocks that are smaller than itself.
+        let count = match capacity {
+            0 => 0,
+            _ => 1 << (capacity / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2(),
+        };
+        let shards = (0..count).map(|_| RwLock::new(Shard::new(capacity / count)));
+        Blocks { shards: shards.collect(), capacity, counters: CacheCounters::new() }
+    }
+
+    /// The shard of a key with this hash; `None` with capacity 0.
+    #[inline]
+    fn shard(&self, hash: u64) -> Option<&RwLock<Shard>> {
+        // The maps of the shards use the low bits and the seven highest ones.
+        self.shards.get((hash >> 40) as usize & self.shards.len().wrapping_sub(1))
     }
 
     /// Hits and misses since the start, and what is kept now.
     pub fn stats(&self) -> CacheStats {
         let (hits, misses) = self.counters.totals();
-        let (bytes, capacity, blocks) = self
-            .cache
-            .as_ref()
-            .map_or((0, 0, 0), |cache| (cache.weight(), cache.capacity(), cache.len() as u64));
-        CacheStats { hits, misses, bytes, capacity, blocks }
+        let mut stats = CacheStats { hits, misses, bytes: 0, capacity: self.capacity, blocks: 0 };
+        for shard in &self.shards {
+            let shard = shard.read();
+            stats.bytes += shard.bytes();
+            stats.blocks += shard.len() as u64;
+        }
+        stats
     }
 }
 
 impl BlockCache for Blocks {
     #[inline]
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
-        let found = self.cache.as_ref().and_then(|cache| cache.get(&(file, offset)));
+        let key = (file, offset);
+        let shard = self.shard(Mix.hash_one(key));
+        let found = shard.and_then(|shard| shard.read().get(key).map(|kept| kept.block.clone()));
         self.counters.count(found.is_some());
         found
     }
 
+    #[inline]
+    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool {
+        let key = (file, offset);
+        let shard = self.shard(Mix.hash_one(key));
+        let found = shard.is_some_and(|shard| match shard.read().get(key) {
+            Some(kept) => {
+                look(&kept.data);
+                true
+            }
+            None => false,
+        });
+        self.counters.count(found);
+        found
+    }
+
     fn insert(&self, file: FileNo, offset: u64, block: &Arc<Block>) {
-        if let Some(cache) = &self.cache {
-            cache.insert((file, offset), block.clone());
+        let key = (file, offset);
+        let hash = Mix.hash_one(key);
+        if let Some(shard) = self.shard(hash) {
+            // The lock ends with the statement: blocks are dropped without it.
+            let gone = shard.write().insert(key, hash, block.clone());
+            drop(gone);
         }
     }
 }
 
-#[derive(Clone)]
-struct Weight;
-
-impl Weighter<Key, Arc<Block>> for Weight {
-    fn weight(&self, _: &Key, block: &Arc<Block>) -> u64 {
-        block.memory_bytes() + PLACE_BYTES
-    }
-}
-
 /// Hashes file numbers and offsets, which no stranger chooses: two multiplications.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 struct Mix;
 
 impl BuildHasher for Mix {

@@ -49,9 +49,54 @@ fn capacity_bounds_the_bytes_and_zero_keeps_nothing() {
     (0..5).for_each(|_| (0..100).for_each(|n| read(&reader, n)));
     let stats = small.stats();
     assert!(stats.bytes <= 20_000 && stats.blocks > 5, "{stats:?}");
+    // So do blocks that are all in use.
+    (0..5).for_each(|_| (0..100).for_each(|n| (0..3).for_each(|_| read(&reader, n))));
+    let stats = small.stats();
+    assert!(stats.bytes <= 20_000 && stats.blocks > 5, "{stats:?}");
     let off = Arc::new(Blocks::new(0));
     let reader = table(FileNo(1), &off);
     (0..2).for_each(|_| (0..100).for_each(|n| read(&reader, n)));
     let stats = off.stats();
     assert_eq!((stats.hits, stats.misses, stats.blocks, stats.bytes), (0, 200, 0, 0));
+}
+
+/// Blocks of a table that are in the cache.
+fn kept_of(reader: &SstReader, cache: &Blocks) -> usize {
+    let offsets = reader.blocks().map(|block| block.unwrap().0);
+    offsets.filter(|offset| cache.look(reader.identity().file, *offset, &mut |_| ())).count()
+}
+
+#[test]
+fn a_scan_leaves_blocks_in_use_and_a_second_use_brings_a_block_back() {
+    // Room for about 70 of the blocks.
+    let cache = Arc::new(Blocks::new(80_000));
+    let [hot, scanned] = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
+    (0..3).for_each(|_| (0..30).for_each(|n| read(&hot, n)));
+    (0..100).for_each(|n| read(&scanned, n));
+    assert_eq!(kept_of(&hot, &cache), 30);
+    assert!(kept_of(&scanned, &cache) < 60);
+    // What a scan has pushed out comes back by a second read, and is then in use itself.
+    (0..3).for_each(|_| (0..10).for_each(|n| read(&scanned, n)));
+    (30..100).for_each(|n| read(&hot, n));
+    let offsets: Vec<u64> = scanned.blocks().map(|block| block.unwrap().0).collect();
+    assert!(offsets[..10].iter().all(|at| cache.look(FileNo(2), *at, &mut |_| ())));
+}
+
+#[test]
+fn a_block_that_is_put_again_replaces_the_old_one() {
+    let cache = Arc::new(Blocks::new(1 << 20));
+    let reader = table(FileNo(1), &cache);
+    read(&reader, 7);
+    let before = cache.stats();
+    let offset = reader.blocks().nth(7).unwrap().unwrap().0;
+    let block = cache.get(FileNo(1), offset).unwrap();
+    cache.insert(FileNo(1), offset, &block);
+    assert_eq!((cache.stats().bytes, cache.stats().blocks), (before.bytes, before.blocks));
+    assert_eq!(Arc::strong_count(&block), 2);
+    // From now on the other block is searched.
+    let other = table(FileNo(2), &cache);
+    read(&other, 8);
+    let offset_of_other = other.blocks().nth(8).unwrap().unwrap().0;
+    cache.insert(FileNo(1), offset, &cache.get(FileNo(2), offset_of_other).unwrap());
+    assert!(reader.get(&[7], bloom_hash(&[7]), SeqNo::MAX).unwrap().is_none());
 }

@@ -33,25 +33,25 @@
 //! ```
 //!
 //! A key shares bytes with its restart key, not with its neighbour, so any entry can be rebuilt
-//! from two places. Beside the payload, a block holds 12 bytes an entry: its offset, and the 8
-//! bytes of its key that follow the common prefix, as a word. Words decide nearly every comparison
-//! of a search. (Words and offsets in one array were tried and were no faster.) Hidden entries have
-//! no word; a block that has some holds the 4-byte offset of each in a list of its own.
+//! from two places. Beside the payload, a block holds 12 bytes an entry (`block_data.rs`): its
+//! offset, and the 8 bytes of its key that follow the common prefix, as a word. Words decide nearly
+//! every comparison of a search. Hidden entries have no word; a block that has some holds the 4-byte
+//! offset of each in a list of its own.
 //!
 //! Invariants of a [`Block`], which everything behind [`Block::parse`] relies on:
 //! 1. Each entry decodes, lies inside the entries, and has a known kind and a valid key length.
-//! 2. `words[i]` is the word of entry `i`, and keys ascend strictly.
+//! 2. Word `i` is that of entry `i`, and keys ascend strictly.
 //! 3. Each hidden entry decodes, lies inside the entries, has an owner or a key of its own, and
 //!    sorts between its neighbours.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::ops::Deref;
 use std::sync::atomic::AtomicBool;
 
 use crate::codec::{Malformed, Reader, varint_at};
-use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Slice, Trailer};
+use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 
 use super::block_check::BlockPass;
+use super::block_data::{BlockData, Numbers};
 use super::block_search::JoinedKey;
 use super::hidden::{HiddenHead, Owner, hidden_trailer};
 use super::stored::StoredPayload;
@@ -60,6 +60,8 @@ use super::stored::StoredPayload;
 pub(super) const RESTART_ENTRIES: u32 = 16;
 /// Bytes behind the restart offsets.
 pub(super) const TAIL_BYTES: usize = 16;
+/// The counts of references of a block and its two pieces of memory.
+const COUNTS_BYTES: usize = 48;
 /// Shortest entry: a header and four one-byte varints.
 const ENTRY_BYTES_MIN: usize = 5;
 
@@ -67,20 +69,10 @@ pub(super) const KIND_BITS: u8 = 0x0f;
 
 /// A parsed block.
 pub struct Block {
-    /// The payload, and in an uncompressed block what was stored behind it.
-    pub(super) bytes: Arc<[u8]>,
-    pub(super) words: Box<[u64]>,
-    pub(super) offsets: Box<[u32]>,
+    /// The payload and what a search goes by.
+    data: BlockData,
     /// Offsets of the hidden entries, where there are any.
     hidden: Option<Box<[u32]>>,
-    base_seq: u64,
-    /// Length of the common prefix.
-    common: u32,
-    /// Offset of the first visible key; 0 without one.
-    first_key: u32,
-    /// The common prefix, if it is not longer: it is compared in every search, and here it costs
-    /// no further line of memory.
-    common_copy: [u8; COMMON_COPY_BYTES],
     /// A hook has seen that no entry is missing: see [`TableBlock::is_whole`]. Relaxed: two who look
     /// at once see the same.
     ///
@@ -88,8 +80,14 @@ pub struct Block {
     pub(super) is_whole: AtomicBool,
 }
 
-/// Longest common prefix that a block keeps beside its numbers.
-const COMMON_COPY_BYTES: usize = 16;
+impl Deref for Block {
+    type Target = BlockData;
+
+    #[inline]
+    fn deref(&self) -> &BlockData {
+        &self.data
+    }
+}
 
 /// The numbers in front of an entry.
 #[derive(Clone, Copy)]
@@ -227,48 +225,51 @@ impl Block {
             last_hidden: None,
         };
         check.entries(count)?;
-        let hidden = (!check.hidden.is_empty()).then(|| check.hidden.into());
-        let words = check.words.into();
-        let offsets: Box<[u32]> = check.offsets.into();
-        let first_key = match offsets.first() {
+        let hidden: Option<Box<[u32]>> = (!check.hidden.is_empty()).then(|| check.hidden.into());
+        let first_key = match check.offsets.first() {
             Some(at) => Head::decode(payload, *at as usize).ok_or(bad("bad entry", 0))?.suffix,
             None => 0,
         };
-        let mut common_copy = [0; COMMON_COPY_BYTES];
-        if let Some(copy) = common_copy.get_mut(..common as usize) {
-            copy.copy_from_slice(&payload[first_key..first_key + copy.len()]);
-        }
-        let first_key = first_key as u32;
-        let is_whole = AtomicBool::new(false);
-        Ok(Block {
-            bytes,
-            words,
-            offsets,
-            hidden,
+        let numbers = Numbers {
             base_seq,
-            common,
+            has_hidden: hidden.is_some(),
             first_key,
-            common_copy,
-            is_whole,
-        })
+            common: common as usize,
+            words: &check.words,
+            offsets: &check.offsets,
+        };
+        let data = BlockData::new(bytes.clone(), &numbers);
+        Ok(Block { data, hidden, is_whole: AtomicBool::new(false) })
+    }
+
+    /// The payload and what a search goes by.
+    #[inline]
+    pub fn data(&self) -> &BlockData {
+        &self.data
+    }
+
+    /// The word of entry `i`, to be damaged.
+    #[cfg(any(test, feature = "internals"))]
+    pub(super) fn word_mut(&mut self, i: usize) -> &mut u64 {
+        self.data.word_mut(i)
     }
 
     /// Number of visible entries; 0 only in a block of hidden ones alone.
     #[inline]
     pub fn len(&self) -> usize {
-        self.offsets.len()
+        self.data.len()
     }
 
     /// Returns `true` if all entries are hidden.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.offsets.is_empty()
+        self.len() == 0
     }
 
     /// Memory that the block takes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let offsets = 12 * self.offsets.len() + 4 * self.hidden().len();
-        (self.bytes.len() + offsets + size_of::<Block>() + 32) as u64
+        let own = size_of::<Block>() + COUNTS_BYTES + 4 * self.hidden().len();
+        (self.data.memory_bytes() + own) as u64
     }
 
     /// Offsets of the hidden entries, ascending.
@@ -294,7 +295,7 @@ impl Block {
                 hidden_trailer(self.seq(delta))
             }
             Owner::Near(back) => {
-                let before = self.offsets.partition_point(|visible| *visible < offset);
+                let before = self.visible_before(offset);
                 let owner = self.key(before - back);
                 out.extend_from_slice(owner.key.shared);
                 out.extend_from_slice(owner.key.suffix);
@@ -351,20 +352,19 @@ impl Block {
 
     /// Returns the number of entries before visible entry `i`, hidden ones counted.
     pub(super) fn entries_before(&self, i: usize) -> usize {
-        let offset = self.offsets[i];
+        let offset = self.offset(i);
         i + self.hidden().partition_point(|hidden| *hidden < offset)
     }
 
     /// The first and the last key of all entries.
     pub(super) fn edges(&self, suffix: &[u8]) -> (InternalKey, InternalKey) {
-        let visible = &*self.offsets;
         let hidden = self.hidden();
-        let first = match (visible.first(), hidden.first()) {
-            (Some(a), b) if b.is_none_or(|b| a < b) => self.whole_key(0),
+        let first = match (self.offsets().next(), hidden.first()) {
+            (Some(a), b) if b.is_none_or(|b| a < *b) => self.whole_key(0),
             _ => self.whole_hidden_key(0, suffix),
         };
-        let last = match (visible.last(), hidden.last()) {
-            (Some(a), b) if b.is_none_or(|b| a > b) => self.whole_key(visible.len() - 1),
+        let last = match (self.offsets().next_back(), hidden.last()) {
+            (Some(a), b) if b.is_none_or(|b| a > *b) => self.whole_key(self.len() - 1),
             _ => self.whole_hidden_key(hidden.len() - 1, suffix),
         };
         (first, last)
@@ -389,7 +389,7 @@ impl Block {
         let mut hidden = 0;
         while visible + hidden < i {
             let next = self.hidden().get(hidden);
-            if next.is_some_and(|at| self.offsets.get(visible).is_none_or(|other| other > at)) {
+            if next.is_some_and(|at| visible == self.len() || self.offset(visible) > *at) {
                 hidden += 1;
             } else {
                 visible += 1;
@@ -398,17 +398,11 @@ impl Block {
         (visible, hidden)
     }
 
-    /// The sequence number `delta` above the base.
-    #[inline]
-    pub(super) fn seq(&self, delta: u64) -> SeqNo {
-        SeqNo::new(self.base_seq + delta).expect("checked by parse")
-    }
-
     /// Returns `true` if the last entry is a hidden one with this user key: then the next block may
     /// hold visible entries of it.
     pub(super) fn ends_hidden_with(&self, user_key: &[u8], hidden_suffix: &[u8]) -> bool {
         let Some(last) = self.hidden().last() else { return false };
-        if self.offsets.last().is_some_and(|visible| visible > last) {
+        if self.offsets().next_back().is_some_and(|visible| visible > *last) {
             return false;
         }
         match self.hidden_head(*last).owner {
@@ -417,74 +411,6 @@ impl Block {
                 .strip_suffix(hidden_suffix)
                 .is_some_and(|owner| self.key(self.len() - back).key.is(owner)),
         }
-    }
-
-    /// The prefix that all keys have.
-    #[inline]
-    pub(super) fn common_prefix(&self) -> &[u8] {
-        let len = self.common as usize;
-        let start = self.first_key as usize;
-        self.common_copy.get(..len).unwrap_or_else(|| &self.bytes[start..start + len])
-    }
-
-    /// Length of the common prefix.
-    #[inline]
-    pub(super) fn common_len(&self) -> usize {
-        self.common as usize
-    }
-
-    #[inline]
-    pub(super) fn head(&self, i: usize) -> Head {
-        let head = Head::decode(&self.bytes, self.offsets[i] as usize);
-        head.expect("entries were decoded when the block was parsed")
-    }
-
-    /// Returns the range of the payload that holds the restart key of entry `i`.
-    #[inline]
-    pub(super) fn restart_range(&self, i: usize) -> Range<usize> {
-        let head = self.head(i - i % RESTART_ENTRIES as usize);
-        head.suffix..head.suffix + head.suffix_len
-    }
-
-    #[inline]
-    pub(super) fn trailer(&self, head: Head) -> Trailer {
-        let kind = EntryKind::from_u8(head.header & KIND_BITS);
-        Trailer::new(self.seq(head.delta), kind.expect("checked by parse"))
-    }
-
-    /// The key of entry `i`.
-    #[inline]
-    pub(super) fn key(&self, i: usize) -> EntryKey<'_> {
-        let head = self.head(i);
-        let restart = if head.shared == 0 { 0..0 } else { self.restart_range(i) };
-        let shared = &self.bytes[restart][..head.shared];
-        let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
-        EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
-    }
-
-    /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before
-    /// it.
-    pub(super) fn is_version(&self, i: usize) -> bool {
-        let [before, here] = [self.key(i - 1).key, self.key(i).key];
-        before.shared.iter().chain(before.suffix).eq(here.shared.iter().chain(here.suffix))
-    }
-
-    /// The value of entry `i`.
-    pub(super) fn value(&self, i: usize) -> &[u8] {
-        &self.bytes[self.value_range(i)]
-    }
-
-    /// Returns the range of the payload that holds the value of entry `i`; the entry ends with it.
-    pub(super) fn value_range(&self, i: usize) -> Range<usize> {
-        let head = self.head(i);
-        let start = head.suffix + head.suffix_len;
-        start..start + head.value_len
-    }
-
-    /// `len` bytes from `start`, as an owned string.
-    #[inline]
-    pub(super) fn slice(&self, start: usize, len: usize) -> Slice {
-        Slice::share(&self.bytes, start, len)
     }
 }
 

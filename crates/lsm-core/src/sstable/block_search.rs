@@ -1,13 +1,14 @@
-//! Finding a key in a [`Block`] without rebuilding or allocating one.
+//! Finding a key in a block without rebuilding or allocating one.
 //!
 //! A search compares the common prefix once, then bisects the words of the block without a
 //! branch; only entries whose word is the target's are compared as bytes.
 
 use std::cmp::Ordering;
 
-use crate::types::{KeyRef, SeqNo, prefix8};
+use crate::types::{KeyRef, SeqNo, first_not_below, prefix8};
 
-use super::block::{Block, BlockEntry, Head};
+use super::block::{BlockEntry, Head};
+use super::block_data::BlockData;
 
 /// A user key in two pieces: what it shares with its restart key, and the rest.
 #[derive(Clone, Copy)]
@@ -86,22 +87,22 @@ pub(super) fn compare_tails(first: &[u8], second: &[u8], other: &[u8]) -> Orderi
     first.cmp(other_head).then_with(|| second.cmp(other_rest))
 }
 
-impl Block {
+impl BlockData {
     /// Index of the first entry that is not before `target`; [`Block::len`] if all are.
     #[inline]
     pub(super) fn lower_bound(&self, target: KeyRef<'_>) -> usize {
-        let common = self.common_prefix();
-        let rest = match target.user.split_at_checked(common.len()) {
-            Some((head, rest)) if head == common => rest,
+        self.touch();
+        match self.prefix_order(target.user) {
             // A target that ends within the common prefix sorts before its extensions.
-            _ if target.user < common => return 0,
-            _ => return self.len(),
-        };
+            Ordering::Less => return 0,
+            Ordering::Greater => return self.len(),
+            Ordering::Equal => {}
+        }
         // Over the words first: 8 bytes an entry, one after the other in memory, so that a search
         // touches a few cache lines. Bisecting the keys themselves would rebuild one at each step.
-        let word = prefix8(rest);
-        let words = &*self.words;
-        let low = words.partition_point(|w| *w < word);
+        let word = prefix8(&target.user[self.common_len()..]);
+        let words = self.words();
+        let low = first_not_below(words, word);
         if words.get(low) != Some(&word) {
             return low;
         }
@@ -128,9 +129,10 @@ impl Block {
     /// The newest entry of `user_key` that is not newer than `seq`.
     #[inline]
     pub(super) fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<BlockEntry> {
+        self.touch();
         let word = prefix8(user_key.get(self.common_len()..)?);
-        let words = &*self.words;
-        let low = words.partition_point(|w| *w < word);
+        let words = self.words();
+        let low = first_not_below(words, word);
         // No entry has the word, so none has the key: most misses end here, without a look at an
         // entry.
         if *words.get(low)? != word {
@@ -142,6 +144,7 @@ impl Block {
         if at == self.len() {
             return None;
         }
+        self.touch_entry(at);
         let head = self.head(at);
         let trailer = self.trailer(head);
         // Without a tie no search has passed an entry that is newer than the reader.
@@ -162,7 +165,7 @@ impl Block {
     #[inline]
     fn is_key(&self, head: Head, user_key: &[u8]) -> bool {
         let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
-        user_key.get(head.shared..) == Some(suffix) && user_key.starts_with(self.common_prefix())
+        user_key.get(head.shared..) == Some(suffix) && self.prefix_order(user_key).is_eq()
     }
 
     /// Returns `true` if entry `i` is before `target`.

@@ -188,7 +188,7 @@ impl Describer {
     ) {
         let restarts = 4 * block.len().div_ceil(RESTART_ENTRIES as usize);
         let tail = len - TAIL_BYTES;
-        let mut starts: Vec<u32> = block.offsets.iter().chain(block.hidden()).copied().collect();
+        let mut starts: Vec<u32> = block.offsets().chain(block.hidden().iter().copied()).collect();
         starts.sort_unstable();
         let ends = starts.iter().skip(1).map(|at| *at as usize).chain([tail - restarts]);
         let mut visible = 0;

@@ -36,6 +36,7 @@
 mod block;
 mod block_builder;
 mod block_check;
+mod block_data;
 mod block_search;
 mod bloom;
 mod describe;
@@ -68,6 +69,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use block::Block;
+pub use block_data::BlockData;
 pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
@@ -180,6 +182,12 @@ pub struct RawDamage {
 pub trait BlockCache: Send + Sync + 'static {
     /// The block of `file` at `offset`, if it is kept.
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>>;
+
+    /// Calls `look` with the block of `file` at `offset`, if it is kept; returns `false` if not.
+    ///
+    /// `look` runs under a lock that the insertion of another block waits for. It saves the count
+    /// of references to the block, which lies in a line of memory that no processor has cached.
+    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool;
 
     /// Keeps a block, as far as there is room.
     fn insert(&self, file: FileNo, offset: u64, block: &Arc<Block>);

@@ -81,9 +81,10 @@ impl Present {
             Body::Suspect(suspect) => return self.enter_suspect(suspect),
         };
         let next_hidden = block.hidden().get(hidden);
-        match (next_hidden, block.offsets.get(visible)) {
+        let next_visible = (visible < block.len()).then(|| block.offset(visible));
+        match (next_hidden, next_visible) {
             // Entries lie in their sort order, so the one with the smaller offset is the next.
-            (Some(offset), next) if next.is_none_or(|visible| visible > offset) => {
+            (Some(offset), next) if next.is_none_or(|visible| visible > *offset) => {
                 self.enter_hidden(block, suffix, *offset);
             }
             _ => self.enter_visible(block),

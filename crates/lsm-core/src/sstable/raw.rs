@@ -239,7 +239,7 @@ impl AllEntries {
             Body::Suspect(_) => false,
             Body::Sound(block) => match (visible.checked_sub(1), hidden.checked_sub(1)) {
                 // The one further back in the block is the later entry.
-                (Some(v), Some(h)) => block.hidden()[h] > block.offsets[v],
+                (Some(v), Some(h)) => block.hidden()[h] > block.offset(v),
                 (before, _) => before.is_none(),
             },
         };

@@ -10,6 +10,8 @@
 //! 4. The entries of an ingested table have its global sequence wherever they are read. Stored
 //!    sequences only order them inside the file. Such a table has one entry of each user key.
 
+pub(super) mod lookup;
+
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -17,13 +19,14 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::hooks;
-use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
+#[cfg(test)]
+use crate::types::KeyRef;
+use crate::types::{FileNo, SeqNo};
 
 use super::RawMode;
-use super::block::{Block, BlockEntry};
+use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::Footer;
-use super::hidden::hidden_trailer;
 use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
 use super::properties::SstProperties;
@@ -31,25 +34,6 @@ use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, StoredPayload, TableSource};
 use super::tail::{TableParts, load_bloom, load_index, load_properties};
 use super::{BlockCache, SstIdentity};
-
-/// The way in which a search has blocks read: through the cache or past it.
-type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
-
-/// The end of a search for a key.
-pub(super) struct Ended {
-    pub extent: Extent,
-    pub block: Arc<Block>,
-    pub found: Option<BlockEntry>,
-}
-
-impl Ended {
-    /// Trailer and value of what was found.
-    #[inline]
-    fn value(self) -> Option<(Trailer, Slice)> {
-        let found = self.found?;
-        Some((found.trailer, self.block.slice(found.value, found.value_len)))
-    }
-}
 
 /// An open table.
 pub struct SstReader {
@@ -157,120 +141,6 @@ impl SstReader {
     #[must_use]
     pub fn placed(self, file: FileNo, global_seq: Option<SeqNo>) -> SstReader {
         SstReader { file, global_seq, ..self }
-    }
-
-    /// Returns `true` if the table may hold the user key with this
-    /// `bloom_hash`.
-    #[inline]
-    pub fn may_contain(&self, hash: u64) -> bool {
-        self.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(hash))
-    }
-
-    /// The newest entry of `user_key` that is not newer than `seq`, of whatever kind. `hash` is
-    /// the key's `bloom_hash`.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io` where a block cannot be read; damage names the key.
-    pub fn get(&self, user_key: &[u8], hash: u64, seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {
-        // The filter is in memory, so a miss reads neither index nor block.
-        if !self.may_contain(hash) {
-            return Ok(None);
-        }
-        match self.global_seq {
-            None => self.find(user_key, seq, SstReader::block).map(|ended| ended?.value()),
-            Some(global) => self.find_ingested(user_key, seq, global),
-        }
-        .map_err(|e| e.at_key(user_key))
-    }
-
-    fn find_ingested(
-        &self,
-        user_key: &[u8],
-        seq: SeqNo,
-        global: SeqNo,
-    ) -> Result<Option<(Trailer, Slice)>> {
-        // The entries were ingested after the moment of this reader.
-        if seq < global {
-            return Ok(None);
-        }
-        // Any stored sequence: the reader has seen that the global one is visible.
-        let found = self.find(user_key, SeqNo::MAX, SstReader::block)?.and_then(Ended::value);
-        Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
-    }
-
-    /// Searches by stored sequences; `None` behind all blocks.
-    #[inline(always)]
-    pub(super) fn find(&self, user_key: &[u8], seq: SeqNo, load: Load) -> Result<Option<Ended>> {
-        let target = KeyRef::seek(user_key, seq);
-        let Some(extent) = self.locate(target, load)? else {
-            return Ok(None);
-        };
-        let block = load(self, extent)?;
-        let found = block.find(user_key, seq);
-        let ended = Ended { extent, block, found };
-        if ended.found.is_none() && !ended.block.hidden().is_empty() {
-            return self.find_behind(ended, target, load).map(Some);
-        }
-        Ok(Some(ended))
-    }
-
-    /// Goes on where a block of hidden entries may part a key from its older versions: where its
-    /// last entry is hidden and has the very user key that is looked for. Such keys are reserved,
-    /// so this is rare.
-    #[cold]
-    fn find_behind(&self, mut ended: Ended, target: KeyRef<'_>, load: Load) -> Result<Ended> {
-        let mut index = None;
-        while ended.block.ends_hidden_with(target.user, &self.properties.hidden_suffix) {
-            let next = match &mut index {
-                None => {
-                    let mut cursor = IndexCursor::new(self);
-                    cursor.seek(self, target)?;
-                    index.insert(cursor).next(self)?
-                }
-                Some(cursor) => cursor.next(self)?,
-            };
-            let Some(extent) = next else { break };
-            let block = load(self, extent)?;
-            let found = block.find(target.user, target.trailer.seq());
-            ended = Ended { extent, block, found };
-            if ended.found.is_some() {
-                break;
-            }
-        }
-        Ok(ended)
-    }
-
-    /// The only data block that can hold the hidden entry of this whole key.
-    pub(super) fn block_of_hidden(
-        &self,
-        key: &[u8],
-        seq: SeqNo,
-        is_fresh: bool,
-    ) -> Result<Option<(Extent, Arc<Block>)>> {
-        let load = if is_fresh { SstReader::fresh_block } else { SstReader::block };
-        let extent = self.locate(KeyRef::new(key, hidden_trailer(seq)), load)?;
-        extent.map(|extent| Ok((extent, load(self, extent)?))).transpose()
-    }
-
-    /// The only data block that can hold an entry of the target's user key not before `target`.
-    #[inline]
-    fn locate(&self, target: KeyRef<'_>, load: Load) -> Result<Option<Extent>> {
-        let Some(extent) = self.index.extent(self.index.block().lower_bound(target)) else {
-            return Ok(None);
-        };
-        // The usual case: the index of a table of the default size is one block, which is always in
-        // memory.
-        if self.index.levels() == 1 {
-            return Ok(Some(extent));
-        }
-        let leaf = load(self, extent)?;
-        let at = leaf.lower_bound(target);
-        if at == leaf.len() {
-            // The separator of the partition is not before the target, so one of its entries must
-            // not be either.
-            return Err(self.split_lies());
-        }
-        self.leaf_extent(&leaf, at).map(Some)
     }
 
     /// A cursor over all entries, before the first.

@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 use super::block::Block;
 use super::hidden::HiddenHead;
 use super::properties::SstProperties;
-use super::reader::{Ended, SstReader};
+use super::reader::SstReader;
+use super::reader::lookup::Ended;
 use super::stored::{Access, Extent};
 use crate::error::{Error, Result};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
@@ -193,7 +194,7 @@ impl<'a> TableBlock<'a> {
     /// it.
     #[inline]
     pub fn is_version(&self, i: usize) -> bool {
-        let words = &self.block.words;
+        let words = self.block.words();
         // Words first: they decide without rebuilding a key.
         words[i - 1] == words[i] && self.block.is_version(i)
     }
@@ -218,7 +219,7 @@ impl<'a> TableBlock<'a> {
     pub fn damage_word(&self, i: usize) -> Result<()> {
         let mut damaged =
             self.reader.parse(self.extent, self.reader.source().read(self.extent)?)?;
-        damaged.words[i] ^= 1;
+        *damaged.word_mut(i) ^= 1;
         self.reader.keep(self.extent, &Arc::new(damaged));
         Ok(())
     }

@@ -246,10 +246,49 @@ pub fn prefix8(bytes: &[u8]) -> u64 {
     bytes.iter().zip([56, 48, 40]).fold(0, |word, (byte, shift)| word | u64::from(*byte) << shift)
 }
 
+/// Words that are looked at together at the end of a search: all of the words of a usual block.
+const NEAR_WORDS: usize = 64;
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
+
+/// Index of the first of some ascending words that is not below `word`; their number if all are.
+#[inline]
+pub fn first_not_below(words: &[u64], word: u64) -> usize {
+    let mut start = 0;
+    let mut len = words.len();
+    // Without branches that depend on the data, so that the processor never guesses.
+    while len > NEAR_WORDS {
+        let half = len / 2;
+        start += if words[start + half - 1] < word { half } else { 0 };
+        len -= half;
+    }
+    // One word of each cache line, then all of one line. The loads of a step do not wait for each
+    // other, so that lines which no processor has cached are fetched at the same time. To go on
+    // halving would wait for one after the other.
+    let near = &words[start..start + len];
+    let lines = near.chunks_exact(LINE_WORDS);
+    let below = lines.map(|line| usize::from(line[LINE_WORDS - 1] < word)).sum::<usize>();
+    let rest = &near[LINE_WORDS * below..];
+    let line = &rest[..rest.len().min(LINE_WORDS)];
+    start + LINE_WORDS * below + line.iter().map(|w| usize::from(*w < word)).sum::<usize>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_first_word_not_below_is_that_of_a_plain_search(
+            mut words in prop::collection::vec(0u64..200, 0..300),
+            word in 0u64..201,
+        ) {
+            words.sort_unstable();
+            let expected = words.partition_point(|w| *w < word);
+            prop_assert_eq!(first_not_below(&words, word), expected);
+        }
+    }
 
     fn at(n: u64) -> Trailer {
         Trailer::new(SeqNo(n), EntryKind::Value)

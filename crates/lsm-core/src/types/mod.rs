@@ -20,5 +20,5 @@ pub use slice::Slice;
 
 pub(crate) use entry_sum::{EntrySum, OperationSum};
 pub(crate) use ids::MemtableId;
-pub(crate) use key::{InternalKey, prefix8};
+pub(crate) use key::{InternalKey, first_not_below, prefix8};
 pub(crate) use operation::Operation;

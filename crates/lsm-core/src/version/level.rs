@@ -13,7 +13,7 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
 use super::table::{Table, UserRange};
-use crate::types::{SeqNo, prefix8};
+use crate::types::{SeqNo, first_not_below, prefix8};
 
 /// The tables of one level.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ impl Level {
         }
         let word = prefix8(&user[self.shared..]);
         // Words first: they lie in one array, and a table is only touched where words are equal.
-        let low = lower_bound(&self.fences, word);
+        let low = first_not_below(&self.fences, word);
         // Equal words decide nothing: compare whole keys among those, usually none or one.
         let equal = self.fences[low..].iter().take_while(|fence| **fence == word).count();
         let run = &self.tables[low..low + equal];
@@ -156,18 +156,4 @@ fn newest_of(tables: &[Arc<Table>]) -> SeqNo {
 
 fn shared_bytes(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-/// Index of the first word that is not below `word`. Without branches that depend on the data, so
-/// that the processor never guesses.
-#[inline]
-fn lower_bound(words: &[u64], word: u64) -> usize {
-    let mut base = 0;
-    let mut size = words.len();
-    while size > 1 {
-        let half = size / 2;
-        base += if words[base + half - 1] < word { half } else { 0 };
-        size -= half;
-    }
-    base + usize::from(size == 1 && words[base] < word)
 }

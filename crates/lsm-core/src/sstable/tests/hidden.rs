@@ -462,7 +462,7 @@ fn a_block_holds_a_key_whatever_its_search_says() {
     let extent = Extent { offset, len };
     let mut block = reader.parse(extent, reader.source().read(extent).unwrap()).unwrap();
     assert!(block.find(&[20, 20], seq(30)).is_some());
-    block.words[19] ^= 1 << 40;
+    *block.word_mut(19) ^= 1 << 40;
     assert!(block.find(&[20, 20], seq(30)).is_none());
     let block = TableBlock::new(&reader, extent, Arc::new(block), false);
     assert!(block.holds(&[20, 20], seq(30)) && block.holds(&[20, 20], seq(20)));

@@ -1,0 +1,170 @@
+//! [`Shard`]: blocks under one lock, and the choice of those that make room.
+//!
+//! Used by [`Blocks`](super::Blocks) alone, which has many shards. The policy is S3-FIFO (Yang et
+//! al., SOSP 2023). New blocks enter a short queue, the young one. Blocks that are used again while
+//! they are in it move to the queue of the old ones. The others leave the cache, and the shard
+//! remembers their hashes for a time: one that comes back is old at once. So a scan passes through
+//! the young queue and leaves the old blocks alone.
+//!
+//! Invariants:
+//! 1. Each key of `kept` is in exactly one queue, once, in the one that `CachedBlock::is_old` names.
+//! 2. `bytes` and `young_bytes` are the sums of the weights of all and of the young blocks.
+//! 3. A lookup changes nothing but the count of uses of a block.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::{Key, Mix};
+use crate::sstable::{Block, BlockData};
+
+/// The bytes that the cache itself needs for a block: its place in the map, which has free places
+/// too, and in a queue.
+const PLACE_BYTES: u64 = 128;
+/// The young blocks take this part of the capacity once the shard is full.
+const YOUNG_PART: u64 = 10;
+/// Uses beyond this number are not counted: a block that was used often leaves after as many turns.
+const USES_MAX: u8 = 3;
+
+/// A block in the shard. With its key it has the size of a cache line.
+pub(super) struct CachedBlock {
+    pub(super) block: Arc<Block>,
+    /// The data of the block, here for searches that need nothing else of it.
+    pub(super) data: BlockData,
+    is_old: bool,
+    /// Uses since the block came or was last passed over, up to [`USES_MAX`]. Relaxed: a lost count
+    /// makes a block leave a little earlier.
+    uses: AtomicU8,
+}
+
+/// See the module.
+pub(super) struct Shard {
+    kept: HashMap<Key, CachedBlock, Mix>,
+    young: VecDeque<Key>,
+    old: VecDeque<Key>,
+    /// Hashes of blocks that left the young queue, oldest first, and the same as a set.
+    left: VecDeque<u64>,
+    left_set: HashSet<u64, Mix>,
+    bytes: u64,
+    young_bytes: u64,
+    capacity: u64,
+}
+
+impl Shard {
+    /// An empty shard of `capacity` bytes.
+    pub(super) fn new(capacity: u64) -> Shard {
+        Shard {
+            kept: HashMap::with_hasher(Mix),
+            young: VecDeque::new(),
+            old: VecDeque::new(),
+            left: VecDeque::new(),
+            left_set: HashSet::with_hasher(Mix),
+            bytes: 0,
+            young_bytes: 0,
+            capacity,
+        }
+    }
+
+    /// The block of `key`, whose use is counted.
+    #[inline]
+    pub(super) fn get(&self, key: Key) -> Option<&CachedBlock> {
+        let kept = self.kept.get(&key)?;
+        let uses = kept.uses.load(Ordering::Relaxed);
+        // A block in steady use is not written to: its line stays in the caches of all processors.
+        if uses < USES_MAX {
+            kept.uses.store(uses + 1, Ordering::Relaxed);
+        }
+        Some(kept)
+    }
+
+    /// Puts a block in, whose key has this hash. Returns the blocks that it replaces, for the caller
+    /// to drop without the lock.
+    pub(super) fn insert(&mut self, key: Key, hash: u64, block: Arc<Block>) -> Vec<Arc<Block>> {
+        let mut gone = Vec::new();
+        let weight = weight(&block);
+        if weight > self.capacity {
+            return gone;
+        }
+        self.bytes += weight;
+        if let Some(kept) = self.kept.get_mut(&key) {
+            let old_weight = self::weight(&kept.block);
+            self.bytes -= old_weight;
+            if !kept.is_old {
+                self.young_bytes = self.young_bytes + weight - old_weight;
+            }
+            kept.data = block.data().clone();
+            gone.push(std::mem::replace(&mut kept.block, block));
+        } else {
+            let is_old = self.left_set.remove(&hash);
+            if is_old {
+                self.old.push_back(key);
+            } else {
+                self.young.push_back(key);
+                self.young_bytes += weight;
+            }
+            let data = block.data().clone();
+            self.kept.insert(key, CachedBlock { block, data, is_old, uses: AtomicU8::new(0) });
+        }
+        while self.bytes > self.capacity {
+            let Some(block) = self.evict() else { break };
+            gone.push(block);
+        }
+        gone
+    }
+
+    /// Takes out the block that is worth least; `None` from an empty shard.
+    fn evict(&mut self) -> Option<Arc<Block>> {
+        loop {
+            let is_young = self.old.is_empty() || self.young_bytes * YOUNG_PART > self.capacity;
+            let queue = if is_young { &mut self.young } else { &mut self.old };
+            let key = queue.pop_front()?;
+            let kept = self.kept.get_mut(&key).expect("invariant 1");
+            let weight = weight(&kept.block);
+            let uses = kept.uses.get_mut();
+            if !kept.is_old {
+                self.young_bytes -= weight;
+            }
+            if *uses > 0 {
+                // A young block that was used has earned its place; an old one has spent one use.
+                *uses = if kept.is_old { *uses - 1 } else { 0 };
+                kept.is_old = true;
+                self.old.push_back(key);
+                continue;
+            }
+            let kept = self.kept.remove(&key).expect("it was just found");
+            self.bytes -= weight;
+            if !kept.is_old {
+                self.remember(Mix.hash_one(key));
+            }
+            return Some(kept.block);
+        }
+    }
+
+    /// Remembers the hash of a young block that left, and forgets the oldest such hashes: as many
+    /// are remembered as blocks are kept.
+    fn remember(&mut self, hash: u64) {
+        if self.left_set.insert(hash) {
+            self.left.push_back(hash);
+        }
+        while self.left.len() > self.kept.len().max(1) {
+            if let Some(oldest) = self.left.pop_front() {
+                self.left_set.remove(&oldest);
+            }
+        }
+    }
+
+    /// Memory that the kept blocks take, in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Number of kept blocks.
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
+}
+
+fn weight(block: &Block) -> u64 {
+    block.memory_bytes() + PLACE_BYTES
+}
