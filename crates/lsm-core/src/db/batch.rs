@@ -117,6 +117,8 @@ impl Batch {
             return;
         }
         let state = partition.state();
+        // In the form that memtables and tables know, and made here, outside of the lock of the
+        // log.
         let stored = state.key_form.stored(key.to_vec());
         self.requirements.push(Requirement {
             partition: state.clone(),
@@ -308,6 +310,7 @@ impl Batch {
                 requirements.map_or(Ok(()), |mut required| db.prove(&mut required))?;
                 return Ok(Commit { seq, epoch: db.world.epoch });
             }
+            // The usual batch, without a list of sections.
             (Some((state, rules, mut section)), 0) => {
                 Sections::One(prepare(db, &state, rules, &mut section)?)
             }

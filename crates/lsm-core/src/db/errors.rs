@@ -234,6 +234,7 @@ impl Failing {
 
     /// The delay before the next attempt: twice as long after each.
     pub(super) fn delay(&self) -> Duration {
+        // The shift is bounded because the attempts are not.
         RETRY_MIN.saturating_mul(1 << (self.attempts - 1).min(10)).min(RETRY_MAX)
     }
 

@@ -99,6 +99,8 @@ impl Db {
         hooks: Option<Hooks>,
     ) -> Result<Partition> {
         let state = self.inner().open_partition(name, Some(&options), hooks.as_ref())?;
+        // The filters of this call may know a copy of what is lost, which nobody could be asked
+        // before.
         if hooks.is_some() {
             self.inner().retry_gaps(&state);
             self.inner().events.deliver();
@@ -149,6 +151,8 @@ impl Db {
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.inner();
         let registered =
+            // The number is taken inside of the registration. Taken before it, a compaction could
+            // drop in between what the snapshot is to see.
             inner.snapshots.register(|| inner.commit.visible_seq(), || inner.background.now());
         Snapshot { db: self.clone(), registered: Arc::new(registered) }
     }
@@ -305,6 +309,7 @@ impl Partition {
     pub fn len_approx(&self) -> Result<u64> {
         let Observation { view, seq } = self.observe(None)?;
         let floor = view.floor_at(seq);
+        // What lies below a clear is still there, and no reader sees it.
         let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);
         let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_floors()).sum();
         let mut entries: u64 = 0;

@@ -50,6 +50,7 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
         rules: Rules { when_absent: WhenAbsent::Refuse, ..Rules::default() },
     });
     let mut records: Vec<_> = filters.chain(store).collect();
+    // Tables have one hidden suffix, so the hidden entries of two filters could not be told apart.
     if hooks.filters.iter().filter(|filter| filter.seals()).count() > 1 {
         return invalid("a partition has at most one filter that seals");
     }

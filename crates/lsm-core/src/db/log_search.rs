@@ -109,6 +109,7 @@ impl LogSearch {
     /// # Cost
     /// The first call reads the log, and so does each call for a number that was not foreseen.
     pub(super) fn find(&self, seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        // Read apart: the one reading for all has ended where it had what was foreseen.
         if !self.foreseen.contains(&seq) {
             return self.read(&BTreeSet::from([seq])).of(seq);
         }

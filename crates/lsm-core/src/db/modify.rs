@@ -80,8 +80,12 @@ impl Partition {
         let options = options.into();
         let key = key.as_ref();
         loop {
+            // Before the read, as in `update_with`: a number taken behind it would let a write in
+            // between pass unseen.
             let seq = self.db().commit.visible_seq();
             let present = self.get(key)?;
+            // No write and no requirement: that the value differed is true of the moment of the
+            // read.
             if present.as_deref() != expected {
                 return Ok(Swap::Differs(present));
             }

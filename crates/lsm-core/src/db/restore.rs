@@ -129,7 +129,11 @@ impl DbInner {
                 answer = filter.restore(&asked)?;
             }
         }
+        // No copy knows an answer. That is no race with a writer, so another attempt would ask in
+        // vain.
         let Some(entries) = answer else { return Ok(true) };
+        // Before anything is written: what the copy says comes in past the check that every put
+        // passes.
         for entry in &entries {
             check_stored_key(partition, &hooks.rules, partition.key_form, &entry.key)?;
         }
@@ -161,6 +165,8 @@ impl DbInner {
         for entry in entries {
             let is_older = last.as_ref() == Some(&entry.key);
             let is_asked = entry.seq <= asked.through && *asked.from <= entry.key[..];
+            // A copy may say more than it was asked for. Outside of the gap the partition's own
+            // entries count.
             if is_older || !is_asked || entry.key[..] > *asked.to {
                 continue;
             }
@@ -230,11 +236,14 @@ impl DbInner {
         match ready {
             Ok(true) => {}
             unready => {
+                // No edit names them, and the next attempt writes others.
                 self.forget(&tables);
                 return unready;
             }
         }
         let seq = between.take_seqs(1);
+        // One number for tables and closing, above everything that was lost: who sees the gap
+        // closed sees the values, and a snapshot from before goes on being refused.
         tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &tables);
         let id = partition.id;
@@ -244,10 +253,13 @@ impl DbInner {
             meta: meta.clone(),
         });
         let mut changes: Vec<Change> = added.chain([Change::LastSeq(seq)]).collect();
+        // In the edit that adds the tables: after an earlier one of its own, a crash in between would
+        // leave every key of the gap read as deleted.
         changes.extend(closing(id, part.gap, &part.within, &part.rest, seq));
         let installed = self
             .install_job(partition, Installation { made: &tables, ..Installation::of(changes) });
         if let Ok(true) = installed {
+            // Behind the edit: a reader at this number must find the tables.
             self.commit.publish_unlogged(&between);
         }
         drop(between);

@@ -100,6 +100,7 @@ impl CompactionFilterFactory for TtlFilter {
     }
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        // Once for the whole job: a clock of the application may be slow to ask, and may go back.
         let now = self.expiry.now(job.unix_time);
         Ok(Box::new(TtlJob { expiry: self.expiry.clone(), now, key_form: job.key_form }))
     }
@@ -113,6 +114,7 @@ struct TtlJob {
 
 impl CompactionFilter for TtlJob {
     fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
+        // The bytes of a handle are an address in the value store and no value.
         let value = (entry.kind != EntryKind::Handle).then_some(entry.value);
         let expires_at = self.expiry.expires_at(self.key_form.user(entry.key), value);
         let is_expired = expires_at.is_some_and(|at| at <= self.now);

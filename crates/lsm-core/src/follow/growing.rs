@@ -73,10 +73,13 @@ impl Growing {
     /// in part: then all must be built anew, see invariant 1.
     #[must_use]
     pub(super) fn let_go_of_flushed(&mut self, flushed: SeqNo) -> bool {
+        // A layer without operations stays: it may be the one that grows.
         self.layers.retain(|layer| layer.first.is_none() || layer.memtable.last_seq() > flushed);
         if self.layers.is_empty() {
             self.begin_layer();
         }
+        // Of a layer that is covered in part the covered operations cannot be taken out, and with
+        // them it would hide newer entries of the tables.
         self.layers.iter().all(|layer| layer.first.is_none_or(|first| first > flushed))
     }
 

@@ -105,6 +105,8 @@ impl Inner {
         let bound = tail.look(self, extent, reach)?;
         let version = tail.version().clone();
         let is_news = tail.taken.as_ref().is_none_or(|taken| !Arc::ptr_eq(taken, &version));
+        // Before any partition is brought on: one that this version made has no place yet to be
+        // shown in.
         if is_news {
             self.take_partitions(&version)?;
             tail.taken = Some(version.clone());
@@ -129,17 +131,23 @@ impl Inner {
             }
         }
         if extent == SyncExtent::All && !self.follows_tables_only {
+            // Behind all partitions: from within the loop, some of the views would be of an older
+            // commit than the others.
             self.cut.store(Arc::new(self.cut_of(reached, |_| true)));
         }
         if is_news {
             self.release_others(tail, extent, seq, &bound)?;
         }
+        // Last. Who waits for a layout takes it for reached by the edit in here, and must then find
+        // its partitions.
         self.present.store(Arc::new(FollowerState {
             cursor: tail.cursor.clone(),
             epoch: version.epoch,
             edit: version.edit_number,
         }));
         if let Some(lease) = &mut tail.lease {
+            // What readers still hold counts, and not what this round has come to: the primary
+            // deletes every obsolete file that no lease keeps.
             let oldest = self.pins.oldest_behind(tail.lost_edit).unwrap_or(version.edit_number);
             lease.advance(oldest.min(version.edit_number), self.clock.now())?;
             if is_news {

@@ -82,6 +82,8 @@ pub(super) fn open_manifest(
         let opened = names_in(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
         match opened {
             Ok(Some(manifest)) => return Ok(manifest),
+            // A listing is no snapshot of the folder: while it runs, one generation may be deleted,
+            // and the next one be made behind its place.
             Ok(None) if attempt < DAMAGED_ATTEMPTS => {}
             Ok(None) => {
                 let message = format!("there is no database in {}", dir.display());
@@ -185,7 +187,8 @@ impl Tail {
         }
         let epoch = version.epoch;
         if epoch != known.epoch {
-            // A new epoch has everything of the old log in tables.
+            // A new epoch has everything of the old log in tables. What follows holds places in that
+            // log.
             self.growing.clear();
             self.log = None;
             self.noted = ShownThrough::default();
@@ -232,6 +235,9 @@ impl Tail {
     ) -> Result<Bound> {
         for _ in 0..LOOKS {
             let cursor = self.cursor.clone();
+            // Asked again in each turn: once the primary has closed the database, or another has
+            // opened it, the numbers in the mapping stand still and no longer say what is
+            // committed.
             let cursor = cursor.filter(|cursor| cursor.state() == CursorState::Live);
             let bound = match cursor {
                 Some(cursor) => self.look_at_cursor(inner, &cursor, extent)?,
@@ -314,6 +320,9 @@ impl Tail {
 
     /// The end of what a dead primary has written, published or about to be.
     fn last_written(&mut self, inner: &Inner, cursor: &CursorReader) -> Result<(SeqNo, Lsn)> {
+        // The writer stored a slot only behind the append of its frame, and it can refuse that
+        // frame no more. Its readers may have seen the commit, so to stop at `visible` could take
+        // back what somebody has read.
         let last = cursor.last_taken()?;
         let mut reach = Lsn(cursor.end());
         if !inner.follows_tables_only {
@@ -401,6 +410,9 @@ impl Tail {
             Some(_) => bound.reach,
             None => log.lsn().map_or(reach, |_| noted.reach),
         };
+        // What was committed, or shown before, must be in the log. A shorter one was cut, or
+        // belongs to another listing: the error sends the caller back to the folder. To stop here
+        // without one would show an older state as the newest.
         if reach < least {
             return Err(log.too_short(&inner.dir, least));
         }
@@ -438,6 +450,8 @@ impl Tail {
             }
         }
         let parked = log.take(id);
+        // Behind the last section that is wanted of a segment the primary may be writing at this
+        // moment. The loader reads ahead as far as this and keeps what it read.
         let mut ends: HashMap<FileNo, u64> = HashMap::new();
         for section in &parked {
             if let Parked::Section { segment, place, .. } = section {
@@ -450,10 +464,14 @@ impl Tail {
                 growing.switch();
                 continue;
             };
+            // After a failed round the log is scanned from its front again, and meets what tables
+            // already have.
             if place.last_seq() <= flushed.max(growing.applied()) {
                 continue;
             }
             let source = log.source(segment)?;
+            // A section goes into one memtable, and a flush takes whole memtables, so this is
+            // damage. The half of a batch that no table has must not be shown alone.
             if place.first_seq <= flushed {
                 let what = format!("a section is flushed in part, through {flushed}");
                 return Err(Error::corruption(&source.path, place.offset, what));

@@ -320,6 +320,7 @@ impl ValueStore for GuardedStore {
         self.who.call("configure", || self.store.configure(params))
     }
 
+    // No guard: nothing is claimed when a writer is asked this, and every write asks it.
     fn wants(&self, len: u64) -> bool {
         self.store.wants(len)
     }

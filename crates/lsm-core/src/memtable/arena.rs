@@ -92,6 +92,8 @@ impl SlabPool {
     }
 
     fn take(&self) -> Slab {
+        // The lock ends with this line: a new slab is a call of the allocator, and often of the
+        // kernel.
         let idle = self.idle.lock().pop();
         idle.unwrap_or_else(|| Slab::new(POOLED_BYTES))
     }
@@ -165,6 +167,7 @@ impl Arena {
     #[cold]
     fn begin_slab(&mut self, bytes: usize) {
         assert!(bytes <= POOLED_BYTES, "an entry of the memtable takes {bytes} bytes");
+        // An entry that does not fit into the next of the first slabs gets a later one.
         let mut following = FIRST_BYTES.iter().skip(self.slabs.len());
         let slab = match following.find(|first| **first >= bytes) {
             Some(first) => Slab::new(*first),

@@ -130,6 +130,8 @@ impl CursorWriter {
 
     /// Notes that the epoch begins behind `visible`, once its first edit is noted.
     pub fn begin(&self, visible: SeqNo) {
+        // The state last: a secondary that finds it live finds the numbers of this epoch behind it,
+        // and not the zeros of a new file.
         self.store(FLOOR_AT, visible.get());
         self.store(VISIBLE_AT, visible.get());
         self.store(STATE_AT, LIVE);
@@ -216,6 +218,7 @@ impl CursorWriter {
         if self.words.is_none() {
             return Ok(());
         }
+        // Before the name goes: a secondary that has the file mapped sees nothing but its words.
         self.store(STATE_AT, CLOSED);
         fs.delete(&dir.join(names::cursor(epoch)))
     }
@@ -242,6 +245,8 @@ impl CursorReader {
         let path = dir.join(names::cursor(epoch));
         let words = match fs.map_words(&path, MapMode::Read) {
             Ok(Some(words)) if words.words().len() >= WORDS => words,
+            // No cursor is no error: this medium maps nothing, or the primary has not made the file
+            // or not given it its length yet. The log says what is durable until it has.
             Ok(_) => return Ok(None),
             Err(error) if error.io_source().is_some() => return Ok(None),
             Err(error) => return Err(error),
@@ -322,6 +327,8 @@ impl CursorReader {
     /// # Errors
     /// As [`CursorReader::visible`].
     pub fn last_taken(&self) -> Result<SeqNo> {
+        // All slots: of a group of commits each section has touched its own, in no order of
+        // partitions.
         let visible = self.visible()?;
         let mut last = visible.max(self.seq(FLOOR_AT)?);
         for slot in SLOTS_AT..WORDS {

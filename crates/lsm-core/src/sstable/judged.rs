@@ -370,6 +370,7 @@ impl JudgedIter {
         let from_below = match self.before.seq {
             // A bound that is no entry: every version of its key may be lost.
             None => SeqNo::MAX,
+            // Older versions of the key that the gap begins behind may be among what is lost.
             Some(seq) if self.by.judge.has_versions() => seq,
             Some(_) => SeqNo::ZERO,
         };

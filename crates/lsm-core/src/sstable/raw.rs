@@ -198,6 +198,8 @@ impl AllEntries {
             // The damage was in a cache, and not in the file.
             Body::Sound(_) => return Ok(body),
         };
+        // The index verified, the block did not. An entry outside of these keys is damaged itself,
+        // and out of order it would end the walk of the caller.
         let (before, end) = index.bounds(reader);
         suspect.keep_ordered(before.as_ref(), &end);
         // The missing entries would be lost for good when the table is replaced.
@@ -330,6 +332,7 @@ impl Entries for AllEntries {
 fn read_suspect(reader: &SstReader, access: Access, extent: Extent, mend: bool) -> Result<Body> {
     let source = reader.source();
     let stored = match source.read_stored(access, extent) {
+        // The block ends behind the end of the file, which was cut. The walk goes on behind it.
         Err(error) if error.is_corruption() => return Ok(Body::Suspect(Suspect::default())),
         stored => stored?,
     };

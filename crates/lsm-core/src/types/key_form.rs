@@ -53,6 +53,7 @@ impl KeyForm {
             return look(key);
         }
         let mut room = [0; ROOM_BYTES];
+        // On the stack, because every get of such a key comes through here.
         match room.get_mut(..key.len()).filter(|_| key.len() < ROOM_BYTES) {
             Some(copy) => {
                 copy.copy_from_slice(key);

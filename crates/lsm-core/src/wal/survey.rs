@@ -61,6 +61,7 @@ pub fn survey(
         end: range.end,
         window: Window::default(),
         directory: Vec::new(),
+        // The range of a caller begins behind the header, which says what came before.
         last_seq: Some(header.previous_seq),
     };
     let mut at = range.start;
@@ -155,6 +156,8 @@ impl Survey<'_> {
             Ok(prefix) => prefix,
             Err(bad) => return Ok(Err(Bad::new(bad.what))),
         };
+        // The length is not verified yet and may be anything, so it is bounded before that much is
+        // loaded.
         if prefix.frame_len() > self.end - at {
             return Ok(Err(Bad::new("frame exceeds the segment")));
         }

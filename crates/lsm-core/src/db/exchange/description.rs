@@ -84,6 +84,7 @@ impl ExportDescription {
         put_varint(&mut body, self.seq.get());
         let mut part = Vec::new();
         put_options(&mut part, &self.options);
+        // With a length: options have no end of their own, because a later version may add to them.
         put_bytes(&mut body, &part);
         part.clear();
         put_hooks(&mut part, &self.hooks);
@@ -198,12 +199,17 @@ fn decode_body(db_id: DbId, body: &[u8]) -> Result<ExportDescription, EditFault>
         hooks,
         tables: Vec::new(),
     };
+    // The count comes from outside and reserves no memory. A wrong one ends with the bytes.
     for _ in 0..r.varint()? {
         let unique_id = r.u128()?;
         let table = read_meta(&mut Reader::new(r.bytes()?))?;
+        // Each block of the table verifies against this identity. A wrong one is told here, as
+        // damage of the description, and not as damage of every block of a sound table.
         if description.identity(&table).unique_id() != unique_id {
             return Err(r.malformed("a table's unique id is not its identity's").into());
         }
+        // An export writes its tables anew. The ingest gives both fields values of its own, and
+        // stray ones would be taken for these.
         if table.global_seq.is_some() || table.foreign.is_some() {
             return Err(r.malformed("a table of an export was ingested").into());
         }

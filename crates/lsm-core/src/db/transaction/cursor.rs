@@ -41,6 +41,8 @@ impl<'a> TransactionCursor<'a> {
     /// Moves to the first key at or behind `lower`, or behind the lower bound if that comes later.
     fn walk_forward(&mut self, lower: Bound<Vec<u8>>) -> Result<()> {
         let own = self.bounds.0.clone();
+        // The narrower range, because it is the one that is noted: a wider one would make the
+        // commit fail for a write to a key that the cursor could not have shown.
         let lower = if is_later(&own, &lower) { own } else { lower };
         let range = self.transaction.scan(self.partition, (lower, self.bounds.1.clone()));
         self.go_on(RangeEnd::Front, range)
@@ -73,6 +75,7 @@ fn is_later(own: &Bound<Vec<u8>>, other: &Bound<Vec<u8>>) -> bool {
     match (own, other) {
         (Bound::Unbounded, _) => false,
         (_, Bound::Unbounded) => true,
+        // At the same key an excluded bound begins later.
         (Bound::Excluded(own), Bound::Included(other)) => own >= other,
         (
             Bound::Included(own) | Bound::Excluded(own),
@@ -86,6 +89,7 @@ fn is_earlier(own: &Bound<Vec<u8>>, other: &Bound<Vec<u8>>) -> bool {
     match (own, other) {
         (Bound::Unbounded, _) => false,
         (_, Bound::Unbounded) => true,
+        // At the same key an excluded bound ends earlier.
         (Bound::Excluded(own), Bound::Included(other)) => own <= other,
         (
             Bound::Included(own) | Bound::Excluded(own),

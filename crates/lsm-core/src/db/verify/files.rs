@@ -141,6 +141,8 @@ impl VerifyRun<'_> {
             }
             Err(refused) => refused,
         };
+        // No damage: the primary may delete what this secondary has planned to read, and the run
+        // ends.
         if refused.kind() == ErrorKind::LeaseLost {
             return Err(refused);
         }
@@ -149,6 +151,8 @@ impl VerifyRun<'_> {
             Some(reader) => self.read_table(reader, table)?,
             None => TableFindings::default(),
         };
+        // The old reader finds every block sound, so what keeps the file from opening is in none of
+        // them. Without this the next open would be the first to tell.
         if found.damage.is_empty() {
             found.damage.push(whole_table(refused));
         }

@@ -242,6 +242,8 @@ impl ArmedRule {
                 (self.passed - 1, *nth)
             }
         };
+        // Counted before it is judged if the action fits, so that the number of an operation does
+        // not depend on what is to happen to it.
         let is_due = if *sticky { number >= wanted } else { number == wanted };
         is_due && action.can_happen_to(op.kind)
     }

@@ -54,6 +54,7 @@ impl Content {
             let (now, later) = rest.split_at_mut(n);
             match self.pages.get(page) {
                 Some(Page::Data(data)) => now.copy_from_slice(&data[within..within + n]),
+                // Also behind the last page of the list, by invariant 1.
                 _ => now.fill(0),
             }
             at += n as u64;
@@ -117,6 +118,7 @@ impl Content {
         self.zero(offset, end);
         let first = place(offset.next_multiple_of(PAGE_BYTES as u64)).0;
         let behind = place(end).0;
+        // Only pages in the list can be marked as holes.
         if first < behind && self.pages.len() < behind {
             self.pages.resize(behind, Page::Zero);
         }
@@ -154,6 +156,7 @@ impl Content {
         }
         let slot = &mut self.pages[page];
         if !matches!(slot, Page::Data(_)) {
+            // Its space was given back and is taken again.
             if matches!(slot, Page::Hole) {
                 self.hole_count -= 1;
             }

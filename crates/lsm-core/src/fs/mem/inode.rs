@@ -105,6 +105,8 @@ impl Inode {
 
     /// Changes what is stored behind everybody's back.
     pub(super) fn tamper(&mut self, edit: impl Fn(&mut Content)) {
+        // In both: a device that changed its bytes shows them to reads, and a crash does not undo
+        // it.
         edit(&mut self.cache);
         edit(&mut self.durable);
     }

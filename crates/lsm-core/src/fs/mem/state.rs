@@ -108,6 +108,7 @@ impl FileTree {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         self.dir(split(path)?.0)?;
+        // As on a disk: where no byte is free, no empty file can be made either.
         if self.free() == 0 || inode.cache.allocated_bytes() > self.free() {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -136,6 +137,8 @@ impl FileTree {
         let mut seqs = Vec::new();
         for dir in self.dirs.values() {
             seqs.extend(dir.pending.iter().map(|change| change.seq));
+            // A file that was made and removed again has no name now. A crash may keep the one
+            // change and lose the other, and then its bytes count.
             let created = dir.pending.iter().filter_map(|change| change.cell.as_ref());
             for cell in dir.durable.values().chain(dir.names.values()).chain(created) {
                 if seen.insert(cell.id) {

@@ -138,14 +138,19 @@ impl Writer<'_> {
                 level -= 1;
             }
             if level == top && !state.finger[level].holds(list, key, word) {
+                // The finger is too far on, or too far back. Of all nodes only the head is surely
+                // before the key.
                 state.finger[level].before = list.head();
             }
         }
         let mut step = state.finger[level];
+        // The last node that was too large. The next level often leads to it again, and its key
+        // need not be compared once more.
         let mut bound = ptr::null_mut();
         loop {
             // SAFETY: the tower was reached at this level.
             let link = unsafe { step.before.link(level) };
+            // Relaxed: only writers store links, one at a time, under the lock that this one holds.
             step.after = link.next.load(Ordering::Relaxed);
             step.after_word = link.word.load(Ordering::Relaxed);
             if step.after_word <= word
@@ -165,6 +170,7 @@ impl Writer<'_> {
                         continue;
                     }
                     Equal => {
+                        // The levels below were not searched, so their steps still stand elsewhere.
                         state.finger[level] = step;
                         state.finger_floor = level;
                         return Some(node);

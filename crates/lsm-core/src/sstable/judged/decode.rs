@@ -117,6 +117,7 @@ impl Decoder {
         let suffix = head.suffix..head.suffix.checked_add(head.suffix_len)?;
         let value = suffix.end..suffix.end.checked_add(head.value_len)?;
         let is_restart = self.slots.len().is_multiple_of(RESTART_ENTRIES as usize);
+        // Lengths are added with checks: in a damaged block each of them may be any number.
         let key_len = head.shared.checked_add(head.suffix_len)?;
         let is_possible = value.end <= tail
             && head.header & !KIND_BITS == 0
@@ -157,6 +158,7 @@ impl Decoder {
     ) -> Option<usize> {
         suffix?;
         let head = HiddenHead::decode(payload, at)?;
+        // The length comes from bytes that no checksum has confirmed.
         if head.payload.end > tail {
             return None;
         }
