@@ -122,6 +122,8 @@ impl HiveFilter {
     #[inline]
     fn open_cluster(&mut self, key: &[u8]) -> &mut Cluster {
         if self.open.last().is_none_or(|top| top.key != key) {
+            // Used again with its room: a job of small keys would otherwise call the allocator for
+            // each.
             let mut cluster = self.free.pop().unwrap_or_default();
             cluster.reset(key);
             self.open.push(cluster);
@@ -236,6 +238,8 @@ fn provided(seq: SeqNo, bytes: &[u8]) -> Vec<u8> {
 
 impl CompactionFilter for HiveFilter {
     fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        // Nothing to compare with: entries of memtables have no metadata yet, and checksums of
+        // their own.
         if self.is_flush {
             return Ok(Input::Pass);
         }
@@ -335,6 +339,8 @@ impl CompactionFilter for HiveFilter {
             let carried = self.carried.take().filter(|_| untouched_from.is_some());
             let carried = carried.and_then(|old| self.shared.provider.carry(&entry, &old));
             made.bytes = carried.unwrap_or_else(|| self.shared.provider.make(&entry));
+            // Only then may the metadata that is still to come be carried on: it speaks of the
+            // bytes as they were.
             made.is_untouched = untouched_from.is_some();
         }
         self.written += bytes;
@@ -393,6 +399,7 @@ impl CompactionFilter for HiveFilter {
                     seal.open.push((cluster.key.clone(), payload));
                 }
             }
+            // Told here. The table that comes next must not get their metadata as well.
             cluster.forget_survivors();
         }
         properties.0.insert(PROPERTY.to_owned(), seal.encode());

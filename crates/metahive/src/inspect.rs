@@ -188,6 +188,7 @@ impl Inspection {
             let key = self.key_form.user(&fault.key);
             inspected.faults.push(EntryFault::new(key, &fault, verdict));
         }
+        // Entries without metadata are told at the end of the table, and the others as they come.
         inspected.faults.sort_by_key(|fault| (fault.at.block_offset, fault.at.entry));
         inspected
     }

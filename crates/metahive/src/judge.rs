@@ -154,6 +154,7 @@ impl HiveJudge {
         self.span_blocks += 1;
         self.span_digest = self.span_digest.wrapping_add(notes as u32);
         let span = self.seal.as_ref().and_then(|seal| seal.spans.get(self.span));
+        // Blocks behind the last span hold metadata alone. An entry in one of them was put there.
         self.surplus += if span.is_none() { entries } else { 0 };
         span.map_or((None, 1), |span| (Some(span.digest), span.blocks))
     }

@@ -295,6 +295,8 @@ fn by_leads(
         if !takes_one_bit(judge, of) {
             break;
         }
+        // Of a prefix that entries share, the bit lies in the restart key: turned there, it is
+        // turned for all of them.
         let Some(bit) = bits::one_bit_at(&of.entry, &metadata) else { continue };
         let Some(at) = place_of(of, bit) else { continue };
         let mut turned = payload.to_vec();
@@ -346,7 +348,9 @@ fn by_every_bit(
     let first = good.unwrap_or(decoded.entries.len().saturating_sub(1));
     let start = decoded.entries.get(first.saturating_sub(1)).map_or(0, |of| of.hidden_at.start);
     let end = decoded.entries.get(first).map_or(0, |of| of.hidden_at.end) + 32;
+    // Offsets of damaged entries may lead out of the payload.
     let near = start.min(payload.len())..end.min(payload.len());
+    // The base of all sequence numbers: one bit of it damages every entry of the block.
     let tail = payload.len().saturating_sub(16)..payload.len().saturating_sub(8);
     for range in [near, tail, 0..payload.len()] {
         // Every candidate is decoded and verified up to its first damage.

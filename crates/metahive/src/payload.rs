@@ -69,6 +69,8 @@ impl Payload {
         let mut reader = Reader::new(bytes);
         let seq = reader.u64()?;
         let payload = Payload {
+            // Masked and no error: the bits above may be the damage, and the checksums are of use
+            // without them.
             seq: SeqNo::new(seq & SeqNo::MAX.get()).expect("masked to 56 bits"),
             sum: reader.u64()?,
             sum_of_sum: reader.u64()?,

@@ -221,6 +221,8 @@ impl Ladder<'_> {
 
     fn reread(&mut self) -> Option<OwnedEntry> {
         for _ in 0..self.options.retries_max {
+            // A reading that fails is one attempt of several: the device may give the bytes at the
+            // next.
             let Ok(Some(entry)) = self.sources.reread(&self.fault.at) else { continue };
             if self.is_good(&entry, true) {
                 return Some(entry);
@@ -260,6 +262,8 @@ impl Ladder<'_> {
     }
 
     fn under_the_key_of_its_metadata(&self) -> Option<OwnedEntry> {
+        // Both keys were written alike. If the one of the entry was damaged since, the other still
+        // has it.
         let (partner, _) = self.detail.partner.as_ref()?;
         let key = entry_key(partner)?.to_vec();
         let entry = OwnedEntry { key, ..self.found.clone()? };
@@ -319,6 +323,8 @@ impl Ladder<'_> {
         // The log before the replica: it is the same database's own copy, and nearer.
         if self.options.log {
             for (key, seq) in &names {
+                // A source that fails is passed over: the next may have the entry, and without any
+                // it is poisoned and not lost unseen.
                 let found = self.sources.in_log(key, *seq).ok().flatten();
                 if let Some(entry) = found.filter(|entry| self.is_the_one(entry, key, *seq)) {
                     return Some((entry, "log"));
@@ -372,6 +378,7 @@ impl Ladder<'_> {
             return replace(entry, source);
         }
         self.give_up();
+        // Poison in its place: left out, the entry would let an older version of its key show.
         let Some((key, seq)) = self.names().into_iter().next() else { return Patch::Leave };
         Patch::Replace {
             key,

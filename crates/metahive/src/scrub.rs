@@ -152,10 +152,14 @@ impl ScrubRun<'_> {
                 return Ok(Some(report));
             }
         };
+        // The walk goes by the index that the open table has in memory. The next open reads it from
+        // the device.
         if let Err(error) = table.check_opens() {
             report.push_damage(table, &error);
         }
         let goes_on = self.entries(&mut entries, inspection, &mut report)?;
+        // What a damaged block does not show any more would be missing from the count, for a reason
+        // that is reported already.
         let shows_all = report.damage.is_empty() && !entries.damage().iter().any(|d| d.is_lossy);
         report.push_blocks(table, entries.damage());
         if shows_all {
@@ -194,6 +198,8 @@ impl ScrubRun<'_> {
         loop {
             match entries.next() {
                 Ok(Some(entry)) => {
+                    // Block by block, so that the limit and the caller are asked as often as the
+                    // device is.
                     let behind = entry.at.block_offset.saturating_sub(at);
                     if behind > 0 && !self.sweep.advance(behind, self.check_open)? {
                         return Ok(false);

@@ -171,6 +171,7 @@ fn answer_again(
                 check.mended();
                 return Ok(answer);
             }
+            // Not what another reading undoes: the key is in a gap, or the device fails.
             Err(Doubt::Failed(error)) => return Err(error),
             Err(Doubt::Damage(again)) => error = again,
         }

@@ -32,6 +32,8 @@ impl Spans {
     #[inline]
     pub(super) fn boundary(&mut self, blocks: u64, forced: u64) {
         let more = blocks.saturating_sub(self.seen);
+        // The engine cuts where it was last allowed to, which is the last boundary. So what was
+        // written since lies in the next block.
         if more == 1 && forced == self.forced {
             self.finished.push(Span { blocks: self.blocks + 1, digest: self.digest });
             self.blocks = 0;

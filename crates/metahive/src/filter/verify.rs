@@ -75,6 +75,7 @@ impl Judge {
             let path = input.path.clone();
             tables.push(CountedTable { file: input.file, path, seal, entries: 0 });
         }
+        // For the binary search of `seal_of`, which metadata and entries without it go through.
         tables.sort_unstable_by_key(|table| table.file);
         Ok(Judge {
             shared,
@@ -306,6 +307,8 @@ impl Judge {
             }
             let what = match seal {
                 Some(_) => "the entry has no metadata in a table that is sealed",
+                // A table of other nodes may lack metadata. An entry of a damaged block then has
+                // nothing left that vouches for it.
                 None if !at.block_verified => "the block is damaged and the entry has no metadata",
                 None => {
                     self.counts.made += 1;
@@ -372,6 +375,7 @@ impl Judge {
     }
 
     fn take_orphan(&mut self, entry: &Entry<'_>, at: Origin) {
+        // A node without MetaHive may have dropped the entry and kept this.
         if self.seal_of(at.file).is_none() {
             self.counts.orphans_dropped += 1;
             return;

@@ -40,6 +40,7 @@ pub(super) fn repaired(
             found = under_another_key(judge, block, all, at).map(|it| (it, "another key"));
         }
     }
+    // Before two bits are searched: a copy needs less time, and none of its bits is a guess.
     found = found.or_else(|| elsewhere(judge, block, all, at, missing));
     if found.is_none()
         && known.is_some()
@@ -107,6 +108,8 @@ fn around(
     all: &[Candidate],
     at: usize,
 ) -> (Vec<u8>, Vec<u8>) {
+    // Keys ascend within the block, so the entry stood between these two, whatever it says of
+    // itself.
     let from = all[..at].iter().rev().find_map(Candidate::sound_key);
     let before = block.before().map_or_else(|| judge.table.keys.0.to_vec(), |it| it.0.to_vec());
     let to = all[at + 1..].iter().find_map(Candidate::sound_key);
@@ -131,6 +134,7 @@ fn elsewhere(
     }
     let replica = judge.options.replica.clone()?;
     let (from, to) = around(judge, block, all, at);
+    // Its own key first: the damage may be in the value alone.
     let mut keys = vec![of.entry.key.clone()];
     if judge.budget.take(KEYS_NS) {
         keys.extend(judge.sources.keys_between(&from, &to, KEYS_ASKED));

@@ -128,6 +128,8 @@ impl<'a> EntryCheck<'a> {
         seen: SeqNo,
     ) -> Result<(), Doubt> {
         self.block(block)?;
+        // By a walk over the entries and no search: a damaged word or restart may lead a search
+        // past a sound entry.
         if block.holds(key, seen) {
             return Err(damage(block, "the key is in the block and the search passed it", key));
         }
@@ -167,6 +169,8 @@ impl<'a> EntryCheck<'a> {
                 return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
             };
             sum = sum.wrapping_add(self.digest(&sibling)?);
+            // Beyond that number blocks are read once more when they are asked for, instead of
+            // being held all together.
             if siblings.len() < SIBLINGS_MAX {
                 siblings.push(sibling);
             }
