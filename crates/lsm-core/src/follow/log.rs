@@ -8,7 +8,7 @@
 //!    segment that the next one names.
 //! 2. A partition's sections are noted in the order of their sequences, each once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +18,10 @@ use crate::fs::names::{FileKind, FileName};
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::DbVersion;
 use crate::wal::{Control, LogReader, LogReaderOptions, Lsn, Record, SectionPlace, SegmentSource};
+
+/// Bytes of other partitions between two sections that are read with them. A read takes as long as a copy
+/// of about so many.
+const BETWEEN_BYTES_MAX: u64 = 8 << 10;
 
 /// A thing that the log has for a partition.
 pub(super) enum Parked {
@@ -46,7 +50,7 @@ impl Parked {
 /// See the module.
 pub(super) struct LogTail {
     reader: LogReader,
-    parked: HashMap<PartitionId, VecDeque<Parked>>,
+    parked: BTreeMap<PartitionId, VecDeque<Parked>>,
 }
 
 impl LogTail {
@@ -60,7 +64,7 @@ impl LogTail {
         // Bodies are read later, and only those of the partitions that are asked for.
         options.headers_only = true;
         let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
-        Ok(LogTail { reader, parked: HashMap::new() })
+        Ok(LogTail { reader, parked: BTreeMap::new() })
     }
 
     /// Lists the segments that `version` has besides. Returns `false` if the log must be begun anew:
@@ -213,6 +217,37 @@ impl LogTail {
             Error::new(ErrorKind::FileGone, format!("segment {number} of the log is gone"))
         })
     }
+}
+
+/// For each of `parked`, the place in its segment up to which it pays to read at once.
+///
+/// Sections that lie close together are read with what lies between them, because a read costs as much
+/// as the copy of some kilobytes. Beyond that a partition is to cost its own bytes, not those of the
+/// others: reading ahead to the last section of a segment would copy all of the segment. Nothing behind
+/// the last section is read, because the primary may be writing there at this moment.
+pub(super) fn ends_of_runs(parked: &VecDeque<Parked>) -> Vec<u64> {
+    let mut ends = Vec::with_capacity(parked.len());
+    // The segment and the beginning of the run behind, and its end.
+    let mut behind: Option<(FileNo, u64, u64)> = None;
+    for next in parked.iter().rev() {
+        let Parked::Section { segment, place, .. } = next else {
+            ends.push(0);
+            continue;
+        };
+        let own_end = place.offset + place.len as u64;
+        let end = match behind {
+            Some((run, start, end))
+                if run == *segment && start.saturating_sub(own_end) <= BETWEEN_BYTES_MAX =>
+            {
+                end
+            }
+            _ => own_end,
+        };
+        behind = Some((*segment, place.offset, end));
+        ends.push(end);
+    }
+    ends.reverse();
+    ends
 }
 
 fn source(

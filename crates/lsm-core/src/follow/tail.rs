@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::growing::Growing;
-use super::log::{LogTail, Parked};
+use super::log::{LogTail, Parked, ends_of_runs};
 use super::{Inner, SyncExtent, SyncReach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::shared::{CursorReader, CursorState, Lease};
-use crate::types::{Epoch, FileNo, PartitionId, SeqNo};
+use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews};
 use crate::wal::{Lsn, SectionLoader};
 
@@ -450,16 +450,9 @@ impl Tail {
             }
         }
         let parked = log.take(id);
-        // Behind the last section that is wanted of a segment the primary may be writing at this
-        // moment. The loader reads ahead as far as this and keeps what it read.
-        let mut ends: HashMap<FileNo, u64> = HashMap::new();
-        for section in &parked {
-            if let Parked::Section { segment, place, .. } = section {
-                ends.insert(*segment, place.offset + place.len as u64);
-            }
-        }
+        let ends = ends_of_runs(&parked);
         let mut loader = SectionLoader::default();
-        for next in parked {
+        for (next, end) in parked.into_iter().zip(ends) {
             let Parked::Section { segment, lsn, place } = next else {
                 growing.switch();
                 continue;
@@ -476,7 +469,7 @@ impl Tail {
                 let what = format!("a section is flushed in part, through {flushed}");
                 return Err(Error::corruption(&source.path, place.offset, what));
             }
-            growing.insert(&mut loader, source, &place, lsn, ends[&segment])?;
+            growing.insert(&mut loader, source, &place, lsn, end)?;
             is_changed = true;
         }
         Ok(is_changed)

@@ -54,6 +54,40 @@ fn what_was_flushed_leaves_the_memtables_and_is_read_from_tables() {
     assert_eq!(content(&followed.at(Level::Strong).unwrap()), content_of(&p));
 }
 
+/// The headers of all frames are read once. Behind that a partition costs its own bytes, wherever in the
+/// log they lie.
+#[test]
+fn a_partition_costs_its_own_bytes_of_the_log() {
+    const PARTITIONS: usize = 16;
+    const VALUE_BYTES: usize = 1000;
+    let fault = FaultFs::over_mem(MemFs::new());
+    let fs: Arc<dyn Fs> = Arc::new(fault.clone());
+    // Everything stays in the log.
+    let options = options().write_buffer_bytes(64 << 20).wal_segment_bytes(2 << 20);
+    let options = options.wal_bytes_max(128 << 20);
+    let db = Db::builder(DIR).fs(fs.clone()).options(options);
+    let db = db.background(BackgroundMode::Stepped).open().unwrap();
+    let names: Vec<String> = (0..PARTITIONS).map(|number| format!("p{number:02}")).collect();
+    let partitions: Vec<_> = names.iter().map(|name| db.partition(name).unwrap()).collect();
+    for key in 0..200_u32 {
+        for partition in &partitions {
+            partition.put(key.to_be_bytes(), [7; VALUE_BYTES]).unwrap();
+        }
+    }
+    let follower = secondary(&fs);
+    follower.partition(&names[0]).unwrap().sync(Target::Latest).unwrap();
+    for name in &names[1..] {
+        let followed = follower.partition(name).unwrap();
+        fault.start_log();
+        followed.sync(Target::Latest).unwrap();
+        let log = fault.take_log();
+        let read: u64 = log.iter().filter(|op| op.kind == OpKind::Read).map(|op| op.len).sum();
+        let own = 200 * VALUE_BYTES as u64;
+        assert!(own < read && read < own * 5 / 4, "{read} bytes were read for {own}");
+        assert_eq!(content(&followed.at(Level::Eventual).unwrap()).len(), 200);
+    }
+}
+
 /// A whole frame in the log proves nothing. The append of this one fails after all of its bytes
 /// have reached the file, and the disk has no room for the segment that would say so.
 #[test]
