@@ -119,6 +119,7 @@ pub fn get_into(
             Some(len)
         }
         Some(Found::Large(block, point)) => {
+            // Before anything is read: the buffer of the caller stays as it was.
             let len = fits(block.handle.len)?;
             let read = block.read_whole(&mut buf[..len as usize], parallelism);
             read.map_err(|error| named(error, point.partition(), key))?;

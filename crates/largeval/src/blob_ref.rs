@@ -44,6 +44,8 @@ impl BlobRef {
             return Ok(BlobRef(Lent::Mapped { bytes, _point: point }));
         }
         let len = block.handle.len;
+        // Beyond this a caller that expects a mapping would get a buffer of that length on the
+        // heap.
         if len > FORMAT_VALUE_BYTES_MAX {
             let what = "length of a value for get_ref that is not mapped (use open_blob)";
             return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));

@@ -75,6 +75,7 @@ impl BlobWriter {
             Value::Buffered(buffer) => {
                 let len = (buffer.len() + bytes.len()) as u64;
                 let threshold = self.shared.options().threshold_bytes;
+                // A caller may promise less than it writes, so both lengths count.
                 if self.expected.unwrap_or(len).max(len) < threshold {
                     // Large values may be off, and then this is all memory.
                     if len > FORMAT_VALUE_BYTES_MAX {

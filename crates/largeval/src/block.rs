@@ -84,6 +84,7 @@ impl Block {
             Source::Cached => self.file.read_at(offset, buf)?,
             Source::Device => self.file.read_at_uncached(offset, buf)?,
         };
+        // The value was all there before its handle was given out.
         if got < buf.len() {
             return Err(self.corruption(offset + got as u64, "a chunk file ends inside a value"));
         }
@@ -142,6 +143,8 @@ impl Block {
 
     fn read_shares(&self, shares: &Shares<'_>) -> Result<()> {
         loop {
+            // One at a time, so that a thread that is slow to start, or was not to be had, delays
+            // nobody.
             let next = shares.lock().pop();
             let Some(share) = next else { return Ok(()) };
             self.read_sub_blocks(share.first, share.buf, share.sums)?;
@@ -168,6 +171,8 @@ impl Block {
         let mut bytes = vec![0; (handle.sub_block_count() * SUM_BYTES) as usize];
         self.fill(handle.sums_offset(), &mut bytes)?;
         let binding = handle.binding();
+        // The binding comes off before the sums are compared: those of another value, or of another
+        // place in this one, then agree with nothing.
         let (sums, _) = bytes.as_chunks::<8>();
         let unbind =
             |(at, sum): (usize, &[u8; 8])| binding.apply(u64::from_le_bytes(*sum), at as u64);
@@ -213,6 +218,8 @@ impl Block {
             Ok(sums) => sums,
             Err(error) => return error,
         };
+        // Where none differs, the bytes changed between two readings: the first stands for the
+        // value.
         let first = found.iter().zip(&sums).position(|(found, sum)| found != sum).unwrap_or(0);
         let offset = handle.value_offset() + first as u64 * handle.sub_block_bytes();
         self.corruption(offset, "a sub-block of a value does not agree with its checksum")
@@ -235,6 +242,8 @@ impl Block {
             let wanted = (sub_block - skip).min(rest.len());
             let (piece, behind) = rest.split_at_mut(wanted);
             let mut sum = [0];
+            // Into the buffer of the caller, without a copy. A part of a sub-block cannot be
+            // verified by itself.
             if wanted == sub_block {
                 self.read_sub_blocks(index, piece, &mut sum)?;
             } else {

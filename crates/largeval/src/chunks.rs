@@ -288,6 +288,7 @@ impl Chunks {
         let reclaimed = self.reclaimed;
         let mut dead = Vec::new();
         self.by_id.retain(|id, chunk| {
+            // Readers of versions before the last drop may still hold handles into it.
             let is_free = chunk.is_dead() && chunk.last_drop <= reclaimed;
             let goes = is_free && (!chunk.is_open || close(*id));
             if goes {
@@ -303,12 +304,15 @@ impl Chunks {
     /// are given up.
     pub fn choose_moving(&mut self, garbage_permille: u64) -> Option<KeySpan> {
         for chunk in self.by_id.values_mut() {
+            // Jobs went over its keys and left values in it. Chosen again and again, it would be
+            // work without end.
             if chunk.is_moving && chunk.live.blocks > 0 {
                 chunk.is_stuck = true;
             }
             chunk.is_moving = false;
         }
         self.choose(|chunk| {
+            // In 128 bits: the length of a chunk may come close to 2^60.
             let garbage = u128::from(chunk.garbage_bytes()) * 1000;
             garbage > 0 && garbage >= u128::from(chunk.end) * u128::from(garbage_permille)
         })
@@ -329,6 +333,7 @@ impl Chunks {
     fn choose(&mut self, is_due: impl Fn(&Chunk) -> bool) -> Option<KeySpan> {
         let mut hull = None;
         for chunk in self.by_id.values_mut() {
+            // An open one gets values meanwhile, and would never be empty.
             let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
             let is_settled = chunk.pending.blocks == 0 && chunk.live.blocks > 0;
             chunk.is_moving |= movable && is_settled && is_due(chunk);
@@ -351,6 +356,7 @@ impl Unnamed {
     /// It is no whole state.
     pub fn of(state: &[u8]) -> Result<Unnamed, Malformed> {
         let (kind, deltas) = decode(state)?;
+        // Counts that are not those of everything would let values go that are still named.
         if kind != STATE {
             return Err(Malformed { what: "a section that is no whole state", at: 1 });
         }
@@ -414,6 +420,7 @@ fn decode(section: &[u8]) -> Result<(u8, BTreeMap<ChunkId, Delta>), Malformed> {
         if most > VALUE_BYTES_MAX {
             return Err(r.malformed("bytes of a chunk that no file can have"));
         }
+        // Also the same chunk twice, of which the second would silently replace the first.
         if deltas.last_key_value().is_some_and(|(last, _)| *last >= id) {
             return Err(r.malformed("chunks of a section out of order"));
         }

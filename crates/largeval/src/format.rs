@@ -112,6 +112,7 @@ impl Handle {
         let len = r.u64()?;
         let stored_us = r.u64()?;
         let root = r.u128()?;
+        // Bounded here, so that sums of offsets and lengths overflow nowhere.
         if len > VALUE_BYTES_MAX || !(CHUNK_HEADER_BYTES..=VALUE_BYTES_MAX).contains(&offset) {
             return Err(r.malformed("a handle of an impossible place"));
         }
@@ -228,6 +229,7 @@ pub fn block_front(handle: &Handle, key: &[u8]) -> Vec<u8> {
 /// The front is damaged, or another block's.
 pub fn key_of_front<'f>(handle: &Handle, front: &'f [u8]) -> Result<&'f [u8], Malformed> {
     let key = front.get(BLOCK_HEADER_BYTES as usize..).unwrap_or_default();
+    // Made anew and compared as a whole: no field of the header is believed by itself.
     if key.len() != handle.key_len as usize || block_front(handle, key) != front {
         return Err(Malformed { what: "the header of a block is not the handle's", at: 0 });
     }

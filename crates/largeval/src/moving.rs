@@ -30,7 +30,11 @@ impl Shared {
     fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle> {
         let from = block.handle;
         let options = self.options();
+        // Verified against the handle before a byte is copied, and each piece against these: damage
+        // is not carried into a new chunk under fresh checksums.
         let sums = block.sums()?;
+        // Taken out: two jobs that move at once would mix their blocks in one file. The second gets
+        // another.
         let mover = self.state.lock().mover.take();
         let writer = match mover {
             Some(writer) if writer.end < options.chunk_bytes => writer,
@@ -47,6 +51,7 @@ impl Shared {
             let len = (from.len - to.len()).min(from.sub_block_bytes()) as usize;
             block.read_range(to.len(), &mut piece[..len], &sums)?;
             to.push(&piece[..len])?;
+            // Without a lock held, because this may wait.
             self.keep_pace(len as u64);
         }
         let (pending, writer) = to.finish()?;

@@ -68,6 +68,7 @@ impl State {
     /// Keeps a file open for reading, and closes those that were not read for longest.
     fn keep_open(&mut self, chunk: ChunkId, file: Arc<dyn File>) {
         while self.files.len() >= OPEN_FILES_MAX {
+            // A walk over all of them, which costs less than the open that follows.
             let oldest = self.files.iter().min_by_key(|(_, (used, _))| *used);
             let Some(oldest) = oldest.map(|(chunk, _)| *chunk) else { break };
             self.files.remove(&oldest);
@@ -80,6 +81,8 @@ impl State {
 impl Shared {
     pub(crate) fn new(context: StoreContext, options: LargeValueOptions) -> Result<Shared> {
         let mut found = BTreeMap::new();
+        // The lengths on disk: a crash may have left more in a chunk than any edit says, and it
+        // counts as garbage.
         for entry in context.fs.list(&context.dir, "")? {
             if let Some(chunk) = ChunkId::of_name(&entry.name) {
                 found.insert(chunk, entry.len);
@@ -126,6 +129,8 @@ impl Shared {
         }
         let mut state = self.state.lock();
         let options = state.options;
+        // A value of unknown length may be of any, so it gets a file of its own as a large one
+        // does.
         let is_own = len.is_none_or(|len| len >= options.chunk_bytes / OWN_CHUNK_SHARE);
         let idle = if is_own { None } else { state.idle.pop() };
         drop(state);
@@ -140,6 +145,8 @@ impl Shared {
         let context = &self.context;
         let chunk = context.new_chunk();
         let path = context.chunk_path(chunk);
+        // No number is given twice, so a file of this name is nobody's, and nothing may be put
+        // behind its bytes.
         let file = context.fs.open_append(&path, AppendMode::IfAbsent)?;
         let mut state = self.state.lock();
         state.syncs.note_name();
@@ -207,6 +214,7 @@ impl Shared {
 
     /// Takes a writer back whose block came to nothing; without one the file takes no more.
     pub(crate) fn block_given_up(&self, chunk: ChunkId, writer: Option<ChunkWriter>) {
+        // Asked of the file: a failed append may have written a part, which takes space as well.
         let end = self.file(chunk).and_then(|file| file.len());
         let mut state = self.state.lock();
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk) {
@@ -243,6 +251,7 @@ impl Shared {
                 (false, _) => error,
             }
         })?;
+        // Two readers may have opened it at once. One of the two files is closed by its last user.
         self.state.lock().keep_open(chunk, file.clone());
         Ok(file)
     }
@@ -291,6 +300,8 @@ impl Shared {
                     self.context.tell_of(chunk.id, ChunkChange::Reclaimed, chunk.bytes);
                 }
                 Err(error) => {
+                    // Out of the counts already, and in no edit: this list alone remembers the file
+                    // until the next open.
                     self.state.lock().doomed.push(chunk);
                     result = result.and(Err(error));
                 }

@@ -79,6 +79,8 @@ impl ValueStore for LargeStore {
         })?;
         let mut state = self.0.state.lock();
         state.options = options;
+        // What the old limit still owes is dropped: a higher one would otherwise come into effect
+        // late.
         state.pace = Pace::new(options.move_bytes_per_second);
         Ok(())
     }
@@ -111,6 +113,7 @@ impl ValueStore for LargeStore {
 
     fn probe(&self, handle: &[u8]) -> Result<bool> {
         let shared = &self.0;
+        // Nothing can be read by it, so the log ends before its frame as before a lost value.
         let Ok(handle_read) = Handle::decode(handle) else { return Ok(false) };
         if !shared.context.is_read_only {
             // Durability: the bytes may be in the page cache alone, where the process before this
@@ -141,6 +144,7 @@ impl ValueStore for LargeStore {
 
     fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
         let block = self.0.block(handle, Source::Cached)?;
+        // A whole value is verified by its root hash alone, and its stored checksums are not read.
         if offset == 0 && buf.len() as u64 == block.handle.len {
             return block.read_whole(buf, Parallelism::Auto);
         }
@@ -159,6 +163,8 @@ impl ValueStore for LargeStore {
     ) -> Result<()> {
         let block = self.0.block(handle, Source::Device)?;
         let found = block.walk(|piece| advance(piece.len() as u64))?;
+        // The handle's root hash speaks of the value and not of the key. Only here do both come
+        // together.
         if found != key {
             let what = "a value belongs to another key";
             return Err(Error::corruption(&block.path, block.handle.offset, what));
@@ -292,6 +298,7 @@ impl ValueStore for LargeStore {
                 link_or_copy(fs, &from, &to, Some(end))?;
             }
         }
+        // The checkpoint counts as made when this returns, so its names must stay after a crash.
         shared.context.fs.sync_dir(dir)
     }
 }

@@ -85,6 +85,8 @@ impl Shared {
         self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
         let mut state = self.state.lock();
         let syncs = &mut state.syncs;
+        // Before the bytes are noted: a later sync of the file could succeed, and would make them
+        // seem durable.
         if syncs.is_condemned(chunk) {
             return Err(doubtful());
         }
@@ -112,6 +114,7 @@ impl Shared {
         state.syncs.unsynced_bytes = 0;
         drop(state);
         let mut result = Ok(());
+        // A synced file without a durable name in the folder is gone after a crash.
         if is_dir_unsynced {
             result = self.context.fs.sync_dir(&self.context.dir);
         }
@@ -119,6 +122,8 @@ impl Shared {
         result = result.and_then(|()| self.context.fs.sync_files(&files));
         result.map_err(|error| {
             let mut state = self.state.lock();
+            // Asked for again. The files of these names are condemned, those of later ones need the
+            // folder.
             state.syncs.is_dir_unsynced |= is_dir_unsynced;
             self.condemn(&mut state, unsynced.into_keys().collect(), error)
         })

@@ -130,6 +130,7 @@ fn work(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
     loop {
         for followed in due(shared, clock.now()) {
             let goal = followed.goal();
+            // A few loads instead of a round: a read may have brought the partition on meanwhile.
             if goal.is_some_and(|goal| followed.has_reached(&goal)) {
                 continue;
             }
@@ -160,6 +161,7 @@ fn due(shared: &Shared, now: Duration) -> Vec<FollowedPartition> {
         if tended.due_at > now {
             continue;
         }
+        // Counted from here and not from the end of the round, so that slow rounds do not add up.
         if let Follow::Every(interval) = tended.follow {
             tended.due_at = now.saturating_add(interval);
         }
@@ -188,6 +190,7 @@ fn pause(state: &TendingState, has_cursor: bool, now: Duration) -> Option<Durati
         Follow::Eager | Follow::OnDemand if tended.due_at > now => {
             tended.due_at.saturating_sub(now)
         }
+        // With a cursor a look is a few loads. Without one it lists the folder.
         Follow::Eager | Follow::OnDemand if has_cursor => EAGER_PAUSE,
         Follow::Eager | Follow::OnDemand => EAGER_READ_PAUSE,
     });

@@ -73,6 +73,8 @@ impl SecondaryPartition {
             Ok(()) => return Ok(Self::reading(self.followed.moment()?, options.level)),
             Err(unmet) => unmet,
         };
+        // Only where the state is older than was asked for. Damage, or a partition that is gone,
+        // would be hidden by a weaker level.
         let is_unmet = matches!(
             unmet.kind(),
             ErrorKind::Behind

@@ -139,6 +139,7 @@ impl Secondary {
         let started = self.0.clock.now();
         let reached = self.sync_extent(SyncExtent::All, to)?;
         if let Target::Token(token) = to {
+            // First: a sequence number of another history says nothing about this one.
             self.check_history(token)?;
             if reached.seq < token.seq {
                 return Err(behind(token));
@@ -278,6 +279,7 @@ impl Secondary {
         loop {
             let started = self.0.clock.now();
             let reached = self.0.follower.sync(SyncExtent::Only(followed.id()))?;
+            // Whatever was committed is here, so no cursor has to say so.
             if reached.is_final {
                 return Ok(());
             }
@@ -316,6 +318,8 @@ impl Secondary {
         wait: Duration,
     ) -> Result<()> {
         let complete = followed.complete();
+        // Numbers of two epochs cannot be compared: a later epoch may give those of lost commits
+        // again.
         if complete.epoch == token.epoch && complete.seq >= token.seq {
             return Ok(());
         }
@@ -410,6 +414,7 @@ impl Secondary {
 
     /// Reads on from a newer state. It is durable if the partition was only ever synced to what is.
     pub(crate) fn look_again(&self, followed: &FollowedPartition) -> Result<()> {
+        // A partition that shows only what is durable must not show more because a file went.
         let to = if followed.is_durable() { Target::Durable } else { Target::Latest };
         self.sync_extent(SyncExtent::Only(followed.id()), to).map(drop)
     }
