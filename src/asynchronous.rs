@@ -90,6 +90,8 @@ impl<T> From<T> for Async<T> {
 fn outcome<R>(joined: std::result::Result<Result<R>, JoinError>) -> Result<R> {
     match joined.map_err(JoinError::try_into_panic) {
         Ok(done) => done,
+        // A panic of the work goes on in the task that waits, as it would have without a thread
+        // between. As an error it would pass for one of the database.
         Err(Ok(panic)) => resume_unwind(panic),
         Err(Err(_)) => Err(Error::new(ErrorKind::Closed, "the tokio runtime was shut down")),
     }
@@ -312,6 +314,8 @@ impl Async<Secondary> {
     /// # Errors
     /// As there.
     pub async fn wait_for(&self, token: Commit, time: Duration) -> Result<()> {
+        // The task waits and not the thread of the work: sleeping threads would use up those that
+        // the runtime has for blocking work.
         let until = end_of(time);
         loop {
             let looked =
@@ -413,12 +417,15 @@ struct Part<R> {
 fn read_part<R: Iterator<Item = Result<(Slice, Slice)>>>(mut range: R) -> Part<R> {
     let mut rows = VecDeque::new();
     let mut bytes = 0;
+    // By bytes as well: rows of large values would otherwise pile up before the first of them is
+    // taken.
     while rows.len() < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE {
         match range.next() {
             Some(Ok((key, value))) => {
                 bytes += key.len() + value.len();
                 rows.push_back((key, value));
             }
+            // Kept until the rows before it are handed out, as a plain iterator would.
             Some(Err(error)) => return Part { range, rows, end: Some(Err(error)) },
             None => return Part { range, rows, end: Some(Ok(())) },
         }

@@ -108,6 +108,7 @@ impl<'d> Importer<'d> {
             return Ok(None);
         }
         let stored = partition.open_blob(key)?;
+        // One of another length is another value, and needs no reading to tell.
         Ok(stored.filter(|stored| len.is_none_or(|len| len == stored.len())))
     }
 
@@ -204,6 +205,7 @@ impl Arriving<'_> {
                 held.extend_from_slice(piece);
                 return Ok(());
             }
+            // Begun late: most values are short, and go with others into one batch.
             let mut writer = self.partition.put_stream(&self.key, self.len)?;
             writer.write_all(held)?;
             self.place = ArrivedPieces::Streamed(writer);
@@ -217,6 +219,7 @@ impl Arriving<'_> {
 
 /// Returns whether the bytes that `stored` reads next are these.
 fn goes_on_with(stored: &mut BlobReader, piece: &[u8]) -> Result<bool> {
+    // Asked first: a read past its end would be an error, and this is only another value.
     if stored.stream_position()? + piece.len() as u64 > stored.len() {
         return Ok(false);
     }

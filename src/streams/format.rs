@@ -199,6 +199,8 @@ impl<'r> StreamReader<'r> {
             let message = format!("version {version} of a stream; this version reads {VERSION}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        // The checksum of the header comes behind it, so its numbers are bounded while they are
+        // read.
         if count as usize > PARTITIONS_MAX {
             return Err(self.damage("more partitions than a database may have"));
         }
@@ -294,6 +296,8 @@ impl<'r> StreamReader<'r> {
     fn check(&mut self) -> Result<()> {
         let len = self.part.len();
         let sum = checksum64_seeded(&self.part, self.sum);
+        // Before anything of the part is believed: lengths and keys of a damaged one come to
+        // nobody.
         let is_right = self.read(size_of::<u64>())? == sum.to_le_bytes();
         self.part.truncate(len);
         if !is_right {

@@ -36,6 +36,8 @@ pub(super) fn import(
     let committed = importer.commit();
     imported?;
     committed?;
+    // The caller may delete its source when this returns. The batches were committed without a
+    // sync.
     db.flush()?;
     Ok(importer.summary())
 }

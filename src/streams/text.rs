@@ -112,6 +112,7 @@ pub(super) fn import(
     while !text.is_at_end()? {
         sections += 1;
         let header = text.header()?;
+        // Into one partition, the entries of the second would replace those of the first.
         if sections > 1 && options.partition.is_some() {
             let message = "one partition was named, and the text has several databases";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -138,6 +139,8 @@ fn import_section(
             let is_key = key.len() <= USER_KEY_BYTES_MAX;
             if is_key { Ok(()) } else { Err(Malformed("a key that is longer than any key may be")) }
         })?;
+        // Berkeley DB can hold several values of a key. To keep the last of them would lose the
+        // others in silence.
         if previous.as_ref() == Some(&key) {
             return Err(text.damage_at(key_line, "a key with several values"));
         }

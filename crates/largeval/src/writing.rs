@@ -140,8 +140,6 @@ impl BlockWriter {
     }
 
     fn sub_block(&mut self, piece: &[u8]) -> Result<()> {
-        // Of the bytes of the caller, before they are written: what memory or the file makes of
-        // them later shows.
         self.sums.push(checksum64(piece));
         self.append(piece)
     }
@@ -165,7 +163,6 @@ impl BlockWriter {
             put_u64(&mut sums, binding.apply(*sum, index as u64));
         }
         self.append(&sums)?;
-        // Before the handle is given out: a sync that comes for it must know of the bytes.
         let noted = self.writer.as_mut().map_or(Ok(()), |writer| writer.note(&self.shared));
         self.is_failed = noted.is_err();
         noted?;
@@ -177,8 +174,6 @@ impl BlockWriter {
     /// Lets the block go: what was written of it is garbage.
     fn give_up(&mut self) {
         if let Some(writer) = self.writer.take() {
-            // After a failed append nobody knows where the next byte would come to lie, so the file
-            // takes no more.
             let whole = (!self.is_failed).then_some(writer);
             self.shared.block_given_up(self.handle.chunk, whole);
         }
