@@ -218,8 +218,7 @@ impl Block {
             Ok(sums) => sums,
             Err(error) => return error,
         };
-        // Where none differs, the bytes changed between two readings: the first stands for the
-        // value.
+        // If none differs, the bytes changed between two readings: the first stands for the value.
         let first = found.iter().zip(&sums).position(|(found, sum)| found != sum).unwrap_or(0);
         let offset = handle.value_offset() + first as u64 * handle.sub_block_bytes();
         self.corruption(offset, "a sub-block of a value does not agree with its checksum")

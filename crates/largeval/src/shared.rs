@@ -207,7 +207,7 @@ impl Shared {
         let shared = self.clone();
         PendingHandle::new(handle.encode(), move || {
             shared.state.lock().chunks.abort(&handle);
-            // What cannot be removed now is removed with what is reclaimed next.
+            // A file that cannot be removed now goes with the next ones.
             let _ = shared.remove_dead();
         })
     }

@@ -79,7 +79,7 @@ impl ValueStore for LargeStore {
         })?;
         let mut state = self.0.state.lock();
         state.options = options;
-        // What the old limit still owes is dropped: a higher one would otherwise come into effect
+        // The debt of the old limit is dropped: a higher limit would otherwise come into effect
         // late.
         state.pace = Pace::new(options.move_bytes_per_second);
         Ok(())

@@ -158,8 +158,8 @@ impl ScrubRun<'_> {
             report.push_damage(table, &error);
         }
         let goes_on = self.entries(&mut entries, inspection, &mut report)?;
-        // What a damaged block does not show any more would be missing from the count, for a reason
-        // that is reported already.
+        // The entries that a damaged block does not show would be missing from the count, for a
+        // reason that is reported already.
         let shows_all = report.damage.is_empty() && !entries.damage().iter().any(|d| d.is_lossy);
         report.push_blocks(table, entries.damage());
         if shows_all {

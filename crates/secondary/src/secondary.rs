@@ -387,7 +387,7 @@ impl Secondary {
             if present.epoch != seen.epoch || moment.newest() > seen.seq {
                 return Ok(Some(present));
             }
-            // What is not logged comes with a flush.
+            // Operations that are not logged come with a flush.
             let is_looked_at = goal.is_some_and(|goal| followed.has_reached(&goal));
             let is_soon = is_looked_at || (goal.is_some() && self.follows_log(followed));
             let pause = if is_soon { PAUSE } else { READ_PAUSE };

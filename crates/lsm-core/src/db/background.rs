@@ -297,7 +297,7 @@ impl Background {
             timeout = match &outcome {
                 Err(_) => Some(retry),
                 Ok(Some(next)) => Some(*next),
-                // What could not be removed is still held.
+                // Files that could not be removed are still held.
                 Ok(None) => held.then_some(LOOK_AT_HELD_FILES),
             };
             self.schedule.lock().active -= 1;

@@ -56,7 +56,7 @@ pub(super) struct Tables<'a> {
 impl Drop for Tables<'_> {
     fn drop(&mut self) {
         for name in &self.made {
-            // What cannot be removed is a leftover that the next open removes.
+            // A file that cannot be removed is a leftover, and the next open removes it.
             let _ = self.factory.fs.delete(&name.path(&self.factory.dir));
         }
     }
@@ -105,7 +105,7 @@ impl<'a> Tables<'a> {
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
             let ageing = hooks.ageing().cloned();
-            // What nobody has seen is decided on later, by a job that knows the snapshots.
+            // Entries that nobody has seen are decided on later, by a job that knows the snapshots.
             hooks.filters.retain(|filter| filter.seals());
             // With a value store every version is kept: values that nothing refers to are reported
             // by a compaction, in the edit that lets them go.

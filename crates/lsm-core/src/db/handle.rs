@@ -309,7 +309,7 @@ impl Partition {
     pub fn len_approx(&self) -> Result<u64> {
         let Observation { view, seq } = self.observe(None)?;
         let floor = view.floor_at(seq);
-        // What lies below a clear is still there, and no reader sees it.
+        // Entries below a clear are still there, and no reader sees them.
         let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);
         let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_floors()).sum();
         let mut entries: u64 = 0;

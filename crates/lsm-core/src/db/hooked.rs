@@ -266,7 +266,7 @@ impl DbInner {
         }
         installed?;
         attach(partition, attached);
-        // What the tables hold may be due by the new hooks.
+        // Entries of the tables may be due by the new hooks.
         self.background.wake_all();
         // Behind the edit: what it says holds at the next open in any case.
         match (partition.store(), &hooks.store) {
@@ -289,7 +289,7 @@ fn attach(partition: &PartitionState, hooks: PartitionHooks) {
 /// every later compaction.
 fn check_tables(context: &TableContext, hooks: &PartitionHooks, view: &ReadView) -> Result<()> {
     for (_, table) in view.version.tables() {
-        // What cannot be opened is for the compaction that meets it.
+        // A table that cannot be opened is for the compaction that meets it.
         let Ok(reader) = table.reader(context) else { continue };
         let input = InputTable {
             file: table.meta.file,
@@ -335,8 +335,8 @@ pub(super) fn with_rules_of(
 ) -> Result<Option<(PartitionHooks, Vec<HookRecord>)>> {
     let theirs = rules_of(foreign);
     let name = &partition.name;
-    // What decides about the form of keys is fixed when a partition is made.
-    // Of these two, keys that are stored alike come over; the others are refused one by one.
+    // The form of keys is fixed when a partition is made. Where both store a key alike it comes
+    // over; the other keys are refused one by one.
     let forms = [theirs.key_form, partition.key_form];
     if forms[0] != forms[1] && forms.contains(&KeyForm::Terminated) {
         return invalid(format!("partition {name:?} has another `any_key` than the export"));

@@ -366,7 +366,7 @@ impl DbInner {
     /// Removes tables that a job wrote and that nothing names.
     pub(super) fn forget(&self, tables: &[SstMeta]) {
         self.obsolete.add_unnamed(tables);
-        // What cannot be removed now waits with everything else that is obsolete.
+        // Files that cannot be removed now wait with everything else that is obsolete.
         let _ = self.remove_obsolete();
     }
 

@@ -118,7 +118,7 @@ impl DbInner {
         let hooks = partition.hooks();
         let view = partition.pin();
         let gaps = &view.version.gaps;
-        // What is lost in a gap beside it may be newer.
+        // Entries that are lost in a gap beside it may be newer.
         let beside = gaps.open().filter(|it| it.from <= within.to && within.from <= it.to);
         let through = beside.map(|it| it.through).max().unwrap_or(within.through);
         let asked = Gap { through, ..within.clone() };

@@ -135,7 +135,8 @@ impl VerifyRun<'_> {
         let damage = self.damage.len();
         let read = self.read;
         let done = self.check_unit(unit);
-        // What a closed database says of its files may be another process's doing.
+        // The files of a closed database may be changed by another process, so nothing that it says
+        // of them counts.
         let done = done.and_then(|is_read| self.db.check_not_closed().map(|()| is_read));
         match done {
             Ok(is_read) => {

@@ -148,7 +148,8 @@ impl LogTail {
                     let message = format!("the log names partition {id}, which was made since");
                     return Err(Error::new(ErrorKind::NeedsManifest, message));
                 };
-                // What a table of the version has is not noted: the reader takes it from the table.
+                // Sections that a table of the version has are not noted: the reader takes them
+                // from the table.
                 let known = applied(place.partition).max(partition.flushed_through);
                 if place.last_seq() > known {
                     let lsn = frame.lsn.0;

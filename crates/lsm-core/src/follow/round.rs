@@ -31,7 +31,7 @@ use crate::version::{DbVersion, PartitionVersion};
 /// log was closed, or never begun.
 fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>) -> bool {
     let is_unwritten = match extent {
-        // What passes no log may be in a primary's memory.
+        // Operations that pass no log may be in a primary's memory.
         SyncExtent::Only(id) => version.partitions.get(id).is_some_and(|p| p.options.logged),
         SyncExtent::All | SyncExtent::Group(_) | SyncExtent::Layout => false,
     };
@@ -146,12 +146,13 @@ impl Inner {
             edit: version.edit_number,
         }));
         if let Some(lease) = &mut tail.lease {
-            // What readers still hold counts, and not what this round has come to: the primary
-            // deletes every obsolete file that no lease keeps.
+            // The oldest version that readers still hold, and not the one of this round: the
+            // primary deletes every obsolete file that no lease keeps.
             let oldest = self.pins.oldest_behind(tail.lost_edit).unwrap_or(version.edit_number);
             lease.advance(oldest.min(version.edit_number), self.clock.now())?;
             if is_news {
-                // What this version names is held from here on, or from no time on at all.
+                // The lease holds the files of this version from here on, or it is gone and holds
+                // nothing.
                 lease.check()?;
             }
         }
@@ -186,7 +187,7 @@ impl Inner {
         let is_changed = tail.grow(self, partition)?;
         let seq = match bound.visible {
             Some(_) => seq.max(flushed),
-            // What was ingested passed no log; with its edit it is durable.
+            // Ingested tables passed no log; with their edit they are durable.
             None => seq.max(partition.tables_through()),
         };
         let edit = tail.version().edit_number;

@@ -410,7 +410,7 @@ impl Tail {
             Some(_) => bound.reach,
             None => log.lsn().map_or(reach, |_| noted.reach),
         };
-        // What was committed, or shown before, must be in the log. A shorter one was cut, or
+        // Commits that were told or shown before must be in the log. A shorter log was cut, or
         // belongs to another listing: the error sends the caller back to the folder. To stop here
         // without one would show an older state as the newest.
         if reach < least {

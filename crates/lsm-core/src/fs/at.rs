@@ -110,7 +110,8 @@ impl<'a> At<'a> {
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let dir = self.open_dir()?;
         let stat = retry_on_intr(|| rustix::fs::fstatvfs(&dir))?;
-        // What is left for this user. The blocks that are kept for the administrator do not count.
+        // The blocks that are left for this user. Those that are kept for the administrator do not
+        // count.
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 

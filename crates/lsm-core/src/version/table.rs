@@ -403,7 +403,7 @@ fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
             // The lease goes before the files that it held, so a lease that is there proves that
             // nobody deleted the table on purpose.
             Err(gone) if gone.is_missing() => lease_lost(error),
-            // Whether the lease is there is not known, so neither verdict would be true.
+            // The lease may be there or not, so neither verdict would be true.
             Err(unknown) => unknown,
         },
         Missing::LeaseLost => lease_lost(error),

@@ -86,8 +86,8 @@ impl Window {
 
     fn range(&self, at: u64, len: usize) -> Option<LoadedBytes<'_>> {
         let start = usize::try_from(at.checked_sub(self.start)?).ok()?;
-        // What was read and not the whole buffer: behind a short read lie the bytes of an earlier
-        // one.
+        // Only the part that was read, and not the whole buffer: behind a short read lie the bytes
+        // of an earlier one.
         let all = LoadedBytes { buffer: &self.buffer, start: 0, end: self.filled };
         all.part(start..start.checked_add(len)?)
     }

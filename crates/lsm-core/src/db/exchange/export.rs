@@ -205,7 +205,7 @@ fn travelling(hooks: &[HookRecord], options: ExportOptions) -> Vec<HookRecord> {
 
 fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
     for meta in tables {
-        // What cannot be removed has no description and is no export.
+        // Files that cannot be removed are left without a description, and are no export.
         let _ = db.world.fs.delete(&FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir));
     }
 }

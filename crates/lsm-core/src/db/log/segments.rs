@@ -422,7 +422,7 @@ impl LogWriter<'_> {
         self.state.clear_buffer();
         let wanted = self.log.segment_bytes(self.state.recent_bytes);
         let (reserved, number) = self.log.make_segment(wanted, SEGMENT_HEADER_BYTES)?;
-        // What lies before it is in tables when this segment counts.
+        // The log before it is in tables when this segment counts.
         let header = self.next_header(number, self.lsn());
         let begun = reserved.begin(header).and_then(|segment| {
             segment.file().sync()?;

@@ -139,7 +139,7 @@ impl TransactionRange {
         }
         if !self.has_ended {
             self.has_ended = true;
-            // What lies between the last key and the end of the range was read too: a key that
+            // The stretch between the last key and the end of the range was read too: a key that
             // another transaction puts there is a conflict.
             self.scan.finish();
         }

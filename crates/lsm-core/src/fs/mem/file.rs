@@ -81,7 +81,8 @@ impl File for MemFile {
             taken
         });
         self.position.store(offset + taken as u64, Ordering::Relaxed);
-        // What fits is written, as the system does: the caller must cope with a part of a frame.
+        // The part that fits is written, as the system does: the caller must cope with a part of a
+        // frame.
         if taken < bytes.len() {
             return Err(self.failed("append to", io::ErrorKind::StorageFull));
         }
