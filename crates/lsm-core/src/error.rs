@@ -187,6 +187,8 @@ impl Error {
     /// A failed file operation: `deed` is the verb ("append to", "sync"), `path` its object.
     pub fn io(deed: &str, path: &Path, source: io::Error) -> Self {
         let message = format!("cannot {deed} {}: {source}", path.display());
+        // By the deed: the system reports a failed sync as any other error, and it means that
+        // earlier writes may be lost.
         let is_sync = deed.starts_with("sync");
         let kind = kind_of_io(&source);
         let source = ErrorCause::Io { error: source.into(), path: Some(path.to_owned()), is_sync };
@@ -239,6 +241,7 @@ impl Error {
     #[must_use]
     pub fn in_partition(self, name: &str) -> Self {
         self.map_damage(&|d| {
+            // The first layer that knew it stays: it is the closest to the damage.
             d.partition.get_or_insert_with(|| name.to_owned());
         })
     }
@@ -353,6 +356,8 @@ fn kind_of_io(error: &io::Error) -> ErrorKind {
 impl From<io::Error> for Error {
     /// Returns the error of the engine that was made an [`io::Error`], if it is one.
     fn from(error: io::Error) -> Error {
+        // An error of the engine that came through `Read` or `Write` of the standard library keeps
+        // its kind and its damage.
         if let Some(own) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
             return own.clone();
         }

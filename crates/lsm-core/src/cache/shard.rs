@@ -83,10 +83,13 @@ impl Shard {
     pub(super) fn insert(&mut self, key: Key, hash: u64, block: Arc<Block>) -> Vec<Arc<Block>> {
         let mut gone = Vec::new();
         let weight = weight(&block);
+        // It would push out all others and then itself.
         if weight > self.capacity {
             return gone;
         }
         self.bytes += weight;
+        // Two threads may have missed the block at once, or one has read it past the caches because
+        // it did not verify.
         if let Some(kept) = self.kept.get_mut(&key) {
             let old_weight = self::weight(&kept.block);
             self.bytes -= old_weight;
@@ -96,6 +99,8 @@ impl Shard {
             kept.data = block.data().clone();
             gone.push(std::mem::replace(&mut kept.block, block));
         } else {
+            // The hash stays in the queue, where taking it out would be a search: a stale one costs
+            // a place and no more.
             let is_old = self.left_set.remove(&hash);
             if is_old {
                 self.old.push_back(key);
@@ -116,6 +121,8 @@ impl Shard {
     /// Takes out the block that is worth least; `None` from an empty shard.
     fn evict(&mut self) -> Option<Arc<Block>> {
         loop {
+            // While the young are more than their part they make room for one another, so that a
+            // scan replaces what it has read itself.
             let is_young = self.old.is_empty() || self.young_bytes * YOUNG_PART > self.capacity;
             let queue = if is_young { &mut self.young } else { &mut self.old };
             let key = queue.pop_front()?;

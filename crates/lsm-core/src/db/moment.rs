@@ -112,6 +112,8 @@ impl Partition {
         let view = Guard::into_inner(view);
         let keep: Arc<dyn Any + Send + Sync> = match snapshot {
             Some(snapshot) => Arc::new(snapshot.clone()),
+            // A snapshot keeps the database open by itself. Without either, a close could hand the
+            // folder to another process under a running scan.
             None => self.db.keep_open(),
         };
         Ok(ReadPoint {

@@ -249,6 +249,7 @@ impl StoredRule {
 
 impl Expiry for StoredRule {
     fn expires_at(&self, key: &[u8], value: Option<&[u8]>) -> Option<u64> {
+        // A value that is stored apart is not here, and its entry stays.
         let bytes = if self.has(IN_VALUE) { value? } else { key };
         let moment = self.moment(bytes).filter(|moment| *moment > 0)?;
         // A moment beyond the range never comes, so the entry never expires.

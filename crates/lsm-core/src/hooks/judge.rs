@@ -222,6 +222,7 @@ impl Findings {
     pub fn add_gap(&mut self, gap: Gap) {
         let mut first = gap.from.clone();
         let mut last = gap.to.clone();
+        // Ranges that touch become one. So they stay disjoint, and a question looks at one of them.
         while let Some((from, to)) = self.reached.range(..=last.clone()).next_back()
             && *to >= first
         {

@@ -67,6 +67,7 @@ impl BlockData {
         let prefix = &bytes[first_key..first_key + common.min(PREFIX_BYTES)];
         let split = prefix.len().min(8);
         let head = [
+            // Sequence numbers have 56 bits, so the highest bit is free.
             base_seq | if has_hidden { HAS_HIDDEN } else { 0 },
             common as u64 | (first_key as u64) << 32,
             prefix8(&prefix[..split]),

@@ -195,6 +195,7 @@ impl SstProperties {
                 return Err(reader.malformed("tags do not ascend"));
             }
             last = tag;
+            // Here and not with the others, because it covers what lies in front of it.
             if tag == 24 {
                 if field != checksum64(&payload[..start]).to_le_bytes() {
                     return Err(reader.malformed("the properties' own checksum does not match"));
@@ -270,6 +271,7 @@ impl SstProperties {
 /// A count; bounded so that sums of counts cannot overflow.
 fn count(reader: &mut Reader<'_>) -> Result<u64, Malformed> {
     let n = reader.varint()?;
+    // No table has more entries than there are numbers, and sums of counts cannot overflow then.
     if n <= SEQNO_MAX { Ok(n) } else { Err(reader.malformed("count out of range")) }
 }
 

@@ -171,6 +171,8 @@ impl Salvaging {
                 if let Some(read) = unless_damaged(load_properties(source, footer, payload))? {
                     return Ok(read);
                 }
+                // The block verifies and its content does not: the bit was turned in memory, before
+                // the block got its checksum.
                 if let Some(read) = with_one_bit_turned(source, footer, payload) {
                     self.repaired.push(("the properties are damaged", "one-bit search"));
                     return Ok(read);
@@ -195,6 +197,7 @@ impl Salvaging {
         if footer.bloom.len > 0 {
             return Ok(footer.bloom.offset);
         }
+        // Without a bloom the index comes first behind the data: its partitions, or its only block.
         let first_partition = if footer.index_levels == 2 {
             let top = unless_damaged(self.source.read_by(Access::Uncached, footer.index))?;
             let top = top.map(|payload| index_of(&self.source, footer, payload));
@@ -213,6 +216,7 @@ impl Salvaging {
     ) -> Result<Option<(Index, bool)>> {
         let data_end = properties.data_bytes;
         let named = self.named_blocks(footer, properties)?;
+        // An index may verify and lack blocks at its end, if it was short when it got its checksum.
         if let Some(blocks) = named.filter(|blocks| end_of(blocks) == data_end) {
             return Ok(Index::without_keys(&blocks).map(|index| (index, false)));
         }
@@ -352,6 +356,7 @@ fn block_at(
             if Compression::from_u8(bytes[len - TRAILER_BYTES]).is_none() {
                 continue;
             }
+            // Spent before the hash, so that also a search that finds nothing ends.
             let Some(left) = budget.checked_sub(len as u64) else { return Ok(None) };
             *budget = left;
             if source.is_block(offset, &bytes[..len]) {

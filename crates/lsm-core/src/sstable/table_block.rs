@@ -149,6 +149,7 @@ impl<'a> TableBlock<'a> {
     /// Those of reading the index and the block.
     pub fn sibling(&self, number: u64) -> Result<Option<TableBlock<'a>>> {
         let Some(extent) = self.reader.extent_of(number)? else { return Ok(None) };
+        // As this block was read: if the caches are in doubt for one, they are for the other.
         let block = match self.is_fresh {
             true => self.reader.fresh_block(extent)?,
             false => self.reader.block(extent)?,
