@@ -104,6 +104,8 @@ pub(crate) fn one_bit(
     plausible: impl FnMut(&OwnedEntry) -> bool,
 ) -> Option<OwnedEntry> {
     let sum = sum_of(entry);
+    // While the two copies agree the first one is sound, and a match with the second alone would be
+    // chance.
     let is_consistent = checksum::hash(metadata.sum) == metadata.sum_of_sum;
     let mut found = Vec::new();
     each_bit(entry, |bit, by| {

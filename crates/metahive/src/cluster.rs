@@ -112,6 +112,8 @@ impl Cluster {
     #[inline]
     pub(crate) fn push(&mut self, entry: &Entry<'_>, sum: u64, at: Origin) {
         let slot = self.slots.len();
+        // A place for each slot would take more than twice its 16 bytes, and nearly all follow from
+        // the one before.
         if !self.runs.last().is_some_and(|run: &Run| {
             let expected = Origin { entry: at.entry, ..run.at };
             entry.seq == entry.stored_seq
@@ -129,6 +131,7 @@ impl Cluster {
     /// Adds an entry that there is nothing to judge by: one out of a memtable.
     #[inline]
     pub(crate) fn push_judged(&mut self, entry: &Entry<'_>, sum: u64) {
+        // No run: nobody asks where an entry lies that is judged already.
         let word = entry.seq.get() << 8 | JUDGED | entry.kind as u64;
         self.slots.push(Slot { word, sum });
     }
@@ -192,6 +195,7 @@ impl Cluster {
     /// Notes that the newest slot goes on under this sequence number and checksum.
     pub(crate) fn change(&mut self, seq: SeqNo, sum: u64) {
         let slot = self.slots.len() - 1;
+        // Beside the slot, because few survivors change and each slot would grow by 16 bytes.
         self.slots[slot].set(CHANGED);
         self.changed.push(Changed { slot, seq, sum });
     }

@@ -167,6 +167,7 @@ fn explain_table(
     let (sealing, seal, faults) = match inspector.begin(table)? {
         Err(foreign) => (Sealing::Foreign(foreign), None, Vec::new()),
         Ok(mut inspection) => {
+            // In a table that is not sealed, the key with the suffix may be one of a user.
             metadata.retain(|found| inspection.may_be_metadata(&raw(&plus, found)));
             for version in &versions {
                 inspection.take(&raw(stored, version))?;
@@ -181,6 +182,7 @@ fn explain_table(
     for version in versions {
         let own = metadata.iter().position(|found| belong_together(&version, found));
         let own = own.map(|at| metadata.remove(at)).map(|found| (Some(found.at), found.value));
+        // The pair that the table ended between: its metadata is in the properties.
         let kept = seal.as_ref().and_then(|s| s.open_payload(stored, version.stored_seq.get()));
         let found = own.or_else(|| kept.map(|payload| (None, payload.to_vec())));
         let metadata = found.map(|(at, payload)| ExplainedMetadata {
@@ -216,6 +218,8 @@ fn raw<'a>(key: &'a [u8], version: &'a RawVersion) -> RawEntry<'a> {
 
 /// As the filter pairs them: by the sequence number, or by that at the head of V+.
 fn belong_together(version: &RawVersion, metadata: &RawVersion) -> bool {
+    // Either sequence number may be the damage, so one that agrees is enough to show the two
+    // together.
     let head = version.seq.get().to_le_bytes();
     metadata.seq == version.seq || metadata.value.starts_with(&head)
 }

@@ -46,6 +46,8 @@ impl Shared {
             return self.provider.check(entry, metadata).entry_is_good();
         }
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        // The usual case without decoding: if the first copy agrees, the entry is what was written,
+        // whatever became of the second.
         let is_first = metadata.starts_with(&sum.to_le_bytes());
         is_first && metadata.len() == PAYLOAD_BYTES - HEAD_BYTES
             || Integrity.check(entry, metadata).entry_is_good()
@@ -90,6 +92,7 @@ impl MetaHive {
         let mut reader = Reader::new(params);
         let any_key = reader.u8().ok()? != 0;
         let is_integrity = reader.bytes().ok()? == Integrity::NAME.as_bytes();
+        // An algorithm of a later version: with ours every entry would seem damaged.
         let is_known = reader.bytes().ok()? == [checksum::ALGORITHM];
         reader.finish().ok()?;
         let mut options = MetaHiveOptions::new();

@@ -208,6 +208,7 @@ fn halved(mut spans: Vec<Span>) -> Vec<Span> {
 }
 
 fn checked(bytes: &[u8]) -> Result<&[u8], Malformed> {
+    // A shorter property ends too early for its checksum, which is the error then.
     let body_len = bytes.len().saturating_sub(8);
     let mut reader = Reader::new(bytes);
     let body = reader.take(body_len)?;
@@ -221,6 +222,7 @@ fn checked(bytes: &[u8]) -> Result<&[u8], Malformed> {
 fn decode(bytes: &[u8]) -> Result<Option<TableSeal>, Malformed> {
     let mut reader = Reader::new(bytes);
     let version = reader.u8()?;
+    // The checksum of the property agreed, so this is a newer version and no damage.
     let is_known = [VERSION_WITHOUT_SPANS, VERSION].contains(&version);
     if !is_known || reader.u8()? != checksum::ALGORITHM {
         return Ok(None);

@@ -40,6 +40,8 @@ impl RepairSources for Sources<'_> {
     }
 
     fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
+        // By the number alone, which may be damaged itself and then names another operation. The
+        // key tells the two apart.
         let found = self.log.find(seq)?;
         Ok(found.filter(|entry| entry.key == key))
     }
@@ -86,6 +88,7 @@ fn found(fault: &Fault, sources: &mut dyn RepairSources) -> Vec<u8> {
     if !fault.value.is_empty() {
         return fault.value.clone();
     }
+    // For the event alone, so that a failure costs nothing but its bytes.
     let entry = sources.reread(&fault.at).ok().flatten();
     entry.map_or_else(Vec::new, |entry| entry.value)
 }

@@ -119,6 +119,7 @@ impl ValueTending {
             (Some(present), Some(reached)) => Arc::ptr_eq(present, reached),
             _ => false,
         };
+        // Another thread is choosing, or has chosen since the caller looked: what it says stands.
         if tending.is_choosing || !is_same {
             return None;
         }
@@ -226,6 +227,7 @@ pub(super) struct Choice<'a> {
 impl Choice<'_> {
     pub(super) fn set(&self, goal: Option<Goal>) -> Option<Arc<Goal>> {
         let goal = goal.map(Arc::new);
+        // Not made anew: a partition that was dropped meanwhile is forgotten, and stays so.
         if let Some(tending) = self.tending.of.lock().get_mut(&self.partition) {
             tending.goal.clone_from(&goal);
         }

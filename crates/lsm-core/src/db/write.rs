@@ -153,6 +153,7 @@ pub(super) fn stored_key(partition: &PartitionState, key: &[u8]) -> Result<Vec<u
 pub(super) fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>) -> Result<Commit> {
     let committed = match &batch.requirements {
         None => db.commit.commit(&db.log, db, batch).map_err(Refusal::known),
+        // Such a batch may have to come again, and is copied for each try. The usual one is not.
         Some(_) => commit_if(db, batch),
     }?;
     // Also if the sync failed: the operation is visible, so readers follow its handle.

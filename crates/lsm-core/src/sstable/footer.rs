@@ -146,6 +146,7 @@ impl Footer {
             return Err(source.corruption(buf_at, "footer checksum does not match"));
         }
         let at = source.file_bytes - u64::from(ending.footer_len);
+        // Behind the checksum: only an intact footer can say that it needs newer code.
         let decoded = if ending.version == VERSION {
             Footer::decode(footer, at)
         } else {

@@ -86,6 +86,7 @@ impl HiddenHead {
                 let (back, back_len) = if lacks_back { (1, 0) } else { varint_at(bytes, at + 1)? };
                 let (len, len_len) = varint_at(bytes, at + 1 + back_len)?;
                 let start = at + 1 + back_len + len_len;
+                // Checked, because repairs decode bytes that no checksum has confirmed.
                 let payload = start..start.checked_add(usize::try_from(len).ok()?)?;
                 let owner = Owner::Near(usize::try_from(back).ok()?);
                 Some(HiddenHead { owner, lacks_seq, payload })

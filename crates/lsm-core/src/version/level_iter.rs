@@ -216,6 +216,8 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
     #[inline]
     fn next(&mut self) -> Result<()> {
         let table = self.table.as_mut().expect("a valid cursor is on a table");
+        // No table any more, so that a caller that overlooks the error finds no entry behind the
+        // damage.
         if let Err(error) = table.next() {
             self.table = None;
             return Err(error);

@@ -100,6 +100,7 @@ impl Judge {
     /// Counts an entry that is no metadata.
     #[inline]
     pub(super) fn count(&mut self, at: Origin) {
+        // Entries of one table mostly come one after the other, so the search is for the others.
         if self.tables.get(self.last_table).is_none_or(|table| Some(table.file) != at.file) {
             let Some(file) = at.file else { return };
             let found = self.tables.binary_search_by_key(&file, |table| table.file);

@@ -163,12 +163,15 @@ impl TableReport {
     pub(super) fn push_incomplete(&mut self, table: &RawTable) {
         for offset in std::mem::take(&mut self.incomplete) {
             let Some(offset) = offset else {
+                // The sum of the whole table differs for every other damage as well, which is told
+                // by its place.
                 if self.faults.is_empty() && self.damage.is_empty() {
                     let what = "entries of the table are missing, or others have come";
                     self.push_damage(table, &Error::corruption(&self.path, None, what));
                 }
                 continue;
             };
+            // Once for each block: a fault in it, or a damaged block, changes its sum.
             let is_told = self.faults.iter().any(|fault| fault.at.block_offset == offset)
                 || self.damage.iter().any(|damage| damage.offset == Some(offset));
             if !is_told {
@@ -181,6 +184,7 @@ impl TableReport {
     /// poison may be damaged as well.
     pub(super) fn push_poisons(&mut self) {
         let mut poisons = std::mem::take(&mut self.poisons);
+        // One that also disagrees with its metadata is among the faults already.
         poisons.retain(|poison| self.faults.iter().all(|fault| fault.at != poison.at));
         self.faults.append(&mut poisons);
         self.faults.sort_by_key(|fault| (fault.at.block_offset, fault.at.entry));
@@ -190,6 +194,7 @@ impl TableReport {
     /// missing, nothing else shows it. Only if the walk showed all that is there.
     pub(super) fn check_count(&mut self, table: &RawTable) {
         let entries = self.counts.entries;
+        // The only trace of a block that is gone together with its line in the index.
         if let Some(sealed) = self.seal_entries.filter(|sealed| *sealed != entries) {
             let what = format!("the seal of the table counts {sealed} entries, it has {entries}");
             self.push_damage(table, &Error::corruption(&self.path, None, what));
