@@ -116,6 +116,8 @@ impl Requirements {
     /// A conflict; a dropped partition.
     pub(super) fn check(&self, taken: SeqNo, earlier: &GroupWrites<'_>) -> Result<MemoryCheck> {
         let patient = self.proofs < PROOFS_MAX;
+        // All writers wait for this, so it gives up early and sends the batch back. One that came
+        // back often is looked at to the end, else a range in steady use would starve it.
         let mut steps = Steps::new(if patient { STEPS_MAX } else { usize::MAX });
         for requirement in &*self.list {
             // A dropped partition has no entries that could break the requirement, and must not

@@ -79,6 +79,7 @@ impl Describer {
     fn trailer(&mut self, extent: Extent) {
         let mut trailer = [0; TRAILER_BYTES];
         let at = payload_range(extent).end;
+        // The block is described as damaged already.
         if self.source.read_exact(Access::Plain, at, &mut trailer).is_err() {
             return;
         }
