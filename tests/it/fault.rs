@@ -50,6 +50,7 @@ fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
     let of_manifest = log[at].path.to_string_lossy().ends_with(".manifest");
     match log[at].kind {
         OpKind::Map => Some("appends to the log are written then"),
+        OpKind::BeginSync => Some("the sync that follows has more to do"),
         OpKind::Delete => Some("nothing needs the file, and the next open removes it"),
         OpKind::SyncDir if kind_before(1) == Some(OpKind::Delete) => {
             Some("the removed files come back after a crash, and the next open removes them")

@@ -45,7 +45,7 @@ impl Shared {
             None => self.new_writer()?,
         };
         let log2 = from.sub_block_log2;
-        let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us)?;
+        let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us);
         let mut piece = vec![0; from.sub_block_bytes().min(from.len) as usize];
         while to.len() < from.len {
             let len = (from.len - to.len()).min(from.sub_block_bytes()) as usize;

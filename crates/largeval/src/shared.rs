@@ -138,7 +138,7 @@ impl Shared {
             Some(writer) => writer,
             None => self.new_writer()?,
         };
-        BlockWriter::new(self, writer, key, options.sub_block_log2, self.now_us())
+        Ok(BlockWriter::new(self, writer, key, options.sub_block_log2, self.now_us()))
     }
 
     pub(crate) fn new_writer(&self) -> Result<ChunkWriter> {

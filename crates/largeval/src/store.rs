@@ -90,9 +90,8 @@ impl ValueStore for LargeStore {
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
-        let mut block = self.0.begin(key, Some(value.len() as u64))?;
-        block.push(value)?;
-        let (pending, writer) = block.finish()?;
+        let block = self.0.begin(key, Some(value.len() as u64))?;
+        let (pending, writer) = block.put(value)?;
         self.0.give_back(writer, value.len() as u64);
         Ok(pending)
     }
@@ -100,6 +99,10 @@ impl ValueStore for LargeStore {
     fn sync(&self) -> Result<()> {
         let untold = self.0.state.lock().syncs.untold.take();
         untold.map_or_else(|| self.0.sync(), Err)
+    }
+
+    fn begin_sync(&self) {
+        self.0.begin_sync();
     }
 
     fn sync_failures(&self) -> u64 {

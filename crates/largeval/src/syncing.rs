@@ -101,6 +101,13 @@ impl Shared {
         self.sync().inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))
     }
 
+    /// Begins to write to the device what is not on it.
+    pub(crate) fn begin_sync(&self) {
+        let unsynced: Vec<_> = self.state.lock().syncs.unsynced.values().cloned().collect();
+        // Asked without the lock: the system may take a while to begin.
+        unsynced.iter().for_each(|file| file.begin_sync());
+    }
+
     /// Makes everything durable that was appended before the call, in files that are not condemned.
     ///
     /// # Errors

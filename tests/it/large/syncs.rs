@@ -295,3 +295,74 @@ fn values_that_a_failed_sync_took_away_are_damage_of_their_keys() {
     it.p.compact(..).unwrap();
     it.check_durable();
 }
+
+/// The device works on both at the same time, and the values come last: their sync has the most to wait
+/// for.
+#[test]
+fn a_synced_put_has_the_device_begin_with_the_value_before_the_log_is_synced() {
+    let it = Pair::new(options());
+    // Both are in one file, so that the folder has no new name to sync.
+    it.p.put_with("first", vec![1; 700], Durability::Sync).unwrap();
+    it.fs.start_log();
+    it.p.put_with("k", vec![2; 700], Durability::Sync).unwrap();
+    let log = it.fs.take_log();
+    let steps = log.iter().map(|op| {
+        let name = op.path.extension().unwrap().to_str().unwrap();
+        format!("{:?} {name}", op.kind)
+    });
+    let steps: Vec<String> = steps.collect();
+    let expected = ["Append wal", "BeginSync chunk", "Sync wal", "Sync chunk"];
+    assert_eq!(steps[steps.len() - 4..], expected, "{steps:?}");
+}
+
+/// The frame is on the device before the value, and a power cut comes between: then the key has what it
+/// had before.
+#[test]
+fn a_power_cut_between_the_sync_of_the_log_and_that_of_the_value_takes_the_write_away() {
+    let it = Pair::new(options());
+    it.p.put_with("k", vec![1; 2000], Durability::Sync).unwrap();
+    let mem = it.mem.clone();
+    let cuts = Arc::new(Mutex::new(Vec::new()));
+    let taken = cuts.clone();
+    it.fs.set_observer(Arc::new(move |op: &FsOp| {
+        if op.kind == OpKind::Sync && op.path.extension().is_some_and(|ending| ending == "chunk") {
+            let mut rng = Rng::new(9);
+            let outcomes = CrashOutcome::ALL.into_iter();
+            let left = outcomes.map(|outcome| mem.crash_clone(outcome, &mut || rng.next_u64()));
+            taken.lock().unwrap().extend(left);
+        }
+    }));
+    it.p.put_with("k", vec![2; 2000], Durability::Sync).unwrap();
+    it.fs.clear_observer();
+    let cuts = std::mem::take(&mut *cuts.lock().unwrap());
+    assert_eq!(cuts.len(), CrashOutcome::ALL.len());
+    let mut old = 0;
+    for mem in cuts {
+        let db = open(&mem);
+        let found = db.partition("p").unwrap().get("k").unwrap().unwrap();
+        assert!(found == vec![1; 2000] || found == vec![2; 2000]);
+        old += usize::from(found[0] == 1);
+        assert!(db.verify(Default::default()).unwrap().is_sound());
+    }
+    assert!(old > 0, "one of them loses what was not synced");
+    it.check_durable();
+}
+
+/// Long values have their space reserved before they are written. A disk without room for one refuses
+/// it, and everything before and behind it is there.
+#[test]
+fn a_long_value_has_its_space_reserved_or_is_refused() {
+    let it = Pair::new(PartitionOptions::new().large_values(LargeValueOptions::default()));
+    it.p.put("before", vec![1; 100_000]).unwrap();
+    let at = FaultAt::Nth { kind: OpKind::Preallocate, suffix: ".chunk".to_owned(), nth: 0 };
+    it.fs.add_rule(FaultRule::once(at, FaultAction::Enospc));
+    let refused = it.p.put("long", vec![2; 2_000_000]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    it.p.put("long", vec![3; 2_000_000]).unwrap();
+    it.p.put_with("behind", vec![4; 100_000], Durability::Sync).unwrap();
+    assert_eq!(content(&it.p).len(), 3);
+    assert_eq!(it.p.get("long").unwrap().unwrap(), vec![3; 2_000_000]);
+    let live: u64 = it.p.chunks().unwrap().iter().map(|chunk| chunk.pending_bytes + 64).sum();
+    assert_eq!(chunk_bytes(&it.mem, "/db"), live, "nothing more is reserved");
+    it.check_durable();
+}

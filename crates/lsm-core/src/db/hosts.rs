@@ -38,6 +38,14 @@ impl LogHost for DbInner {
         Ok(self.catalog.edit()?.current().log_segments.contains_key(&number))
     }
 
+    fn begin_sync_of_values(&self) {
+        for partition in self.catalog.with_stores() {
+            if let Some(store) = partition.store() {
+                store.begin_sync();
+            }
+        }
+    }
+
     fn sync_values(&self) -> Result<()> {
         // All stores, not only those of the group: the sync covers frames of earlier groups as
         // well.

@@ -78,6 +78,8 @@ impl LogHost for TestHost {
         Ok(self.listed.lock().contains(&number))
     }
 
+    fn begin_sync_of_values(&self) {}
+
     fn sync_values(&self) -> Result<()> {
         Ok(())
     }

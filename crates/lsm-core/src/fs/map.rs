@@ -30,8 +30,8 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 
 use super::MappedBytes;
-use super::os::write_all;
 use super::shared_map::is_coherent;
+use super::whole::write_all;
 
 /// The append that makes a mapping this long takes 0.07 ms. 1 MiB is no faster all in all and takes
 /// 0.29 ms, which is then p99.9 of puts of 1,000 bytes. With 64 KiB more than 1 % of them make one.

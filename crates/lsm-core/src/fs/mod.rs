@@ -31,7 +31,11 @@ mod sync_files;
 #[cfg(test)]
 mod tests;
 mod uncached;
+mod whole;
 mod words;
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "a call of the C library that nobody wraps")]
+mod writeback;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -174,6 +178,12 @@ pub trait File: Send + Sync + 'static {
     /// from the front, may have reached the file, and the place of a further append is undefined.
     fn append(&self, bytes: &[u8]) -> Result<()>;
 
+    /// Appends pieces one behind the other, as [`File::append`] does with all of them in one buffer.
+    /// By default an append for each, between which another append may come.
+    fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
+        pieces.iter().filter(|piece| !piece.is_empty()).try_for_each(|piece| self.append(piece))
+    }
+
     /// Reads at `offset` until `buf` is full or the file ends; returns how much was read.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
@@ -182,6 +192,11 @@ pub trait File: Send + Sync + 'static {
 
     /// Makes what was appended before this call durable, and the length with it.
     fn sync(&self) -> Result<()>;
+
+    /// Has the system begin to write to the device what was appended before this call, and returns
+    /// without waiting, so that a later [`File::sync`] has less to wait for. Makes nothing durable. Does
+    /// nothing by default.
+    fn begin_sync(&self) {}
 
     /// Length in bytes, preallocated ones included.
     fn len(&self) -> Result<u64>;

@@ -33,6 +33,9 @@ use super::no_map::{NeverMapped as MappedAppends, map_read};
 #[cfg(target_os = "linux")]
 use super::shared_map::{MappedWords, file_bytes, is_coherent};
 use super::sync_files::sync_files;
+use super::whole::{read_full, write_all, write_all_pieces};
+#[cfg(target_os = "linux")]
+use super::writeback::begin_writeback;
 use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
 use crate::codec::checksum64;
 use crate::error::{Error, Result};
@@ -303,6 +306,20 @@ impl File for OsFile {
         self.write(bytes)
     }
 
+    fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
+        if self.mapped.get().is_some() {
+            return pieces.iter().try_for_each(|piece| self.append(piece));
+        }
+        let mut slices: Vec<io::IoSlice<'_>> =
+            pieces.iter().map(|piece| io::IoSlice::new(piece)).collect();
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let offset = self.position.fetch_add(len, Ordering::Relaxed);
+        write_all_pieces(&mut slices, offset, |part, at| {
+            rustix::io::pwritev(&self.file, part, at).map_err(io::Error::from)
+        })
+        .map_err(|e| self.failed("append to", e))
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         read_full(buf, offset, |part, at| self.file.read_at(part, at))
             .map_err(|e| self.failed("read", e))
@@ -318,6 +335,11 @@ impl File for OsFile {
         // Durability: fdatasync writes pages that were stored to as well: the kernel knows of the
         // first store to a clean page. It carries a changed length too; on macOS std asks for F_FULLFSYNC.
         self.file.sync_data().map_err(|e| self.failed("sync", e))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_sync(&self) {
+        begin_writeback(self.file.as_fd());
     }
 
     fn len(&self) -> Result<u64> {
@@ -405,50 +427,6 @@ fn append(
 ) -> io::Result<()> {
     let offset = position.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     write_all(bytes, offset, write)
-}
-
-/// Calls `write(part, offset)` until all of `bytes` is written.
-pub(super) fn write_all(
-    mut bytes: &[u8],
-    mut offset: u64,
-    mut write: impl FnMut(&[u8], u64) -> io::Result<usize>,
-) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match write(bytes, offset) {
-            // Without progress and without an error the loop would never end.
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                bytes = &bytes[n..];
-                offset += n as u64;
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-/// Calls `read(part, offset)` until `buf` is full or the file ends.
-fn read_full(
-    buf: &mut [u8],
-    offset: u64,
-    mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
-) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buf.len() {
-        // The kernel refuses offsets beyond i64 with EINVAL: past any end, there is nothing.
-        let Some(at) = offset.checked_add(filled as u64).filter(|at| i64::try_from(*at).is_ok())
-        else {
-            break;
-        };
-        match read(&mut buf[filled..], at) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(filled)
 }
 
 /// Asks the kernel to forget its clean pages of the range. Advice: where it is not taken, the read

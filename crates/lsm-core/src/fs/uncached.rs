@@ -77,6 +77,10 @@ impl File for UncachedFile {
         self.0.append(bytes)
     }
 
+    fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
+        self.0.append_pieces(pieces)
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.0.read_at_uncached(offset, buf)
     }
@@ -87,6 +91,10 @@ impl File for UncachedFile {
 
     fn sync(&self) -> Result<()> {
         self.0.sync()
+    }
+
+    fn begin_sync(&self) {
+        self.0.begin_sync();
     }
 
     fn len(&self) -> Result<u64> {

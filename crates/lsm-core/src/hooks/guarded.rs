@@ -333,6 +333,14 @@ impl ValueStore for GuardedStore {
         self.who.call("sync", || self.store.sync())
     }
 
+    fn begin_sync(&self) {
+        // A panic is told by the sync that follows, or it does no harm.
+        let _ = self.who.call("begin_sync", || {
+            self.store.begin_sync();
+            Ok(())
+        });
+    }
+
     fn sync_failures(&self) -> u64 {
         self.who.unwind("sync_failures", || self.store.sync_failures())
     }

@@ -62,6 +62,10 @@ pub trait ValueStore: Any + Send + Sync {
     /// these flushes `carry` moves the values that are in doubt.
     fn sync(&self) -> Result<()>;
 
+    /// Begins to write to the device what [`ValueStore::sync`] would make durable, and does not wait. The
+    /// log calls it before it syncs its own file, and calls `sync` behind that. Makes nothing durable.
+    fn begin_sync(&self) {}
+
     /// Returns the number of calls of [`ValueStore::sync`] that failed, for a store with values in doubt.
     /// A job whose values may have been in one of them is not installed.
     fn sync_failures(&self) -> u64 {

@@ -72,6 +72,9 @@ pub(super) trait LogHost {
     /// Returns `true` if the manifest lists segment `number`.
     fn is_segment_listed(&self, number: FileNo) -> Result<bool>;
 
+    /// Begins to write the values to the device that handles in the log point to.
+    fn begin_sync_of_values(&self);
+
     /// Makes the values durable that handles in the log point to.
     fn sync_values(&self) -> Result<()>;
 

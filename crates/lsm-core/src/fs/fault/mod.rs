@@ -375,6 +375,12 @@ impl File for FaultFile {
         Err(Error::io("sync", &self.path, action.error()))
     }
 
+    fn begin_sync(&self) {
+        if self.fs.begin(OpKind::BeginSync, &self.path, 0).is_none() {
+            self.inner().begin_sync();
+        }
+    }
+
     fn len(&self) -> Result<u64> {
         self.check(OpKind::Len, "get the length of", 0)?;
         self.inner().len()

@@ -41,6 +41,8 @@ pub enum OpKind {
     Read,
     /// [`File::sync`].
     Sync,
+    /// [`File::begin_sync`]. Broken, it does nothing, and the sync has more to do.
+    BeginSync,
     /// [`File::len`].
     Len,
     /// [`File::preallocate`].
@@ -55,7 +57,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, for tests that count what they covered.
-    pub const ALL: [OpKind; 19] = [
+    pub const ALL: [OpKind; 20] = [
         OpKind::CreateDir,
         OpKind::Create,
         OpKind::OpenExisting,
@@ -70,6 +72,7 @@ impl OpKind {
         OpKind::Append,
         OpKind::Read,
         OpKind::Sync,
+        OpKind::BeginSync,
         OpKind::Len,
         OpKind::Preallocate,
         OpKind::Map,
@@ -86,6 +89,7 @@ impl OpKind {
                 | OpKind::List
                 | OpKind::LockShared
                 | OpKind::Read
+                | OpKind::BeginSync
                 | OpKind::Len
                 | OpKind::Map
                 | OpKind::FreeBytes

@@ -55,10 +55,18 @@ fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
         (OpKind::Map, refused_unless(file.map_appends())),
         (OpKind::Punch, file.punch(0, 2)),
         (OpKind::Sync, file.sync()),
+        (OpKind::BeginSync, begun(fs, &*file)),
         (OpKind::Len, file.len().map(drop)),
         (OpKind::FreeBytes, fs.free_bytes(dir).map(drop)),
     ]);
     done
+}
+
+/// It returns nothing: a fault counts.
+fn begun(fs: &FaultFs, file: &dyn File) -> Result<()> {
+    let before = fs.fault_count();
+    file.begin_sync();
+    refused_unless(fs.fault_count() == before)
 }
 
 fn fresh() -> FaultFs {

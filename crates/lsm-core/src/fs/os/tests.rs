@@ -28,6 +28,46 @@ fn interrupted_and_short_writes_are_continued() {
 }
 
 #[test]
+fn pieces_are_written_one_behind_the_other_whatever_a_call_takes() {
+    for len_max in 1..20 {
+        let pieces: [&[u8]; 5] = [b"", b"012", b"", b"3456789", b"ab"];
+        let mut slices = pieces.map(io::IoSlice::new);
+        let mut device = stubborn();
+        let mut out = Vec::new();
+        write_all_pieces(&mut slices, 4, |part, at| {
+            assert_eq!(at, 4 + out.len() as u64);
+            let bytes: Vec<u8> = part.iter().flat_map(|piece| piece.to_vec()).collect();
+            let n = device(len_max)?.min(bytes.len());
+            out.extend_from_slice(&bytes[..n]);
+            Ok(n)
+        })
+        .unwrap();
+        assert_eq!(out, b"0123456789ab");
+    }
+    let nothing = write_all_pieces(&mut [io::IoSlice::new(b"")], 0, |_, _| panic!("a call"));
+    nothing.unwrap();
+    let stuck = write_all_pieces(&mut [io::IoSlice::new(b"x")], 0, |_, _| Ok(0));
+    assert_eq!(stuck.unwrap_err().kind(), io::ErrorKind::WriteZero);
+}
+
+#[test]
+fn more_pieces_than_a_call_takes_reach_a_file_of_the_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = OsFs.open_append(&dir.path().join("a"), AppendMode::IfAbsent).unwrap();
+    let pieces: Vec<Vec<u8>> = (0..100_u8).map(|n| vec![n; usize::from(n)]).collect();
+    let borrowed: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+    file.append(b"front").unwrap();
+    file.append_pieces(&borrowed).unwrap();
+    file.begin_sync();
+    file.append(b"end").unwrap();
+    file.sync().unwrap();
+    let expected = [b"front".as_slice(), &pieces.concat(), b"end"].concat();
+    let mut read = vec![0; expected.len() + 1];
+    assert_eq!(file.read_at(0, &mut read).unwrap(), expected.len());
+    assert_eq!(read[..expected.len()], expected);
+}
+
+#[test]
 fn interrupted_and_short_reads_are_continued_to_the_end_of_the_file() {
     let mut device = stubborn();
     let text = b"0123456789";
