@@ -14,7 +14,7 @@ use lsm_core::read::{KeyRange, ReadPoint};
 use lsm_core::types::Slice;
 
 use crate::partition::Partition;
-use crate::secondary::Reading;
+use crate::secondary::{Level, ReadOptions, Reading, SecondaryPartition};
 use crate::snapshot::PartitionSnapshot;
 
 /// A writer that streams the value of a key: [`Partition::put_stream`]. The value is not visible
@@ -329,5 +329,48 @@ impl ReadBlobs for PartitionSnapshot {
 impl ReadBlobs for Reading {
     fn point(&self) -> Result<ReadPoint> {
         Ok(self.read_point())
+    }
+}
+
+fn again<T>(partition: &SecondaryPartition, read: impl FnMut(&Reading) -> Result<T>) -> Result<T> {
+    partition.read_again(&ReadOptions::new(Level::Eventual), read)
+}
+
+/// As of the last sync ([`Level::Eventual`]). Without a lease the chunk file of a value may be deleted;
+/// then each call begins again with a newer state, as `get` of the partition does. A reader that was
+/// opened does not.
+impl ReadBlobs for SecondaryPartition {
+    fn point(&self) -> Result<ReadPoint> {
+        Ok(self.at(Level::Eventual)?.read_point())
+    }
+
+    fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
+        let key = key.as_ref();
+        again(self, |reading| reading.open_blob(key))
+    }
+
+    fn get_into(
+        &self,
+        key: impl AsRef<[u8]>,
+        buf: &mut [u8],
+        parallelism: Parallelism,
+    ) -> Result<Option<u64>> {
+        let key = key.as_ref();
+        again(self, |reading| reading.get_into(key, buf, parallelism))
+    }
+
+    fn get_ref(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobRef>> {
+        let key = key.as_ref();
+        again(self, |reading| reading.get_ref(key))
+    }
+
+    fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
+        let key = key.as_ref();
+        again(self, |reading| reading.get_range(key, range.clone()))
+    }
+
+    fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
+        let key = key.as_ref();
+        again(self, |reading| reading.stat_blob(key))
     }
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::MemFs;
-use siltstone::large_values::ReadBlobs;
-use siltstone::secondary::{Level, ReadVerified, Secondary};
+use siltstone::large_values::{Parallelism, ReadBlobs};
+use siltstone::secondary::{Level, ReadVerified, Secondary, Target};
 use siltstone::{
     BackgroundMode, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
 };
@@ -70,6 +70,50 @@ fn without_a_lease_a_vanished_chunk_file_is_told() {
     db.wait_idle().unwrap();
     assert_eq!(view.get("film").err().unwrap().kind(), ErrorKind::FileGone);
     assert_eq!(followed.get("film").unwrap().as_deref(), Some(&value(2)[..]), "it looked again");
+}
+
+/// Each read of a large value goes on with a newer state, as a get does.
+#[test]
+fn without_a_lease_values_are_read_where_they_have_moved_to() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    for n in 0..4 {
+        media.put([n], &value(n)[..700]).unwrap();
+    }
+    media.flush().unwrap();
+    let expected = &value(2)[..700];
+    for way in 0..6 {
+        // A new one has no chunk file open.
+        let follower = secondary(&fs, false);
+        let followed = follower.partition("media").unwrap();
+        followed.sync(Target::Latest).unwrap();
+        let view = followed.at(Level::Eventual).unwrap();
+        media.reallocate(..).unwrap();
+        db.wait_idle().unwrap();
+        let mut buf = [0; 700];
+        match way {
+            0 => assert_eq!(&followed.get([2]).unwrap().unwrap()[..], expected),
+            1 => {
+                let reader = followed.open_blob([2]).unwrap().unwrap();
+                reader.read_exact_at(0, &mut buf).unwrap();
+                assert_eq!(buf, expected);
+            }
+            2 => {
+                let len = followed.get_into([2], &mut buf, Parallelism::Auto).unwrap();
+                assert_eq!((len, &buf[..]), (Some(700), expected));
+            }
+            3 => assert_eq!(&followed.get_ref([2]).unwrap().unwrap()[..], expected),
+            4 => {
+                let range = followed.get_range([2], 5..9).unwrap().unwrap();
+                assert_eq!(&range[..], &expected[5..9]);
+            }
+            _ => assert_eq!(followed.stat_blob([2]).unwrap().unwrap().len, 700),
+        }
+        let gone = view.get_range([3], 0..9).err().unwrap();
+        assert_eq!(gone.kind(), ErrorKind::FileGone, "the view stays as it is");
+        assert_eq!(followed.get_range([9], 0..9).unwrap(), None);
+    }
 }
 
 #[test]

@@ -106,8 +106,22 @@ impl SecondaryPartition {
     /// As [`SecondaryPartition::read`] and [`SecondaryPartition::get`].
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
         let key = key.as_ref();
+        self.read_again(options, |reading| reading.get(key))
+    }
+
+    /// Calls `read` with a view of the partition with the given options, and again with a newer one if
+    /// it fails because the files of the view were deleted: for reads that need no particular state.
+    ///
+    /// # Errors
+    /// As [`SecondaryPartition::read`]; those of `read`; [`ErrorKind::LeaseLost`] if the files are deleted
+    /// repeatedly.
+    pub fn read_again<T>(
+        &self,
+        options: &ReadOptions,
+        mut read: impl FnMut(&Reading) -> Result<T>,
+    ) -> Result<T> {
         for _ in 0..ATTEMPTS {
-            match self.read(options)?.get(key) {
+            match read(&self.read(options)?) {
                 // Without a lease files go. A newer state does not need them.
                 Err(error) if is_gone(&error) => {
                     self.secondary.look_again(&self.followed)?;

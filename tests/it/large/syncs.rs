@@ -183,6 +183,33 @@ fn values_whose_move_was_not_synced_stay_where_they_were() {
     }
 }
 
+/// The edit may be on the device, so what the job wrote stays until the manifest takes edits again.
+#[test]
+fn values_of_a_move_whose_edit_failed_go_with_the_next_edit() {
+    let mut moves = 0;
+    // Not every edit is that of a move.
+    for nth in 0..6 {
+        let it = Pair::new(options());
+        it.half_delete();
+        let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".manifest".to_owned(), nth };
+        it.fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+        if it.p.reclaim().is_ok() {
+            continue;
+        }
+        moves += u64::from(it.p.space().unwrap().pending_bytes > 0);
+        it.each_crash(|db, outcome| {
+            assert_eq!(content(&db.partition("p").unwrap()).len(), 10, "{outcome:?}");
+        });
+        it.p.reclaim().unwrap();
+        it.db.wait_idle().unwrap();
+        let space = it.p.space().unwrap();
+        assert_eq!(space.pending_bytes, 0, "{space:?}");
+        assert_eq!(content(&it.p).len(), 10);
+        it.check_durable();
+    }
+    assert!(moves > 0, "an edit that failed was that of a move");
+}
+
 /// The sync of another thread fails, so that nothing is left to sync when the table is installed.
 #[test]
 fn values_whose_move_was_in_the_failed_sync_of_another_stay_where_they_were() {

@@ -302,10 +302,15 @@ impl DbInner {
                 bytes: bytes.clone(),
             });
         }
-        let installed = editing.install(changes);
-        // Also after an error: the edit may be on disk, and a table of it may name the values.
+        let version = match editing.install(changes) {
+            Ok(version) => version,
+            Err(error) => {
+                // The edit may be on disk, and a table of it may name the values.
+                self.in_doubt.note_values(values.carried);
+                return Err(error);
+            }
+        };
         values.keep();
-        let version = installed?;
         let edit = version.edit_number;
         if !clear_of.is_empty() {
             let tables = version.partitions[&partition.id].tables();
@@ -321,6 +326,9 @@ impl DbInner {
             self.obsolete.add_values(number, partition, store, &bytes, before);
         }
         drop(editing);
+        // The manifest takes edits, so that its generation knows no edit that failed before. Without
+        // the lock: a store may remove files.
+        drop(self.in_doubt.take_values());
         // After the edit: until it is durable, a crash needs the inputs.
         self.obsolete.add(edit, removed.iter());
         self.update_pressure(partition);

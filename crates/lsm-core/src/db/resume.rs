@@ -46,7 +46,7 @@ pub(super) struct InDoubt(Mutex<DoubtfulFiles>);
 struct DoubtfulFiles {
     tables: Vec<SstMeta>,
     segments: Vec<FileNo>,
-    /// Values that were written again for the tables.
+    /// Values that were written again for the tables, or moved by a job.
     values: Vec<PendingHandle>,
 }
 
@@ -62,6 +62,16 @@ impl InDoubt {
         files.tables.extend(tables);
         files.segments.push(segment);
         files.values.extend(values);
+    }
+
+    /// Keeps values that a job carried whose edit failed.
+    pub(super) fn note_values(&self, values: Vec<PendingHandle>) {
+        self.0.lock().values.extend(values);
+    }
+
+    /// Takes the values out, as [`InDoubt::take`] does.
+    pub(super) fn take_values(&self) -> Vec<PendingHandle> {
+        std::mem::take(&mut self.0.lock().values)
     }
 
     /// Takes them out. The caller has seen that the manifest takes edits again.
