@@ -77,6 +77,8 @@ struct State {
     /// Every value that an edit was to add, as often as it was.
     added: Vec<u64>,
     sync_failures: u64,
+    /// The values that were asked for, and those that were to be read ahead.
+    reads: Vec<String>,
 }
 
 impl Shelf {
@@ -135,6 +137,11 @@ impl Shelf {
     /// Counts a failed sync, of which whoever asked for it was told.
     pub fn note_failed_sync(&self) {
         self.state.lock().unwrap().sync_failures += 1;
+    }
+
+    /// The values that were read since the last call, as `read 1`, and read ahead, as `ahead 1`.
+    pub fn take_reads(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().reads)
     }
 
     /// Loses the value that was put as the `n`th.
@@ -236,8 +243,15 @@ impl ValueStore for Shelf {
 
     fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
         self.fuse.pass("read")?;
+        self.state.lock().unwrap().reads.push(format!("read {}", number(handle)));
         buf.copy_from_slice(&self.value(handle)?[offset as usize..offset as usize + buf.len()]);
         Ok(())
+    }
+
+    fn prefetch(&self, handle: &[u8], len: u64) {
+        self.fuse.pass("prefetch").unwrap();
+        assert_eq!(len, self.value(handle).unwrap().len() as u64);
+        self.state.lock().unwrap().reads.push(format!("ahead {}", number(handle)));
     }
 
     fn holds_values(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lsm_core::fs::MemFs;
+use lsm_core::fs::{FaultFs, Fs, FsOp, MemFs, OpKind};
 use siltstone::hooks::ValueStore;
 use siltstone::{BackgroundMode, Db, Durability, Hooks, Options, PartitionOptions};
 
@@ -12,8 +12,12 @@ use crate::shelf::{Blow, Shelf, ShelfProvider};
 const LEN: usize = 200;
 
 fn open(fs: &MemFs, shelf: &Shelf) -> Db {
+    open_on(Arc::new(fs.clone()), shelf)
+}
+
+fn open_on(fs: Arc<dyn Fs>, shelf: &Shelf) -> Db {
     Db::builder("/db")
-        .fs(Arc::new(fs.clone()))
+        .fs(fs)
         .options(Options::new().write_buffer_bytes(64 << 10))
         .background(BackgroundMode::Stepped)
         .random(|| 7)
@@ -78,6 +82,32 @@ fn what_a_failed_job_carried_is_let_go() {
     assert_eq!(p.get([3]).unwrap().unwrap(), vec![3; LEN]);
 }
 
+/// The values that it moved may have been in that sync, and the store syncs them no more.
+#[test]
+fn a_move_during_which_a_sync_of_the_store_failed_is_not_installed() {
+    let fs = MemFs::new();
+    let faults = FaultFs::over_mem(fs.clone());
+    let shelf = Shelf::moving(true);
+    let db = open_on(Arc::new(faults.clone()), &shelf);
+    let p = db.partition_with("p", options(&shelf)).unwrap();
+    for n in 0..10_u8 {
+        p.put([n], vec![n; LEN]).unwrap();
+    }
+    p.flush().unwrap();
+    let failing = shelf.clone();
+    faults.set_observer(Arc::new(move |op: &FsOp| {
+        if op.kind == OpKind::Sync && op.path.extension().is_some_and(|ending| ending == "sst") {
+            failing.note_failed_sync();
+        }
+    }));
+    p.compact(..).unwrap_err();
+    assert_eq!(shelf.live(), 10, "the copies are gone");
+    faults.clear_observer();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!((shelf.named(), shelf.live()), (10, 10));
+}
+
 #[test]
 fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
     let fs = MemFs::new();
@@ -132,4 +162,54 @@ fn a_value_that_is_stored_apart_counts_as_its_handle_for_stalls() {
         p.try_put([n], vec![n; 64 << 10]).unwrap();
     }
     assert_eq!(shelf.live(), 100);
+}
+
+/// Values 1 to 5 lie apart, `b` and `y` in the table; `a` to `z` is the order of the keys.
+#[test]
+fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
+    let db = open(&fs, &shelf);
+    let p = db.partition_with("p", options(&shelf)).unwrap();
+    for key in ["c", "d", "e", "f", "z"] {
+        p.put(key, vec![1; LEN]).unwrap();
+    }
+    p.put("b", "small").unwrap();
+    p.put("y", "small").unwrap();
+    p.flush().unwrap();
+    assert_eq!(p.keys().count(), 7);
+    let mut scan = p.iter();
+    scan.next().unwrap().unwrap();
+    assert_eq!(shelf.take_reads(), [""; 0], "no large value is near for all it knows");
+    scan.next().unwrap().unwrap();
+    let all_ahead = ["ahead 2", "ahead 3", "ahead 4", "ahead 5", "read 1"];
+    assert_eq!(shelf.take_reads(), all_ahead, "each before the value that was asked for");
+    assert_eq!(scan.map(|pair| pair.unwrap().1.len()).sum::<usize>(), 4 * LEN + 5);
+    assert_eq!(shelf.take_reads(), ["read 2", "read 3", "read 4", "read 5"], "none twice");
+    // A store that panics there takes nothing from the scan.
+    shelf.fuse.set("prefetch", Blow::Panic);
+    assert_eq!(p.range("c"..).map(|pair| pair.unwrap().1.len()).sum::<usize>(), 5 * LEN + 5);
+}
+
+/// 8 MiB at most, or one value, are in front of the scan.
+#[test]
+fn a_scan_reads_no_more_ahead_than_its_limits() {
+    let fs = MemFs::new();
+    let shelf = Shelf::default();
+    let db = open(&fs, &shelf);
+    let p = db.partition_with("p", options(&shelf)).unwrap();
+    for n in 0..10_u8 {
+        p.put([n], vec![n; 3 << 20]).unwrap();
+    }
+    for n in 10..110_u8 {
+        p.put([n], vec![n; LEN]).unwrap();
+    }
+    let mut scan = p.iter();
+    scan.next().unwrap().unwrap();
+    assert_eq!(shelf.take_reads(), ["ahead 2", "ahead 3", "ahead 4", "read 1"]);
+    scan.next().unwrap().unwrap();
+    assert_eq!(shelf.take_reads(), ["ahead 5", "read 2"]);
+    let mut scan = p.range([10]..);
+    scan.next().unwrap().unwrap();
+    assert_eq!(shelf.take_reads().len(), 64 + 1, "keys");
 }

@@ -158,6 +158,13 @@ impl ValueStore for LargeStore {
         block.read_range(offset, buf, &block.sums()?)
     }
 
+    fn prefetch(&self, handle: &[u8], len: u64) {
+        // A file that cannot be opened is an error of the read.
+        if let Ok(block) = self.0.block(handle, Source::Cached) {
+            block.file.prefetch(block.handle.value_offset(), len);
+        }
+    }
+
     fn verify(
         &self,
         key: &[u8],

@@ -187,6 +187,10 @@ pub trait File: Send + Sync + 'static {
     /// Reads at `offset` until `buf` is full or the file ends; returns how much was read.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
+    /// Has the system begin to read a range into its cache, and returns without waiting. Does nothing by
+    /// default.
+    fn prefetch(&self, _offset: u64, _len: u64) {}
+
     /// As [`File::read_at`], from the device: past every cache where the system allows it.
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 

@@ -325,6 +325,16 @@ impl File for OsFile {
             .map_err(|e| self.failed("read", e))
     }
 
+    #[cfg(target_os = "linux")]
+    fn prefetch(&self, offset: u64, len: u64) {
+        // Length 0 would mean up to the end of the file.
+        if let Some(len) = std::num::NonZeroU64::new(len) {
+            // Advice: where it is not taken, the read itself waits.
+            let advice = rustix::fs::Advice::WillNeed;
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), advice);
+        }
+    }
+
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         drop_from_cache(&self.file, offset, buf.len() as u64);
         self.read_at(offset, buf)

@@ -315,6 +315,16 @@ struct GuardedStore {
     store: Arc<dyn ValueStore>,
 }
 
+impl GuardedStore {
+    /// Makes a call that is advice: if it panics, a sync or a read takes longer.
+    fn advise(&self, call: &'static str, advice: impl FnOnce(&dyn ValueStore)) {
+        let _ = self.who.call(call, || {
+            advice(&*self.store);
+            Ok(())
+        });
+    }
+}
+
 impl ValueStore for GuardedStore {
     fn configure(&self, params: &[u8]) -> Result<()> {
         self.who.call("configure", || self.store.configure(params))
@@ -334,11 +344,11 @@ impl ValueStore for GuardedStore {
     }
 
     fn begin_sync(&self) {
-        // A panic is told by the sync that follows, or it does no harm.
-        let _ = self.who.call("begin_sync", || {
-            self.store.begin_sync();
-            Ok(())
-        });
+        self.advise("begin_sync", |store| store.begin_sync());
+    }
+
+    fn prefetch(&self, handle: &[u8], len: u64) {
+        self.advise("prefetch", |store| store.prefetch(handle, len));
     }
 
     fn sync_failures(&self) -> u64 {

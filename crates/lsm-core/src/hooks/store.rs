@@ -173,6 +173,13 @@ pub trait ValueStore: Any + Send + Sync {
         None
     }
 
+    /// Begins to read the first `len` bytes of the value from the device, so that
+    /// [`ValueStore::read_into`] finds them in a cache, and does not wait. A scan calls it for the values
+    /// that come next.
+    fn prefetch(&self, handle: &[u8], len: u64) {
+        let _ = (handle, len);
+    }
+
     /// Reads a value from the device and compares it with its checksums and with its stored key.
     /// `advance` receives the number of bytes that were read; its errors end the call.
     ///

@@ -198,12 +198,35 @@ impl Cursor {
         }
     }
 
+    /// Returns `true` if the value lies in the value store. Only while valid.
+    pub(super) fn is_value_apart(&self) -> bool {
+        self.entries.trailer().kind() == Some(EntryKind::Handle)
+    }
+
+    /// Has the value store read the first `bytes_max` bytes of the value from the device, if it lies
+    /// there; returns its length, and 0 for all others. Only while valid.
+    pub(super) fn prefetch(&self, bytes_max: u64) -> u64 {
+        let Some(store) = self.point().store.as_ref().filter(|_| self.is_value_apart()) else {
+            return 0;
+        };
+        let handle = self.entries.value();
+        // Who reads the value is told what is wrong with it.
+        let Ok(len) = store.len(handle) else { return 0 };
+        store.prefetch(handle, len.min(bytes_max));
+        len
+    }
+
     fn point(&self) -> &ReadPoint {
         self.point.as_ref().expect("a valid cursor reads something")
     }
 
     /// Returns an owned value, which shares the block if the value is large.
     pub fn value_slice(&self) -> Result<Slice> {
+        if self.valid() && self.is_value_apart() && self.value.get().is_none() {
+            // Not kept: this call hands it out without a copy.
+            let value = self.point().read_handle(self.entries.key(), self.entries.value())?;
+            return Ok(value.into());
+        }
         let value = self.value()?;
         Ok(match self.entries.on_current() {
             // Shares the block only if the value is in it: a fetched large value is not.

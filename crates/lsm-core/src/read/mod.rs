@@ -1,6 +1,7 @@
 //! The read path: functions of a `ReadView` and a sequence number, which `Db`, snapshots and
 //! secondaries share.
 
+mod ahead;
 mod cursor;
 mod get;
 mod moves;

@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
+use super::ahead::ReadAhead;
 use super::{Cursor, ReadPoint};
 use crate::error::Result;
 use crate::types::Slice;
@@ -68,7 +69,8 @@ enum End {
 }
 
 /// A double-ended iterator over the keys and values of a range. It ends after an error; a new iterator
-/// can start behind the damage.
+/// can start behind the damage. Going forward, it has the next large values read from the device while
+/// the caller uses the present one.
 pub struct Range {
     bounds: Bounds,
     point: Result<ReadPoint>,
@@ -76,6 +78,8 @@ pub struct Range {
     back: Option<Cursor>,
     front_at: End,
     back_at: End,
+    /// In front of the front, while large values are near.
+    ahead: Option<Box<ReadAhead>>,
 }
 
 impl Range {
@@ -88,6 +92,7 @@ impl Range {
             back: None,
             front_at: End::NotStarted,
             back_at: End::NotStarted,
+            ahead: None,
         }
     }
 
@@ -165,6 +170,22 @@ impl Range {
         }
     }
 
+    /// Has the large values behind that of the front read ahead, if there are any.
+    fn look_ahead(&mut self) {
+        let Some(front) = self.front.as_ref().filter(|front| front.valid()) else { return };
+        let is_apart = front.is_value_apart();
+        if self.ahead.is_none() && !is_apart {
+            return;
+        }
+        let (bounds, point) = (&self.bounds, &self.point);
+        let ahead =
+            self.ahead.get_or_insert_with(|| Box::new(ReadAhead::new(bounds, point.clone())));
+        ahead.follow(front.key());
+        if !is_apart && ahead.is_idle() {
+            self.ahead = None;
+        }
+    }
+
     fn next_back_by<T>(&mut self, read: impl Fn(&Cursor) -> Result<T>) -> Option<Result<T>> {
         match self.step_back() {
             Ok(false) => None,
@@ -190,7 +211,17 @@ impl Iterator for Range {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_by(pair)
+        match self.step_front() {
+            Ok(false) => None,
+            Ok(true) => {
+                self.look_ahead();
+                match pair(self.front.as_ref().expect("it is on a key")) {
+                    Ok(item) => Some(Ok(item)),
+                    Err(error) => self.fail(error),
+                }
+            }
+            Err(error) => self.fail(error),
+        }
     }
 }
 

@@ -1,0 +1,64 @@
+//! [`ReadAhead`]: has the large values read from the device that a scan comes to next.
+//!
+//! A second cursor goes some keys in front of the scan, over keys and handles alone, and tells the value
+//! store of each handle. So the device works on the next values while the caller uses the present one.
+//! [`Range`](super::Range) begins it at the first large value.
+
+use std::collections::VecDeque;
+
+use super::{Bounds, Cursor, ReadPoint};
+use crate::error::Result;
+
+/// The large values in front of a scan have so many bytes at most, or one of them has more.
+const BYTES_MAX: u64 = 8 << 20;
+/// So many keys in front of a scan are looked at.
+const KEYS_MAX: usize = 64;
+
+/// See the module.
+pub(super) struct ReadAhead {
+    /// On the last key that was looked at.
+    cursor: Cursor,
+    /// The lengths of the values behind that of the scan, up to the cursor; 0 for one in a table.
+    lens: VecDeque<u64>,
+    /// Their sum.
+    bytes: u64,
+    is_begun: bool,
+    /// No key is left, or none can be read. The scan comes to an error by itself.
+    is_at_end: bool,
+}
+
+impl ReadAhead {
+    pub(super) fn new(bounds: &Bounds, point: Result<ReadPoint>) -> ReadAhead {
+        ReadAhead {
+            cursor: Cursor::open(bounds, point),
+            lens: VecDeque::new(),
+            bytes: 0,
+            is_begun: false,
+            is_at_end: false,
+        }
+    }
+
+    /// Notes that the scan has come to `key`, the next one each time, and looks further ahead.
+    pub(super) fn follow(&mut self, key: &[u8]) {
+        if let Some(len) = self.lens.pop_front() {
+            self.bytes -= len;
+        } else if !self.is_begun {
+            self.is_begun = true;
+            self.is_at_end = self.cursor.seek(key).is_err();
+        }
+        while !self.is_at_end && self.bytes < BYTES_MAX && self.lens.len() < KEYS_MAX {
+            if self.cursor.next().is_err() || !self.cursor.valid() {
+                self.is_at_end = true;
+                return;
+            }
+            let len = self.cursor.prefetch(BYTES_MAX);
+            self.lens.push_back(len);
+            self.bytes = self.bytes.saturating_add(len);
+        }
+    }
+
+    /// Returns `true` if no large value is near.
+    pub(super) fn is_idle(&self) -> bool {
+        self.bytes == 0
+    }
+}
