@@ -5,7 +5,7 @@
 //! partition, the hook and the call, and has the kind [`ErrorKind::HookPanicked`].
 //!
 //! A call that has no error to return goes on unwinding, with that error as its payload; the engine
-//! makes such calls through [`catch`]. One does not: [`ValueStore::wants`], which runs on the
+//! makes such calls through [`catch`]. One does not: [`wants`](super::ValueStore::wants), which runs on
 //! thread of a writer before anything was written, unwinds into the call of the writer.
 //!
 //! Invariants:
@@ -18,18 +18,15 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Carry, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry,
-    Expiry, Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, KeySpan, Origin,
-    OwnedEntry, Patch, PendingHandle, Properties, RepairSources, Rules, StoreContext, StoreEdit,
-    TableJudge, ValueStore, ValueStoreFactory, Vouched,
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Expiry, Fault,
+    Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, OwnedEntry, Patch,
+    Properties, RepairSources, Rules, TableJudge, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::stats::ValueStoreStats;
 use crate::types::{Gap, KeyForm, SeqNo};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
@@ -50,21 +47,21 @@ fn panicked(who: &str, payload: &(dyn Any + Send)) -> Error {
 
 /// A hook and where it is attached.
 #[derive(Clone)]
-struct Who {
-    partition: Arc<str>,
-    kind: &'static str,
-    name: Arc<str>,
+pub(super) struct Who {
+    pub(super) partition: Arc<str>,
+    pub(super) kind: &'static str,
+    pub(super) name: Arc<str>,
 }
 
 impl Who {
     /// A call that may fail.
-    fn call<T>(&self, what: &str, code: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn call<T>(&self, what: &str, code: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(code))
             .unwrap_or_else(|payload| Err(self.blame(what, &*payload)))
     }
 
     /// A call that cannot fail; its panic goes on as one that names the hook.
-    fn unwind<T>(&self, what: &str, code: impl FnOnce() -> T) -> T {
+    pub(super) fn unwind<T>(&self, what: &str, code: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(code))
             // The engine catches it where it made the call, with a name that the original payload
             // does not have.
@@ -283,160 +280,6 @@ impl Drop for GuardedJob {
             // The filter has done its work, and nobody waits for this.
             tracing::error!(%error, "a hook panicked");
         }
-    }
-}
-
-/// Opens the value store of a partition.
-///
-/// # Errors
-/// Those of the store.
-pub fn open_store(
-    factory: &dyn ValueStoreFactory,
-    context: StoreContext,
-) -> Result<Arc<dyn ValueStore>> {
-    let partition = context.partition_name.clone();
-    // The name is asked once: a store that panics later must still be named.
-    let who = Who { partition, kind: "value store", name: factory.name().into() };
-    let store = who.call("open", || factory.open(context))?;
-    Ok(Arc::new(GuardedStore { who, store }))
-}
-
-/// The value store as its maker knows it.
-pub fn store_as_any(store: &dyn ValueStore) -> &dyn Any {
-    let any: &dyn Any = store;
-    match any.downcast_ref::<GuardedStore>() {
-        Some(guarded) => &*guarded.store,
-        None => any,
-    }
-}
-
-struct GuardedStore {
-    who: Who,
-    store: Arc<dyn ValueStore>,
-}
-
-impl GuardedStore {
-    /// Makes a call that is advice: if it panics, a sync or a read takes longer.
-    fn advise(&self, call: &'static str, advice: impl FnOnce(&dyn ValueStore)) {
-        let _ = self.who.call(call, || {
-            advice(&*self.store);
-            Ok(())
-        });
-    }
-}
-
-impl ValueStore for GuardedStore {
-    fn configure(&self, params: &[u8]) -> Result<()> {
-        self.who.call("configure", || self.store.configure(params))
-    }
-
-    // No guard: nothing is claimed when a writer is asked this, and every write asks it.
-    fn wants(&self, len: u64) -> bool {
-        self.store.wants(len)
-    }
-
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
-        self.who.call("put", || self.store.put(key, value))
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.who.call("sync", || self.store.sync())
-    }
-
-    fn begin_sync(&self) {
-        self.advise("begin_sync", |store| store.begin_sync());
-    }
-
-    fn prefetch(&self, handle: &[u8], len: u64) {
-        self.advise("prefetch", |store| store.prefetch(handle, len));
-    }
-
-    fn sync_failures(&self) -> u64 {
-        self.who.unwind("sync_failures", || self.store.sync_failures())
-    }
-
-    fn is_in_doubt(&self, handle: &[u8]) -> bool {
-        self.who.unwind("is_in_doubt", || self.store.is_in_doubt(handle))
-    }
-
-    fn probe(&self, handle: &[u8]) -> Result<bool> {
-        self.who.call("probe", || self.store.probe(handle))
-    }
-
-    fn len(&self, handle: &[u8]) -> Result<u64> {
-        self.who.call("len", || self.store.len(handle))
-    }
-
-    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.who.call("read_into", || self.store.read_into(handle, offset, buf))
-    }
-
-    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
-        self.who.call("carry", || self.store.carry(entry))
-    }
-
-    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
-        self.who.unwind("edit", || self.store.edit(edit))
-    }
-
-    fn apply(&self, number: u64, section: &[u8]) -> Result<()> {
-        self.who.call("apply", || self.store.apply(number, section))
-    }
-
-    fn snapshot(&self) -> Vec<u8> {
-        self.who.unwind("snapshot", || self.store.snapshot())
-    }
-
-    fn unnamed(
-        &self,
-        state: &[u8],
-        named: &mut dyn Iterator<Item = Result<Vec<u8>>>,
-    ) -> Result<Option<Vec<u8>>> {
-        self.who.call("unnamed", || self.store.unnamed(state, named))
-    }
-
-    fn reclaim(&self, number: u64) -> Result<()> {
-        self.who.call("reclaim", || self.store.reclaim(number))
-    }
-
-    fn dropped_bytes(&self, number: u64) -> u64 {
-        // A figure, for the bound on what secondaries hold. It must not end a removal.
-        catch("a value store", || self.store.dropped_bytes(number)).unwrap_or_default()
-    }
-
-    fn chunks(&self) -> Vec<ChunkId> {
-        self.who.unwind("chunks", || self.store.chunks())
-    }
-
-    fn holds_values(&self) -> bool {
-        // A store that panics here is asked again later: the space of its values must come back.
-        catch("a value store", || self.store.holds_values()).unwrap_or(true)
-    }
-
-    fn stats(&self) -> ValueStoreStats {
-        // A report that panics must not end the call that asks for all of them.
-        catch("a value store", || self.store.stats()).unwrap_or_default()
-    }
-
-    fn moving(&self) -> Option<KeySpan> {
-        self.who.unwind("moving", || self.store.moving())
-    }
-
-    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
-        self.who.unwind("reallocating", || self.store.reallocating(from, to))
-    }
-
-    fn verify(
-        &self,
-        key: &[u8],
-        handle: &[u8],
-        advance: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
-        self.who.call("verify", || self.store.verify(key, handle, advance))
-    }
-
-    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
-        self.who.call("checkpoint", || self.store.checkpoint(dir, made))
     }
 }
 

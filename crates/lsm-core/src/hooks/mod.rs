@@ -23,6 +23,7 @@ mod event;
 mod expiry;
 mod filter;
 mod guarded;
+mod guarded_store;
 mod judge;
 mod store;
 mod store_context;
@@ -35,7 +36,8 @@ pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
     Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
 };
-pub use guarded::{as_any, store_as_any};
+pub use guarded::as_any;
+pub use guarded_store::store_as_any;
 pub use judge::{
     BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgeSources, JudgedTable, Mended,
     Piece, TableJudge, TableVerdict, Vouched,
@@ -46,7 +48,8 @@ pub use store::{
 pub use store_context::{ChunkId, EventQueue, StoreContext};
 
 pub(crate) use expiry::KnownAgeing;
-pub(crate) use guarded::{catch, guarded_filter, open_store};
+pub(crate) use guarded::{catch, guarded_filter};
+pub(crate) use guarded_store::open_store;
 pub(crate) use judge::{Findings, Inject, JobFindings};
 
 use crate::types::{EntryKind, FileNo, KeyForm, SeqNo};
