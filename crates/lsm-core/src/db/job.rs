@@ -252,6 +252,21 @@ impl DbInner {
         synced
     }
 
+    /// Makes the values durable that tables of a job point to, where the log has not done that.
+    fn sync_job_values(
+        &self,
+        partition: &PartitionState,
+        is_flush: bool,
+        values: &JobValues,
+    ) -> Result<()> {
+        // Durability: values that the job moved, and values whose handles never were in a log,
+        // before a table points to them. Values of a flush with a log were synced with the log.
+        let unsynced = !values.carried.is_empty() || (is_flush && !partition.logged);
+        let Some(store) = partition.store().filter(|_| unsynced) else { return Ok(()) };
+        self.sync_store(partition, store)?;
+        check_synced(store, values)
+    }
+
     /// Makes changes of a partition durable and lets its view take them in. `Ok(false)` if the
     /// partition was dropped meanwhile: nothing is installed then.
     ///
@@ -264,14 +279,8 @@ impl DbInner {
         installation: Installation<'_>,
     ) -> Result<bool> {
         let Installation { mut changes, flushed, removed, made, values, clear_of } = installation;
-        // Durability: values that the job moved, and values whose handles never were in a log,
-        // before a table points to them. Values of a flush with a log were synced with the log.
-        let unsynced = !values.carried.is_empty() || (flushed.is_some() && !partition.logged);
-        if let Some(store) = partition.store().filter(|_| unsynced) {
-            let synced = self.sync_store(partition, store);
-            let synced = synced.and_then(|()| check_synced(store, &values));
-            synced.inspect_err(|_| self.forget(made))?;
-        }
+        let synced = self.sync_job_values(partition, flushed.is_some(), &values);
+        synced.inspect_err(|_| self.forget(made))?;
         let mut editing = self.catalog.edit()?;
         // Asked under the lock of the manifest, so that no drop comes between the answer and the
         // edit.
@@ -326,8 +335,7 @@ impl DbInner {
             self.obsolete.add_values(number, partition, store, &bytes, before);
         }
         drop(editing);
-        // The manifest takes edits, so that its generation knows no edit that failed before. Without
-        // the lock: a store may remove files.
+        // The manifest knows no edit that failed before. Without its lock: a store may remove files.
         drop(self.in_doubt.take_values());
         // After the edit: until it is durable, a crash needs the inputs.
         self.obsolete.add(edit, removed.iter());

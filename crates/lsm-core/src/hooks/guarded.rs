@@ -6,7 +6,7 @@
 //!
 //! A call that has no error to return goes on unwinding, with that error as its payload; the engine
 //! makes such calls through [`catch`]. One does not: [`wants`](super::ValueStore::wants), which runs on
-//! thread of a writer before anything was written, unwinds into the call of the writer.
+//! the thread of a writer before anything was written, unwinds into the call of the writer.
 //!
 //! Invariants:
 //! 1. The rules of a hook, its times, and whether it seals or decides, are asked once, when it is

@@ -1,4 +1,4 @@
-//! [`ReadAhead`]: has the large values read from the device that a scan comes to next.
+//! [`ValuesAhead`]: has the large values read from the device that a scan comes to next.
 //!
 //! A second cursor goes some keys in front of the scan, over keys and handles alone, and tells the value
 //! store of each handle. So the device works on the next values while the caller uses the present one.
@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 8 << 20;
 const KEYS_MAX: usize = 64;
 
 /// See the module.
-pub(super) struct ReadAhead {
+pub(super) struct ValuesAhead {
     /// On the last key that was looked at.
     cursor: Cursor,
     /// The lengths of the values behind that of the scan, up to the cursor; 0 for one in a table.
@@ -27,9 +27,9 @@ pub(super) struct ReadAhead {
     is_at_end: bool,
 }
 
-impl ReadAhead {
-    pub(super) fn new(bounds: &Bounds, point: Result<ReadPoint>) -> ReadAhead {
-        ReadAhead {
+impl ValuesAhead {
+    pub(super) fn new(bounds: &Bounds, point: Result<ReadPoint>) -> ValuesAhead {
+        ValuesAhead {
             cursor: Cursor::open(bounds, point),
             lens: VecDeque::new(),
             bytes: 0,

@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-use super::ahead::ReadAhead;
+use super::ahead::ValuesAhead;
 use super::{Cursor, ReadPoint};
 use crate::error::Result;
 use crate::types::Slice;
@@ -79,7 +79,7 @@ pub struct Range {
     front_at: End,
     back_at: End,
     /// In front of the front, while large values are near.
-    ahead: Option<Box<ReadAhead>>,
+    ahead: Option<Box<ValuesAhead>>,
 }
 
 impl Range {
@@ -177,9 +177,9 @@ impl Range {
         if self.ahead.is_none() && !is_apart {
             return;
         }
-        let (bounds, point) = (&self.bounds, &self.point);
-        let ahead =
-            self.ahead.get_or_insert_with(|| Box::new(ReadAhead::new(bounds, point.clone())));
+        let ahead = self
+            .ahead
+            .get_or_insert_with(|| Box::new(ValuesAhead::new(&self.bounds, self.point.clone())));
         ahead.follow(front.key());
         if !is_apart && ahead.is_idle() {
             self.ahead = None;
