@@ -45,7 +45,7 @@ pub(super) trait Worker: Send + Sync {
     fn background(&self) -> &Background;
 
     /// An error once the database is closed.
-    fn check_not_closed(&self) -> Result<()>;
+    fn check_working(&self) -> Result<()>;
 
     /// Flushes one partition; `false` if there was nothing to flush.
     fn flush_one(&self) -> Result<bool>;
@@ -321,7 +321,7 @@ impl Background {
 
     /// Does one piece of background work on the calling thread; `false` if there was none.
     pub(super) fn step(&self, worker: &dyn Worker) -> Result<bool> {
-        worker.check_not_closed()?;
+        worker.check_working()?;
         let done = self.step_once(worker);
         self.events.deliver();
         done
@@ -351,7 +351,7 @@ impl Background {
     /// The failure of work that was tried again since the call; [`ErrorKind::InvalidArgument`] on
     /// a thread that runs a listener.
     pub(super) fn wait_idle(&self, worker: &dyn Worker) -> Result<()> {
-        worker.check_not_closed()?;
+        worker.check_working()?;
         if self.mode == BackgroundMode::Stepped {
             while self.step(worker)? {}
             return Ok(());
@@ -379,7 +379,7 @@ impl Background {
             self.changed.wait_for(&mut schedule, RETRY);
         }
         drop(schedule);
-        worker.check_not_closed()
+        worker.check_working()
     }
 
     /// Waits for news, no longer than [`RETRY`].

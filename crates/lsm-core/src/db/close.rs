@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::log::LogWriter;
 use super::{BackgroundMode, DbInner};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::fs::LockGuard;
 use crate::partition::PartitionState;
 
 /// A close flushes the partitions with so many bytes in memtables. The next open would replay them
@@ -26,6 +27,9 @@ impl DbInner {
             drop(self.wait_for_jobs());
             *lock = None;
             return Ok(());
+        }
+        if let Err(fenced) = self.cursor.check() {
+            return self.abandon(&mut lock, fenced);
         }
         if self.log.has_failed() {
             // The last chance to resume. `between.close` below reports the failure.
@@ -56,10 +60,24 @@ impl DbInner {
         drop(flushing);
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
+        // Behind a fence that came meanwhile this is the error, and the cursor stays as it is.
         let told = self.cursor.close(&*self.world.fs, &self.world.dir, self.world.epoch);
         // Last: the next process may open the database as soon as the lock is free.
         *lock = None;
         flushed.and(ended).and(removed).and(told)
+    }
+
+    /// Ends everything and writes nothing: the database is another process's.
+    fn abandon(&self, lock: &mut Option<Box<dyn LockGuard>>, fenced: Error) -> Result<()> {
+        self.closed.store(true, Ordering::Release);
+        self.log.shut_notices(self);
+        self.background.stop();
+        self.stall.ease();
+        let flushing = self.wait_for_jobs();
+        self.catalog.shut();
+        drop(flushing);
+        *lock = None;
+        Err(fenced)
     }
 
     /// Partitions without a log have nothing else to make them last.

@@ -2,7 +2,7 @@
 //! applies it to the memtables and makes it visible. [`CommitPath::commit`] is all of it, in order.
 //!
 //! ```text
-//! join, or lead -> number and encode -> one write for the group -> apply in order
+//! join, or lead -> number and encode -> one write for the group -> settle -> apply in order
 //!               -> publish -> hand the lead over -> sync if asked -> answer
 //! ```
 //!
@@ -21,8 +21,13 @@
 //!    behind a failure.
 //! 5. The requirements of a batch are checked when its sequence numbers are known and nothing can
 //!    come before them any more: this is the place in the history where a transaction counts.
+//! 6. Nothing of a group is applied before the commit cursor has settled it. A process that takes the
+//!    database over may fence this one at any moment: then the group is refused, and is in neither
+//!    history. A check before the write would not be enough, the process may be stopped behind it.
 //!
 //! Lock order: the log's writer, then the queue; what the host locks, behind the writer.
+
+mod members;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,9 +35,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
+use self::members::{Member, MemberState, append, encode, settle};
 use super::log::{Log, LogHost, LogWriter};
 use super::prepared::Prepared;
-use super::require::{GroupWrites, MemoryCheck, Refusal};
+use super::require::{GroupWrites, Refusal};
 use crate::batch::SectionReader;
 use crate::error::Result;
 use crate::partition::PartitionState;
@@ -75,40 +81,6 @@ pub(super) struct Committed {
 
 /// A batch that is visible, and how far the log must be durable for it.
 type Visible = (Commit, Lsn);
-
-/// The progress of a batch of a group.
-enum MemberState {
-    /// It is invisible and stays so.
-    Refused(Refusal),
-    /// Its frame is in the log's buffer and begins here.
-    Encoded(Lsn),
-    /// Its frame is in the segment.
-    Appended(Lsn),
-    /// It passes no log.
-    Unlogged,
-}
-
-/// A batch of a group.
-struct Member<'a> {
-    batch: &'a Prepared,
-    first_seq: SeqNo,
-    state: MemberState,
-}
-
-impl Member<'_> {
-    fn is_refused(&self) -> bool {
-        matches!(self.state, MemberState::Refused(_))
-    }
-
-    /// The answer to it, in a group behind which the log ends at `end`.
-    fn outcome(&self, epoch: Epoch, end: Lsn) -> Result<Visible, Refusal> {
-        if let MemberState::Refused(refusal) = &self.state {
-            return Err(refusal.clone());
-        }
-        let seq = self.first_seq.plus(self.batch.operations() - 1);
-        Ok((Commit { seq, epoch }, end))
-    }
-}
 
 enum Answer {
     Waiting,
@@ -286,22 +258,11 @@ impl CommitPath {
         // One write for all of them. It comes before the memtables: an entry that a reader saw and
         // that no log has would be gone after a crash of the process alone.
         append(&mut writer, &mut group);
-
-        // In the order of the log, and only members that are in it, as a replay does. Concurrent
-        // inserts, as in RocksDB, would need a memtable with several writers.
-        let mut cleared = Vec::new();
-        for member in group.iter().filter(|member| !member.is_refused()) {
-            self.apply(host, member, &mut cleared);
-        }
-        // Published at once, so that readers see all of a batch or nothing of it.
-        self.publish(&writer);
+        let is_settled = settle(host, &writer, &mut group);
         let end = writer.lsn();
-        // Behind the memtables, because a flush removes segments below this place: a frame that is
-        // below it and in no memtable yet would be lost with its segment.
-        self.applied_lsn.store(end.0, Ordering::Release);
-        // Still under the lock of the log. A memtable that is sealed here has all of this group and
-        // nothing of the next one, so its switch can be written in front of the next frame.
-        host.after_group(&mut writer, cleared);
+        if is_settled {
+            self.show(host, &mut writer, &group);
+        }
         drop(writer);
 
         // The next group may begin. A sync under the lock of the log would delay writers that did
@@ -316,6 +277,24 @@ impl CommitPath {
         answer(&followers, &group, true, epoch, end);
         let (commit, _) = group[0].outcome(epoch, end)?;
         Ok(Committed { commit, synced })
+    }
+
+    /// Applies a group and publishes it.
+    fn show(&self, host: &dyn CommitHost, writer: &mut LogWriter<'_>, group: &[Member<'_>]) {
+        // In the order of the log, and only members that are in it, as a replay does. Concurrent
+        // inserts, as in RocksDB, would need a memtable with several writers.
+        let mut cleared = Vec::new();
+        for member in group.iter().filter(|member| !member.is_refused()) {
+            self.apply(host, member, &mut cleared);
+        }
+        // Published at once, so that readers see all of a batch or nothing of it.
+        self.publish(writer);
+        // Behind the memtables, because a flush removes segments below this place: a frame that is
+        // below it and in no memtable yet would be lost with its segment.
+        self.applied_lsn.store(writer.lsn().0, Ordering::Release);
+        // Still under the lock of the log. A memtable that is sealed here has all of this group and
+        // nothing of the next one, so its switch can be written in front of the next frame.
+        host.after_group(writer, cleared);
     }
 
     /// Queues the batch behind the leader, or makes the caller the leader if there is none.
@@ -404,78 +383,6 @@ impl CommitPath {
         host.counters().batches.add(1);
         // Once a batch: each addition takes the cache line away from the threads that read the sum.
         self.active_bytes.fetch_add(memory, Ordering::Relaxed);
-    }
-}
-
-/// Encodes a batch behind `group`, unless it is refused. If the segment has no room for it, the
-/// group is appended first. A large batch is appended at once, behind the group.
-fn encode<'a>(
-    host: &dyn CommitHost,
-    writer: &mut LogWriter<'_>,
-    group: &mut [Member<'a>],
-    writes: &mut GroupWrites<'a>,
-    batch: &'a Prepared,
-) -> MemberState {
-    if let Err(error) = host.check_batch(batch) {
-        return MemberState::Refused(error.into());
-    }
-    if let Err(refusal) = check_requirements(writer, group, writes, batch) {
-        return MemberState::Refused(refusal);
-    }
-    if !batch.is_logged() {
-        return MemberState::Unlogged;
-    }
-    let frame = batch.frame();
-    let sections = frame.as_slice();
-    let is_large = LogWriter::is_large(sections);
-    if is_large || !writer.has_room(sections) {
-        append(writer, group);
-    }
-    let written = if is_large {
-        writer.append_large(sections, batch.operations()).map(MemberState::Appended)
-    } else {
-        writer.encode_batch(sections, batch.operations()).map(MemberState::Encoded)
-    };
-    written.unwrap_or_else(|error| MemberState::Refused(error.into()))
-}
-
-/// Checks what a batch requires of those before it.
-#[inline]
-fn check_requirements<'a>(
-    writer: &LogWriter<'_>,
-    group: &[Member<'a>],
-    writes: &mut GroupWrites<'a>,
-    batch: &Prepared,
-) -> Result<(), Refusal> {
-    let Some(requirements) = &batch.requirements else { return Ok(()) };
-    // A member whose append fails later counts, too: this batch is then refused although nothing
-    // was written before it, and its caller may try again.
-    for member in &group[writes.members..] {
-        if !member.is_refused() {
-            writes.add(member.batch);
-        }
-    }
-    writes.members = group.len();
-    match requirements.check(writer.last_seq(), writes)? {
-        MemoryCheck::Holds => Ok(()),
-        MemoryCheck::Unproven => Err(Refusal::Unproven),
-    }
-}
-
-/// Appends what is encoded. If that fails, exactly the members whose frames were in it are
-/// refused: what an earlier append of the group wrote is in the log and stays there.
-fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
-    let appended = writer.append();
-    for member in group {
-        if let MemberState::Encoded(lsn) = member.state {
-            // Only frames of this append. A member that is `Appended` already is in the log
-            // whatever happens here: if it were refused, recovery would bring back a write that its
-            // caller was told has failed.
-            member.state = match &appended {
-                Ok(()) => MemberState::Appended(lsn),
-                Err(error) => MemberState::Refused(error.clone().into()),
-            };
-        }
     }
 }
 

@@ -278,9 +278,9 @@ impl DbInner {
     }
 
     /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
-    /// closed meanwhile.
+    /// closed or fenced meanwhile.
     pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
-        self.flush_sealed(partitions, || self.check_not_closed())
+        self.flush_sealed(partitions, || self.check_writable())
     }
 
     /// Flushes what is sealed in these partitions, on the calling thread, as long as `go_on` lets

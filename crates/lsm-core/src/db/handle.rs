@@ -259,7 +259,8 @@ impl Db {
     /// from the log. Calls on all other handles then fail.
     ///
     /// # Errors
-    /// The errors of this work. Dropping the last handle hides them.
+    /// The errors of this work. Dropping the last handle hides them. [`ErrorKind::Fenced`] if another
+    /// process has taken the database over: nothing is written then.
     pub fn close(self) -> Result<()> {
         let closed = self.inner().close();
         self.inner().events.deliver();

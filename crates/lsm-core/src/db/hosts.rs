@@ -24,10 +24,16 @@ use crate::partition::PartitionState;
 use crate::stats::Counters;
 use crate::types::{Epoch, FileNo, PartitionId, SeqNo};
 use crate::version::Change;
+use crate::wal::Lsn;
 
 impl LogHost for DbInner {
     fn install_edit(&self, changes: Vec<Change>) -> Result<()> {
         self.catalog.install(changes)
+    }
+
+    #[inline]
+    fn settle_log(&self, end: Lsn) -> Result<()> {
+        self.cursor.settle_end(end.0)
     }
 
     fn durable_edit(&self) -> u64 {
@@ -219,25 +225,29 @@ impl Worker for DbInner {
         &self.background
     }
 
-    fn check_not_closed(&self) -> Result<()> {
-        self.check_not_closed()
+    fn check_working(&self) -> Result<()> {
+        self.check_writable()
     }
 
     fn flush_one(&self) -> Result<bool> {
-        self.flush_one()
+        // Of a fenced database nothing is left to be done: nothing of it would count.
+        if self.cursor.is_fenced() { Ok(false) } else { self.flush_one() }
     }
 
     fn compact_one(&self) -> Result<bool> {
-        self.compact_one()
+        if self.cursor.is_fenced() { Ok(false) } else { self.compact_one() }
     }
 
     fn tend_log(&self) -> Result<Option<Duration>> {
+        if self.cursor.is_fenced() {
+            return Ok(None);
+        }
         let sync_interval = Duration::from_millis(self.options.sync_interval_ms);
         self.log.tend(self, self.background.now(), sync_interval)
     }
 
     fn tend_log_now(&self) -> Result<bool> {
-        self.log.tend_now(self)
+        if self.cursor.is_fenced() { Ok(false) } else { self.log.tend_now(self) }
     }
 
     fn remove_obsolete(&self) -> Result<()> {
@@ -249,15 +259,15 @@ impl Worker for DbInner {
     }
 
     fn holds_obsolete(&self) -> bool {
-        !self.obsolete.is_empty()
+        !self.cursor.is_fenced() && !self.obsolete.is_empty()
     }
 
     fn waits_for_release(&self) -> bool {
-        self.jobs.waits_for_time() || self.holds_values()
+        !self.cursor.is_fenced() && (self.jobs.waits_for_time() || self.holds_values())
     }
 
     fn has_work(&self) -> bool {
-        self.has_work()
+        !self.cursor.is_fenced() && self.has_work()
     }
 
     fn ease(&self) {

@@ -52,6 +52,7 @@ mod resume;
 mod schedule;
 mod stall;
 mod stats;
+pub(crate) mod term;
 #[cfg(test)]
 mod testing;
 mod transaction;
@@ -148,15 +149,19 @@ impl DbInner {
         self.log.check()
     }
 
-    /// An error if the database is closed or was opened read-only.
+    /// An error if the database is closed, was opened read-only, or is another process's.
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_not_closed()?;
+        self.cursor.check()?;
         if self.world.is_read_only { Err(Error::read_only()) } else { Ok(()) }
     }
 
     /// The error of writes, if the database takes none.
     pub(super) fn why_read_only(&self) -> Option<Error> {
-        if self.world.is_read_only { Some(Error::read_only()) } else { self.log.failure() }
+        if self.world.is_read_only {
+            return Some(Error::read_only());
+        }
+        self.cursor.check().err().or_else(|| self.log.failure())
     }
 
     pub(super) fn check_not_closed(&self) -> Result<()> {

@@ -351,6 +351,11 @@ impl ObsoleteFiles {
 impl DbInner {
     /// [`ObsoleteFiles::remove`]; the outcome is noted as that of background work.
     pub(super) fn remove_obsolete(&self) -> Result<()> {
+        // What an edit of this primary dropped the new primary does not need, but its secondaries may
+        // read it: from now on that is the new primary's affair.
+        if self.cursor.is_fenced() {
+            return Ok(());
+        }
         let Some(removed) = self.obsolete.remove() else { return Ok(()) };
         self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
         removed
@@ -358,6 +363,7 @@ impl DbInner {
 
     /// [`ObsoleteFiles::finish_removing`]; the outcome is noted as that of background work.
     pub(super) fn finish_removing(&self) -> Result<()> {
+        self.cursor.check()?;
         let removed = self.obsolete.finish_removing();
         self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
         removed

@@ -24,11 +24,12 @@ use super::obsolete::ObsoleteFiles;
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, HooksOf, Opening};
 use super::stall::Stall;
+use super::term::{Term, locked, pending_claim};
 use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, LockGuard, OpenFiles, OsFs, names};
+use crate::fs::{Fs, LockGuard, OpenFiles, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
@@ -38,7 +39,7 @@ use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
 use crate::types::PartitionId;
-use crate::version::{DbVersion, Missing, TableContext};
+use crate::version::{DbVersion, Fork, Missing, TableContext};
 
 /// Options for opening a database, and the world that it lives in.
 #[must_use = "a builder does nothing until it opens"]
@@ -53,6 +54,7 @@ pub struct Builder {
     listeners: Vec<Arc<dyn EventListener>>,
     inject: Injections,
     access: OpenMode,
+    takes_over: bool,
 }
 
 /// The way in which a folder is opened.
@@ -82,6 +84,7 @@ impl Builder {
             listeners: Vec::new(),
             inject: Injections::default(),
             access: OpenMode::Writing,
+            takes_over: false,
         }
     }
 
@@ -133,6 +136,18 @@ impl Builder {
     /// database is closed; where nothing can be written there is none.
     pub fn beside_writer(mut self, is_beside: bool) -> Builder {
         self.access = if is_beside { OpenMode::Beside } else { OpenMode::Writing };
+        self
+    }
+
+    /// Sets whether the database is taken from a process that has it open for writing, on this
+    /// machine: that process is fenced, and every later write of it is [`ErrorKind::Fenced`]. Default:
+    /// `false`, which refuses with [`ErrorKind::Locked`].
+    ///
+    /// Every commit that the other process acknowledges is in this database, and none that it refuses.
+    /// Commits to partitions without a log are lost as after a crash. If the other process has ended,
+    /// this is an open like any other.
+    pub fn take_over(mut self, takes_over: bool) -> Builder {
+        self.takes_over = takes_over;
         self
     }
 
@@ -197,7 +212,8 @@ impl Builder {
     /// Opens the database; creates folder and database if there is nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an option out of its range; otherwise as [`Db::open`].
+    /// [`ErrorKind::InvalidArgument`] for an option out of its range; [`ErrorKind::Unsupported`] if the
+    /// process that is to be fenced has no commit cursor on this machine; otherwise as [`Db::open`].
     pub fn open(self) -> Result<Db> {
         self.options.check()?;
         let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
@@ -205,8 +221,8 @@ impl Builder {
         let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         let events = Arc::new(Events::new(listeners));
-        let DbFolder { fs, dir, lock, missing } = DbFolder::find(fs, &dir, access)?;
-        let is_read_only = access != OpenMode::Writing;
+        let found = DbFolder::find(fs, &dir, access, self.takes_over)?;
+        let DbFolder { fs, dir, lock, mut missing, term } = found;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let folder = Start {
             fs: &fs,
@@ -216,18 +232,19 @@ impl Builder {
             provider: hook_provider.as_deref(),
             events: &events,
             access,
+            term: term.as_ref(),
         };
         let (world, hooks, begun) = folder.start(&mut *random)?;
         let Begun { versions, last_seq, memtables, segments, leased, cursor } = begun;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
-        let cursor = Arc::new(cursor);
         let catalog = Catalog::new(versions, cursor.clone());
-        if !is_read_only {
+        if access == OpenMode::Writing {
+            missing = Missing::DamageUnlessFenced(cursor.clone());
             // After the new cursor is complete and before the first write is acknowledged: a
             // secondary must not follow an old cursor past a new commit.
-            cursor.begin(last_seq);
+            cursor.begin(version.edit_number, last_seq)?;
             CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
@@ -277,6 +294,8 @@ struct Start<'a> {
     provider: Option<&'a dyn HookProvider>,
     events: &'a Arc<Events>,
     access: OpenMode,
+    /// Of a writer.
+    term: Option<&'a Term>,
 }
 
 impl Start<'_> {
@@ -290,10 +309,17 @@ impl Start<'_> {
 
     /// Reads what is there, and makes of it what was asked for.
     fn begin(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
-        let Start { fs, dir, clock, options, provider, events, access } = *self;
+        let Start { fs, dir, clock, options, provider, events, access, term } = *self;
         let is_writing = access == OpenMode::Writing;
-        // A reader gets no random numbers, so it cannot make a database.
-        let opening = Opening::read(&**fs, dir, is_writing.then_some(random))?;
+        let fork = match term {
+            Some(term) => term.fork(&**fs, dir)?,
+            None => fork_for_reading(&**fs, dir, access)?,
+        };
+        let opening = match fork {
+            Some(fork) => Opening::of_fork(&**fs, dir, fork)?,
+            // A reader gets no random numbers, so it cannot make a database.
+            None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
+        };
         let world = opening.world(fs, dir, clock, !is_writing, events.queue())?;
         let hooks = opening.hooks(&world, provider)?;
         let begun = match access {
@@ -308,16 +334,30 @@ impl Start<'_> {
     }
 }
 
+/// The fork that a reader begins with, if a promotion is under way.
+fn fork_for_reading(fs: &dyn Fs, dir: &Path, access: OpenMode) -> Result<Option<Fork>> {
+    let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
+    if access == OpenMode::Beside {
+        // The claimant lives, or the next open for writing does what is left.
+        let message = "the database is being taken over by another process";
+        return Err(Error::new(ErrorKind::NeedsManifest, message));
+    }
+    // Without a fork an older primary may still write.
+    let fork = Fork::read(fs, dir, claim)?;
+    fork.map(Some).ok_or_else(|| locked(dir, "is being taken over by another process"))
+}
+
 /// The folder of a database, held and locked, or leased.
 struct DbFolder {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     lock: Box<dyn LockGuard>,
     missing: Missing,
+    term: Option<Term>,
 }
 
 impl DbFolder {
-    fn find(fs: Arc<dyn Fs>, dir: &Path, access: OpenMode) -> Result<DbFolder> {
+    fn find(fs: Arc<dyn Fs>, dir: &Path, access: OpenMode, takes_over: bool) -> Result<DbFolder> {
         if access == OpenMode::Writing {
             fs.create_dir(dir)?;
         }
@@ -327,26 +367,25 @@ impl DbFolder {
         let fs = held.fs.unwrap_or(fs);
         let dir = held.path;
         let mut missing = Missing::Damage;
-        let lock = match access {
+        let mut term = None;
+        let lock: Box<dyn LockGuard> = match access {
             // Before anything is read: what another writer changes meanwhile would be read half.
-            OpenMode::Writing => free(fs.try_lock(&dir.join(names::LOCK))?, &dir)?,
-            OpenMode::Reading => free(lock_for_reading(&*fs, &dir)?, &dir)?,
+            OpenMode::Writing => {
+                let (taken, lock) = Term::take(&*fs, &dir, takes_over)?;
+                term = Some(taken);
+                lock
+            }
+            OpenMode::Reading => {
+                lock_for_reading(&*fs, &dir)?.ok_or_else(|| locked(&dir, "is already open"))?
+            }
             OpenMode::Beside => {
                 let held = beside::hold(&fs, &dir, Box::new(random_from_hasher_keys))?;
                 missing = held.missing();
                 Box::new(held)
             }
         };
-        Ok(DbFolder { fs, dir, lock, missing })
+        Ok(DbFolder { fs, dir, lock, missing, term })
     }
-}
-
-/// The lock, unless somebody else has it.
-fn free(lock: Option<Box<dyn LockGuard>>, dir: &Path) -> Result<Box<dyn LockGuard>> {
-    lock.ok_or_else(|| {
-        let message = format!("the database in {} is already open", dir.display());
-        Error::new(ErrorKind::Locked, message)
-    })
 }
 
 /// The means by which jobs run.

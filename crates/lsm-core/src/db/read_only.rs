@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use super::beside::CommittedPart;
 use super::recovery::{Begun, HooksOf, LogFiles, Opening};
+use super::term::{lock_path, newest_claim};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{Fs, LockGuard, names};
+use crate::fs::{Fs, LockGuard};
 use crate::memtable::SlabPool;
 use crate::options::Options;
 use crate::replay::Replay;
@@ -30,10 +31,11 @@ struct NoLock;
 
 impl LockGuard for NoLock {}
 
-/// Takes the lock shared; `None` if a writer holds it. Without a lock file there is no writer, and
+/// Takes the lock of writers shared; `None` if a writer holds it. Without a lock file there is no writer, and
 /// one that may not be opened is another user's: then nobody is kept out.
 pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-    match fs.try_lock_shared(&dir.join(names::LOCK)) {
+    let path = lock_path(dir, newest_claim(fs, dir)?);
+    match fs.try_lock_shared(&path) {
         Err(error) if is_absent(&error) => Ok(Some(Box::new(NoLock))),
         taken => taken,
     }
@@ -90,6 +92,7 @@ impl Opening {
             Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
         // Partitions without a log use numbers that no frame has.
         let last_seq = replayed.max(self.last_known_seq());
+        let cursor = Arc::new(CursorWriter::none());
         let versions = VersionSet::new(
             fs.clone(),
             dir.to_owned(),
@@ -97,9 +100,9 @@ impl Opening {
             options.manifest_bytes_max,
             self.version,
             manifest,
+            cursor.clone(),
         );
         let memtables = replay.take();
-        let cursor = CursorWriter::none();
         Ok(Begun { versions, last_seq, memtables, segments, leased: Vec::new(), cursor })
     }
 

@@ -36,7 +36,7 @@ use crate::options::{Options, PartitionOptions};
 use crate::shared::CursorWriter;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
 use crate::version::{
-    Change, DbVersion, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply, recover,
+    Change, DbVersion, Fork, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply, recover,
 };
 use crate::wal::LogPlace;
 
@@ -65,7 +65,7 @@ pub(super) struct Begun {
     /// Files of epochs before, which a secondary may read, with their lengths in bytes.
     pub(super) leased: Vec<(FileName, u64)>,
     /// Tells secondaries of the epoch.
-    pub(super) cursor: CursorWriter,
+    pub(super) cursor: Arc<CursorWriter>,
 }
 
 /// The content of the folder before this epoch.
@@ -78,6 +78,35 @@ pub(super) struct Opening {
     temporary: Vec<String>,
     pub(super) recovered: Option<Recovered>,
     pub(super) version: DbVersion,
+    /// The end of the epochs before, where a promotion is to be finished.
+    fork: Option<ForkEnd>,
+}
+
+/// The facts of a fork besides its state.
+struct ForkEnd {
+    begins: Epoch,
+    cut: Option<LogPlace>,
+}
+
+/// The names in a folder that are ours.
+struct Listing {
+    names: Vec<FileName>,
+    lengths: HashMap<FileName, u64>,
+    temporary: Vec<String>,
+}
+
+impl Listing {
+    fn of(fs: &dyn Fs, dir: &Path) -> Result<Listing> {
+        // One listing for everything: a second one could show another state of the folder.
+        let entries = fs.list(dir, "")?;
+        let names = entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
+        let lengths =
+            entries.iter().filter_map(|entry| Some((FileName::parse(&entry.name)?, entry.len)));
+        let lengths = lengths.collect();
+        let temporary = entries.iter().map(|entry| &entry.name);
+        let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
+        Ok(Listing { names, lengths, temporary })
+    }
 }
 
 impl Opening {
@@ -92,15 +121,7 @@ impl Opening {
         dir: &Path,
         random: Option<&mut dyn FnMut() -> u64>,
     ) -> Result<Opening> {
-        // One listing for everything: a second one could show another state of the folder.
-        let entries = fs.list(dir, "")?;
-        let names: Vec<FileName> =
-            entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
-        let lengths =
-            entries.iter().filter_map(|entry| Some((FileName::parse(&entry.name)?, entry.len)));
-        let lengths = lengths.collect();
-        let temporary = entries.iter().map(|entry| &entry.name);
-        let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
+        let Listing { names, lengths, temporary } = Listing::of(fs, dir)?;
         let recovered = recover(fs, dir, &names)?;
         let version = match (&recovered, random) {
             (Some(recovered), Some(_)) if !recovered.writable => {
@@ -125,7 +146,41 @@ impl Opening {
                 DbVersion::empty(DbId(id))
             }
         };
-        Ok(Opening { names, lengths, temporary, recovered, version })
+        Ok(Opening { names, lengths, temporary, recovered, version, fork: None })
+    }
+
+    /// The folder with the state of `version`, to look at its log.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn of_version(fs: &dyn Fs, dir: &Path, version: DbVersion) -> Result<Opening> {
+        let Listing { names, lengths, temporary } = Listing::of(fs, dir)?;
+        Ok(Opening { names, lengths, temporary, recovered: None, version, fork: None })
+    }
+
+    /// The folder as of a fork: nothing counts that older epochs wrote behind it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn of_fork(fs: &dyn Fs, dir: &Path, fork: Fork) -> Result<Opening> {
+        let mut opening = Opening::of_version(fs, dir, fork.version)?;
+        let manifests = opening.names.iter().copied();
+        let manifests = manifests.filter(|name| name.kind == FileKind::Manifest);
+        let manifests = manifests.filter(|name| *name != fork.generation);
+        // Those of the new epoch were made by a process that died before it used them.
+        let (older, garbage) = manifests.partition(|name| name.epoch < fork.begins);
+        opening.recovered = Some(Recovered {
+            version: opening.version.clone(),
+            generation: fork.generation,
+            end: 0,
+            older,
+            garbage,
+            torn: false,
+            writable: true,
+            has_derived_salts: fork.has_derived_salts,
+        });
+        opening.fork = Some(ForkEnd { begins: fork.begins, cut: fork.cut });
+        Ok(opening)
     }
 
     /// The world of the new epoch.
@@ -229,15 +284,11 @@ impl Opening {
         let name = FileName::new(FileKind::Manifest, numbers.allocate(), epoch);
         // Before the manifest of the epoch: a secondary that finds that manifest waits for this
         // cursor to begin.
-        let cursor = CursorWriter::create(&**fs, dir, version.db_id, epoch);
+        let cursor = Arc::new(CursorWriter::create(&**fs, dir, version.db_id, epoch));
         let manifest = Manifest::create(&**fs, dir, name, &version)?;
         // From here on the new generation may count, also if a later step fails: the tables stay.
         tables.keep();
-        if let Some(recovered) = &self.recovered {
-            let old = recovered.generation;
-            // The step that decides: invariant 2.
-            Manifest::reopen(&**fs, dir, old, &recovered.version)?.supersede(name)?;
-        }
+        self.supersede_old(&**fs, dir, name)?;
         let bytes_max = options.manifest_bytes_max;
         let mut versions = VersionSet::new(
             fs.clone(),
@@ -246,6 +297,7 @@ impl Opening {
             bytes_max,
             version,
             manifest,
+            cursor.clone(),
         );
         if self.recovered.is_some() {
             // Durability: with an edit behind its snapshot the new generation counts even if the
@@ -261,6 +313,20 @@ impl Opening {
         let leased = self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
         let memtables = BTreeMap::new();
         Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leased, cursor })
+    }
+
+    /// Says in the old generation that the manifest goes on in `new`.
+    fn supersede_old(&self, fs: &dyn Fs, dir: &Path, new: FileName) -> Result<()> {
+        match &self.recovered {
+            // Behind a fork the first edit decides. The old generation may still be written to, and
+            // counts no more once a generation of a later epoch has an edit.
+            Some(recovered) if self.fork.is_none() => {
+                let old = recovered.generation;
+                // The step that decides: invariant 2.
+                Manifest::reopen(fs, dir, old, &recovered.version)?.supersede(new)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The changes that begin `epoch` behind a log that ended at `place`, with the tables of `replayed`.
@@ -301,6 +367,9 @@ impl Opening {
     }
 
     fn next_epoch(&self) -> Result<Epoch> {
+        if let Some(fork) = &self.fork {
+            return Ok(fork.begins);
+        }
         let next = self.version.epoch.0.checked_add(1);
         next.map(Epoch).ok_or_else(|| {
             Error::new(ErrorKind::LimitExceeded, "the database was opened 2^32 times")

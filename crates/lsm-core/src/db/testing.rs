@@ -20,7 +20,7 @@ use crate::partition::PartitionState;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion};
-use crate::wal::{LogReader, LogReaderOptions, Record, SegmentSource};
+use crate::wal::{LogReader, LogReaderOptions, Lsn, Record, SegmentSource};
 
 pub(super) const DB: DbId = DbId(7);
 pub(super) const EPOCH: Epoch = Epoch(3);
@@ -34,6 +34,8 @@ pub(super) struct TestHost {
     pub(super) refuses_edits: AtomicBool,
     pub(super) failures: Mutex<Vec<Error>>,
     pub(super) wakes: AtomicU64,
+    /// The error of whatever is to be settled.
+    pub(super) fence: Mutex<Option<Error>>,
     /// A batch that begins with this key is refused.
     pub(super) refused_key: Mutex<Option<String>>,
     /// Groups that were committed.
@@ -68,6 +70,13 @@ impl LogHost for TestHost {
         }
         self.edits.lock().push(changes);
         Ok(())
+    }
+
+    fn settle_log(&self, _end: Lsn) -> Result<()> {
+        match &*self.fence.lock() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
     }
 
     fn durable_edit(&self) -> u64 {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
-use super::tail::{self, Tail};
+use super::attach::open_manifest;
+use super::tail::Tail;
 use super::{Follower, FollowerState, Inner, SyncExtent};
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -117,7 +118,7 @@ impl FollowBuilder {
             true => Lease::take_if_writable(&fs, &dir, random)?,
             false => None,
         };
-        let manifest = tail::open_manifest(&*fs, &dir, None)?;
+        let manifest = open_manifest(&*fs, &dir, None)?;
         let version = manifest.version().clone();
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);

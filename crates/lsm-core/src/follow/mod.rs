@@ -8,6 +8,7 @@
 //! ```text
 //! builder.rs   opening one
 //! round.rs      one catching up: cursor, manifest, log, then the partitions that were asked for
+//! attach.rs     the manifest of a folder, at first and after each change
 //! tail.rs       the places in manifest and log, and how they move on
 //!   version/tail.rs   the manifest, edit by edit
 //!   log.rs            the log: headers in order, sections where they are wanted
@@ -23,6 +24,7 @@
 //! 2. A file that vanished is a reason to look again, and never a missing key.
 //! 3. Within an epoch a partition never goes back.
 
+mod attach;
 mod builder;
 mod growing;
 mod log;

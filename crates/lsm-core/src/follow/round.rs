@@ -18,8 +18,9 @@
 
 use std::sync::Arc;
 
+use super::attach::attempts_for;
 use super::partition::{Followed, Shown};
-use super::tail::{Bound, Tail, attempts_for};
+use super::tail::{Bound, Tail};
 use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
 use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};

@@ -4,24 +4,20 @@
 //! committed what the cursor or the log does not say.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 
+use super::attach::{names_in, open_manifest};
 use super::growing::Growing;
 use super::log::{LogTail, Parked, ends_of_runs};
 use super::{Inner, SyncExtent, SyncReach};
+use crate::db::term::newest_claim;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::Fs;
-use crate::fs::names::{FileKind, FileName};
+use crate::fs::names::FileKind;
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::{Epoch, PartitionId, SeqNo};
-use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews};
+use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of, has_begun};
 use crate::wal::{Lsn, SectionLoader};
 
-/// Rounds that are begun anew because something vanished or did not fit.
-const ATTEMPTS: usize = 16;
-/// The same for what looks like damage.
-const DAMAGED_ATTEMPTS: usize = 3;
 /// Looks at a cursor that changes all the time.
 const LOOKS: usize = 1000;
 
@@ -65,50 +61,6 @@ pub(super) struct Bound {
     pub(super) reach: Lsn,
     /// Only what is durable was asked for.
     pub(super) is_durable: bool,
-}
-
-/// The manifest of the folder as it is now.
-///
-/// # Errors
-/// [`ErrorKind::InvalidArgument`] if there is none; corruption that does not pass.
-pub(super) fn open_manifest(
-    fs: &dyn Fs,
-    dir: &Path,
-    known: Option<&DbVersion>,
-) -> Result<ManifestTail> {
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
-        let opened = names_in(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
-        match opened {
-            Ok(Some(manifest)) => return Ok(manifest),
-            // A listing is no snapshot of the folder: while it runs, one generation may be deleted,
-            // and the next one be made behind its place.
-            Ok(None) if attempt < DAMAGED_ATTEMPTS => {}
-            Ok(None) => {
-                let message = format!("there is no database in {}", dir.display());
-                return Err(Error::new(ErrorKind::InvalidArgument, message));
-            }
-            // A listing may be older than what is read.
-            Err(error) if attempt < attempts_for(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn names_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
-    let names = fs.list_names(dir, "")?;
-    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
-}
-
-/// The number of attempts that an error is worth.
-pub(super) fn attempts_for(error: &Error) -> usize {
-    match error.kind() {
-        ErrorKind::FileGone | ErrorKind::LeaseLost | ErrorKind::NeedsManifest => ATTEMPTS,
-        ErrorKind::Corruption => DAMAGED_ATTEMPTS,
-        _ if error.is_missing() => ATTEMPTS,
-        _ => 0,
-    }
 }
 
 impl Tail {
@@ -339,9 +291,19 @@ impl Tail {
 
     /// Without a cursor: what the log attests. A primary may write on another machine, or nowhere.
     fn look_at_files(&mut self, inner: &Inner) -> Result<Option<Bound>> {
-        let newest = names_in(&*inner.fs, &inner.dir)?.into_iter();
-        let newest = newest.filter(|name| name.kind == FileKind::Manifest).map(|name| name.number);
-        let is_last = newest.max().is_none_or(|newest| newest <= self.manifest.generation());
+        let names = names_in(&*inner.fs, &inner.dir)?;
+        if self.is_taken_over(inner)? {
+            let next = Epoch(self.version().epoch.0.saturating_add(1));
+            if has_begun(&*inner.fs, &inner.dir, &names, next)? {
+                self.reattach(inner)?;
+                return Ok(None);
+            }
+            // What the old primary still writes does not count, and of the next one there is nothing.
+            return Ok(Some(Bound { visible: None, reach: self.noted.reach, is_durable: false }));
+        }
+        let newest = names.into_iter().filter(|name| name.kind == FileKind::Manifest);
+        let newest = newest.map(age_of).max();
+        let is_last = newest.is_none_or(|newest| newest <= age_of(self.manifest.name()));
         if !is_last || self.manifest.poll(None)? == TailNews::Rotated {
             let before = self.manifest.generation();
             self.reattach(inner)?;
@@ -359,6 +321,18 @@ impl Tail {
             }
         }
         self.look_at_log(inner).map(Some)
+    }
+
+    /// Returns `true` if another process takes the database over from the primary of this epoch, or has.
+    fn is_taken_over(&self, inner: &Inner) -> Result<bool> {
+        let is_fenced =
+            self.cursor.as_ref().is_some_and(|it| it.state() == CursorState::Superseded);
+        if is_fenced {
+            return Ok(true);
+        }
+        // Without a cursor the claim is all that tells.
+        let claim = newest_claim(&*inner.fs, &inner.dir)?;
+        Ok(claim.is_some_and(|claim| claim > self.version().epoch))
     }
 
     /// The end of what the log attests.

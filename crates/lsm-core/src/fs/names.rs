@@ -8,8 +8,10 @@
 //! LOCK                                 held by the process that writes
 //! cursor-00000003                      what the writer of an epoch has committed, for secondaries
 //! reader-5f3a9c0d11e24b77              the lease of a secondary
+//! epoch-00000004                       the claim of a promotion, and the lock of all that come behind it
+//! fork-00000004                        where the epochs before that claim end
 //! EXPORT                               in a folder of its own: what the tables beside it are
-//! *.manifest.123-4.tmp                 a manifest that put_if_absent had not finished
+//! *.123-4.tmp                          a manifest, claim or fork that put_if_absent had not finished
 //! ```
 //!
 //! Invariant: names of one kind sort by age, and a number is never used again, so that a leftover
@@ -50,6 +52,36 @@ pub fn lease(id: u64) -> String {
 /// Returns `true` if `text` names a lease.
 pub fn is_lease(text: &str) -> bool {
     text.strip_prefix(LEASE_PREFIX).is_some_and(|rest| is_hex(rest, 16))
+}
+
+/// The front of the name of a claim.
+pub const CLAIM_PREFIX: &str = "epoch-";
+/// The front of the name of a fork.
+pub const FORK_PREFIX: &str = "fork-";
+
+/// Returns the name of the claim of an epoch.
+pub fn claim(epoch: Epoch) -> String {
+    format!("{CLAIM_PREFIX}{:08x}", epoch.0)
+}
+
+/// Returns the name of the fork behind which the claim of an epoch begins.
+pub fn fork(epoch: Epoch) -> String {
+    format!("{FORK_PREFIX}{:08x}", epoch.0)
+}
+
+/// Returns the epoch of the claim that `text` names.
+pub fn epoch_of_claim(text: &str) -> Option<Epoch> {
+    epoch_behind(CLAIM_PREFIX, text)
+}
+
+/// Returns the epoch of the fork that `text` names.
+pub fn epoch_of_fork(text: &str) -> Option<Epoch> {
+    epoch_behind(FORK_PREFIX, text)
+}
+
+fn epoch_behind(prefix: &str, text: &str) -> Option<Epoch> {
+    let number = text.strip_prefix(prefix).filter(|rest| is_hex(rest, 8))?;
+    u32::from_str_radix(number, 16).ok().map(Epoch)
 }
 
 fn is_hex(text: &str, len: usize) -> bool {
@@ -127,9 +159,10 @@ impl fmt::Display for FileName {
     }
 }
 
-/// Returns `true` if `text` names a manifest that [`put_if_absent`](super::Fs::put_if_absent) had
-/// not finished: the manifest's name, then process and counter. The check is strict on purpose: an
-/// open deletes these files, and a file of the user may end in `.tmp` too.
+/// Returns `true` if `text` names a manifest, claim or fork that
+/// [`put_if_absent`](super::Fs::put_if_absent) had not finished: its name, then process and counter.
+/// The check is strict on purpose: an open deletes these files, and a file of the user may end in
+/// `.tmp` too.
 pub fn is_temporary(text: &str) -> bool {
     let Some(stem) = text.strip_suffix(TEMPORARY_SUFFIX) else {
         return false;
@@ -140,9 +173,9 @@ pub fn is_temporary(text: &str) -> bool {
     let Some((process, counter)) = writer.split_once('-') else {
         return false;
     };
-    is_number(process)
-        && is_number(counter)
-        && FileName::parse(name).is_some_and(|name| name.kind == FileKind::Manifest)
+    let is_manifest = FileName::parse(name).is_some_and(|name| name.kind == FileKind::Manifest);
+    let is_published = is_manifest || epoch_of_claim(name).or(epoch_of_fork(name)).is_some();
+    is_number(process) && is_number(counter) && is_published
 }
 
 fn is_number(text: &str) -> bool {
@@ -191,8 +224,19 @@ mod tests {
     }
 
     #[test]
+    fn claims_and_forks_are_told_from_files_of_the_user() {
+        assert_eq!(epoch_of_claim(&claim(Epoch(0xabc))), Some(Epoch(0xabc)));
+        assert_eq!(epoch_of_fork(&fork(Epoch(u32::MAX))), Some(Epoch(u32::MAX)));
+        for text in ["epoch-", "epoch-0000000A", "epoch-000000001", "fork-00000001", "epochs"] {
+            assert_eq!(epoch_of_claim(text), None, "{text}");
+        }
+        assert_eq!(epoch_of_fork("epoch-00000001"), None);
+    }
+
+    #[test]
     fn only_our_own_unfinished_files_are_temporary() {
         assert!(is_temporary("000000000000002c-00000003.manifest.17-4.tmp"));
+        assert!(is_temporary("epoch-00000003.17-4.tmp") && is_temporary("fork-00000003.17-5.tmp"));
         for text in [
             "notes.manifest.tmp",
             "000000000000002c-00000003.manifest.tmp",

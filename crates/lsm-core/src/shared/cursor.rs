@@ -7,7 +7,7 @@
 //! ```text
 //! word name
 //!    0 magic             "SILTCURS"
-//!    1 format version    1
+//!    1 format version    2; version 1, which has no words 16 and 17, is read
 //!    2 database id       low half
 //!    3 database id       high half
 //!    4 epoch
@@ -22,6 +22,8 @@
 //!   13 end               LSN behind the last frame whose batch is visible
 //!   14 visible           the last sequence that readers see
 //!   15 locked            1 if the writer holds a lock on the file as long as its process lives
+//!   16 settled end       LSN behind the last frame that the writer may answer for
+//!   17 settled edit      the last manifest edit that the writer may act on
 //!   64 slots             960: the last visible sequence of the partitions with this id modulo 960
 //! ```
 //!
@@ -35,6 +37,10 @@
 //!    speak of. So what a dead writer had stored there and not published is in its files.
 //! 5. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch is there
 //!    before its manifest is.
+//! 6. The top bit of words 16 and 17 is the fence: another process sets it, see `shared/fence.rs`, and
+//!    nobody clears it. The writer replaces such a word by compare and exchange, after the write of the
+//!    frame or edit and before anything follows from it. So for each of them exactly one holds: the
+//!    writer has settled it, and the other process has found that here; or it is refused.
 
 use std::io;
 use std::path::Path;
@@ -47,25 +53,31 @@ use crate::fs::{Fs, LockGuard, MapMode, SharedWords, names};
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SILTCURS");
-const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
+/// The first version, whose writer cannot be fenced.
+const VERSION_WITHOUT_FENCE: u64 = 1;
 const FIXED_WORDS: usize = 6;
 const CHECKSUM_AT: usize = 6;
-const STATE_AT: usize = 8;
+pub(super) const STATE_AT: usize = 8;
 const EDIT_AT: usize = 9;
 const GENERATION_AT: usize = 10;
 const LAYOUT_AT: usize = 11;
 const FLOOR_AT: usize = 12;
 const END_AT: usize = 13;
 const VISIBLE_AT: usize = 14;
-const LOCKED_AT: usize = 15;
+pub(super) const LOCKED_AT: usize = 15;
+pub(super) const SETTLED_END_AT: usize = 16;
+pub(super) const SETTLED_EDIT_AT: usize = 17;
+/// The bit of a settled word with which another process fences its writer.
+pub(super) const FENCED: u64 = 1 << 63;
 const SLOTS_AT: usize = 64;
 const SLOTS: usize = 960;
 const OPENING: u64 = 0;
-const LIVE: u64 = 1;
+pub(super) const LIVE: u64 = 1;
 const CLOSED: u64 = 2;
-const SUPERSEDED: u64 = 3;
+pub(super) const SUPERSEDED: u64 = 3;
 /// Length in words.
-const WORDS: usize = SLOTS_AT + SLOTS;
+pub(super) const WORDS: usize = SLOTS_AT + SLOTS;
 
 /// The state of the epoch of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +96,16 @@ fn slot_at(id: PartitionId) -> usize {
     SLOTS_AT + id.0 as usize % SLOTS
 }
 
-fn fixed_words(db: DbId, epoch: Epoch, machine_run: u64) -> [u64; FIXED_WORDS] {
-    [MAGIC, VERSION, db.0 as u64, (db.0 >> 64) as u64, u64::from(epoch.0), machine_run]
+pub(super) fn fixed_words(
+    version: u64,
+    db: DbId,
+    epoch: Epoch,
+    machine_run: u64,
+) -> [u64; FIXED_WORDS] {
+    [MAGIC, version, db.0 as u64, (db.0 >> 64) as u64, u64::from(epoch.0), machine_run]
 }
 
-fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
+pub(super) fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
     let bytes: Vec<u8> = fixed.iter().flat_map(|word| word.to_le_bytes()).collect();
     checksum64(&bytes)
 }
@@ -96,6 +113,7 @@ fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
 /// The primary's side of the cursor of its epoch. Without a medium that maps files it tells nobody.
 pub struct CursorWriter {
     words: Option<Arc<dyn SharedWords>>,
+    epoch: Epoch,
     /// Tells secondaries that the writer lives. Not the lock of the folder: a secondary that looks at a
     /// lock holds it for a moment, and would keep the next writer out.
     _lock: Option<Box<dyn LockGuard>>,
@@ -118,28 +136,103 @@ impl CursorWriter {
             lock = fs.try_lock(&path).ok().flatten();
             let words = words.words();
             words[LOCKED_AT].store(u64::from(lock.is_some()), Ordering::Relaxed);
-            let fixed = fixed_words(db, epoch, machine_run);
+            let fixed = fixed_words(VERSION, db, epoch, machine_run);
             words[CHECKSUM_AT].store(checksum_of(&fixed), Ordering::Relaxed);
             // The magic last: a secondary that finds it finds the other words.
             for (at, word) in fixed.iter().enumerate().rev() {
                 words[at].store(*word, Ordering::Release);
             }
         }
-        CursorWriter { words, _lock: lock }
+        CursorWriter { words, epoch, _lock: lock }
     }
 
-    /// Notes that the epoch begins behind `visible`, once its first edit is noted.
-    pub fn begin(&self, visible: SeqNo) {
+    /// Notes that the epoch begins behind `visible` and with the manifest edit `edit`, once that is
+    /// noted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`] if another epoch has begun meanwhile.
+    pub fn begin(&self, edit: u64, visible: SeqNo) -> Result<()> {
+        self.settle_edit(edit)?;
         // The state last: a secondary that finds it live finds the numbers of this epoch behind it,
         // and not the zeros of a new file.
         self.store(FLOOR_AT, visible.get());
         self.store(VISIBLE_AT, visible.get());
-        self.store(STATE_AT, LIVE);
+        self.change_state(OPENING, LIVE)
     }
 
-    /// Returns one that tells nobody.
+    /// Returns one that tells nobody, and that nobody can fence.
     pub fn none() -> CursorWriter {
-        CursorWriter { words: None, _lock: None }
+        CursorWriter { words: None, epoch: Epoch::default(), _lock: None }
+    }
+
+    /// Settles the log through `end`: frames before it are written, and what follows from them may now
+    /// be done. Not before the write, because the process may be stopped between the two.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`]: none of the frames behind the last settled place counts, now or later.
+    ///
+    /// # Cost
+    /// A compare and exchange.
+    #[inline]
+    pub fn settle_end(&self, end: u64) -> Result<()> {
+        self.settle(SETTLED_END_AT, end)
+    }
+
+    /// Settles the manifest edit `edit`, which is durable: what follows from it may now be done.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`]: the edit does not count, now or later.
+    pub fn settle_edit(&self, edit: u64) -> Result<()> {
+        self.settle(SETTLED_EDIT_AT, edit)
+    }
+
+    #[inline]
+    fn settle(&self, at: usize, value: u64) -> Result<()> {
+        let Some(words) = &self.words else { return Ok(()) };
+        let word = &words.words()[at];
+        let before = word.load(Ordering::Relaxed);
+        // Nobody but this writer and a process that fences it stores here, so a failed exchange is a
+        // fence. Release: who fences finds the frame or edit in its file.
+        let is_settled = before & FENCED == 0
+            && word.compare_exchange(before, value, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if is_settled { Ok(()) } else { Err(self.fenced()) }
+    }
+
+    /// An error if another process has fenced this writer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`].
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        if self.is_fenced() { Err(self.fenced()) } else { Ok(()) }
+    }
+
+    /// Returns `true` if another process has fenced this writer.
+    #[inline]
+    pub fn is_fenced(&self) -> bool {
+        let words = self.words.as_ref();
+        words.is_some_and(|words| {
+            words.words()[SETTLED_END_AT].load(Ordering::Relaxed) & FENCED != 0
+        })
+    }
+
+    #[cold]
+    fn fenced(&self) -> Error {
+        let epoch = self.epoch;
+        let message = format!(
+            "another process has taken the database over from this handle, which is of epoch {epoch}"
+        );
+        Error::new(ErrorKind::Fenced, message)
+    }
+
+    fn change_state(&self, from: u64, to: u64) -> Result<()> {
+        let Some(words) = &self.words else { return Ok(()) };
+        let state = &words.words()[STATE_AT];
+        // Never over the mark of another epoch.
+        match state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.fenced()),
+        }
     }
 
     /// Marks the cursors of earlier epochs superseded and deletes them. Before the first write of
@@ -157,6 +250,9 @@ impl CursorWriter {
                         // Marked before it is deleted: a secondary that has it mapped reads this
                         // word, and a name that is gone tells it nothing.
                         words.words()[STATE_AT].store(SUPERSEDED, Ordering::Release);
+                        // A writer of an earlier epoch that is stopped somewhere wakes up fenced.
+                        words.words()[SETTLED_END_AT].fetch_or(FENCED, Ordering::AcqRel);
+                        words.words()[SETTLED_EDIT_AT].fetch_or(FENCED, Ordering::AcqRel);
                     }
                     // No secondary believes a file of another length, or maps one of this medium.
                     Ok(_) => {}
@@ -213,21 +309,38 @@ impl CursorWriter {
     /// Notes that the database is closed, and deletes the file: its manifest says the rest.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Those of the file system; [`ErrorKind::Fenced`], and then the file stays: it says to the next
+    /// epoch where this one ended.
     pub fn close(&self, fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
         if self.words.is_none() {
             return Ok(());
         }
         // Before the name goes: a secondary that has the file mapped sees nothing but its words.
-        self.store(STATE_AT, CLOSED);
+        self.change_state(LIVE, CLOSED)?;
         fs.delete(&dir.join(names::cursor(epoch)))
     }
 }
 
 /// Returns `true` if the error says that a file is not there, or has no length of a cursor.
-fn is_no_cursor(error: &Error) -> bool {
+pub(super) fn is_no_cursor(error: &Error) -> bool {
     let kind = error.io_source().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::InvalidData))
+}
+
+/// Returns `true` if the words are a cursor that begins with the words `expected`.
+pub(super) fn is_cursor_of(words: &[AtomicU64], expected: [u64; FIXED_WORDS]) -> bool {
+    let mut found = expected.iter().zip(words);
+    let is_ours = found.all(|(expected, word)| word.load(Ordering::Acquire) == *expected);
+    is_ours && words[CHECKSUM_AT].load(Ordering::Acquire) == checksum_of(&expected)
+}
+
+pub(super) fn state_of(word: u64) -> CursorState {
+    match word {
+        OPENING => CursorState::Opening,
+        LIVE => CursorState::Live,
+        CLOSED => CursorState::Closed,
+        _ => CursorState::Superseded,
+    }
 }
 
 /// A secondary's side of a cursor.
@@ -251,12 +364,9 @@ impl CursorReader {
             Err(error) if error.io_source().is_some() => return Ok(None),
             Err(error) => return Err(error),
         };
-        let expected = fixed_words(db, epoch, machine_run);
-        let found = expected.iter().enumerate();
-        let mut found = found.map(|(at, word)| words.words()[at].load(Ordering::Acquire) == *word);
-        let is_ours = found.all(|is_same| is_same);
-        let sum = words.words()[CHECKSUM_AT].load(Ordering::Acquire);
-        let is_believed = is_ours && sum == checksum_of(&expected);
+        let is_believed = [VERSION, VERSION_WITHOUT_FENCE].iter().any(|version| {
+            is_cursor_of(words.words(), fixed_words(*version, db, epoch, machine_run))
+        });
         Ok(is_believed.then_some(CursorReader { words }))
     }
 
@@ -279,12 +389,7 @@ impl CursorReader {
     /// The state of the epoch.
     #[inline]
     pub fn state(&self) -> CursorState {
-        match self.load(STATE_AT) {
-            OPENING => CursorState::Opening,
-            LIVE => CursorState::Live,
-            CLOSED => CursorState::Closed,
-            _ => CursorState::Superseded,
-        }
+        state_of(self.load(STATE_AT))
     }
 
     /// The last durable edit.

@@ -5,7 +5,9 @@
 //! what is committed at this moment. A lease names the files that a secondary still reads.
 
 mod cursor;
+mod fence;
 mod lease;
 
 pub use cursor::{CursorReader, CursorState, CursorWriter};
+pub use fence::{OldCursor, Settled};
 pub use lease::{HeldLease, Lease, TIME_TO_LIVE, held_leases, take_away};

@@ -9,6 +9,7 @@
 //! apply.rs              version + edit = next version
 //! manifest.rs           the log of edits, as the database writes it
 //! recover.rs, tail.rs   the same, as an open and as a secondary read it
+//! fork.rs               where a promotion ends the epochs before it: the files of a claim and a fork
 //! set.rs                the current version, and the one path that replaces it
 //! level_iter.rs         a level as one cursor
 //! judges.rs             the judges of the input tables of a job
@@ -28,6 +29,7 @@ mod change;
 mod describe;
 mod edit;
 mod expiries;
+mod fork;
 mod judges;
 mod level;
 mod level_iter;
@@ -49,6 +51,7 @@ pub use change::Change;
 pub use describe::{check_generation, describe};
 pub use edit::{EditFault, VersionEdit};
 pub use expiries::{Expiries, ExpiryNotes};
+pub use fork::{Fork, check_claim, claim_bytes};
 pub use judges::{Judges, Readers};
 pub use level::Level;
 pub use level_iter::LevelIter;
@@ -56,7 +59,7 @@ pub use manifest::{MAGIC, Manifest};
 pub use partition_map::PartitionMap;
 pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
 pub(crate) use recover::read_all;
-pub use recover::{Recovered, recover};
+pub use recover::{Recovered, age_of, has_begun, recover, recover_through};
 pub use set::{VersionSet, retire};
 pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};

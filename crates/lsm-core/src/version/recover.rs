@@ -7,6 +7,10 @@
 //! follows the names in [`Change::Superseded`]. A newer generation that no other one names was made
 //! by a writer that died before it used it.
 //!
+//! Generations are ordered by epoch first. A primary that was fenced may still begin generations with
+//! numbers above those of the new one; its epoch is older, so they count for nothing once the new one
+//! is in use.
+//!
 //! Invariants:
 //! 1. The result is the state after the last edit of the chain, or an error. It is never a state
 //!    without an edit in the middle.
@@ -28,7 +32,7 @@ use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs};
-use crate::types::FileNo;
+use crate::types::{Epoch, FileNo};
 
 /// The state that the manifests of a folder say.
 #[derive(Debug)]
@@ -66,27 +70,39 @@ pub struct Recovered {
 /// [`ErrorKind::Corruption`] if an edit is damaged that others follow, or a named generation is
 /// missing or damaged; [`ErrorKind::Unsupported`] if newer code wrote the files.
 pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Recovered>> {
-    let mut present: Vec<_> =
-        names.iter().copied().filter(|name| name.kind == FileKind::Manifest).collect();
-    present.sort_unstable();
+    recover_through(fs, dir, names, None)
+}
+
+/// As [`recover()`], without the edits behind `through`: the writer was fenced before it settled them.
+///
+/// # Errors
+/// As [`recover()`].
+pub fn recover_through(
+    fs: &dyn Fs,
+    dir: &Path,
+    names: &[FileName],
+    through: Option<u64>,
+) -> Result<Option<Recovered>> {
+    let present = generations_in(names);
     let Some(&oldest) = present.first() else {
         return Ok(None);
     };
     let mut name = newest_used(fs, dir, &present)?.unwrap_or(oldest);
-    let mut older: Vec<_> = present.iter().copied().filter(|other| *other < name).collect();
-    let mut last = read_generation(fs, dir, name)?;
+    let older = present.iter().copied().filter(|other| age_of(*other) < age_of(name));
+    let mut older: Vec<_> = older.collect();
+    let mut last = read_generation(fs, dir, name, through)?;
     let mut writable = last.writable;
     while let Some((next, number)) = last.superseded {
         let path = name.path(dir);
         // Without this check a damaged name could lead in a circle.
-        if next <= name {
+        if age_of(next) <= age_of(name) {
             return Err(Error::corruption(path, last.end, "a manifest names an older successor"));
         }
         if !present.contains(&next) {
             let what = format!("the manifest generation that {name} names is missing");
             return Err(Error::corruption(next.path(dir), None, what));
         }
-        let successor = read_generation(fs, dir, next)?;
+        let successor = read_generation(fs, dir, next, through)?;
         let path = next.path(dir);
         // A sound file of another database verifies by itself.
         if successor.seal.db_id != last.seal.db_id {
@@ -114,12 +130,7 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         .finish()
         .and_then(|version| check_files(&version).map(|()| version))
         .map_err(|fault| Error::corruption(name.path(dir), last.end, fault.0))?;
-    // A writer that died may have made files that no edit names. Their numbers must not be given
-    // out again: a leftover would be taken for the new file.
-    for used in names {
-        let next = FileNo(used.number.0.saturating_add(1));
-        version.next_file = version.next_file.max(next);
-    }
+    pass_over(&mut version, names);
     let garbage: Vec<_> =
         present.into_iter().filter(|n| *n != name && !older.contains(n)).collect();
     Ok(Some(Recovered {
@@ -132,6 +143,43 @@ pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Rec
         writable,
         has_derived_salts: last.seal.has_derived_salts(),
     }))
+}
+
+/// Raises the next file number above every name in the folder.
+fn pass_over(version: &mut DbVersion, names: &[FileName]) {
+    // A writer that died may have made files that no edit names. Their numbers must not be given
+    // out again: a leftover would be taken for the new file.
+    for used in names {
+        let next = FileNo(used.number.0.saturating_add(1));
+        version.next_file = version.next_file.max(next);
+    }
+}
+
+/// The generations among `names`, oldest first.
+fn generations_in(names: &[FileName]) -> Vec<FileName> {
+    let present = names.iter().copied().filter(|name| name.kind == FileKind::Manifest);
+    let mut present: Vec<_> = present.collect();
+    present.sort_unstable_by_key(|name| age_of(*name));
+    present
+}
+
+/// The place of a generation in the order of all: those of an older epoch come first, whatever their
+/// numbers are.
+pub fn age_of(generation: FileName) -> (Epoch, FileNo) {
+    (generation.epoch, generation.number)
+}
+
+/// Returns `true` if a generation of `epoch`, or of a later one, was in use.
+///
+/// # Errors
+/// Those of reading.
+pub fn has_begun(fs: &dyn Fs, dir: &Path, names: &[FileName], epoch: Epoch) -> Result<bool> {
+    for name in generations_in(names).into_iter().rev().filter(|name| name.epoch >= epoch) {
+        if was_used(fs, dir, name)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The newest of these generations, oldest first, that was in use.
@@ -185,7 +233,12 @@ struct Generation {
     superseded: Option<(FileName, u64)>,
 }
 
-fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation> {
+fn read_generation(
+    fs: &dyn Fs,
+    dir: &Path,
+    name: FileName,
+    through: Option<u64>,
+) -> Result<Generation> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
     let header = read_header(&bytes, Some(name), &path)?;
@@ -213,6 +266,10 @@ fn read_generation(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<Generation
         let Frame { number, end, .. } = frame;
         if let Some(new) = successor(&edit) {
             generation.supersede(new, number, end, &bytes, &path)?;
+            break;
+        }
+        // A snapshot holds nothing but settled edits, although it may use up the number of another one.
+        if generation.builder.is_some() && through.is_some_and(|through| number > through) {
             break;
         }
         let applied = match &mut generation.builder {

@@ -8,7 +8,9 @@
 //! 1. The current version is what the manifest durably says, or one edit older.
 //! 2. The order is always: sync the bytes of files, sync the folder, append and sync the edit. Only
 //!    then does a caller delete old files.
-//! 3. After a failed append or sync, nothing more is appended to that generation. The next edit
+//! 3. An edit is current, and anything follows from it, only when the commit cursor has settled it: behind
+//!    a fence of another process it never is, and the files that it names stay.
+//! 4. After a failed append or sync, nothing more is appended to that generation. The next edit
 //!    goes to a new generation, whose snapshot uses up the number of the edit in doubt.
 
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
+use crate::shared::CursorWriter;
 use crate::types::{Epoch, FileNumbers, PartitionId};
 
 /// The whole state of a partition's value store, as a section.
@@ -34,6 +37,7 @@ pub struct VersionSet {
     snapshot_bytes: u64,
     current: Arc<DbVersion>,
     manifest: Manifest,
+    cursor: Arc<CursorWriter>,
     /// Number of the last edit that was tried.
     last_number: u64,
     state_of: Option<Box<StateOf>>,
@@ -44,8 +48,8 @@ pub struct VersionSet {
 }
 
 impl VersionSet {
-    /// Goes on from `current`, which `manifest` durably holds. One that was opened read-only takes
-    /// no edit.
+    /// Goes on from `current`, which `manifest` durably holds, and settles edits in `cursor`. One that
+    /// was opened read-only takes no edit.
     pub fn new(
         fs: Arc<dyn Fs>,
         dir: PathBuf,
@@ -53,6 +57,7 @@ impl VersionSet {
         manifest_bytes_max: u64,
         current: DbVersion,
         manifest: Manifest,
+        cursor: Arc<CursorWriter>,
     ) -> VersionSet {
         VersionSet {
             fs,
@@ -64,6 +69,7 @@ impl VersionSet {
             last_number: current.edit_number,
             current: Arc::new(current),
             manifest,
+            cursor,
             state_of: None,
             garbage: Vec::new(),
             older: Vec::new(),
@@ -105,6 +111,7 @@ impl VersionSet {
     /// could not be installed.
     pub fn ensure_writable(&mut self) -> Result<()> {
         self.manifest.check_writable()?;
+        self.cursor.check()?;
         if self.manifest.is_failed() { self.begin_generation() } else { Ok(()) }
     }
 
@@ -112,12 +119,14 @@ impl VersionSet {
     ///
     /// # Errors
     /// Those of the manifest. The edit is then not current, but may be on disk: the files that it
-    /// names must stay until the next open.
+    /// names must stay until the next open. [`ErrorKind::Fenced`] if the database is another process's.
     ///
     /// # Cost
     /// One append and one sync; now and then a new generation.
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
         self.manifest.check_writable()?;
+        // Only to save the work: the check that counts is the one behind the append.
+        self.cursor.check()?;
         if self.manifest.is_failed() {
             self.begin_generation()?;
         // Twice the snapshot at least: a large database would otherwise write one with nearly every
@@ -141,6 +150,8 @@ impl VersionSet {
         self.last_number = edit.number;
         // Appended under the lock of the owner, so there is one writer.
         self.manifest.append(&edit)?;
+        // Behind the append and before everything that follows from the edit: see `shared/fence.rs`.
+        self.cursor.settle_edit(edit.number)?;
         self.current = Arc::new(next);
         // Only now is the new generation in use, which makes the older ones history.
         self.retire_older();

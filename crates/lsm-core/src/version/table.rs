@@ -18,6 +18,7 @@ use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::Ageing;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
+use crate::shared::CursorWriter;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
 use crate::types::{DbId, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
 
@@ -248,10 +249,13 @@ pub struct TableContext {
 }
 
 /// The meaning of a table whose file is not there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Missing {
     /// Damage: nobody but this process deletes files.
     Damage,
+    /// Damage, unless another process has taken the database over from the writer of this cursor: then that
+    /// process has deleted the table.
+    DamageUnlessFenced(Arc<CursorWriter>),
     /// Damage as long as the lease at this path is there. Afterwards the primary has deleted the table.
     DamageUnder(PathBuf),
     /// The primary has deleted it: this is a secondary that no lease protects.
@@ -398,6 +402,12 @@ impl Eq for Table {}
 fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
     match &context.missing {
         Missing::Damage => missing_table(path),
+        Missing::DamageUnlessFenced(cursor) if cursor.is_fenced() => {
+            let message =
+                "the new primary has deleted a table that this one, which is fenced, reads";
+            Error::because(ErrorKind::FileGone, message, error)
+        }
+        Missing::DamageUnlessFenced(_) => missing_table(path),
         Missing::DamageUnder(lease) => match context.fs.open_read(lease) {
             Ok(_) => missing_table(path),
             // The lease goes before the files that it held, so a lease that is there proves that

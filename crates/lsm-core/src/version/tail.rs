@@ -79,6 +79,11 @@ impl ManifestTail {
         &self.version
     }
 
+    /// The name of the generation.
+    pub fn name(&self) -> FileName {
+        self.name
+    }
+
     /// The number of the generation.
     pub fn generation(&self) -> FileNo {
         self.name.number

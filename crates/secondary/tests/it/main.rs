@@ -10,6 +10,7 @@ mod levels;
 mod modes;
 mod other_side;
 mod processes;
+mod promotion;
 mod recorded;
 mod steps;
 

@@ -49,7 +49,7 @@ impl Worker for Heap {
         &self.background
     }
 
-    fn check_not_closed(&self) -> Result<()> {
+    fn check_working(&self) -> Result<()> {
         Ok(())
     }
 

@@ -17,8 +17,10 @@ fn catalog() -> Catalog {
     let name = FileName::new(FileKind::Manifest, FileNo(1), Epoch(1));
     let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
     let numbers = Arc::new(FileNumbers::new(FileNo(2)));
-    let set = VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest);
-    Catalog::new(set, Arc::new(CursorWriter::none()))
+    let cursor = Arc::new(CursorWriter::none());
+    let set =
+        VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest, cursor.clone());
+    Catalog::new(set, cursor)
 }
 
 fn partition(catalog: &Catalog, id: u32, name: &str) -> Arc<PartitionState> {

@@ -51,6 +51,7 @@ use crate::options::Options;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
 use crate::version::Change;
+use crate::wal::Lsn;
 
 pub(super) use notices::Notice;
 pub(super) use writer::LogWriter;
@@ -65,6 +66,13 @@ use writer::WriterState;
 pub(super) trait LogHost {
     /// Makes a manifest edit of `changes` durable.
     fn install_edit(&self, changes: Vec<Change>) -> Result<()>;
+
+    /// Settles the log through `end`: see `CursorWriter::settle_end`. Behind the append, and before
+    /// anything follows from it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`](crate::error::ErrorKind::Fenced): what was appended does not count.
+    fn settle_log(&self, end: Lsn) -> Result<()>;
 
     /// The number of the last manifest edit that is durable.
     fn durable_edit(&self) -> u64;

@@ -311,7 +311,9 @@ impl LogWriter<'_> {
         }
         self.encode_switches();
         self.encode_control(control);
-        self.append()
+        self.append()?;
+        // A clean close is durable in the manifest, which must name no place behind a fence.
+        self.host.settle_log(self.state.lsn())
     }
 
     /// Ends the log cleanly: a last frame, then a durable edit that names the log's end.

@@ -6,10 +6,11 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use super::super::term::newest_claim;
 use super::{HooksOf, Opening};
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::names::{FileKind, FileName, LEASE_PREFIX};
+use crate::fs::names::{self, FileKind, FileName, LEASE_PREFIX};
 use crate::hooks::{ChunkId, catch};
 use crate::shared::held_leases;
 use crate::version::{DbVersion, retire};
@@ -69,6 +70,7 @@ impl Opening {
             // Never finished, so never named: what was published has another name.
             let _ = fs.delete(&dir.join(name));
         }
+        remove_old_claims(fs, dir);
         if let Some(recovered) = &self.recovered {
             let mut old = recovered.older.clone();
             old.push(recovered.generation);
@@ -77,5 +79,18 @@ impl Opening {
             let _ = retire(fs, dir, &recovered.garbage, &old);
         }
         Ok(leased)
+    }
+}
+
+/// Removes claims and forks before the newest claim, whose promotion has ended. The newest one stays: who
+/// opens the database locks it.
+fn remove_old_claims(fs: &dyn Fs, dir: &Path) {
+    let Ok(Some(newest)) = newest_claim(fs, dir) else { return };
+    let names = fs.list_names(dir, "").unwrap_or_default();
+    for name in names {
+        let epoch = names::epoch_of_claim(&name).or(names::epoch_of_fork(&name));
+        if epoch.is_some_and(|epoch| epoch < newest) {
+            let _ = fs.delete(&dir.join(name));
+        }
     }
 }

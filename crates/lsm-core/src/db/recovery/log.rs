@@ -16,7 +16,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{PartitionHooks, ValueStore};
 use crate::memtable::SlabPool;
 use crate::replay::Replay;
-use crate::types::{EntryKind, PartitionId, SeqNo};
+use crate::types::{EntryKind, FileNo, PartitionId, SeqNo};
 use crate::version::LogCut;
 use crate::wal::{
     LogEnd, LogPlace, LogReader, LogReaderOptions, Lsn, Record, SegmentHeader, SegmentSource,
@@ -95,7 +95,31 @@ impl Opening {
         if let Some(recovered) = &self.recovered {
             reading.has_derived_salts = recovered.has_derived_salts;
         }
+        reading.cut = self.fork.as_ref().and_then(|fork| fork.cut);
         reading
+    }
+
+    /// The place in the log of `end`, before which every frame is whole: the frames there are read.
+    ///
+    /// # Errors
+    /// Corruption if the log ends before; those of reading.
+    pub(in crate::db) fn place_in_log(
+        &self,
+        fs: &dyn Fs,
+        dir: &Path,
+        end: Lsn,
+    ) -> Result<LogPlace> {
+        let sources = self.log_sources(&LogFiles { fs, dir })?;
+        let reading = LogReaderOptions { reach: end, ..self.log_reading() };
+        let mut reader = LogReader::new(sources, reading)?;
+        while reader.next_frame()?.is_some() {}
+        let place = reader.position().place;
+        match reader.lsn() {
+            Some(lsn) if lsn >= end => Ok(place),
+            // The writer has not begun its log.
+            None if end == Lsn(0) => Ok(LogPlace { segment: FileNo(0), offset: 0 }),
+            _ => Err(place.too_short_for(self.segment_path(place.segment, dir), end)),
+        }
     }
 
     /// The handles of a frame that are not flushed.
@@ -148,7 +172,7 @@ impl Opening {
             .log_closed
             .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
         // Known before the replay begins: a frame that was applied cannot be taken back.
-        reading.cut = self.handle_cut(files, hooks)?;
+        reading.cut = self.handle_cut(files, hooks)?.or(reading.cut);
         let mut reader = LogReader::new(sources, reading)?;
         let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
         while let Some(frame) = reader.next_frame()? {

@@ -17,7 +17,7 @@ fn create(fs: &MemFs, epoch: u32) -> CursorWriter {
     let dir = DIR.as_ref();
     let made = CursorWriter::create(fs, dir, DbId(9), Epoch(epoch));
     assert_eq!(open(fs, epoch).unwrap().state(), CursorState::Opening);
-    made.begin(seq(40));
+    made.begin(1, seq(40)).unwrap();
     CursorWriter::supersede_others(fs, dir, Epoch(epoch)).unwrap();
     made
 }
@@ -118,15 +118,17 @@ fn golden_cursor() {
     writer.note_floor(seq(43));
     writer.note_edit(5, FileNo(2));
     writer.note_layout(4);
+    writer.settle_end(144).unwrap();
+    writer.settle_edit(6).unwrap();
     let path = Path::new(DIR).join("cursor-00000003");
     let found = fs.map_words(&path, MapMode::Read).unwrap().unwrap();
     let found: Vec<u64> = found.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
     let run = fs.machine_run().unwrap();
     let mut expected = vec![0; 1024];
-    expected[..6].copy_from_slice(&[u64::from_le_bytes(*b"SILTCURS"), 1, 9, 0, 3, run]);
+    expected[..6].copy_from_slice(&[u64::from_le_bytes(*b"SILTCURS"), 2, 9, 0, 3, run]);
     expected[6] = found[6];
-    // State, edit, generation, layout edit, floor, end, visible, locked.
-    expected[8..16].copy_from_slice(&[1, 5, 2, 4, 43, 128, 42, 1]);
+    // State, edit, generation, layout edit, floor, end, visible, locked, settled end and edit.
+    expected[8..18].copy_from_slice(&[1, 5, 2, 4, 43, 128, 42, 1, 144, 6]);
     expected[64 + 2] = 41;
     assert_eq!(found, expected);
     assert_eq!(checksum_of(&[0x0102, 2, 3, 4, 5, 6]), 9_778_025_456_949_412_962);

@@ -157,6 +157,47 @@ fn a_successor_named_behind_a_torn_tail_is_followed() {
     assert_eq!(found.version.partitions, versions[3].partitions);
 }
 
+/// A primary that was fenced goes on for a moment: its generations may have larger numbers.
+#[test]
+fn a_used_generation_of_a_later_epoch_counts_whatever_its_number_is() {
+    let shelf = Shelf::default();
+    let (_, versions) = small_manifest(&shelf);
+    let mut version = versions[3].clone();
+    version.next_file = FileNo(200);
+    let old = generation(150);
+    let new = FileName { epoch: Epoch(old.epoch.0 + 1), ..generation(110) };
+    let mut manifest = Manifest::create(&shelf, dir(), old, &version).unwrap();
+    let number = version.edit_number + 1;
+    manifest.append(&next(&version, vec![created(1, "refused", number)])).unwrap();
+    let mut manifest = Manifest::create(&shelf, dir(), new, &version).unwrap();
+    let names = [old, generation(100), new];
+    assert!(!has_begun(&shelf, dir(), &names, new.epoch).unwrap(), "it has no edit");
+    let found = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!((found.generation, found.garbage), (old, vec![new]));
+    let edit = next(&version, vec![created(1, "kept", number)]);
+    manifest.append(&edit).unwrap();
+    assert!(has_begun(&shelf, dir(), &names, new.epoch).unwrap());
+    let found = recover(&shelf, dir(), &names).unwrap().unwrap();
+    assert_eq!((found.generation, found.version), (new, apply(&version, &edit).unwrap()));
+    assert_eq!(found.older, [generation(100), old]);
+}
+
+#[test]
+fn edits_that_were_not_settled_are_left_out_and_snapshots_are_not() {
+    let shelf = Shelf::default();
+    let (_, versions) = small_manifest(&shelf);
+    let first = versions[0].edit_number;
+    for (version, through) in versions.iter().zip(first..) {
+        let names = [generation(100)];
+        let found = recover_through(&shelf, dir(), &names, Some(through)).unwrap().unwrap();
+        assert_eq!(found.version.edit_number, through);
+        assert_eq!(found.version.partitions, version.partitions, "through {through}");
+    }
+    // The snapshot of a generation that was begun behind an edit in doubt has used up its number.
+    let found = recover_through(&shelf, dir(), &[generation(100)], Some(0)).unwrap().unwrap();
+    assert_eq!(found.version.partitions, versions[0].partitions);
+}
+
 fn length(shelf: &Shelf) -> usize {
     shelf.files.lock()[&generation(100).path(dir())].len()
 }

@@ -1,0 +1,295 @@
+//! [`Term`]: the right to write a database, and how a process takes it over from one that lives.
+//!
+//! Called by `open.rs` before anything is read. Without a promotion the right is the lock of the file
+//! `LOCK`. A promotion claims the next epoch, and who writes from then on holds the lock of the newest
+//! claim: so it does not matter that a primary which was fenced still holds an older lock.
+//!
+//! ```text
+//! claim   epoch-N by put_if_absent, and its lock
+//! fence   the old primary settles no further frame and no further edit (`shared/fence.rs`)
+//! fork    fork-N by put_if_absent: the manifest's state and the log's end as they were settled
+//! begin   recovery of the fork begins an epoch. Its first durable edit ends the promotion
+//! ```
+//!
+//! A claimant may die anywhere. The next open finds its claim, takes the lock, and goes on from the fork if
+//! that is there. Otherwise it fences again, and finds what the first fence found.
+//!
+//! Invariants:
+//! 1. A claim is never withdrawn, and a newest one never deleted: somebody may be about to lock it.
+//! 2. A lock counts only if no newer claim was there after it was taken.
+//! 3. Nothing is read for a fork before every older lock is free or its holder is fenced.
+//! 4. No file of an older epoch is written.
+
+use std::path::{Path, PathBuf};
+
+use super::recovery::Opening;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::names::{self, FileName};
+use crate::fs::{Fs, LockGuard};
+use crate::shared::{CursorState, OldCursor, Settled};
+use crate::types::Epoch;
+use crate::version::{Fork, Recovered, check_claim, claim_bytes, has_begun, recover_through};
+use crate::wal::Lsn;
+
+/// Attempts while another process changes what is looked at.
+const ATTEMPTS: usize = 16;
+const TAKEN_OVER: &str = "is being taken over by another process";
+
+/// A process's lock.
+type Lock = Box<dyn LockGuard>;
+
+/// The right to write, besides its lock.
+pub(super) struct Term {
+    /// The newest claim; `None` if the lock is that of the file `LOCK`.
+    claim: Option<Epoch>,
+    /// The live primary is to be fenced.
+    takes_over: bool,
+}
+
+/// The lock that writers hold if `claim` is the newest claim.
+pub(super) fn lock_path(dir: &Path, claim: Option<Epoch>) -> PathBuf {
+    dir.join(claim.map_or_else(|| names::LOCK.to_owned(), names::claim))
+}
+
+/// The epochs that are claimed in `dir`, in order.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) fn claims(fs: &dyn Fs, dir: &Path) -> Result<Vec<Epoch>> {
+    let names = fs.list_names(dir, names::CLAIM_PREFIX)?;
+    let mut claims: Vec<_> = names.iter().filter_map(|name| names::epoch_of_claim(name)).collect();
+    claims.sort_unstable();
+    Ok(claims)
+}
+
+/// The newest claim.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn newest_claim(fs: &dyn Fs, dir: &Path) -> Result<Option<Epoch>> {
+    Ok(claims(fs, dir)?.last().copied())
+}
+
+/// Returns `true` if the promotion with this claim has ended: its fork counts, and the epoch behind that
+/// has begun.
+///
+/// # Errors
+/// Those of the file system; corruption of the fork.
+pub(super) fn is_done(fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<bool> {
+    let Some(fork) = Fork::read(fs, dir, claim)? else { return Ok(false) };
+    has_begun(fs, dir, &names_in(fs, dir)?, fork.begins)
+}
+
+/// The newest claim, if its promotion has not ended.
+///
+/// # Errors
+/// As [`is_done`].
+pub(crate) fn pending_claim(fs: &dyn Fs, dir: &Path) -> Result<Option<Epoch>> {
+    match newest_claim(fs, dir)? {
+        Some(claim) if !is_done(fs, dir, claim)? => Ok(Some(claim)),
+        _ => Ok(None),
+    }
+}
+
+fn names_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
+    let names = fs.list_names(dir, "")?;
+    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
+}
+
+/// The error of an open for which the time is wrong.
+pub(super) fn locked(dir: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::Locked, format!("the database in {} {why}", dir.display()))
+}
+
+/// The manifest's state, through the edit `through`, while another process may replace generations.
+fn recover_live(fs: &dyn Fs, dir: &Path, through: Option<u64>) -> Result<Option<Recovered>> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let recovered = recover_through(fs, dir, &names_in(fs, dir)?, through);
+        match recovered {
+            // A listing may be older than what is read.
+            Err(error) if attempt < ATTEMPTS && (error.is_missing() || error.is_corruption()) => {}
+            recovered => return recovered,
+        }
+    }
+}
+
+impl Term {
+    /// Takes the right to write the database in `dir`, and its lock. With `takes_over`, from a process that has it
+    /// and lives: that one is not fenced yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] if another process has it, or is about to; [`ErrorKind::Unsupported`] if the
+    /// process that has it cannot be fenced; those of the file system.
+    pub(super) fn take(fs: &dyn Fs, dir: &Path, takes_over: bool) -> Result<(Term, Lock)> {
+        let before = newest_claim(fs, dir)?;
+        for _ in 0..ATTEMPTS {
+            let claim = newest_claim(fs, dir)?;
+            let Some(lock) = fs.try_lock(&lock_path(dir, claim))? else {
+                if !takes_over {
+                    return Err(locked(dir, "is already open"));
+                }
+                // Of two claimants one wins. The other does not fence the winner.
+                if claim != before {
+                    return Err(locked(dir, TAKEN_OVER));
+                }
+                if let Some(taken) = claim_next(fs, dir, claim)? {
+                    return Ok(taken);
+                }
+                continue;
+            };
+            // Invariant 2: a promotion may have come in between, and fences nobody who holds no lock.
+            if newest_claim(fs, dir)? == claim {
+                return Ok((Term { claim, takes_over }, lock));
+            }
+        }
+        Err(locked(dir, "is opened and closed all the time"))
+    }
+
+    /// The fork that recovery is to begin with; `None` if no promotion is to be finished.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] and [`ErrorKind::Unsupported`] as [`Term::take`]; corruption; those of the file
+    /// system.
+    pub(super) fn fork(&self, fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+        match self.claim {
+            Some(claim) if !is_done(fs, dir, claim)? => self.settle(fs, dir, claim).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Fences whoever may still write, and makes the fork, unless it is there.
+    fn settle(&self, fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<Fork> {
+        // It was made behind a fence, and by the only holder of this lock.
+        if let Some(fork) = Fork::read(fs, dir, claim)? {
+            return Ok(fork);
+        }
+        let older = older_lock(fs, dir, claim)?;
+        let Some(before) = recover_live(fs, dir, None)? else {
+            return Err(Error::corruption(dir, None, "there is a claim, but no manifest"));
+        };
+        check_claim(fs, dir, before.version.db_id, claim)?;
+        let settled = self.fence(fs, dir, &older, &before)?;
+        let recovered = recover_live(fs, dir, settled.map(|settled| settled.edit))?;
+        let Some(recovered) = recovered.filter(|it| it.version.epoch == before.version.epoch)
+        else {
+            return Err(locked(dir, "is being opened by another process"));
+        };
+        let cut = match settled {
+            Some(settled) => {
+                let opening = Opening::of_version(fs, dir, recovered.version.clone())?;
+                Some(opening.place_in_log(fs, dir, Lsn(settled.end))?)
+            }
+            None => None,
+        };
+        let next = Epoch(recovered.version.epoch.0.saturating_add(1));
+        let fork = Fork {
+            claim,
+            begins: claim.max(next),
+            generation: recovered.generation,
+            cut,
+            has_derived_salts: recovered.has_derived_salts,
+            version: recovered.version,
+        };
+        if fs.put_if_absent(&dir.join(names::fork(claim)), &fork.encode()?)? {
+            return Ok(fork);
+        }
+        Fork::read(fs, dir, claim)?
+            .ok_or_else(|| Error::corruption(dir.join(names::fork(claim)), None, "it is not there"))
+    }
+
+    /// Makes sure that the holder of the lock `older` writes nothing more that counts. Returns what it
+    /// had settled; `None` if it died, and was never fenced.
+    fn fence(
+        &self,
+        fs: &dyn Fs,
+        dir: &Path,
+        older: &Path,
+        before: &Recovered,
+    ) -> Result<Option<Settled>> {
+        let version = &before.version;
+        let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
+        let mut held = fs.try_lock(older)?;
+        if held.is_none() {
+            let cursor = cursor.as_ref().ok_or_else(|| unsupported(dir))?;
+            // One that opens holds no promise of its cursor yet, and one that closed holds none any more.
+            let is_settling = matches!(cursor.state(), CursorState::Live | CursorState::Superseded);
+            if !is_settling || !(self.takes_over || cursor.is_fenced()) {
+                return Err(locked(dir, "is already open"));
+            }
+            let settled = cursor.fence();
+            // Its process held the older lock when it was fenced, unless it has died meanwhile. Asked
+            // after the fence: a process that opened the database in its place would hold that lock too.
+            if settled.is_some() && cursor.is_writer_alive(fs) {
+                return Ok(settled);
+            }
+            held = fs.try_lock(older)?;
+        }
+        if held.is_none() {
+            return Err(locked(dir, "is being opened by another process"));
+        }
+        // It is dead. What an earlier claimant fenced it at holds all the same: it may have refused frames
+        // that are behind.
+        Ok(cursor.filter(OldCursor::is_fenced).and_then(|cursor| cursor.fence()))
+    }
+}
+
+fn unsupported(dir: &Path) -> Error {
+    let message = format!(
+        "the process that writes the database in {} cannot be fenced: it has no commit cursor on this \
+         machine",
+        dir.display()
+    );
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// The lock of the last term before `claim` that began. Locks of claimants in between must be free.
+fn older_lock(fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<PathBuf> {
+    for older in claims(fs, dir)?.into_iter().rev().filter(|older| *older < claim) {
+        if is_done(fs, dir, older)? {
+            return Ok(lock_path(dir, Some(older)));
+        }
+        // It comes to nothing once it finds the newer claim, and may not have looked yet.
+        if fs.try_lock(&lock_path(dir, Some(older)))?.is_none() {
+            return Err(locked(dir, TAKEN_OVER));
+        }
+    }
+    Ok(lock_path(dir, None))
+}
+
+/// Claims the next epoch from the process that holds the lock of `held`; `None` if that has just ended.
+fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(Term, Lock)>> {
+    if let Some(held) = held
+        && !is_done(fs, dir, held)?
+    {
+        return Err(locked(dir, TAKEN_OVER));
+    }
+    let Some(recovered) = recover_live(fs, dir, None)? else {
+        return Err(locked(dir, "is being made by another process"));
+    };
+    let version = &recovered.version;
+    // Looked at before the claim, so that a primary which cannot be fenced keeps the right to write.
+    let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
+    let Some(cursor) = cursor else {
+        let is_same = newest_claim(fs, dir)? == held;
+        return Err(if is_same { unsupported(dir) } else { locked(dir, TAKEN_OVER) });
+    };
+    match cursor.state() {
+        CursorState::Live if cursor.is_writer_alive(fs) => {}
+        CursorState::Opening => return Err(locked(dir, "is being opened by another process")),
+        CursorState::Live | CursorState::Closed | CursorState::Superseded => return Ok(None),
+    }
+    let newest = version.epoch.max(held.unwrap_or_default());
+    let Some(claim) = newest.0.checked_add(1).map(Epoch) else {
+        return Err(Error::limit("epoch", newest.0.into(), u32::MAX.into()));
+    };
+    let path = lock_path(dir, Some(claim));
+    let is_made = fs.put_if_absent(&path, &claim_bytes(version.db_id, claim))?;
+    let lock = if is_made { fs.try_lock(&path)? } else { None };
+    let is_newest = newest_claim(fs, dir)? == Some(claim);
+    match lock {
+        Some(lock) if is_newest => Ok(Some((Term { claim: Some(claim), takes_over: true }, lock))),
+        _ => Err(locked(dir, TAKEN_OVER)),
+    }
+}

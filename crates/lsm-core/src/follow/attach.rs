@@ -1,0 +1,90 @@
+//! The manifest of a folder that somebody else writes, as it is found at first and after each change.
+//!
+//! Called by `builder.rs` and `tail.rs`. It must never return a state whose end may still be refused.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::db::term::pending_claim;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Fs;
+use crate::fs::names::FileName;
+use crate::shared::{CursorReader, CursorState};
+use crate::version::{DbVersion, ManifestTail};
+
+/// Rounds that are begun anew because something vanished or did not fit.
+const ATTEMPTS: usize = 16;
+/// The same for what looks like damage.
+const DAMAGED_ATTEMPTS: usize = 3;
+/// Looks at a manifest while a promotion is under way, and the time between two of them.
+const PROMOTION_LOOKS: usize = 500;
+const PROMOTION_PAUSE: Duration = Duration::from_millis(2);
+
+/// The manifest of the folder as it is now. While a promotion is under way, that of the next primary.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::NeedsManifest`] if a promotion does not
+/// end within a second; corruption that does not pass.
+pub(super) fn open_manifest(
+    fs: &dyn Fs,
+    dir: &Path,
+    known: Option<&DbVersion>,
+) -> Result<ManifestTail> {
+    for _ in 0..PROMOTION_LOOKS {
+        let manifest = read_manifest(fs, dir, known)?;
+        if is_settled(fs, dir, manifest.version())? {
+            return Ok(manifest);
+        }
+        // Nobody unparks this thread.
+        std::thread::park_timeout(PROMOTION_PAUSE);
+    }
+    let message = "a promotion of another secondary has begun and not ended";
+    Err(Error::new(ErrorKind::NeedsManifest, message))
+}
+
+/// Returns `true` if the end of the manifest that `version` was read from counts. While a promotion is
+/// under way it may be an edit that the old primary has written and never settled.
+fn is_settled(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<bool> {
+    if pending_claim(fs, dir)?.is_none() {
+        return Ok(true);
+    }
+    // A claim alone fences nobody.
+    let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
+    Ok(cursor.is_some_and(|cursor| cursor.state() == CursorState::Live))
+}
+
+fn read_manifest(fs: &dyn Fs, dir: &Path, known: Option<&DbVersion>) -> Result<ManifestTail> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let opened = names_in(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
+        match opened {
+            Ok(Some(manifest)) => return Ok(manifest),
+            // A listing is no snapshot of the folder: while it runs, one generation may be deleted,
+            // and the next one be made behind its place.
+            Ok(None) if attempt < DAMAGED_ATTEMPTS => {}
+            Ok(None) => {
+                let message = format!("there is no database in {}", dir.display());
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+            // A listing may be older than what is read.
+            Err(error) if attempt < attempts_for(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub(super) fn names_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
+    let names = fs.list_names(dir, "")?;
+    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
+}
+
+/// The number of attempts that an error is worth.
+pub(super) fn attempts_for(error: &Error) -> usize {
+    match error.kind() {
+        ErrorKind::FileGone | ErrorKind::LeaseLost | ErrorKind::NeedsManifest => ATTEMPTS,
+        ErrorKind::Corruption => DAMAGED_ATTEMPTS,
+        _ if error.is_missing() => ATTEMPTS,
+        _ => 0,
+    }
+}

@@ -1,0 +1,164 @@
+//! [`OldCursor`]: the cursor of a primary from which another process takes the database over.
+//!
+//! Used by a promotion (`db/term.rs`), under the lock of its claim. The old primary may be stopped at any
+//! place, also between two instructions, and go on later. It settles each frame and each edit in a word
+//! of its cursor after it has written them, by compare and exchange (`shared/cursor.rs`, invariant 6). A
+//! fence sets a bit in these words, so that each later exchange fails, and takes their values with the same
+//! instruction. That is more than the usual fence between a store and a load: with that one, a frame could
+//! be refused by the old primary and found by the new one. Here both always agree.
+//!
+//! Invariants:
+//! 1. The log is fenced before the edits: an edit that is settled in between speaks of operations that
+//!    were settled before.
+//! 2. A fence is never taken back, and a second one finds what the first one found.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::cursor::{
+    CursorState, FENCED, LIVE, LOCKED_AT, SETTLED_EDIT_AT, SETTLED_END_AT, STATE_AT, SUPERSEDED,
+    VERSION, WORDS, fixed_words, is_cursor_of, state_of,
+};
+use crate::error::Result;
+use crate::fs::{Fs, MapMode, SharedWords, names};
+use crate::types::{DbId, Epoch};
+
+/// The end of what a primary has answered for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// LSN behind the last frame that counts.
+    pub end: u64,
+    /// The last manifest edit that counts.
+    pub edit: u64,
+}
+
+/// See the module.
+pub struct OldCursor {
+    words: Arc<dyn SharedWords>,
+    path: PathBuf,
+}
+
+impl OldCursor {
+    /// Opens the cursor of an epoch; `None` if there is none that may be believed here, or if its writer
+    /// is of a version that cannot be fenced.
+    ///
+    /// # Errors
+    /// Those of the file system, but for a missing or strange file.
+    pub fn open(fs: &dyn Fs, dir: &Path, db: DbId, epoch: Epoch) -> Result<Option<OldCursor>> {
+        let Some(machine_run) = fs.machine_run() else { return Ok(None) };
+        let path = dir.join(names::cursor(epoch));
+        let words = match fs.map_words(&path, MapMode::Write) {
+            Ok(Some(words)) if words.words().len() >= WORDS => words,
+            Ok(_) => return Ok(None),
+            Err(error) if super::cursor::is_no_cursor(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_believed = is_cursor_of(words.words(), fixed_words(VERSION, db, epoch, machine_run));
+        Ok(is_believed.then_some(OldCursor { words, path }))
+    }
+
+    /// The state of the epoch.
+    pub fn state(&self) -> CursorState {
+        state_of(self.words.words()[STATE_AT].load(Ordering::Acquire))
+    }
+
+    /// Returns `true` if the process of the writer lives. `false` where that cannot be told.
+    pub fn is_writer_alive(&self, fs: &dyn Fs) -> bool {
+        let is_locked = self.words.words()[LOCKED_AT].load(Ordering::Acquire) == 1;
+        is_locked && matches!(fs.try_lock_shared(&self.path), Ok(None))
+    }
+
+    /// Fences the writer: from now on it settles nothing. Returns what it had settled; `None` if its
+    /// epoch had not begun.
+    pub fn fence(&self) -> Option<Settled> {
+        let words = self.words.words();
+        let end = words[SETTLED_END_AT].fetch_or(FENCED, Ordering::AcqRel) & !FENCED;
+        let edit = words[SETTLED_EDIT_AT].fetch_or(FENCED, Ordering::AcqRel) & !FENCED;
+        // For secondaries. Not over the mark of a close: the writer has let go of its lock then.
+        let _ =
+            words[STATE_AT].compare_exchange(LIVE, SUPERSEDED, Ordering::AcqRel, Ordering::Acquire);
+        (edit != 0).then_some(Settled { end, edit })
+    }
+
+    /// Returns `true` if the writer is fenced.
+    pub fn is_fenced(&self) -> bool {
+        self.words.words()[SETTLED_EDIT_AT].load(Ordering::Acquire) & FENCED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use crate::fs::MemFs;
+    use crate::shared::CursorWriter;
+    use crate::types::SeqNo;
+
+    const DIR: &str = "/db";
+
+    fn writer(fs: &MemFs) -> CursorWriter {
+        fs.create_dir(DIR.as_ref()).unwrap();
+        let writer = CursorWriter::create(fs, DIR.as_ref(), DbId(9), Epoch(3));
+        writer.begin(4, SeqNo::ZERO).unwrap();
+        writer
+    }
+
+    fn old(fs: &MemFs) -> OldCursor {
+        OldCursor::open(fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap().unwrap()
+    }
+
+    #[test]
+    fn what_is_settled_before_the_fence_counts_and_nothing_after_it() {
+        let fs = MemFs::new();
+        let writer = writer(&fs);
+        writer.settle_end(80).unwrap();
+        writer.settle_edit(5).unwrap();
+        let old = old(&fs);
+        assert!(!old.is_fenced() && old.is_writer_alive(&fs));
+        let settled = Settled { end: 80, edit: 5 };
+        assert_eq!(old.fence(), Some(settled));
+        assert_eq!(writer.settle_end(96).unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(writer.settle_edit(6).unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(writer.check().unwrap_err().kind(), ErrorKind::Fenced);
+        assert_eq!(old.fence(), Some(settled), "a second fence finds the same");
+        assert_eq!(old.state(), CursorState::Superseded);
+    }
+
+    #[test]
+    fn a_fenced_writer_does_not_close_and_leaves_its_cursor() {
+        let fs = MemFs::new();
+        let writer = writer(&fs);
+        let fenced = old(&fs);
+        fenced.fence();
+        let refused = writer.close(&fs, DIR.as_ref(), Epoch(3)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced);
+        assert_eq!(old(&fs).state(), CursorState::Superseded);
+        drop(writer);
+        assert!(!old(&fs).is_writer_alive(&fs), "its lock is free");
+    }
+
+    #[test]
+    fn a_writer_that_is_opening_does_not_begin_behind_a_fence() {
+        let fs = MemFs::new();
+        fs.create_dir(DIR.as_ref()).unwrap();
+        let writer = CursorWriter::create(&fs, DIR.as_ref(), DbId(9), Epoch(3));
+        assert_eq!(old(&fs).fence(), None, "nothing is settled");
+        assert_eq!(writer.begin(4, SeqNo::ZERO).unwrap_err().kind(), ErrorKind::Fenced);
+    }
+
+    #[test]
+    fn a_cursor_without_a_fence_is_followed_and_not_fenced() {
+        let fs = MemFs::new();
+        let _writer = writer(&fs);
+        let path = Path::new(DIR).join(names::cursor(Epoch(3)));
+        let words = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
+        words.words()[1].store(1, Ordering::Release);
+        let fixed = fixed_words(1, DbId(9), Epoch(3), fs.machine_run().unwrap());
+        let sum = super::super::cursor::checksum_of(&fixed);
+        words.words()[6].store(sum, Ordering::Release);
+        assert!(OldCursor::open(&fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap().is_none());
+        let reader = super::super::CursorReader::open(&fs, DIR.as_ref(), DbId(9), Epoch(3));
+        assert!(reader.unwrap().is_some());
+    }
+}

@@ -1,0 +1,175 @@
+//! Claimants that die at each of their operations, and two at once.
+
+use super::*;
+
+/// A claimant whose operations fail from `after` on, as if its process had died there.
+fn die_while_taking_over(mem: &MemFs, after: u64) -> bool {
+    let dying = FaultFs::over_mem(mem.clone());
+    dying.add_rule(FaultRule::sticky(FaultAt::Op(after), FaultAction::Eio));
+    let taken = take_over(&(Arc::new(dying.clone()) as Arc<dyn Fs>));
+    let has_died = dying.fault_count() > 0;
+    assert!(taken.is_ok() || has_died, "{:?}", taken.err());
+    // Dropped without a clean close.
+    drop(taken);
+    has_died
+}
+
+#[test]
+fn a_claimant_dies_at_each_of_its_operations_and_the_next_one_finishes() {
+    for is_old_alive in [true, false] {
+        for after in 0.. {
+            let stage = Stage::new();
+            let mut rng = Rng::from_env_or(5);
+            for number in 0..DEEDS {
+                deed(&stage.old, &mut rng, number).unwrap();
+            }
+            let has_died = die_while_taking_over(&stage.mem, after);
+            let context = format!("operation {after} of the claimant");
+            let mut fenced = None;
+            for number in 0..6 {
+                match deed(&stage.old, &mut rng, 100 + number) {
+                    Ok(()) => assert_eq!(fenced, None, "{context}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Fenced, "{context}: {error}");
+                        fenced = Some(number);
+                    }
+                }
+            }
+            if is_old_alive {
+                let new = take_over(&stage.plain).unwrap();
+                check_taken_over(stage, new, &context);
+            } else {
+                let kept = state_of(&stage.old);
+                assert_eq!(stage.old.close().is_err(), fenced.is_some(), "{context}");
+                let new = open(&stage.plain).unwrap();
+                assert!(state_of(&new) == kept, "{context}: lost");
+                new.open_partition("a").unwrap().put("new", "1").unwrap();
+            }
+            if !has_died {
+                assert!(after > 20, "{after} operations");
+                break;
+            }
+        }
+    }
+}
+
+/// The call of the old primary in which a claimant dies.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Put,
+    Load,
+    Flush,
+    Compact,
+}
+
+impl Deed {
+    fn run(self, db: &Db) -> Result<()> {
+        let a = db.open_partition("a").unwrap();
+        match self {
+            Deed::Put => a.put("k", "in doubt").map(drop),
+            Deed::Load => a.bulk_load([("l", "in doubt")]).map(drop),
+            Deed::Flush => a.flush(),
+            Deed::Compact => a.compact(..),
+        }
+    }
+}
+
+/// Stops the old primary in a deed, lets a claimant die, and lets the old primary go on: it may write, behind
+/// the fork, what it then refuses. `false` if there is no such operation.
+fn stop_and_die(deed: Deed, stopped_at: u64, after: u64) -> (bool, bool) {
+    let stage = Stage::new();
+    let a = stage.old.open_partition("a").unwrap();
+    a.put("k", "1").unwrap();
+    a.flush().unwrap();
+    a.put("k", "2").unwrap();
+    let follower = secondary(&stage.plain);
+    let followed = follower.partition("a").unwrap();
+    assert_eq!(content(&followed.at(Level::Strong).unwrap()), content_of(&a));
+    let has_died = Arc::new(Mutex::new(None));
+    let slot = has_died.clone();
+    let mem = stage.mem.clone();
+    stage.before_op(stopped_at, move || {
+        *slot.lock().unwrap() = Some(die_while_taking_over(&mem, after));
+    });
+    let done = deed.run(&stage.old);
+    stage.fault.clear_observer();
+    let Some(has_died) = has_died.lock().unwrap().take() else { return (false, false) };
+    let context = format!("{deed:?}, stopped at {stopped_at}, a claimant died at {after}");
+    if let Err(error) = done {
+        assert_eq!(error.kind(), ErrorKind::Fenced, "{context}: {error}");
+    }
+    follower.sync(Target::Latest).unwrap();
+    let seen = content(&follower.cut().partition(&followed).unwrap());
+    assert!(seen == content_of(&a), "{context}: a secondary sees {seen:?}");
+    let new = take_over(&stage.plain).unwrap();
+    check_taken_over(stage, new, &context);
+    (true, has_died)
+}
+
+#[test]
+fn a_primary_that_is_stopped_while_a_claimant_dies_leaves_nothing_that_it_refuses() {
+    for deed in [Deed::Put, Deed::Load, Deed::Flush, Deed::Compact] {
+        let mut stopped_at = 0;
+        loop {
+            let mut after = 0;
+            let mut outcome = stop_and_die(deed, stopped_at, after);
+            if !outcome.0 {
+                break;
+            }
+            while outcome.1 {
+                after += 1;
+                outcome = stop_and_die(deed, stopped_at, after);
+            }
+            stopped_at += 1;
+        }
+        assert!(stopped_at > 0, "{deed:?}");
+    }
+}
+
+#[test]
+fn of_two_claimants_at_most_one_wins_at_each_operation() {
+    let mut won = [0, 0];
+    for after in 0.. {
+        let stage = Stage::new();
+        stage.old.open_partition("a").unwrap().put("k", "1").unwrap();
+        let slow = FaultFs::over_mem(stage.mem.clone());
+        let other = Arc::new(Mutex::new(None));
+        let slot = other.clone();
+        let plain = stage.plain.clone();
+        let count = slow.clone();
+        slow.set_observer(Arc::new(move |_| {
+            let mut slot = slot.lock().unwrap();
+            if count.op_count() >= after && slot.is_none() {
+                *slot = Some(take_over(&plain));
+            }
+        }));
+        let first = take_over(&(Arc::new(slow.clone()) as Arc<dyn Fs>));
+        slow.clear_observer();
+        let Some(second) = other.lock().unwrap().take() else { break };
+        let mut winners = Vec::new();
+        for (number, claimant) in [first, second].into_iter().enumerate() {
+            match claimant {
+                Ok(db) => {
+                    won[number] += 1;
+                    winners.push(db);
+                }
+                Err(error) => {
+                    let kind = error.kind();
+                    let is_loss = matches!(kind, ErrorKind::Locked | ErrorKind::Fenced);
+                    assert!(is_loss, "operation {after}: {error}");
+                }
+            }
+        }
+        // The second one may have fenced the first: then that one takes no writes.
+        let writes = winners.iter().map(|db| db.open_partition("a").unwrap().put("w", "v"));
+        let writers = writes.flatten().count();
+        assert!(writers <= 1, "operation {after}: {writers} writers");
+        drop(winners);
+        let new = take_over(&stage.plain).unwrap();
+        assert_eq!(new.open_partition("a").unwrap().get("k").unwrap().as_deref(), Some(&b"1"[..]));
+        drop(new);
+        let Stage { old, .. } = stage;
+        assert_eq!(old.close().unwrap_err().kind(), ErrorKind::Fenced, "operation {after}");
+    }
+    assert!(won[0] > 5 && won[1] > 5, "{won:?}");
+}
