@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
-use self::shard::Shard;
+use self::shard::{CachedBlock, Shard};
 use crate::sstable::{Block, BlockCache, BlockData};
 use crate::types::FileNo;
 
@@ -85,7 +85,7 @@ impl BlockCache for Blocks {
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
         let key = (file, offset);
         let shard = self.shard(Mix.hash_one(key));
-        let found = shard.and_then(|shard| shard.read().get(key).map(|kept| kept.block.clone()));
+        let found = shard.and_then(|shard| shard.read().get(key).map(CachedBlock::block));
         self.counters.count(found.is_some());
         found
     }

@@ -13,6 +13,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::BuildHasher;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -29,13 +30,25 @@ const USES_MAX: u8 = 3;
 
 /// A block in the shard. With its key it has the size of a cache line.
 pub(super) struct CachedBlock {
-    pub(super) block: Arc<Block>,
+    block: Arc<Block>,
     /// The data of the block, here for searches that need nothing else of it.
     pub(super) data: BlockData,
     is_old: bool,
     /// Uses since the block came or was last passed over, up to [`USES_MAX`]. Relaxed: a lost count
     /// makes a block leave a little earlier.
     uses: AtomicU8,
+}
+
+impl CachedBlock {
+    /// The block, to keep.
+    #[inline]
+    pub(super) fn block(&self) -> Arc<Block> {
+        // The processor begins nothing behind the count of a reference before that has come from
+        // memory. So the lines of the count and of the data are asked for together, before it.
+        black_box(Arc::strong_count(&self.block));
+        self.data.touch_all();
+        self.block.clone()
+    }
 }
 
 /// See the module.

@@ -146,6 +146,13 @@ pub trait InternalIter {
     /// [`InternalIter::valid`].
     fn prev(&mut self) -> Result<()>;
 
+    /// Moves to the first entry of a later user key; past the end without one. Only while
+    /// [`InternalIter::valid`]. `room` is for a copy of the present key, if one is needed.
+    #[inline]
+    fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
+        step_and_pass(self, room)
+    }
+
     /// Moves on from the entries of the user key `user` to the first of a later key, if the cursor
     /// is on one of them.
     fn pass(&mut self, user: &[u8]) -> Result<()> {
@@ -166,4 +173,13 @@ pub trait InternalIter {
         }
         Ok(())
     }
+}
+
+/// The move of [`InternalIter::next_key`] for any cursor: by comparing the keys of entries.
+#[inline]
+pub fn step_and_pass<I: InternalIter + ?Sized>(iter: &mut I, room: &mut Vec<u8>) -> Result<()> {
+    room.clear();
+    room.extend_from_slice(iter.key().user);
+    iter.next()?;
+    iter.pass(room)
 }

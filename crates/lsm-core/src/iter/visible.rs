@@ -193,12 +193,7 @@ impl<I: InternalIter> VisibleIter<I> {
         match std::mem::replace(&mut self.standing, Standing::Invalid) {
             // The one entry that could equal the target is a tombstone, which is passed over below.
             Standing::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
-            _ => {
-                self.key.clear();
-                self.key.extend_from_slice(self.inner.key().user);
-                self.inner.next()?;
-                self.inner.pass(&self.key)?;
-            }
+            _ => self.inner.next_key(&mut self.key)?,
         }
         self.find_forward()
     }
@@ -247,10 +242,7 @@ impl<I: InternalIter> VisibleIter<I> {
                 self.standing = Standing::Forward;
                 return Ok(());
             }
-            self.key.clear();
-            self.key.extend_from_slice(user);
-            self.inner.next()?;
-            self.inner.pass(&self.key)?;
+            self.inner.next_key(&mut self.key)?;
         }
         Ok(())
     }

@@ -136,6 +136,13 @@ impl InternalIter for MemtableIter {
     }
 
     #[inline]
+    fn next_key(&mut self, _room: &mut Vec<u8>) -> Result<()> {
+        self.leave_walk();
+        self.cursor.next_key();
+        self.look()
+    }
+
+    #[inline]
     fn pass(&mut self, user: &[u8]) -> Result<()> {
         self.leave_walk();
         if self.cursor.get().is_some_and(|(node, _)| node.key() == user) {

@@ -88,6 +88,15 @@ impl InternalIter for Source {
     }
 
     #[inline]
+    fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
+        match self {
+            Source::Memtable(cursor) => cursor.next_key(room),
+            Source::Table(cursor) => cursor.next_key(room),
+            Source::Level(cursor) => cursor.next_key(room),
+        }
+    }
+
+    #[inline]
     fn pass(&mut self, user: &[u8]) -> Result<()> {
         match self {
             Source::Memtable(cursor) => cursor.pass(user),

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::iter::InternalIter;
+use crate::iter::{InternalIter, step_and_pass};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 use super::block::{Block, RESTART_ENTRIES};
@@ -178,6 +178,16 @@ impl InternalIter for SstIter {
     fn prev(&mut self) -> Result<()> {
         self.walk.prev()
     }
+
+    #[inline]
+    fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
+        // Entries with different words have different keys: nearly always, nothing is compared.
+        let at = self.walk.entries().at;
+        match self.present().words().get(at..at + 2) {
+            Some([here, next]) if here != next => self.walk.next(),
+            _ => step_and_pass(self, room),
+        }
+    }
 }
 
 impl VisibleEntries {
@@ -270,6 +280,7 @@ impl Entries for VisibleEntries {
         if at == block.len() {
             return false;
         }
+        block.touch_entry(at);
         self.enter(block, at);
         true
     }

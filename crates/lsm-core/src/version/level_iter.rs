@@ -229,6 +229,20 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
     }
 
     #[inline]
+    fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
+        let table = self.table.as_mut().expect("a valid cursor is on a table");
+        if let Err(error) = table.next_key(room) {
+            self.table = None;
+            return Err(error);
+        }
+        if table.valid() {
+            return Ok(());
+        }
+        // All versions of a key are in one table.
+        self.settle_forward()
+    }
+
+    #[inline]
     fn prev(&mut self) -> Result<()> {
         let table = self.table.as_mut().expect("a valid cursor is on a table");
         if let Err(error) = table.prev() {

@@ -94,6 +94,12 @@ pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>,
                     iter.next().unwrap();
                     assert_eq!(at(&iter), all.get(i + 1).cloned());
                 }
+                iter.seek(target).unwrap();
+                if let Some((here, _)) = all.get(i) {
+                    iter.next_key(&mut Vec::new()).unwrap();
+                    let later = all.partition_point(|(key, _)| key.user <= here.user);
+                    assert_eq!(at(&iter), all.get(later).cloned());
+                }
                 iter.seek_before(target).unwrap();
                 let before = i.checked_sub(1);
                 assert_eq!(at(&iter), before.map(|i| all[i].clone()), "{target:?}");
