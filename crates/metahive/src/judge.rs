@@ -135,18 +135,35 @@ impl HiveJudge {
         }
     }
 
-    /// Goes on behind a block that was mended, with the sum and the number of its entries.
-    pub(crate) fn pass_mended(&mut self, is_whole: bool, notes: u64, entries: u64) {
+    /// Goes on behind a block that was mended, with the sum and the number of its entries. Returns the
+    /// verdict on the span of the block.
+    pub(crate) fn pass_mended(&mut self, is_whole: bool, notes: u64, entries: u64) -> BlockVerdict {
         self.pending.clear();
         self.block_entries = 0;
         self.entries += entries;
         // The digest of the span cannot agree any more, and the loss is told already.
         self.is_span_broken |= !is_whole;
         self.has_lost |= !is_whole;
-        let is_single = self.step(notes, entries).1 == 1;
-        if is_single {
-            self.next_span();
+        let (digest, blocks) = self.step(notes, entries);
+        if self.span_blocks < blocks {
+            return BlockVerdict::Later;
         }
+        // A span of one block has told its losses. In a longer one a loss leaves the other blocks
+        // without a digest, and nothing else shows whether they have all of their entries.
+        let is_sound = blocks == 1 || self.is_span_sound(digest);
+        self.next_span();
+        if is_sound {
+            return BlockVerdict::Sound;
+        }
+        self.has_lost = true;
+        BlockVerdict::AllDamaged
+    }
+
+    /// Returns `true` if the blocks of the span, which ends here, are what was written.
+    fn is_span_sound(&self, digest: Option<u32>) -> bool {
+        let agrees = digest.is_none_or(|digest| digest == self.span_digest);
+        // Of a span in whose midst the walk began, the digest covers blocks that were not read.
+        (self.is_span_partial || agrees) && !self.is_span_broken
     }
 
     /// Takes a block into its span: the span's digest and its blocks, if it has one.
@@ -210,11 +227,7 @@ impl TableJudge for HiveJudge {
         let entries = std::mem::take(&mut self.block_entries);
         let (digest, blocks) = self.step(notes, entries);
         let is_end = self.span_blocks >= blocks;
-        let agrees = digest.is_none_or(|digest| digest == self.span_digest);
-        // Of a span in whose midst the walk began, the digest covers blocks that were not read.
-        let is_whole = self.is_span_partial || agrees;
-        let is_sound = !is_end || (is_whole && !self.is_span_broken);
-        if !is_sound {
+        if is_end && !self.is_span_sound(digest) {
             if blocks == 1 {
                 // It comes again, mended.
                 self.span_blocks -= 1;
@@ -222,6 +235,8 @@ impl TableJudge for HiveJudge {
                 return BlockVerdict::Damaged;
             }
             self.next_span();
+            // Metadata of blocks that are lost is no finding of its own.
+            self.pending.clear();
             self.has_lost = true;
             self.entries += entries;
             return BlockVerdict::AllDamaged;

@@ -245,24 +245,24 @@ fn accept(
         vec![(fault(judge, block, all.first().map(|first| &first.0), what), source.to_owned())];
     let notes = all.iter().fold(0u64, |sum, (_, note)| sum.wrapping_add(*note));
     let entries = all.len() as u64;
-    judge.pass_mended(true, notes, entries);
+    let verdict = judge.pass_mended(true, notes, entries);
     judge.counts.faults += 1;
     judge.counts.verified += entries;
     judge.counts.suspects_accepted += entries;
     let pieces = all.into_iter().map(|(entry, note)| piece(entry, note)).collect();
-    Mended { pieces, repaired, lost: Vec::new() }
+    Mended { pieces, repaired, lost: Vec::new(), verdict }
 }
 
 /// Nothing of the block goes on.
 fn all_lost(judge: &mut HiveJudge, block: &dyn DamagedBlock, decoded: DecodedBlock) -> Mended {
-    judge.pass_mended(false, 0, 0);
+    let verdict = judge.pass_mended(false, 0, 0);
     judge.counts.faults += 1;
     let what = "a block is damaged beyond repair";
     let fault = fault(judge, block, decoded.entries.first(), what);
     if let Some(handler) = &judge.options.error_handler {
         handler.on_unrepaired(&fault, decoded.entries.first().map(|first| &first.entry));
     }
-    Mended { pieces: vec![Piece::Lost], repaired: Vec::new(), lost: vec![fault] }
+    Mended { pieces: vec![Piece::Lost], repaired: Vec::new(), lost: vec![fault], verdict }
 }
 
 /// The integrity metadata of an entry.
@@ -453,6 +453,6 @@ fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Candidate>
             }
         }
     }
-    judge.pass_mended(is_whole, notes, entries);
+    mended.verdict = judge.pass_mended(is_whole, notes, entries);
     mended
 }

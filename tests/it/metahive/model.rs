@@ -280,6 +280,23 @@ fn damage_of_a_two_level_index_is_repaired() {
     assert!(tally.lost == 0, "{tally:?}");
 }
 
+/// Neither the index nor the first data block of a table says where another block is.
+#[test]
+fn a_table_without_index_and_first_block_is_loud() {
+    let store = Store::new(TWO_LEVELS);
+    let all = parts(&store);
+    let path = &all.iter().rfind(|part| part.what == "index").unwrap().path;
+    let mut lost: Vec<&Part> = all.iter().filter(|part| part.path == *path).collect();
+    lost.retain(|part| part.what == "index" || part.at.start == 0);
+    assert!(lost.len() > 3);
+    for part in lost {
+        put(&store.fs, part, false, |bytes| bytes.iter_mut().for_each(|byte| *byte = !*byte));
+    }
+    let mut tally = Tally::default();
+    case(&store, Reads::All, &mut tally, &|| "index and first block".to_owned());
+    assert!(tally.lost > 0, "{tally:?}");
+}
+
 impl Shape {
     fn random(rng: &mut Rng) -> Shape {
         Shape {

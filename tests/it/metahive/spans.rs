@@ -2,9 +2,11 @@
 //! were cut by force.
 
 use lsm_core::raw::RawMode;
+use lsm_core::types::Gap;
 use metahive::table_seal::Span;
 
 use super::faulty::Faulty;
+use super::verified::blocks;
 use super::*;
 
 /// With one digest for two blocks, as very large tables have them; the first one is off by `off`.
@@ -71,6 +73,55 @@ fn a_digest_of_several_blocks_is_verified_over_all_of_them() {
             assert!(blocks.len() > 3, "{blocks:?}");
         }
     }
+}
+
+/// Damages the second block of each table, so that its checksum is wrong.
+fn damage_second_blocks(it: &Checked) {
+    for (path, _, blocks) in blocks(&it.fs) {
+        let (offset, len) = blocks[1];
+        it.fs.corrupt(&path, offset + len / 2, 0x10).unwrap();
+    }
+}
+
+/// A block that is repaired goes on in its span: the spans behind it are compared with their own blocks.
+/// The span used to be left open, so that all entries behind it were given up.
+#[test]
+fn a_repaired_block_ends_its_span() {
+    let it = Faulty::sealing(|seal| paired(seal, 0));
+    damage_second_blocks(&it);
+    it.p.compact(..).unwrap();
+    assert_eq!(it.p.gaps(), []);
+    for n in 0..300 {
+        let found = it.p.verified_get(key_of(n)).unwrap().unwrap();
+        assert_eq!(found.value, format!("value {n} ").repeat(4).as_bytes());
+    }
+}
+
+/// The digest over a repaired block and its neighbour says that they lack an entry.
+#[test]
+fn a_repaired_block_does_not_hide_what_its_span_lacks() {
+    let it = Faulty::sealing(|seal| paired(seal, 1));
+    damage_second_blocks(&it);
+    it.p.compact(..).unwrap();
+    let gaps = it.p.gaps();
+    assert!(!gaps.is_empty());
+    let mut readable = 0;
+    for n in 0..300 {
+        let key = key_of(n);
+        match it.p.get(&key) {
+            Ok(found) => {
+                readable += 1;
+                assert_eq!(found.unwrap(), format!("value {n} ").repeat(4).as_bytes());
+            }
+            Err(error) => {
+                assert!(error.is_corruption(), "{error}");
+                let reaches = |gap: &Gap| *gap.from <= key[..] && key[..] <= *gap.to;
+                assert!(gaps.iter().any(reaches), "{n}");
+            }
+        }
+    }
+    // The first span of each table is lost, and no other.
+    assert!(readable > 100, "{readable}");
 }
 
 /// One block more than there is.

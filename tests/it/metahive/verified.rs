@@ -132,7 +132,7 @@ fn pairs_that_lie_apart_are_found() {
 type Place = (u64, u64);
 
 /// The tables of a store: path, what their checksums are seeded with, their data blocks.
-fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
+pub(super) fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
     let (version, context) = recovered(fs);
     let mut all = Vec::new();
     for (_, table) in version.partition_named("p").unwrap().tables() {

@@ -196,8 +196,10 @@ impl Batch {
         handle: PendingHandle,
     ) -> Result<()> {
         let state = partition.state();
-        let stored = stored_key(state, key)?;
+        // Before the key is checked: the section notes which rules hold, and the commit checks the keys
+        // anew if they change from here on.
         let at = self.section_of(state);
+        let stored = stored_key(state, key)?;
         self.sections[at].2.push(EntryKind::Handle, &stored, handle.bytes());
         self.bytes += key.len() as u64 + HANDLE_BYTES;
         self.pending.push(handle);

@@ -70,9 +70,10 @@ pub trait TableJudge: Send {
 }
 
 /// The verdict of a judge on a block, behind its entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockVerdict {
     /// They are what was written.
+    #[default]
     Sound,
     /// Some are missing, or others have come.
     Damaged,
@@ -169,6 +170,10 @@ pub struct Mended {
     pub repaired: Vec<(Fault, String)>,
     /// The losses that listeners are told of.
     pub lost: Vec<Fault>,
+    /// The verdict on the blocks that are judged together with this one: [`BlockVerdict::Later`] if more
+    /// of them follow, [`BlockVerdict::AllDamaged`] if this is the last and they are not what was
+    /// written. Then the pieces are lost, too.
+    pub verdict: BlockVerdict,
 }
 
 /// A piece of [`Mended`].

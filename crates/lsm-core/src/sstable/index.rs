@@ -192,7 +192,11 @@ impl Index {
     }
 
     /// An index of blocks whose keys nobody knows: good to walk along, not to search.
+    /// `None` for no blocks, of which an index cannot be built.
     pub(super) fn without_keys(blocks: &[Extent]) -> Option<Index> {
+        if blocks.is_empty() {
+            return None;
+        }
         let mut builder = IndexBuilder::new(usize::MAX);
         for (number, extent) in (0u64..).zip(blocks) {
             // Big-endian, so that the numbers ascend as keys do.

@@ -23,15 +23,13 @@ use super::reader::SstReader;
 use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    BlockVerdict, Entry, Inject, JobFindings, JudgedTable, Mended, Origin, Piece, TableJudge,
-    TableVerdict, Vouched, catch,
+    BlockVerdict, Entry, Inject, JobFindings, JudgedTable, Origin, TableJudge, TableVerdict,
+    Vouched, catch,
 };
 use crate::iter::InternalIter;
 use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
 
 use decode::{DecodedSlot, Decoder};
-use mend::Damaged;
-
 /// The judge of a table, and the place of its findings.
 pub struct JudgedBy {
     /// Judges its blocks.
@@ -197,23 +195,12 @@ impl JudgedIter {
             Err(error) => return Err(error),
         };
         match verdict {
-            BlockVerdict::Sound => {
-                self.span_before = None;
-                self.end_gap_at_first();
-            }
-            BlockVerdict::Later => {
-                // The first block of the span says where a loss of it would begin.
-                self.span_before.get_or_insert_with(|| self.before.key.clone());
-                self.end_gap_at_first();
-            }
-            BlockVerdict::AllDamaged => {
-                // Entries of the span may be handed over already: the gap is above them.
-                let from = self.span_before.take().unwrap_or_else(|| self.before.key.clone());
-                self.before = Before { key: from, seq: None };
-                self.is_lost_behind = true;
-                self.decoder.clear();
-            }
             BlockVerdict::Damaged => self.mend(extent)?,
+            BlockVerdict::AllDamaged => self.lose_span(),
+            BlockVerdict::Sound | BlockVerdict::Later => {
+                self.note_span(verdict);
+                self.end_gap_at_first();
+            }
         }
         self.remember_last();
         let mut repaired = self.by.judge.take_findings();
@@ -297,50 +284,24 @@ impl JudgedIter {
                 && self.decoder.key(slots - 1) <= &*table.keys.1)
     }
 
-    /// Puts what the judge makes of it in the place of a damaged block.
-    #[cold]
-    fn mend(&mut self, extent: Extent) -> Result<()> {
-        let mut failed = None;
-        let mut block = Damaged {
-            reader: &self.reader,
-            extent,
-            index: self.number,
-            before: self.before.seq.map(|seq| (&self.before.key[..], seq)),
-            table: &self.by.table,
-            failed: &mut failed,
-        };
-        let judge = &mut self.by.judge;
-        let mended = catch("a filter's judge", || judge.mend(&mut block))?;
-        // Before the findings: an error of the device may pass, and must not become a loss.
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let Mended { pieces, repaired, lost } = mended;
-        self.by.findings.add(|findings| {
-            findings.repaired.extend(repaired);
-            findings.lost.extend(lost);
-        });
-        let mut bytes = Vec::new();
-        self.decoder.clear();
-        for piece in pieces {
-            let Piece::Sound { entry, note, hidden, index } = piece else {
-                self.is_lost_behind = true;
-                continue;
-            };
-            let key = KeyRef::new(&entry.key, Trailer::new(entry.seq, entry.kind));
-            if self.is_lost_behind {
-                let has_versions = self.by.judge.has_versions();
-                self.add_gap(&entry.key, has_versions);
+    /// Remembers the key before the first block of a span, where a loss of the span would begin.
+    fn note_span(&mut self, verdict: BlockVerdict) {
+        match verdict {
+            BlockVerdict::Later => {
+                self.span_before.get_or_insert_with(|| self.before.key.clone());
             }
-            self.before.key.clone_from(&entry.key);
-            self.before.seq = Some(entry.seq);
-            let value = append(&mut bytes, &entry.value);
-            let hidden = hidden.map(|hidden| append(&mut bytes, &hidden));
-            let trailer = key.trailer;
-            self.decoder.push(key, DecodedSlot { key_end: 0, trailer, value, hidden, note, index });
+            _ => self.span_before = None,
         }
-        self.bytes = bytes;
-        Ok(())
+    }
+
+    /// Nothing of the blocks that are judged together is trusted.
+    #[cold]
+    fn lose_span(&mut self) {
+        // Entries of the span may be handed over already: the gap is above them.
+        let from = self.span_before.take().unwrap_or_else(|| self.before.key.clone());
+        self.before = Before { key: from, seq: None };
+        self.is_lost_behind = true;
+        self.decoder.clear();
     }
 
     /// A gap that is open before a sound block ends with its first entry.

@@ -302,7 +302,7 @@ impl SstReader {
         let mut before = 0;
         for i in 0..self.index.block().len() {
             let leaf = self.block(self.index.extent(i)?).ok()?;
-            let last = extent_at(&leaf, leaf.len() - 1)?;
+            let last = extent_at(&leaf, leaf.len().checked_sub(1)?)?;
             // Blocks lie in order, so the last one of a partition says if the block lies behind it.
             if last.offset < extent.offset {
                 before += leaf.len() as u64;

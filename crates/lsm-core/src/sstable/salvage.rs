@@ -25,7 +25,7 @@ use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::{Index, extent_at};
 use super::properties::SstProperties;
 use super::reader::SstReader;
-use super::stored::{Access, Extent, StoredPayload, TRAILER_BYTES, TableSource};
+use super::stored::{Access, Extent, ONE_BIT_BYTES_MAX, StoredPayload, TRAILER_BYTES, TableSource};
 use super::tail::{TableParts, index_of, load_properties};
 use crate::codec::checksum128;
 use crate::error::Result;
@@ -301,6 +301,10 @@ fn with_one_bit_turned(
     footer: &Footer,
     payload: &[u8],
 ) -> Option<SstProperties> {
+    // Each candidate is decoded, so the cost grows with the square of the length.
+    if payload.len() > ONE_BIT_BYTES_MAX {
+        return None;
+    }
     let mut turned = payload.to_vec();
     for bit in 0..8 * turned.len() {
         turned[bit / 8] ^= 1 << (bit % 8);

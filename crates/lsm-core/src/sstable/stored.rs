@@ -28,7 +28,7 @@ use crate::options::Compression;
 /// Bytes that follow the payload of a stored block.
 pub(super) const TRAILER_BYTES: usize = 9;
 /// Longest stored block in which a flipped bit is searched: about 0.4 s.
-const ONE_BIT_BYTES_MAX: usize = 32 << 10;
+pub(super) const ONE_BIT_BYTES_MAX: usize = 32 << 10;
 /// LZ4 cannot expand further than this, so a larger claim is a lie.
 const LZ4_RATIO_MAX: u64 = 255;
 
@@ -294,11 +294,6 @@ impl TableSource {
     /// # Cost
     /// A checksum of the block for each of its bits: some 7 ms for 4 KiB.
     pub(super) fn with_one_bit_turned(&self, offset: u64, stored: &[u8]) -> Option<Vec<u8>> {
-        // The search hashes the block once for each of its bits, so its cost grows with the square
-        // of the length.
-        if stored.len() > ONE_BIT_BYTES_MAX {
-            return None;
-        }
         let (_, checksum) = stored.split_last_chunk::<8>()?;
         self.with_one_bit_turned_for(offset, stored, u64::from_le_bytes(*checksum))
     }
@@ -316,6 +311,11 @@ impl TableSource {
         #[expect(clippy::manual_is_power_of_two, reason = "it counts the bits that differ")]
         if (checksum64_seeded(body, seed) ^ stored_checksum).count_ones() == 1 {
             return Some(stored.to_vec());
+        }
+        // The search hashes the block once for each of its bits, so its cost grows with the square
+        // of the length.
+        if stored.len() > ONE_BIT_BYTES_MAX {
+            return None;
         }
         let mut turned = stored.to_vec();
         for bit in 0..8 * body.len() {

@@ -122,7 +122,12 @@ impl Partition {
         }
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
         let bare = options.is_bare.then_some(point.key_form);
-        let tables = db.write_extract(&point, &hooks, &clip, bare, dir);
+        let tables = {
+            // Closing waits: once the folder is unlocked, another process may remove what is read
+            // here. Not while events are delivered, because a listener may close the database.
+            let _entered = db.jobs.enter(self.state());
+            db.write_extract(&point, &hooks, &clip, bare, dir)
+        };
         db.events.deliver();
         let tables = tables.map_err(|error| error.in_partition(self.name()))?;
         let description = ExportDescription {

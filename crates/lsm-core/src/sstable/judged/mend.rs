@@ -1,12 +1,69 @@
-//! [`Damaged`]: a damaged block of the walk, in the form that a judge's repair needs.
+//! The repair of a damaged block of the walk; [`Damaged`] is the block in the form that a judge needs.
 
-use super::decode::Decoder;
-use super::hidden_apart;
+use super::decode::{DecodedSlot, Decoder};
+use super::{JudgedIter, append, hidden_apart};
 use crate::error::{Error, Result};
-use crate::hooks::{DamagedBlock, DecodedBlock, DecodedEntry, JudgedTable, OwnedEntry};
+use crate::hooks::{
+    BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgedTable, Mended, OwnedEntry, Piece,
+    catch,
+};
 use crate::sstable::reader::SstReader;
 use crate::sstable::stored::{Access, Extent};
-use crate::types::{EntryKind, SeqNo};
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+
+impl JudgedIter {
+    /// Puts what the judge makes of it in the place of a damaged block.
+    #[cold]
+    pub(super) fn mend(&mut self, extent: Extent) -> Result<()> {
+        let mut failed = None;
+        let mut block = Damaged {
+            reader: &self.reader,
+            extent,
+            index: self.number,
+            before: self.before.seq.map(|seq| (&self.before.key[..], seq)),
+            table: &self.by.table,
+            failed: &mut failed,
+        };
+        let judge = &mut self.by.judge;
+        let mended = catch("a filter's judge", || judge.mend(&mut block))?;
+        // Before the findings: an error of the device may pass, and must not become a loss.
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let Mended { pieces, repaired, lost, verdict } = mended;
+        self.by.findings.add(|findings| {
+            findings.repaired.extend(repaired);
+            findings.lost.extend(lost);
+        });
+        if verdict == BlockVerdict::AllDamaged {
+            self.lose_span();
+            return Ok(());
+        }
+        // Before the pieces: they move the key that a loss would begin behind.
+        self.note_span(verdict);
+        let mut bytes = Vec::new();
+        self.decoder.clear();
+        for piece in pieces {
+            let Piece::Sound { entry, note, hidden, index } = piece else {
+                self.is_lost_behind = true;
+                continue;
+            };
+            let key = KeyRef::new(&entry.key, Trailer::new(entry.seq, entry.kind));
+            if self.is_lost_behind {
+                let has_versions = self.by.judge.has_versions();
+                self.add_gap(&entry.key, has_versions);
+            }
+            self.before.key.clone_from(&entry.key);
+            self.before.seq = Some(entry.seq);
+            let value = append(&mut bytes, &entry.value);
+            let hidden = hidden.map(|hidden| append(&mut bytes, &hidden));
+            let trailer = key.trailer;
+            self.decoder.push(key, DecodedSlot { key_end: 0, trailer, value, hidden, note, index });
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
 
 pub(super) struct Damaged<'a> {
     pub reader: &'a SstReader,
