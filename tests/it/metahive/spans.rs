@@ -2,7 +2,6 @@
 //! were cut by force.
 
 use lsm_core::raw::RawMode;
-use lsm_core::types::Gap;
 use metahive::table_seal::Span;
 
 use super::faulty::Faulty;
@@ -115,8 +114,7 @@ fn a_repaired_block_does_not_hide_what_its_span_lacks() {
             }
             Err(error) => {
                 assert!(error.is_corruption(), "{error}");
-                let reaches = |gap: &Gap| *gap.from <= key[..] && key[..] <= *gap.to;
-                assert!(gaps.iter().any(reaches), "{n}");
+                assert!(gaps.iter().any(|gap| *gap.from <= key[..] && key[..] <= *gap.to), "{n}");
             }
         }
     }
