@@ -168,11 +168,12 @@ fn the_workload_of_large_values_runs_and_leaves_nothing() {
     fs::write(
         at.join("workload"),
         r#"{ "sizes": [100, 70000], "repetitions": 4, "trim_percent": 7, "bytes_per_size": 1000000,
-             "mixes": [{ "name": "all", "get": 1, "put": 1, "update": 1, "delete": 1 }],
+             "threads": [1, 3], "mixes": [{ "name": "all", "get": 1, "put": 1, "update": 1, "delete": 1 }],
              "mix_operations": 20, "mix_weights": [1, 1] }"#,
     )
     .unwrap();
-    let output = siltstone(at, &["bench", "large", "--workload", "workload", "--json"]);
+    let all = ["bench", "large", "--workload", "workload", "--json", "--plots", "plots"];
+    let output = siltstone(at, &all);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows = lines(&output);
     assert_eq!(rows.len(), 2 + 1 + 1, "{rows:?}");
@@ -181,9 +182,15 @@ fn the_workload_of_large_values_runs_and_leaves_nothing() {
         for rate in ["put", "put_synced", "get", "memcpy", "delete"] {
             assert!(row["bytes_per_ms"][rate].as_f64().unwrap() > 0.0, "{row}");
         }
+        let by_threads = row["get_bytes_per_ms_by_threads"].as_object().unwrap();
+        assert_eq!(by_threads.keys().collect::<Vec<_>>(), ["1", "3"]);
     }
     assert_eq!((&rows[2]["mix"], &rows[2]["operations"]), (&"all".into(), &20.into()));
     assert_eq!(rows[3]["chunk_bytes"], 0);
+    for name in ["figure-6.svg", "figure-7.svg", "figure-9.svg"] {
+        let drawing = fs::read_to_string(at.join("plots").join(name)).unwrap();
+        assert!(drawing.starts_with("<svg ") && drawing.ends_with("</svg>\n"), "{name}");
+    }
     let small = ["bench", "large", "--workload", "workload", "--size-max", "100B", "--json"];
     let rows = lines(&ended(at, &small, 0));
     assert_eq!((rows.len(), &rows[0]["size"], &rows[1]["mix"]), (3, &100.into(), &"all".into()));

@@ -13,7 +13,7 @@ use testkit::bench::large::{
 };
 use testkit::bench::measure::Memory;
 
-use super::{Folder, PARTITION, parse_bytes};
+use super::{Folder, PARTITION, large_plots as plots, parse_bytes};
 use crate::output::{Failure, Output, note};
 
 /// So often space is asked back at most, if a view keeps it.
@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Draw the results into this folder: figure-6.svg (operations), figure-7.svg (mixes) and
+    /// figure-9.svg (gets by several threads), as the paper numbers them
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
@@ -65,6 +69,11 @@ impl LargeEngine for Measured {
 
     fn get(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Error> {
         let len = self.partition.get_into(key, buf, Parallelism::Auto)?;
+        Ok(len.map(|len| len as usize))
+    }
+
+    fn get_by(&self, key: &[u8], buf: &mut [u8], threads: usize) -> Result<Option<usize>, Error> {
+        let len = self.partition.get_into(key, buf, Parallelism::Threads(threads))?;
         Ok(len.map(|len| len as usize))
     }
 
@@ -107,6 +116,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let done = done?;
     drop(bench);
 
+    if let Some(folder) = &args.plots {
+        plots::write(folder, &done)?;
+    }
     let mut out = Output::new(args.json);
     let head = format_args!(
         "bytes/ms {:>11} {:>5} {:>11} {:>11} {:>11} {:>11} {:>11}",
@@ -117,6 +129,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     for rate in &done.sizes {
         out.line(rate_text(rate), &rate_json(rate))?;
+    }
+    if !args.json {
+        for rate in done.sizes.iter().filter(|rate| !rate.get_by.is_empty()) {
+            out.line(threads_text(rate), &json!(null))?;
+        }
     }
     for mix in &done.mixes {
         out.line(mix_text(mix), &mix_json(mix))?;
@@ -163,7 +180,13 @@ fn rate_text(rate: &SizeRates) -> String {
     )
 }
 
+fn threads_text(rate: &SizeRates) -> String {
+    let rates = rate.get_by.iter().map(|(threads, rate)| format!("{threads}: {rate:.0}"));
+    format!("{:>20} get by threads {}", rate.size, rates.collect::<Vec<_>>().join(", "))
+}
+
 fn rate_json(rate: &SizeRates) -> serde_json::Value {
+    let by_threads = rate.get_by.iter().map(|(threads, rate)| (threads.to_string(), json!(rate)));
     json!({
         "size": rate.size,
         "repetitions": rate.repetitions,
@@ -174,6 +197,7 @@ fn rate_json(rate: &SizeRates) -> serde_json::Value {
             "memcpy": rate.memcpy,
             "delete": rate.delete,
         },
+        "get_bytes_per_ms_by_threads": by_threads.collect::<serde_json::Map<_, _>>(),
     })
 }
 

@@ -8,6 +8,7 @@
 
 mod engine;
 mod large;
+mod large_plots;
 mod report;
 mod scale;
 pub(crate) mod scid;

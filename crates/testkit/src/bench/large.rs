@@ -31,6 +31,16 @@ pub trait LargeEngine {
     /// length.
     fn get(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Self::Error>;
 
+    /// As [`LargeEngine::get`], by so many threads, if the engine can do that.
+    fn get_by(
+        &self,
+        key: &[u8],
+        buf: &mut [u8],
+        _threads: usize,
+    ) -> Result<Option<usize>, Self::Error> {
+        self.get(key, buf)
+    }
+
     /// Deletes a key.
     fn delete(&self, key: &[u8]) -> Result<(), Self::Error>;
 
@@ -64,6 +74,8 @@ pub struct LargePlan {
     pub trim_percent: u64,
     /// So many bytes of values of a size at most, but three values at least.
     pub bytes_per_size: u64,
+    /// Values are also read by each of these numbers of threads; a file may name none.
+    pub threads: Vec<u64>,
     /// The mixes.
     pub mixes: Vec<Mix>,
     /// Operations of a mix, and values loaded before it.
@@ -85,6 +97,10 @@ impl LargePlan {
             repetitions: number(&file, "repetitions")?,
             trim_percent: number(&file, "trim_percent")?,
             bytes_per_size: number(&file, "bytes_per_size")?,
+            threads: match file.get("threads") {
+                None => Vec::new(),
+                Some(_) => numbers(&file, "threads")?,
+            },
             mixes: mixes.iter().map(Mix::parse).collect::<Result<_, _>>()?,
             mix_operations: number(&file, "mix_operations")?,
             mix_weights: numbers(&file, "mix_weights")?,
@@ -156,6 +172,8 @@ pub struct SizeRates {
     pub put_synced: f64,
     /// Reads into a buffer that was used before.
     pub get: f64,
+    /// The same by a number of threads, for each of [`LargePlan::threads`].
+    pub get_by: Vec<(u64, f64)>,
     /// Deletes until the space is back.
     pub delete: f64,
 }
@@ -251,10 +269,20 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         Ok(begin.elapsed())
     }
 
-    fn get(&mut self, key: &str, mark: u64, size: u64) -> Result<Duration, LargeFailure<E::Error>> {
+    /// Reads a value, by a number of threads or as the engine sees fit.
+    fn get(
+        &mut self,
+        key: &str,
+        mark: u64,
+        size: u64,
+        threads: Option<u64>,
+    ) -> Result<Duration, LargeFailure<E::Error>> {
         let buf = &mut self.buf[..size as usize];
         let begin = now();
-        let len = self.engine.get(key.as_bytes(), buf)?;
+        let len = match threads {
+            None => self.engine.get(key.as_bytes(), buf)?,
+            Some(threads) => self.engine.get_by(key.as_bytes(), buf, threads as usize)?,
+        };
         let took = begin.elapsed();
         let is_right = len == Some(buf.len())
             && buf[..8] == mark.to_le_bytes()
@@ -276,7 +304,16 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             self.buf[..size as usize].copy_from_slice(&self.value[..size as usize]);
             copies.push(begin.elapsed());
             let n = self.rng.below(repetitions);
-            gets.push(self.get(&key_of("put", id, n), n, size)?);
+            gets.push(self.get(&key_of("put", id, n), n, size, None)?);
+        }
+        let mut get_by = Vec::new();
+        for threads in self.plan.threads.clone() {
+            let mut gets = Vec::new();
+            for _ in 0..repetitions {
+                let n = self.rng.below(repetitions);
+                gets.push(self.get(&key_of("put", id, n), n, size, Some(threads))?);
+            }
+            get_by.push((threads, trimmed_rate(gets, size, self.plan.trim_percent)));
         }
         // The space of the first half is back before the other is written: disks are small.
         let mut deleting = self.delete_all(repetitions, |n| key_of("put", id, n))?;
@@ -293,6 +330,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             put: trimmed_rate(puts, size, trim),
             put_synced: trimmed_rate(synced, size, trim),
             get: trimmed_rate(gets, size, trim),
+            get_by,
             delete: (2 * repetitions * size) as f64 / milliseconds(deleting),
         })
     }
@@ -326,7 +364,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             let at = self.rng.below(held.len().max(1) as u64) as usize;
             if is_get {
                 let (key, mark, size) = held[at].clone();
-                took += self.get(&key, mark, size)?;
+                took += self.get(&key, mark, size, None)?;
                 bytes += size;
             } else if !is_put {
                 let (key, ..) = held.swap_remove(at);
@@ -401,98 +439,4 @@ fn trimmed_rate(mut times: Vec<Duration>, size: u64, trim_percent: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    #[derive(Default)]
-    struct Map {
-        values: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
-        forgets: bool,
-    }
-
-    impl LargeEngine for Map {
-        type Error = ();
-
-        fn put(&self, key: &[u8], value: &[u8], _when: When) -> Result<(), ()> {
-            self.values.borrow_mut().insert(key.to_vec(), value.to_vec());
-            Ok(())
-        }
-
-        fn get(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, ()> {
-            let values = self.values.borrow();
-            let Some(value) = values.get(key) else { return Ok(None) };
-            buf[..value.len()].copy_from_slice(value);
-            if self.forgets {
-                buf[value.len() - 1] ^= 1;
-            }
-            Ok(Some(value.len()))
-        }
-
-        fn delete(&self, key: &[u8]) -> Result<(), ()> {
-            assert!(self.values.borrow_mut().remove(key).is_some(), "deleted once");
-            Ok(())
-        }
-
-        fn reclaim(&self) -> Result<(), ()> {
-            Ok(())
-        }
-    }
-
-    fn small() -> LargePlan {
-        let plan = LargePlan::parse(DEFAULT_WORKLOAD).unwrap();
-        LargePlan { sizes: vec![100, 1000], bytes_per_size: 5000, ..plan }
-    }
-
-    #[test]
-    fn every_value_is_put_read_and_deleted() {
-        let map = Map::default();
-        let plan = small();
-        let outcome = LargeBench::new(&map, &plan, 1).run(&mut |_| {}).unwrap();
-        let sizes: Vec<_> = outcome.sizes.iter().map(|r| (r.size, r.repetitions)).collect();
-        assert_eq!(sizes, [(100, 50), (1000, 5)]);
-        assert_eq!(outcome.mixes.len(), plan.mixes.len());
-        assert!(outcome.mixes.iter().all(|mix| mix.bytes > 0) && map.values.borrow().is_empty());
-    }
-
-    #[test]
-    fn a_wrong_byte_ends_the_run() {
-        let map = Map { forgets: true, ..Map::default() };
-        let plan = small();
-        let failure = LargeBench::new(&map, &plan, 1).run(&mut |_| {}).unwrap_err();
-        assert!(matches!(failure, LargeFailure::Wrong(key) if key.starts_with("put-0-")));
-    }
-
-    #[test]
-    fn a_workload_that_makes_no_sense_is_refused_by_the_name_of_its_field() {
-        for (from, to, named) in [
-            ("\"repetitions\"", "\"repetition\"", "repetitions"),
-            ("\"trim_percent\": 7", "\"trim_percent\": 50", "trim_percent"),
-            ("100000,", "15,", "sizes"),
-            ("\"mixes\": [", "\"mixes\": 1, \"other\": [", "mixes"),
-        ] {
-            let text = DEFAULT_WORKLOAD.replacen(from, to, 1);
-            assert_ne!(text, DEFAULT_WORKLOAD, "{from}");
-            assert!(LargePlan::parse(&text).unwrap_err().starts_with(named), "{to}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_left_out_with_their_own_weights() {
-        let mut plan = LargePlan::parse(DEFAULT_WORKLOAD).unwrap();
-        plan.sizes = vec![700, 100, 900, 300, 200];
-        plan.mix_weights = vec![7, 1, 9, 3];
-        plan.leave_out_above(300);
-        assert_eq!((plan.sizes, plan.mix_weights), (vec![100, 300, 200], vec![1, 3, 0]));
-    }
-
-    #[test]
-    fn outliers_are_left_out_at_both_ends() {
-        let mut times = vec![Duration::from_millis(2); 86];
-        times.extend([Duration::from_secs(9); 7]);
-        times.extend([Duration::from_nanos(1); 7]);
-        assert!((trimmed_rate(times, 1000, 7) - 500.0).abs() < 1e-6);
-    }
-}
+mod tests;
