@@ -1,9 +1,11 @@
-//! A second process that follows a database while the first one writes, and reads its own writes.
+//! A second process that follows a database while the first one writes, reads its own writes, and takes the
+//! database over in the end.
 //!
 //! `cargo run --example reader_process`
 //!
 //! The program starts itself again as the reader. The writer tells it the token of each commit
-//! through a pipe; the reader answers with what it reads at that token.
+//! through a pipe; the reader answers with what it reads at that token. When the pipe ends, the reader
+//! becomes the primary, although the writer still has the database open.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -12,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use siltstone::secondary::{Level, Target};
-use siltstone::{Commit, Db, Epoch, Result, SeqNo};
+use siltstone::{Commit, Db, Epoch, ErrorKind, Result, SeqNo};
 
 const FOLDER: &str = "READER_PROCESS_FOLDER";
 
@@ -46,7 +48,16 @@ fn write() -> Result<()> {
     }
     drop(tokens);
     assert!(reader.wait()?.success());
+    // The second process has the database now, and nothing that it did not see acknowledged.
+    let refused =
+        orders.put("newest", "7").expect_err("another process has taken the database over");
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    println!("process {}: {refused}", std::process::id());
     drop(orders);
+    drop(db);
+    let db = Db::open(&folder)?;
+    let newest = db.partition("orders")?.get("newest")?;
+    assert_eq!(newest.as_deref(), Some(&b"6"[..]), "the second process wrote it");
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);
     removed.expect("nobody else uses the folder");
@@ -71,5 +82,9 @@ fn read(folder: &Path) -> Result<()> {
     // All partitions together, at one commit.
     secondary.sync(Target::Latest)?;
     assert!(secondary.cut().as_of().is_some());
-    Ok(())
+    // The first process lives, and is fenced. It could just as well be stopped, or dead.
+    let db = Db::promote(&secondary)?;
+    drop(secondary);
+    db.partition("orders")?.put("newest", "6")?;
+    db.close()
 }

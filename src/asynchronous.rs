@@ -309,13 +309,20 @@ impl Async<Secondary> {
         .await
     }
 
+    /// As [`Db::promote`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn promote(&self) -> Result<Async<Db>> {
+        self.call(Db::promote).await.map(Async::from)
+    }
+
     /// As [`Secondary::wait_for`]. Looks for the commit up to a thousand times a second.
     ///
     /// # Errors
     /// As there.
     pub async fn wait_for(&self, token: Commit, time: Duration) -> Result<()> {
-        // The task waits and not the thread of the work: sleeping threads would use up those that
-        // the runtime has for blocking work.
+        // The task waits: sleeping threads would use up those that the runtime has for blocking work.
         let until = end_of(time);
         loop {
             let looked =

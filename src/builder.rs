@@ -45,7 +45,10 @@ pub struct Builder {
 
 impl Builder {
     pub(crate) fn new(dir: &Path) -> Builder {
-        let engine = lsm_core::Db::builder(dir);
+        Builder::of_engine(lsm_core::Db::builder(dir))
+    }
+
+    pub(crate) fn of_engine(engine: lsm_core::Builder) -> Builder {
         Builder { engine, application: None, metahive: HashMap::new() }
     }
 
@@ -146,6 +149,14 @@ impl Builder {
     /// database is closed; where the folder cannot be written, there is none.
     pub fn beside_writer(mut self, is_beside: bool) -> Builder {
         self.engine = self.engine.beside_writer(is_beside);
+        self
+    }
+
+    /// Sets whether the database is taken from a process on this machine that has it open for writing. That
+    /// process is fenced, as by [`Db::promote`], which does the same for a secondary. Default: `false`;
+    /// [`open`](Self::open) then returns [`ErrorKind::Locked`](crate::ErrorKind::Locked).
+    pub fn take_over(mut self, takes_over: bool) -> Builder {
+        self.engine = self.engine.take_over(takes_over);
         self
     }
 

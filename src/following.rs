@@ -36,6 +36,35 @@ impl Db {
         let hooks = ProvidedHooks { application: None, metahive: HashMap::new() };
         Secondary::builder(path).hooks(Arc::new(hooks))
     }
+
+    /// Opens the database of a secondary for writing, in the place of its primary. If the primary lives, it is
+    /// fenced: each later write of it returns [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
+    ///
+    /// Every commit that the primary acknowledged is kept, except those to partitions without a log,
+    /// which are lost as in a crash. No write that the primary refuses is in this database. The secondary
+    /// goes on to follow; its lease holds files until it is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process opens the database or takes it
+    /// over; call it again. [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the primary
+    /// lives and has no commit cursor on this machine; then nothing was changed. Otherwise as
+    /// [`Db::open`].
+    ///
+    /// # Durability
+    /// Everything that the primary had committed is durable once this returns, at each
+    /// [`Durability`](crate::Durability).
+    ///
+    /// # Cost
+    /// As [`Db::open`].
+    pub fn promote(secondary: &Secondary) -> Result<Db> {
+        Db::promotion(secondary).open()
+    }
+
+    /// Returns options for [`Db::promote`]. The builder has the file system and the clock of the secondary;
+    /// hooks of the application are to be given again.
+    pub fn promotion(secondary: &Secondary) -> crate::Builder {
+        crate::Builder::of_engine(secondary.promotion())
+    }
 }
 
 impl Readable for Reading {

@@ -35,6 +35,7 @@ mod metahive;
 mod model;
 mod panics;
 mod partitions;
+mod promotion;
 mod read_only;
 mod regressions;
 mod resume;

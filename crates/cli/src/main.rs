@@ -21,6 +21,7 @@ mod load;
 mod output;
 mod parts;
 mod progress;
+mod promote;
 mod read;
 mod readers;
 mod scrub;
@@ -94,6 +95,8 @@ enum Command {
     /// A process of `bench scid`
     #[command(hide = true)]
     BenchScidNode(bench::scid::NodeArgs),
+    /// Takes a database from the process that writes it, which is fenced
+    Promote(promote::Args),
     /// Prints a completion script for a shell
     Completions(Completions),
 }
@@ -139,6 +142,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Secondary(args) => secondary::run(&args),
         Command::Readers(args) => readers::run(&args),
         Command::BenchScidNode(args) => bench::scid::run_node(&args),
+        Command::Promote(args) => promote::run(&args),
         Command::Completions(args) => completions(&args),
     }
 }

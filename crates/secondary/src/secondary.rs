@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lsm_core::Db;
 use lsm_core::clock::Clock;
 use lsm_core::db::{Commit, VerifyOptions, VerifyReport};
 use lsm_core::error::{Error, ErrorKind, Result};
@@ -210,6 +211,29 @@ impl Secondary {
     /// Reads the whole database; [`VerifyOptions::bytes_per_second`] limits the rate.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.0.follower.verify(options)
+    }
+
+    /// Opens the database for writing in the place of its primary, which is fenced if it lives: each later
+    /// write of it is [`ErrorKind::Fenced`]. Every commit that it acknowledged is kept, but for those to
+    /// partitions without a log, and no write that it refuses is there. `docs/secondary.md` has the details.
+    ///
+    /// The secondary goes on to follow. Its lease holds files of the new primary until it is dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`] if another process opens the database or takes it over; call it again.
+    /// [`ErrorKind::Unsupported`] if the primary lives and has no commit cursor on this machine; then nothing
+    /// was changed. Otherwise as [`Db::open`].
+    ///
+    /// # Cost
+    /// That of an open: what the primary has not flushed is read again, and written to tables.
+    pub fn promote(&self) -> Result<Db> {
+        self.promotion().open()
+    }
+
+    /// Returns a builder for [`Secondary::promote`], for options and listeners. It has the file system, the
+    /// clock and the hooks of the secondary.
+    pub fn promotion(&self) -> lsm_core::Builder {
+        self.0.follower.promotion()
     }
 
     /// Returns the memory of the memtables, in bytes. The next sync drops the memtables that the primary

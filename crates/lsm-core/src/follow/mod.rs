@@ -42,7 +42,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
 use crate::db::hooked::resolve;
-use crate::db::{Commit, Db, VerifyOptions, VerifyReport};
+use crate::db::{Builder, Commit, Db, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::hooks::{
@@ -341,6 +341,19 @@ impl Follower {
         let report = db.verify(options)?;
         db.close()?;
         Ok(report)
+    }
+
+    /// Returns a builder that opens the database in the place of its primary, see
+    /// [`Builder::take_over`](crate::db::Builder::take_over): in the same folder, with the same file system,
+    /// clock and hooks.
+    pub fn promotion(&self) -> Builder {
+        let inner = &*self.inner;
+        let builder = Db::builder(&inner.dir).fs(inner.fs.clone()).clock(inner.clock.clone());
+        let builder = builder.take_over(true);
+        match &inner.provider {
+            Some(provider) => builder.hooks(provider.clone()),
+            None => builder,
+        }
     }
 
     /// Returns the memory of the memtables, in bytes.

@@ -13,6 +13,7 @@ mod processes;
 mod promotion;
 mod recorded;
 mod steps;
+mod takeover;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -20,32 +20,32 @@ use super::*;
 
 const FOLDER: &str = "SILTSTONE_PRIMARY_FOLDER";
 const READER_FOLDER: &str = "SILTSTONE_SECONDARY_FOLDER";
-const SLOTS: u64 = 200;
+pub(super) const SLOTS: u64 = 200;
 /// Writers, one after another, unless `ROUNDS` says another number.
 const ROUNDS: u64 = 6;
 /// Reads that go on while the writer is stopped.
 const READS_BESIDE_STOPPED: u64 = 30;
-const NAMES: [&str; 2] = ["left", "right"];
+pub(super) const NAMES: [&str; 2] = ["left", "right"];
 
-fn signal(child: &Child, signal: Signal) {
+pub(super) fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-fn open(folder: &Path) -> lsm_core::Result<Db> {
+pub(super) fn open(folder: &Path) -> lsm_core::Result<Db> {
     let options = options().write_buffer_bytes(24 << 10).wal_segment_bytes(8 << 10);
     Db::builder(folder).options(options.manifest_bytes_max(8 << 10)).open()
 }
 
-fn slot(number: u64) -> String {
+pub(super) fn slot(number: u64) -> String {
     format!("slot{:04}", number % SLOTS)
 }
 
-fn value(number: u64) -> String {
+pub(super) fn value(number: u64) -> String {
     format!("{number}:{}", "x".repeat((number % 97) as usize))
 }
 
 /// The number that a value was written with, once it is checked to be what was written.
-fn number_in(found: &[u8]) -> u64 {
+pub(super) fn number_in(found: &[u8]) -> u64 {
     let text = std::str::from_utf8(found).unwrap();
     let number = text.split(':').next().unwrap().parse().unwrap();
     assert_eq!(text, value(number), "not what anybody wrote");
@@ -89,7 +89,7 @@ fn child_that_reads_until_it_is_killed() {
 }
 
 /// This binary again, as the child that the named test is.
-fn start_as(test: &str, variable: &str, folder: &Path) -> Child {
+pub(super) fn start_as(test: &str, variable: &str, folder: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(variable, folder)
@@ -105,17 +105,17 @@ fn start(folder: &Path) -> (Child, impl BufRead) {
 }
 
 /// The number in a whole line, if it is an acknowledgement.
-fn acknowledged(line: &str) -> Option<u64> {
+pub(super) fn acknowledged(line: &str) -> Option<u64> {
     let (_, number) = line.strip_suffix('\n')?.rsplit_once("ack ")?;
     number.parse().ok()
 }
 
 /// The state that the readers share with the parent.
 #[derive(Default)]
-struct Shared {
-    acknowledged: AtomicU64,
-    is_over: AtomicBool,
-    reads: AtomicU64,
+pub(super) struct Shared {
+    pub(super) acknowledged: AtomicU64,
+    pub(super) is_over: AtomicBool,
+    pub(super) reads: AtomicU64,
 }
 
 /// The count at level 1; `None` if the writer is stopped between two steps of a commit.
@@ -131,7 +131,7 @@ fn strong_count(partition: &SecondaryPartition) -> Option<u64> {
 }
 
 /// Reads until it is over.
-fn read(folder: &Path, shared: &Shared, seed: u64) {
+pub(super) fn read(folder: &Path, shared: &Shared, seed: u64) {
     let mut rng = Rng::from_env_or(seed);
     let options = options().open_files_max(4);
     let follower = Secondary::builder(folder).options(options).open().unwrap();

@@ -70,7 +70,7 @@ impl Opening {
             // Never finished, so never named: what was published has another name.
             let _ = fs.delete(&dir.join(name));
         }
-        remove_old_claims(fs, dir);
+        remove_old_claims(fs, dir)?;
         if let Some(recovered) = &self.recovered {
             let mut old = recovered.older.clone();
             old.push(recovered.generation);
@@ -84,13 +84,14 @@ impl Opening {
 
 /// Removes claims and forks before the newest claim, whose promotion has ended. The newest one stays: who
 /// opens the database locks it.
-fn remove_old_claims(fs: &dyn Fs, dir: &Path) {
-    let Ok(Some(newest)) = newest_claim(fs, dir) else { return };
-    let names = fs.list_names(dir, "").unwrap_or_default();
-    for name in names {
+fn remove_old_claims(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let Some(newest) = newest_claim(fs, dir)? else { return Ok(()) };
+    for name in fs.list_names(dir, "")? {
         let epoch = names::epoch_of_claim(&name).or(names::epoch_of_fork(&name));
         if epoch.is_some_and(|epoch| epoch < newest) {
+            // As with other leftovers, a failure harms nothing, and the next open tries again.
             let _ = fs.delete(&dir.join(name));
         }
     }
+    Ok(())
 }

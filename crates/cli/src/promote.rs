@@ -1,0 +1,35 @@
+//! `promote`: takes a database from the process that writes it, and leaves it closed.
+//!
+//! For an operator whose primary does not answer. Another process can open the database afterwards; the old
+//! primary, should it wake up, cannot write to it any more.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use siltstone::Db;
+
+use crate::output::{Failure, Output};
+
+/// Arguments of `promote`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Folder of the database
+    database: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Fences the primary, recovers what it had committed, and closes the database.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    // Refuses a folder without a database, which an open for writing would make one.
+    let secondary = Db::secondary(&args.database)?;
+    let db = Db::promote(&secondary)?;
+    let seq = db.visible_seq();
+    drop(secondary);
+    let mut out = Output::new(args.json);
+    let text = format!("taken over at sequence {seq}; the old primary is fenced");
+    out.line(text, &json!({ "sequence": seq.get() }))?;
+    out.finish()?;
+    Ok(db.close()?)
+}
