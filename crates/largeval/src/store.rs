@@ -97,8 +97,7 @@ impl ValueStore for LargeStore {
     }
 
     fn sync(&self) -> Result<()> {
-        let untold = self.0.state.lock().syncs.untold.take();
-        untold.map_or_else(|| self.0.sync(), Err)
+        self.0.sync()
     }
 
     fn begin_sync(&self) {

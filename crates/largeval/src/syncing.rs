@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::File;
 use lsm_core::hooks::ChunkId;
+use parking_lot::MutexGuard;
 
 use crate::shared::{Shared, State};
 
@@ -98,7 +99,11 @@ impl Shared {
         if !is_too_much {
             return Ok(());
         }
-        self.sync().inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))
+        let turn = self.syncing.lock();
+        // Noted before the turn ends: whoever comes next finds nothing that waits for a sync, and must
+        // not take that for success.
+        self.sync_unsynced(&turn)
+            .inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))
     }
 
     /// Begins to write to the device what is not on it.
@@ -111,9 +116,16 @@ impl Shared {
     /// Makes everything durable that was appended before the call, in files that are not condemned.
     ///
     /// # Errors
-    /// Those of the sync. The files that were to be synced are condemned then.
+    /// Those of the sync, or of one that failed since the last call. The files that were to be synced are
+    /// condemned then.
     pub(crate) fn sync(&self) -> Result<()> {
-        let _turn = self.syncing.lock();
+        let turn = self.syncing.lock();
+        // Behind the turn, which another thread may have had for a sync that failed.
+        let untold = self.state.lock().syncs.untold.take();
+        untold.map_or_else(|| self.sync_unsynced(&turn), Err)
+    }
+
+    fn sync_unsynced(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
         let mut state = self.state.lock();
         let is_dir_unsynced = std::mem::take(&mut state.syncs.is_dir_unsynced);
         // Taken out before the syncs: bytes that are appended meanwhile are noted anew.

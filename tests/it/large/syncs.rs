@@ -1,5 +1,7 @@
 //! Failed syncs of chunk files: the values in doubt are written again, and all partitions go on.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, OpKind};
 
 use super::*;
@@ -340,6 +342,50 @@ fn a_synced_put_has_the_device_begin_with_the_value_before_the_log_is_synced() {
     let steps: Vec<String> = steps.collect();
     let expected = ["Append wal", "BeginSync chunk", "Sync wal", "Sync chunk"];
     assert_eq!(steps[steps.len() - 4..], expected, "{steps:?}");
+}
+
+/// A writer syncs its store when too much waits, and that fails while another thread syncs the log: the
+/// frames of the log name values that are in doubt now.
+#[test]
+fn a_sync_that_waits_for_one_that_fails_fails_too() {
+    for action in ACTIONS {
+        let it = Pair::new(options());
+        it.p.put("first", vec![1; 2000]).unwrap();
+        it.break_sync(action);
+        let q = Mutex::new(Some(it.q.clone()));
+        let other = Arc::new(Mutex::new(None));
+        let started = other.clone();
+        let log_syncs = Arc::new(AtomicU32::new(0));
+        it.fs.set_observer(Arc::new(move |op: &FsOp| {
+            let ending = op.path.extension().and_then(|ending| ending.to_str());
+            if op.kind != OpKind::Sync {
+                return;
+            }
+            if ending == Some("wal") {
+                log_syncs.fetch_add(1, Ordering::SeqCst);
+            }
+            let Some(q) = q.lock().unwrap().take_if(|_| ending == Some("chunk")) else { return };
+            let before = log_syncs.load(Ordering::SeqCst);
+            let put = std::thread::spawn(move || q.put_with("small", "x", Durability::Sync));
+            *started.lock().unwrap() = Some(put);
+            // The log is synced first, so the other thread waits for the store now or very soon.
+            while log_syncs.load(Ordering::SeqCst) == before {
+                std::thread::yield_now();
+            }
+            (0..1000).for_each(|_| std::thread::yield_now());
+        }));
+        let puts = (0..14_u8).map(|n| it.p.put([n], &LONG[..]));
+        // The put whose sync failed, and those until the database has resumed.
+        assert!(puts.filter(Result::is_err).count() >= 1);
+        let other = other.lock().unwrap().take().unwrap();
+        let error = other.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("sync of a chunk file failed"), "{error}");
+        it.fs.clear_observer();
+        it.db.wait_idle().unwrap();
+        it.p.put_with("synced", vec![2; 2000], Durability::Sync).unwrap();
+        assert_eq!(it.p.get("first").unwrap().unwrap(), vec![1; 2000]);
+        it.check_durable();
+    }
 }
 
 /// The frame is on the device before the value, and a power cut comes between: then the key has what it
