@@ -69,3 +69,32 @@ fn a_close_that_cannot_flush_leaves_it_to_the_next_open() {
     fs.heal();
     check(&open(&fs), PARTITIONS);
 }
+
+/// The folder is locked as long as an export reads it: another process may remove files.
+#[test]
+fn a_close_waits_for_an_export() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = open(&fs);
+    fill(&db, PARTITIONS);
+    let p = db.partition("larger").unwrap();
+    let other = db.partition("other").unwrap();
+    let closing = Arc::new(Mutex::new(None));
+    let started = closing.clone();
+    let to_close = Mutex::new(Some((db, other)));
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let is_exported = op.kind == OpKind::Append && op.path.starts_with("/export");
+        let Some((db, other)) = to_close.lock().unwrap().take_if(|_| is_exported) else { return };
+        let thread = std::thread::spawn(move || db.close());
+        while other.put("until", "it is closed").is_ok() {
+            std::thread::yield_now();
+        }
+        (0..1000).for_each(|_| std::thread::yield_now());
+        assert!(!thread.is_finished(), "the export is not finished");
+        *started.lock().unwrap() = Some(thread);
+    }));
+    let _ = p.export(.., "/export");
+    fs.clear_observer();
+    drop(p);
+    closing.lock().unwrap().take().unwrap().join().unwrap().unwrap();
+    check(&open(&fs), PARTITIONS);
+}

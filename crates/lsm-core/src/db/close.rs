@@ -48,16 +48,7 @@ impl DbInner {
         let mut between = self.between_groups();
         let ended = self.log.check().and_then(|()| between.close());
         drop(between);
-        self.log.shut_notices(self);
-        self.background.stop();
-        // Parked writers look again and find the database closed.
-        self.stall.ease();
-        // Calls that work on threads of their own give up; none may touch the folder afterwards.
-        let flushing = self.wait_for_jobs();
-        // After the last job. From here on no edit can reach the folder, which another process may
-        // open.
-        self.catalog.shut();
-        drop(flushing);
+        self.end_work();
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         // Behind a fence that came meanwhile this is the error, and the cursor stays as it is.
@@ -70,14 +61,23 @@ impl DbInner {
     /// Ends everything and writes nothing: the database is another process's.
     fn abandon(&self, lock: &mut Option<Box<dyn LockGuard>>, fenced: Error) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        self.log.shut_notices(self);
-        self.background.stop();
-        self.stall.ease();
-        let flushing = self.wait_for_jobs();
-        self.catalog.shut();
-        drop(flushing);
+        self.end_work();
         *lock = None;
         Err(fenced)
+    }
+
+    /// Ends all work of a database that is marked closed.
+    fn end_work(&self) {
+        self.log.shut_notices(self);
+        self.background.stop();
+        // Parked writers look again and find the database closed.
+        self.stall.ease();
+        // Calls that work on threads of their own give up; none may touch the folder afterwards.
+        let flushing = self.wait_for_jobs();
+        // After the last job. From here on no edit can reach the folder, which another process may
+        // open.
+        self.catalog.shut();
+        drop(flushing);
     }
 
     /// Partitions without a log have nothing else to make them last.

@@ -36,6 +36,13 @@ pub(super) fn open(folder: &Path) -> lsm_core::Result<Db> {
     Db::builder(folder).options(options.manifest_bytes_max(8 << 10)).open()
 }
 
+/// Makes a database with the partitions, and closes it.
+pub(super) fn make(folder: &Path) {
+    let db = open(folder).unwrap();
+    NAMES.iter().for_each(|name| drop(db.partition(name).unwrap()));
+    db.close().unwrap();
+}
+
 pub(super) fn slot(number: u64) -> String {
     format!("slot{:04}", number % SLOTS)
 }
@@ -185,9 +192,7 @@ pub(super) fn read(folder: &Path, shared: &Shared, seed: u64) {
 fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path();
-    let first = open(folder).unwrap();
-    NAMES.iter().for_each(|name| drop(first.partition(name).unwrap()));
-    first.close().unwrap();
+    make(folder);
     let shared = Shared::default();
     let mut rng = Rng::from_env_or(3);
     let watcher = Secondary::builder(folder).options(options()).open().unwrap();

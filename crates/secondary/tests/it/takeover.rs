@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use testkit::Rng;
 
 use super::processes::{
-    NAMES, SLOTS, Shared, acknowledged, number_in, open, read, signal, slot, start_as, value,
+    NAMES, SLOTS, Shared, acknowledged, make, number_in, open, read, signal, slot, start_as, value,
 };
 use super::*;
 
@@ -192,9 +192,7 @@ fn round(folder: &Path, shared: &Shared, wanted: u64, fate: Fate) {
 fn a_writer_under_load_is_taken_over_again_and_again() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path();
-    let first = open(folder).unwrap();
-    NAMES.iter().for_each(|name| drop(first.partition(name).unwrap()));
-    first.close().unwrap();
+    make(folder);
     let shared = Shared::default();
     let mut rng = Rng::from_env_or(4);
     let rounds = std::env::var("ROUNDS").ok().and_then(|rounds| rounds.parse().ok());

@@ -1,0 +1,91 @@
+//! What tending remembers of a partition, and the tables that it looks at.
+
+use super::*;
+use crate::compaction::drawing::{draw, seq};
+
+const ID: PartitionId = PartitionId(3);
+
+#[test]
+fn a_memtable_is_old_when_it_had_entries_for_some_seconds() {
+    let tending = ValueTending::default();
+    let began = Duration::from_secs(100);
+    let just_before = began + FLUSH_AGE.saturating_sub(Duration::from_millis(1));
+    let active = Some(MemtableId(7));
+    assert!(!tending.is_old(ID, None, Duration::ZERO));
+    assert!(!tending.is_old(ID, active, began));
+    assert!(!tending.is_old(ID, active, just_before));
+    assert!(tending.is_old(ID, active, began + FLUSH_AGE));
+    assert!(!tending.is_old(ID, active, began + FLUSH_AGE), "it counts anew once it was told");
+    assert!(!tending.is_old(ID, Some(MemtableId(8)), began + 3 * FLUSH_AGE), "another one");
+    assert!(!tending.is_old(PartitionId(4), active, began + 9 * FLUSH_AGE));
+}
+
+#[test]
+fn tables_that_overlap_are_merged_once_after_each_flush() {
+    let tending = ValueTending::default();
+    assert_eq!(tending.rest(ID, seq(10), Duration::ZERO), Rest::Busy);
+    assert_eq!(tending.rest(ID, seq(10), QUIET_AGE), Rest::Unsettled);
+    assert_eq!(tending.rest(ID, seq(10), 2 * QUIET_AGE), Rest::Settled);
+    assert_eq!(
+        tending.rest(ID, seq(20), 3 * QUIET_AGE),
+        Rest::Busy,
+        "a flush begins the wait anew"
+    );
+    assert_eq!(tending.rest(ID, seq(20), 4 * QUIET_AGE), Rest::Unsettled);
+}
+
+/// The hull in a drawing, as text.
+fn span(drawing: &str, overlaps: bool) -> Option<(String, String)> {
+    let KeySpan { smallest, largest } = unsettled(&draw(drawing), &[], overlaps)?;
+    Some((String::from_utf8(smallest).unwrap(), String::from_utf8(largest).unwrap()))
+}
+
+#[test]
+fn what_may_be_shadowed_is_the_hull_of_tables_over_others() {
+    assert_eq!(span("L1: 4:a-c\nL6: 1:b-d 2:x-z", true), Some(("a".into(), "c".into())));
+    assert_eq!(span("L0: 5:m-n 4:a-n\nL6: 2:x-z", true), Some(("a".into(), "n".into())));
+    assert_eq!(span("L1: 4:a-c\nL6: 1:d-e", true), None);
+    assert_eq!(span("L1: 4:a-c\nL6: 1:b-d", false), None);
+}
+
+#[test]
+fn a_dropped_partition_is_forgotten_with_its_goal() {
+    let tending = ValueTending::default();
+    tending.choose(ID, None).unwrap().set(Some(goal()));
+    assert!(tending.has_goal() && tending.goal(ID).is_some());
+    tending.forget(ID);
+    assert!(!tending.has_goal());
+}
+
+fn goal() -> Goal {
+    let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
+    Goal { span, through: seq(1), rewrite_before: None }
+}
+
+#[test]
+fn one_thread_chooses_the_goal_behind_the_present_one() {
+    let tending = ValueTending::default();
+    let choice = tending.choose(ID, None).unwrap();
+    assert!(tending.choose(ID, None).is_none(), "somebody is at it");
+    let first = choice.set(Some(goal())).unwrap();
+    drop(choice);
+    assert!(tending.choose(ID, None).is_none(), "there is one");
+    let choice = tending.choose(ID, Some(&first)).unwrap();
+    let second = choice.set(Some(goal())).unwrap();
+    drop(choice);
+    assert!(tending.choose(ID, Some(&first)).is_none(), "another has followed it");
+    // A store that panics is asked again.
+    drop(tending.choose(ID, Some(&second)).unwrap());
+    tending.choose(ID, Some(&second)).unwrap().set(None);
+    assert!(!tending.has_goal());
+}
+
+#[test]
+fn a_look_that_found_nothing_counts_for_a_moment() {
+    let tending = ValueTending::default();
+    let now = Duration::from_secs(9);
+    assert!(!tending.was_looked_at(ID, now));
+    tending.note_look(ID, now);
+    assert!(tending.was_looked_at(ID, now) && !tending.was_looked_at(ID, now + LOOK_AGAIN));
+    assert!(!tending.was_looked_at(PartitionId(4), now));
+}
