@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         shapes.push(PartitionShape { tables: tables.collect(), partition: name });
     }
     if let Some(path) = &args.svg {
-        write_svg(path, &svg::draw(&shapes))?;
+        crate::svg::save(path, &svg::draw(&shapes))?;
     }
     let mut out = Output::new(args.json);
     out.line(text(&shapes, args.tables), &json(&shapes))?;
@@ -74,11 +74,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         note(format_args!("drawn into {}", path.display()));
     }
     Ok(existing.db.close()?)
-}
-
-#[expect(clippy::disallowed_methods, reason = "the drawing is outside every database")]
-fn write_svg(path: &std::path::Path, svg: &str) -> Result<(), Failure> {
-    std::fs::write(path, svg).map_err(|e| Failure::io("write", path, &e))
 }
 
 /// The contents of a row about one table or several.

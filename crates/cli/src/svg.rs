@@ -1,6 +1,10 @@
 //! The frame of a drawing: one file that needs no other, with its own colours for dark and light
 //! surroundings.
 
+use std::path::Path;
+
+use crate::output::Failure;
+
 /// The colours of what every drawing has: text, paper and rules.
 const STYLE: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2933}\
@@ -15,4 +19,10 @@ pub(crate) fn page(title: &str, style: &str, width: f64, height: f64, body: &str
          <title>{title}</title>\n<style>{STYLE}{style}</style>\n\
          <rect class=\"paper\" width=\"{width}\" height=\"{height:.1}\"/>\n{body}</svg>\n"
     )
+}
+
+/// Writes a drawing to a file.
+#[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
+pub(crate) fn save(path: &Path, drawing: &str) -> Result<(), Failure> {
+    std::fs::write(path, drawing).map_err(|e| Failure::io("write", path, &e))
 }

@@ -116,6 +116,8 @@ impl Block {
         if share >= sums.len() {
             return self.read_sub_blocks(first, buf, sums);
         }
+        // Fewer than asked for where the sub-blocks are few: no thread is begun for nothing.
+        let threads = sums.len().div_ceil(share);
         let share_bytes = share * self.handle.sub_block_bytes() as usize;
         let shares = buf.chunks_mut(share_bytes).zip(sums.chunks_mut(share)).enumerate();
         let shares = shares.map(|(part, (buf, sums))| {

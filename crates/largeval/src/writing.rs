@@ -208,7 +208,8 @@ impl BlockWriter {
     /// Reserves the space of the block, of which the length is known.
     fn reserve(&mut self) -> Result<()> {
         let end = self.handle.end();
-        let reserved = self.writer.as_ref().map_or(Ok(()), |writer| writer.file.preallocate(end));
+        let writer = self.writer.as_ref().expect("only the end takes it");
+        let reserved = writer.file.preallocate(end);
         // It is not specified how much of the space a file keeps after a failure, so it takes no more
         // values.
         self.is_failed = reserved.is_err();

@@ -10,7 +10,7 @@ use std::path::Path;
 use testkit::bench::large::{LargeOutcome, MixTime, SizeRates};
 
 use crate::output::Failure;
-use crate::svg::page;
+use crate::svg::{self, page};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 340.0;
@@ -45,17 +45,12 @@ enum Scale {
 ///
 /// # Errors
 /// Those of the folder.
-pub(super) fn write(folder: &Path, outcome: &LargeOutcome) -> Result<(), Failure> {
-    save(folder, "figure-6.svg", &operations(&outcome.sizes))?;
-    save(folder, "figure-7.svg", &mixes(&outcome.mixes))?;
-    save(folder, "figure-9.svg", &threads(&outcome.sizes))
-}
-
 #[expect(clippy::disallowed_methods, reason = "the folder is outside every database")]
-fn save(folder: &Path, name: &str, drawing: &str) -> Result<(), Failure> {
-    let path = folder.join(name);
+pub(super) fn write(folder: &Path, outcome: &LargeOutcome) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(|e| Failure::io("create", folder, &e))?;
-    std::fs::write(&path, drawing).map_err(|e| Failure::io("write", &path, &e))
+    svg::save(&folder.join("figure-6.svg"), &operations(&outcome.sizes))?;
+    svg::save(&folder.join("figure-7.svg"), &mixes(&outcome.mixes))?;
+    svg::save(&folder.join("figure-9.svg"), &threads(&outcome.sizes))
 }
 
 fn line(name: &str, sizes: &[SizeRates], rate: fn(&SizeRates) -> f64) -> Line {

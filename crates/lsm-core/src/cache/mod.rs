@@ -28,7 +28,7 @@ type Key = (FileNo, u64);
 /// The counts of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Blocks that were found.
+    /// Blocks that were found; twice where a get did not find its key in a block with hidden entries.
     pub hits: u64,
     /// Blocks that were not.
     pub misses: u64,

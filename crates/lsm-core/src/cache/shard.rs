@@ -10,6 +10,7 @@
 //! 1. Each key of `kept` is in exactly one queue, once, in the one that `CachedBlock::is_old` names.
 //! 2. `bytes` and `young_bytes` are the sums of the weights of all and of the young blocks.
 //! 3. A lookup changes nothing but the count of uses of a block.
+//! 4. `left` and `left_set` have the same hashes, each once.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::BuildHasher;
@@ -28,7 +29,7 @@ const YOUNG_PART: u64 = 10;
 /// Uses beyond this number are not counted: a block that was used often leaves after as many turns.
 const USES_MAX: u8 = 3;
 
-/// A block in the shard. With its key it has the size of a cache line.
+/// A block in the shard. With its key it has the size of a cache line, so that a lookup fetches one or two.
 pub(super) struct CachedBlock {
     block: Arc<Block>,
     /// The data of the block, here for searches that need nothing else of it.
@@ -38,6 +39,8 @@ pub(super) struct CachedBlock {
     /// makes a block leave a little earlier.
     uses: AtomicU8,
 }
+
+const _: () = assert!(size_of::<(Key, CachedBlock)>() == 64, "a cache line");
 
 impl CachedBlock {
     /// The block, to keep.
@@ -112,9 +115,9 @@ impl Shard {
             kept.data = block.data().clone();
             gone.push(std::mem::replace(&mut kept.block, block));
         } else {
-            // The hash stays in the queue, where taking it out would be a search: a stale one costs
-            // a place and no more.
-            let is_old = self.left_set.remove(&hash);
+            // The hash stays until it is the oldest: taken out here, it would stand in the queue
+            // alone, and make the shard forget the block early if that leaves again.
+            let is_old = self.left_set.contains(&hash);
             if is_old {
                 self.old.push_back(key);
             } else {

@@ -334,9 +334,12 @@ impl DbInner {
             let before = partition.past_versions();
             self.obsolete.add_values(number, partition, store, &bytes, before);
         }
+        // The manifest knows no edit that failed before. Taken under its lock: as soon as that is free,
+        // another edit may fail and note values that may be named. Dropped without it: a store may
+        // remove files.
+        let doubtful = self.in_doubt.take_values();
         drop(editing);
-        // The manifest knows no edit that failed before. Without its lock: a store may remove files.
-        drop(self.in_doubt.take_values());
+        drop(doubtful);
         // After the edit: until it is durable, a crash needs the inputs.
         self.obsolete.add(edit, removed.iter());
         self.update_pressure(partition);

@@ -74,7 +74,7 @@ impl InDoubt {
         std::mem::take(&mut self.0.lock().values)
     }
 
-    /// Takes them out. The caller has seen that the manifest takes edits again.
+    /// Takes them out. The caller has seen that the manifest takes edits again, and has its lock since.
     fn take(&self) -> DoubtfulFiles {
         std::mem::take(&mut *self.0.lock())
     }
@@ -103,8 +103,12 @@ impl DbInner {
         // log as durable.
         self.log.wait_for_failed_sync();
         // Before the tables are written: without a manifest they could not be installed.
-        self.catalog.edit()?.ensure_writable()?;
-        self.let_go_of_doubtful();
+        let mut editing = self.catalog.edit()?;
+        editing.ensure_writable()?;
+        // Under the lock: behind it the edit of a job may fail, and note what it may name.
+        let doubtful = self.in_doubt.take();
+        drop(editing);
+        self.let_go_of_doubtful(doubtful);
         let mut partitions = self.catalog.partitions();
         // Partitions without a log lost nothing and are flushed as usual.
         partitions.retain(|partition| partition.logged);
@@ -205,8 +209,8 @@ impl DbInner {
     }
 
     /// Lets go of what earlier attempts left, once the manifest takes edits again.
-    fn let_go_of_doubtful(&self) {
-        let DoubtfulFiles { tables, segments, values } = self.in_doubt.take();
+    fn let_go_of_doubtful(&self, doubtful: DoubtfulFiles) {
+        let DoubtfulFiles { tables, segments, values } = doubtful;
         self.forget(&tables);
         drop(values);
         for number in segments {

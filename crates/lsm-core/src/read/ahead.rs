@@ -18,34 +18,26 @@ const KEYS_MAX: usize = 64;
 pub(super) struct ValuesAhead {
     /// On the last key that was looked at.
     cursor: Cursor,
-    /// The lengths of the values behind that of the scan, up to the cursor; 0 for one in a table.
+    /// The bytes that were asked for of each value behind that of the scan, up to the cursor; 0 for one
+    /// in a table.
     lens: VecDeque<u64>,
     /// Their sum.
     bytes: u64,
-    is_begun: bool,
     /// No key is left, or none can be read. The scan comes to an error by itself.
     is_at_end: bool,
 }
 
 impl ValuesAhead {
-    pub(super) fn new(bounds: &Bounds, point: Result<ReadPoint>) -> ValuesAhead {
-        ValuesAhead {
-            cursor: Cursor::open(bounds, point),
-            lens: VecDeque::new(),
-            bytes: 0,
-            is_begun: false,
-            is_at_end: false,
-        }
+    /// In front of a scan that is at `key`.
+    pub(super) fn new(bounds: &Bounds, point: Result<ReadPoint>, key: &[u8]) -> ValuesAhead {
+        let mut cursor = Cursor::open(bounds, point);
+        let is_at_end = cursor.seek(key).is_err();
+        ValuesAhead { cursor, lens: VecDeque::new(), bytes: 0, is_at_end }
     }
 
-    /// Notes that the scan has come to `key`, the next one each time, and looks further ahead.
-    pub(super) fn follow(&mut self, key: &[u8]) {
-        if let Some(len) = self.lens.pop_front() {
-            self.bytes -= len;
-        } else if !self.is_begun {
-            self.is_begun = true;
-            self.is_at_end = self.cursor.seek(key).is_err();
-        }
+    /// Looks further ahead. Called at the key that it was made for and at each behind that.
+    pub(super) fn follow(&mut self) {
+        self.bytes -= self.lens.pop_front().unwrap_or(0);
         while !self.is_at_end && self.bytes < BYTES_MAX && self.lens.len() < KEYS_MAX {
             if self.cursor.next().is_err() || !self.cursor.valid() {
                 self.is_at_end = true;
@@ -53,7 +45,7 @@ impl ValuesAhead {
             }
             let len = self.cursor.prefetch(BYTES_MAX);
             self.lens.push_back(len);
-            self.bytes = self.bytes.saturating_add(len);
+            self.bytes += len;
         }
     }
 

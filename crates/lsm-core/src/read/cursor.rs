@@ -204,7 +204,7 @@ impl Cursor {
     }
 
     /// Has the value store read the first `bytes_max` bytes of the value from the device, if it lies
-    /// there; returns its length, and 0 for all others. Only while valid.
+    /// there; returns how many these are, and 0 for all others. Only while valid.
     pub(super) fn prefetch(&self, bytes_max: u64) -> u64 {
         let Some(store) = self.point().store.as_ref().filter(|_| self.is_value_apart()) else {
             return 0;
@@ -212,7 +212,8 @@ impl Cursor {
         let handle = self.entries.value();
         // Who reads the value is told what is wrong with it.
         let Ok(len) = store.len(handle) else { return 0 };
-        store.prefetch(handle, len.min(bytes_max));
+        let len = len.min(bytes_max);
+        store.prefetch(handle, len);
         len
     }
 

@@ -160,7 +160,17 @@ impl Range {
     }
 
     fn next_by<T>(&mut self, read: impl Fn(&Cursor) -> Result<T>) -> Option<Result<T>> {
-        match self.step_front() {
+        let moved = self.step_front();
+        self.read_front(moved, read)
+    }
+
+    /// The item of the front, once it has moved.
+    fn read_front<T>(
+        &mut self,
+        moved: Result<bool>,
+        read: impl Fn(&Cursor) -> Result<T>,
+    ) -> Option<Result<T>> {
+        match moved {
             Ok(false) => None,
             Ok(true) => match read(self.front.as_ref().expect("it is on a key")) {
                 Ok(item) => Some(Ok(item)),
@@ -172,15 +182,15 @@ impl Range {
 
     /// Has the large values behind that of the front read ahead, if there are any.
     fn look_ahead(&mut self) {
-        let Some(front) = self.front.as_ref().filter(|front| front.valid()) else { return };
+        let Some(front) = &self.front else { return };
         let is_apart = front.is_value_apart();
         if self.ahead.is_none() && !is_apart {
             return;
         }
-        let ahead = self
-            .ahead
-            .get_or_insert_with(|| Box::new(ValuesAhead::new(&self.bounds, self.point.clone())));
-        ahead.follow(front.key());
+        let ahead = self.ahead.get_or_insert_with(|| {
+            Box::new(ValuesAhead::new(&self.bounds, self.point.clone(), front.key()))
+        });
+        ahead.follow();
         if !is_apart && ahead.is_idle() {
             self.ahead = None;
         }
@@ -211,17 +221,11 @@ impl Iterator for Range {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.step_front() {
-            Ok(false) => None,
-            Ok(true) => {
-                self.look_ahead();
-                match pair(self.front.as_ref().expect("it is on a key")) {
-                    Ok(item) => Some(Ok(item)),
-                    Err(error) => self.fail(error),
-                }
-            }
-            Err(error) => self.fail(error),
+        let moved = self.step_front();
+        if matches!(moved, Ok(true)) {
+            self.look_ahead();
         }
+        self.read_front(moved, pair)
     }
 }
 

@@ -147,23 +147,21 @@ impl BlockData {
     /// tenth less time.
     #[inline]
     pub(super) fn touch(&self) {
-        if self.len() > TOUCHED_ENTRIES_MAX {
-            return;
-        }
-        for offset in self.marks[HEAD_WORDS + self.len()..].iter().step_by(LINE_BYTES / 8) {
-            black_box(*offset);
-        }
-        black_box(self.bytes.first().copied());
-        black_box(self.bytes.last().copied());
+        self.touch_from(HEAD_WORDS + self.len());
     }
 
     /// As [`BlockData::touch`], for a search that begins later: the words, too.
     #[inline]
     pub fn touch_all(&self) {
+        self.touch_from(0);
+    }
+
+    #[inline]
+    fn touch_from(&self, mark: usize) {
         if self.len() > TOUCHED_ENTRIES_MAX {
             return;
         }
-        for word in self.marks.iter().step_by(LINE_BYTES / 8) {
+        for word in self.marks[mark..].iter().step_by(LINE_BYTES / 8) {
             black_box(*word);
         }
         black_box(self.bytes.first().copied());

@@ -30,6 +30,7 @@ use crate::iter::InternalIter;
 use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
 
 use decode::{DecodedSlot, Decoder};
+
 /// The judge of a table, and the place of its findings.
 pub struct JudgedBy {
     /// Judges its blocks.

@@ -15,9 +15,9 @@
 //! ```text
 //! stored.rs, read_ahead.rs            a block in the file, and large reads
 //! block.rs, block_check.rs, hidden.rs a block in memory, and its complete check
-//! block_search.rs                     a key in a block
+//! block_data.rs, block_search.rs      what a search goes by, and a key in a block
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
-//! reader.rs, table_block.rs           an open table, its point reads, and a block for hooks
+//! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
 //! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
 //! writer.rs, block_builder.rs, packer.rs   writing; a payload too large to be compressed at once

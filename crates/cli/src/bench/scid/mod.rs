@@ -31,6 +31,7 @@ use testkit::workload::{KeySpace, Zipfian};
 use self::link::Node;
 use crate::bench::Folder;
 use crate::output::{Failure, Output, note};
+use crate::svg;
 
 pub(crate) use self::node::{Args as NodeArgs, run as run_node};
 
@@ -257,7 +258,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         out.flush()?;
         if let Some(svg) = &args.svg {
             let path = svg.join(format!("scid-{}.svg", load.name().to_lowercase()));
-            write_file(&path, &plot::draw(load.title(), &series))?;
+            svg::save(&path, &plot::draw(load.title(), &series))?;
         }
     }
     out.finish()?;
@@ -287,11 +288,6 @@ fn measure_load(args: &Args, load: Load, cluster: &mut Cluster) -> Result<Vec<Se
         }
     }
     Ok(series)
-}
-
-#[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
-fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|e| Failure::io("write", path, &e))
 }
 
 fn text(load: Load, series: &[Series]) -> String {

@@ -113,20 +113,25 @@ impl SstReader {
             return Ok(None);
         };
         let mut value = None;
-        let mut is_end = true;
+        let mut may_go_on = false;
         let is_kept = self.cache.as_ref().is_some_and(|cache| {
             cache.look(self.file, extent.offset, &mut |block| match block.find(user_key, seq) {
                 Some(found) => {
                     value = Some((found.trailer, block.slice(found.value, found.value_len)));
                 }
-                None => is_end = !block.has_hidden(),
+                None => may_go_on = block.has_hidden(),
             })
         });
-        if is_kept && is_end {
+        if !is_kept {
+            let block = self.read_block(extent)?;
+            return self.find_in(extent, block, target, SstReader::block).map(Ended::value);
+        }
+        if !may_go_on {
             return Ok(value);
         }
-        let block = if is_kept { self.block(extent)? } else { self.read_block(extent)? };
-        self.find_in(extent, block, target, SstReader::block).map(Ended::value)
+        // Hidden entries are known to the block alone, so it is fetched after all.
+        let ended = Ended { extent, block: self.block(extent)?, found: None };
+        self.find_behind(ended, target, SstReader::block).map(Ended::value)
     }
 
     /// Goes on where a block of hidden entries may part a key from its older versions: where its
