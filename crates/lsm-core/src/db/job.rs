@@ -32,7 +32,7 @@ use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks, ValueStore, 
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
 use crate::types::{Epoch, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo};
-use crate::version::{Change, SstMeta, Table, TableContext};
+use crate::version::{Change, PartitionVersion, SstMeta, Table, TableContext};
 
 /// Runs of a job over its repaired entries; one that still finds new faults then is given up.
 const REPAIR_ROUNDS: usize = 8;
@@ -321,12 +321,7 @@ impl DbInner {
         };
         values.keep();
         let edit = version.edit_number;
-        if !clear_of.is_empty() {
-            let tables = version.partitions[&partition.id].tables();
-            for (_, table) in tables.filter(|(_, table)| is_made(made, table)) {
-                table.set_clear_of(clear_of.clone());
-            }
-        }
+        note_clear(&version.partitions[&partition.id], made, &clear_of);
         // Still under the lock of the manifest: views take versions in, and edits of stores are
         // queued, in the order in which they became durable.
         partition.install(version.partitions[&partition.id].clone(), flushed);
@@ -345,6 +340,16 @@ impl DbInner {
         self.update_pressure(partition);
         self.obsolete.tell_stores();
         Ok(true)
+    }
+}
+
+/// Notes at the tables that a job has made that they have nothing which these gaps hide.
+fn note_clear(version: &PartitionVersion, made: &[SstMeta], clear_of: &Gaps) {
+    if clear_of.is_empty() {
+        return;
+    }
+    for (_, table) in version.tables().filter(|(_, table)| is_made(made, table)) {
+        table.set_clear_of(clear_of.clone());
     }
 }
 

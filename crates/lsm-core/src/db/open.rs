@@ -315,11 +315,12 @@ impl Start<'_> {
             Some(term) => term.fork(&**fs, dir)?,
             None => fork_for_reading(&**fs, dir, access)?,
         };
-        let opening = match fork {
+        let mut opening = match fork {
             Some(fork) => Opening::of_fork(&**fs, dir, fork)?,
             // A reader gets no random numbers, so it cannot make a database.
             None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
         };
+        opening.claim = term.and_then(Term::claim);
         let world = opening.world(fs, dir, clock, !is_writing, events.queue())?;
         let hooks = opening.hooks(&world, provider)?;
         let begun = match access {

@@ -34,11 +34,14 @@ impl LockGuard for NoLock {}
 /// Takes the lock of writers shared; `None` if a writer holds it. Without a lock file there is no writer, and
 /// one that may not be opened is another user's: then nobody is kept out.
 pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-    let path = lock_path(dir, newest_claim(fs, dir)?);
-    match fs.try_lock_shared(&path) {
-        Err(error) if is_absent(&error) => Ok(Some(Box::new(NoLock))),
-        taken => taken,
-    }
+    let claim = newest_claim(fs, dir)?;
+    let taken: Option<Box<dyn LockGuard>> = match fs.try_lock_shared(&lock_path(dir, claim)) {
+        Err(error) if is_absent(&error) => Some(Box::new(NoLock)),
+        taken => taken?,
+    };
+    // Behind a claim that came in between another lock counts, and its holder writes.
+    let is_newest = newest_claim(fs, dir)? == claim;
+    Ok(taken.filter(|_| is_newest))
 }
 
 fn is_absent(error: &Error) -> bool {

@@ -80,6 +80,8 @@ pub(super) struct Opening {
     pub(super) version: DbVersion,
     /// The end of the epochs before, where a promotion is to be finished.
     fork: Option<ForkEnd>,
+    /// The claim whose lock this process holds.
+    pub(super) claim: Option<Epoch>,
 }
 
 /// The facts of a fork besides its state.
@@ -124,11 +126,12 @@ impl Opening {
         let Listing { names, lengths, temporary } = Listing::of(fs, dir)?;
         let recovered = recover(fs, dir, &names)?;
         let version = match (&recovered, random) {
-            (Some(recovered), Some(_)) if !recovered.writable => {
-                let message = format!("{} needs newer code to be written", dir.display());
-                return Err(Error::new(ErrorKind::Unsupported, message));
+            (Some(recovered), random) => {
+                if random.is_some() {
+                    recovered.check_writable(dir)?;
+                }
+                recovered.version.clone()
             }
-            (Some(recovered), _) => recovered.version.clone(),
             // A new database in this folder would be the friendly answer to a lost manifest. It
             // would also delete every table as a leftover.
             (None, _) if !names.is_empty() => {
@@ -146,7 +149,7 @@ impl Opening {
                 DbVersion::empty(DbId(id))
             }
         };
-        Ok(Opening { names, lengths, temporary, recovered, version, fork: None })
+        Ok(Opening { names, lengths, temporary, recovered, version, fork: None, claim: None })
     }
 
     /// The folder with the state of `version`, to look at its log.
@@ -155,7 +158,7 @@ impl Opening {
     /// Those of the file system.
     pub(super) fn of_version(fs: &dyn Fs, dir: &Path, version: DbVersion) -> Result<Opening> {
         let Listing { names, lengths, temporary } = Listing::of(fs, dir)?;
-        Ok(Opening { names, lengths, temporary, recovered: None, version, fork: None })
+        Ok(Opening { names, lengths, temporary, recovered: None, version, fork: None, claim: None })
     }
 
     /// The folder as of a fork: nothing counts that older epochs wrote behind it.

@@ -15,7 +15,8 @@
 //! that is there. Otherwise it fences again, and finds what the first fence found.
 //!
 //! Invariants:
-//! 1. A claim is never withdrawn, and a newest one never deleted: somebody may be about to lock it.
+//! 1. A claim is never withdrawn, and deleted only by who holds the lock of a newer one: a process may
+//!    hold the lock of any other, or be about to take it.
 //! 2. A lock counts only if no newer claim was there after it was taken.
 //! 3. Nothing is read for a fork before every older lock is free or its holder is fenced.
 //! 4. No file of an older epoch is written.
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use super::recovery::Opening;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::{self, FileName};
+use crate::fs::names;
 use crate::fs::{Fs, LockGuard};
 use crate::shared::{CursorState, OldCursor, Settled};
 use crate::types::Epoch;
@@ -76,8 +77,8 @@ pub(crate) fn newest_claim(fs: &dyn Fs, dir: &Path) -> Result<Option<Epoch>> {
 /// # Errors
 /// Those of the file system; corruption of the fork.
 pub(super) fn is_done(fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<bool> {
-    let Some(fork) = Fork::read(fs, dir, claim)? else { return Ok(false) };
-    has_begun(fs, dir, &names_in(fs, dir)?, fork.begins)
+    let Some(begins) = Fork::begins(fs, dir, claim)? else { return Ok(false) };
+    against_changes(|| has_begun(fs, dir, &names::in_dir(fs, dir)?, begins))
 }
 
 /// The newest claim, if its promotion has not ended.
@@ -91,11 +92,6 @@ pub(crate) fn pending_claim(fs: &dyn Fs, dir: &Path) -> Result<Option<Epoch>> {
     }
 }
 
-fn names_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
-    let names = fs.list_names(dir, "")?;
-    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
-}
-
 /// The error of an open for which the time is wrong.
 pub(super) fn locked(dir: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Locked, format!("the database in {} {why}", dir.display()))
@@ -103,14 +99,17 @@ pub(super) fn locked(dir: &Path, why: &str) -> Error {
 
 /// The manifest's state, through the edit `through`, while another process may replace generations.
 fn recover_live(fs: &dyn Fs, dir: &Path, through: Option<u64>) -> Result<Option<Recovered>> {
+    against_changes(|| recover_through(fs, dir, &names::in_dir(fs, dir)?, through))
+}
+
+/// Looks again where the folder changes under the look: a listing may be older than what is read.
+fn against_changes<T>(look: impl Fn() -> Result<T>) -> Result<T> {
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let recovered = recover_through(fs, dir, &names_in(fs, dir)?, through);
-        match recovered {
-            // A listing may be older than what is read.
+        match look() {
             Err(error) if attempt < ATTEMPTS && (error.is_missing() || error.is_corruption()) => {}
-            recovered => return recovered,
+            seen => return seen,
         }
     }
 }
@@ -124,8 +123,8 @@ impl Term {
     /// process that has it cannot be fenced; those of the file system.
     pub(super) fn take(fs: &dyn Fs, dir: &Path, takes_over: bool) -> Result<(Term, Lock)> {
         let before = newest_claim(fs, dir)?;
+        let mut claim = before;
         for _ in 0..ATTEMPTS {
-            let claim = newest_claim(fs, dir)?;
             let Some(lock) = fs.try_lock(&lock_path(dir, claim))? else {
                 if !takes_over {
                     return Err(locked(dir, "is already open"));
@@ -137,14 +136,22 @@ impl Term {
                 if let Some(taken) = claim_next(fs, dir, claim)? {
                     return Ok(taken);
                 }
+                claim = newest_claim(fs, dir)?;
                 continue;
             };
             // Invariant 2: a promotion may have come in between, and fences nobody who holds no lock.
-            if newest_claim(fs, dir)? == claim {
+            let newest = newest_claim(fs, dir)?;
+            if newest == claim {
                 return Ok((Term { claim, takes_over }, lock));
             }
+            claim = newest;
         }
         Err(locked(dir, "is opened and closed all the time"))
+    }
+
+    /// The claim whose lock the process holds.
+    pub(super) fn claim(&self) -> Option<Epoch> {
+        self.claim
     }
 
     /// The fork that recovery is to begin with; `None` if no promotion is to be finished.
@@ -176,6 +183,7 @@ impl Term {
         else {
             return Err(locked(dir, "is being opened by another process"));
         };
+        recovered.check_writable(dir)?;
         let cut = match settled {
             Some(settled) => {
                 let opening = Opening::of_version(fs, dir, recovered.version.clone())?;
@@ -211,6 +219,10 @@ impl Term {
         let version = &before.version;
         let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
         let mut held = fs.try_lock(older)?;
+        // A writer holds the lock as long as its cursor: one that lives beside a free lock has lost it.
+        if held.is_some() && cursor.as_ref().is_some_and(|cursor| cursor.is_live(fs)) {
+            return Err(locked(dir, "is already open"));
+        }
         if held.is_none() {
             let cursor = cursor.as_ref().ok_or_else(|| unsupported(dir))?;
             // One that opens holds no promise of its cursor yet, and one that closed holds none any more.
@@ -268,6 +280,7 @@ fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(Te
     let Some(recovered) = recover_live(fs, dir, None)? else {
         return Err(locked(dir, "is being made by another process"));
     };
+    recovered.check_writable(dir)?;
     let version = &recovered.version;
     // Looked at before the claim, so that a primary which cannot be fenced keeps the right to write.
     let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
@@ -276,7 +289,7 @@ fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(Te
         return Err(if is_same { unsupported(dir) } else { locked(dir, TAKEN_OVER) });
     };
     match cursor.state() {
-        CursorState::Live if cursor.is_writer_alive(fs) => {}
+        CursorState::Live if cursor.is_live(fs) => {}
         CursorState::Opening => return Err(locked(dir, "is being opened by another process")),
         CursorState::Live | CursorState::Closed | CursorState::Superseded => return Ok(None),
     }

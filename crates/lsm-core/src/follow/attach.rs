@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::db::term::pending_claim;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
-use crate::fs::names::FileName;
+use crate::fs::names;
 use crate::shared::{CursorReader, CursorState};
 use crate::version::{DbVersion, ManifestTail};
 
@@ -57,7 +57,8 @@ fn read_manifest(fs: &dyn Fs, dir: &Path, known: Option<&DbVersion>) -> Result<M
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let opened = names_in(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
+        let opened =
+            names::in_dir(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
         match opened {
             Ok(Some(manifest)) => return Ok(manifest),
             // A listing is no snapshot of the folder: while it runs, one generation may be deleted,
@@ -72,11 +73,6 @@ fn read_manifest(fs: &dyn Fs, dir: &Path, known: Option<&DbVersion>) -> Result<M
             Err(error) => return Err(error),
         }
     }
-}
-
-pub(super) fn names_in(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
-    let names = fs.list_names(dir, "")?;
-    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
 }
 
 /// The number of attempts that an error is worth.

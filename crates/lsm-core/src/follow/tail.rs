@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::attach::{names_in, open_manifest};
+use super::attach::open_manifest;
 use super::growing::Growing;
 use super::log::{LogTail, Parked, ends_of_runs};
 use super::{Inner, SyncExtent, SyncReach};
 use crate::db::term::newest_claim;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::FileKind;
+use crate::fs::names::{self, FileKind};
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of, has_begun};
@@ -291,7 +291,7 @@ impl Tail {
 
     /// Without a cursor: what the log attests. A primary may write on another machine, or nowhere.
     fn look_at_files(&mut self, inner: &Inner) -> Result<Option<Bound>> {
-        let names = names_in(&*inner.fs, &inner.dir)?;
+        let names = names::in_dir(&*inner.fs, &inner.dir)?;
         if self.is_taken_over(inner)? {
             let next = Epoch(self.version().epoch.0.saturating_add(1));
             if has_begun(&*inner.fs, &inner.dir, &names, next)? {

@@ -14,12 +14,14 @@
 //! *.123-4.tmp                          a manifest, claim or fork that put_if_absent had not finished
 //! ```
 //!
-//! Invariant: names of one kind sort by age, and a number is never used again, so that a leftover
-//! of a crash can never be taken for a live file.
+//! Invariant: names of one kind and epoch sort by age, and a number is never used again, so that a
+//! leftover of a crash can never be taken for a live file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::Fs;
+use crate::error::Result;
 use crate::types::{Epoch, FileNo};
 
 /// Name of the lock file.
@@ -157,6 +159,15 @@ impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}-{:08x}.{}", self.number.0, self.epoch.0, self.kind.extension())
     }
+}
+
+/// The names in `dir` that are ours.
+///
+/// # Errors
+/// Those of the file system.
+pub fn in_dir(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
+    let names = fs.list_names(dir, "")?;
+    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
 }
 
 /// Returns `true` if `text` names a manifest, claim or fork that

@@ -315,6 +315,8 @@ impl CursorWriter {
         if self.words.is_none() {
             return Ok(());
         }
+        // The state is fenced last, so it does not say yet that a fence has begun.
+        self.check()?;
         // Before the name goes: a secondary that has the file mapped sees nothing but its words.
         self.change_state(LIVE, CLOSED)?;
         fs.delete(&dir.join(names::cursor(epoch)))

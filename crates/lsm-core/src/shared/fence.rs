@@ -69,6 +69,11 @@ impl OldCursor {
         is_locked && matches!(fs.try_lock_shared(&self.path), Ok(None))
     }
 
+    /// Returns `true` if the writer lives, and has neither closed the database nor been fenced.
+    pub fn is_live(&self, fs: &dyn Fs) -> bool {
+        self.state() == CursorState::Live && self.is_writer_alive(fs)
+    }
+
     /// Fences the writer: from now on it settles nothing. Returns what it had settled; `None` if its
     /// epoch had not begun.
     pub fn fence(&self) -> Option<Settled> {
@@ -81,9 +86,10 @@ impl OldCursor {
         (edit != 0).then_some(Settled { end, edit })
     }
 
-    /// Returns `true` if the writer is fenced.
+    /// Returns `true` if a fence has begun: the writer refuses frames from its first word on, also if the
+    /// claimant died before the second.
     pub fn is_fenced(&self) -> bool {
-        self.words.words()[SETTLED_EDIT_AT].load(Ordering::Acquire) & FENCED != 0
+        self.words.words()[SETTLED_END_AT].load(Ordering::Acquire) & FENCED != 0
     }
 }
 
@@ -136,6 +142,22 @@ mod tests {
         assert_eq!(old(&fs).state(), CursorState::Superseded);
         drop(writer);
         assert!(!old(&fs).is_writer_alive(&fs), "its lock is free");
+    }
+
+    /// A claimant died between the two words.
+    #[test]
+    fn half_a_fence_is_one() {
+        let fs = MemFs::new();
+        let writer = writer(&fs);
+        writer.settle_end(80).unwrap();
+        writer.settle_edit(5).unwrap();
+        let old = old(&fs);
+        old.words.words()[SETTLED_END_AT].fetch_or(FENCED, Ordering::AcqRel);
+        assert_eq!(writer.settle_end(96).unwrap_err().kind(), ErrorKind::Fenced);
+        assert!(old.is_fenced(), "the frame was refused");
+        let refused = writer.close(&fs, DIR.as_ref(), Epoch(3)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced);
+        assert_eq!(old.fence(), Some(Settled { end: 80, edit: 5 }));
     }
 
     #[test]

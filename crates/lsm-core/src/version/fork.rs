@@ -160,6 +160,15 @@ struct ForkFields {
 }
 
 impl ForkFields {
+    /// Reads the header of the fork of `claim`, with which `bytes` begin.
+    fn read(bytes: &[u8], claim: Epoch, path: &Path) -> Result<(Front, ForkFields)> {
+        let front = read_front(bytes, FORK_MAGIC, HEADER_BYTES, path)?;
+        front.check(front.db, claim, path)?;
+        let fields = ForkFields::decode(&bytes[..HEADER_BYTES])
+            .map_err(|fault| Error::corruption(path, 32, fault.to_string()))?;
+        Ok((front, fields))
+    }
+
     fn decode(header: &[u8]) -> Result<ForkFields, Malformed> {
         let mut r = Reader::new(header);
         r.take(32)?;
@@ -219,12 +228,26 @@ impl Fork {
         Fork::decode(&read_all(&*file)?, claim, &path).map(Some)
     }
 
+    /// The epoch that begins behind the fork of `claim` in `dir`; `None` if there is no fork. The state is
+    /// not read: behind the promotion nobody needs it.
+    ///
+    /// # Errors
+    /// As [`Fork::read`], of the header.
+    pub fn begins(fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<Option<Epoch>> {
+        let path = dir.join(names::fork(claim));
+        let file = match fs.open_read(&path) {
+            Err(error) if error.is_missing() => return Ok(None),
+            opened => opened?,
+        };
+        let mut header = [0; HEADER_BYTES];
+        let len = file.read_at(0, &mut header)?;
+        let fields = ForkFields::read(&header[..len], claim, &path)?.1;
+        Ok(Some(fields.begins))
+    }
+
     /// Decodes the bytes of the file of the claim of `claim`.
     fn decode(bytes: &[u8], claim: Epoch, path: &Path) -> Result<Fork> {
-        let front = read_front(bytes, FORK_MAGIC, HEADER_BYTES, path)?;
-        front.check(front.db, claim, path)?;
-        let fields = ForkFields::decode(&bytes[..HEADER_BYTES])
-            .map_err(|fault| Error::corruption(path, 32, fault.to_string()))?;
+        let (front, fields) = ForkFields::read(bytes, claim, path)?;
         let payload = &bytes[HEADER_BYTES..];
         let is_whole = payload.len() as u64 == u64::from(fields.length)
             && checksum64(payload) == fields.payload_checksum;

@@ -59,6 +59,20 @@ pub struct Recovered {
     pub has_derived_salts: bool,
 }
 
+impl Recovered {
+    /// An error if only newer code may write the database in `dir`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`].
+    pub fn check_writable(&self, dir: &Path) -> Result<()> {
+        if self.writable {
+            return Ok(());
+        }
+        let message = format!("{} needs newer code to be written", dir.display());
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
 /// Recovers the state from the names in a folder; `None` if there is no manifest among them. If
 /// there are other files of a database then, the manifest was lost: the caller refuses.
 ///

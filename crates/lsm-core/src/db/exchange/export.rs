@@ -126,6 +126,8 @@ impl Partition {
             // Closing waits: once the folder is unlocked, another process may remove what is read
             // here. Not while events are delivered, because a listener may close the database.
             let _entered = db.jobs.enter(self.state());
+            // A close that did not find the export must be found by it.
+            db.check_not_closed()?;
             db.write_extract(&point, &hooks, &clip, bare, dir)
         };
         db.events.deliver();

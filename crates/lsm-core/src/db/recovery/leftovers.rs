@@ -6,13 +6,13 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::super::term::newest_claim;
 use super::{HooksOf, Opening};
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName, LEASE_PREFIX};
 use crate::hooks::{ChunkId, catch};
 use crate::shared::held_leases;
+use crate::types::Epoch;
 use crate::version::{DbVersion, retire};
 
 impl Opening {
@@ -70,7 +70,7 @@ impl Opening {
             // Never finished, so never named: what was published has another name.
             let _ = fs.delete(&dir.join(name));
         }
-        remove_old_claims(fs, dir)?;
+        remove_old_claims(fs, dir, self.claim)?;
         if let Some(recovered) = &self.recovered {
             let mut old = recovered.older.clone();
             old.push(recovered.generation);
@@ -82,13 +82,13 @@ impl Opening {
     }
 }
 
-/// Removes claims and forks before the newest claim, whose promotion has ended. The newest one stays: who
-/// opens the database locks it.
-fn remove_old_claims(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    let Some(newest) = newest_claim(fs, dir)? else { return Ok(()) };
+/// Removes the claims and forks before `own`, whose lock this process holds. Another process may hold the
+/// lock of any other claim, or be about to take it.
+fn remove_old_claims(fs: &dyn Fs, dir: &Path, own: Option<Epoch>) -> Result<()> {
+    let Some(own) = own else { return Ok(()) };
     for name in fs.list_names(dir, "")? {
         let epoch = names::epoch_of_claim(&name).or(names::epoch_of_fork(&name));
-        if epoch.is_some_and(|epoch| epoch < newest) {
+        if epoch.is_some_and(|epoch| epoch < own) {
             // As with other leftovers, a failure harms nothing, and the next open tries again.
             let _ = fs.delete(&dir.join(name));
         }

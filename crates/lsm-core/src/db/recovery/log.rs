@@ -218,7 +218,11 @@ impl Opening {
                 continue;
             }
             let path = name.path(files.dir);
-            let file = files.fs.open_read(&path)?;
+            let file = match files.fs.open_read(&path) {
+                // A primary that was fenced may be about to delete what a settled edit dropped.
+                Err(error) if self.fork.is_some() && error.is_missing() => continue,
+                opened => opened?,
+            };
             if let Some(header) = SegmentHeader::read(&*file, &path)?
                 // A segment of another database in this folder says nothing about this manifest.
                 && header.db == self.version.db_id

@@ -1,4 +1,4 @@
-//! What tending remembers of a partition, and the tables that it looks at.
+//! The state of tending, and the choice of tables.
 
 use super::*;
 use crate::compaction::drawing::{draw, seq};

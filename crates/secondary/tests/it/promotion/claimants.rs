@@ -1,5 +1,10 @@
 //! Claimants that die at each of their operations, and two at once.
 
+use std::path::PathBuf;
+
+use lsm_core::codec::checksum64;
+use lsm_core::fs::FsOp;
+
 use super::*;
 
 /// A claimant whose operations fail from `after` on, as if its process had died there.
@@ -172,4 +177,78 @@ fn of_two_claimants_at_most_one_wins_at_each_operation() {
         assert_eq!(old.close().unwrap_err().kind(), ErrorKind::Fenced, "operation {after}");
     }
     assert!(won[0] > 5 && won[1] > 5, "{won:?}");
+}
+
+/// A closed database that was promoted once.
+fn promoted() -> Stage {
+    let stage = Stage::new();
+    stage.old.open_partition("a").unwrap().put("k", "1").unwrap();
+    take_over(&stage.plain).unwrap().close().unwrap();
+    stage
+}
+
+fn claim_path(epoch: u32) -> PathBuf {
+    Path::new(DIR).join(format!("epoch-{epoch:08x}"))
+}
+
+/// Makes the claim of `epoch`, as a process does that dies behind that.
+fn claim_and_die(fs: &dyn Fs, epoch: u32) {
+    let mut bytes = vec![0; 40];
+    fs.open_read(&claim_path(2)).unwrap().read_at(0, &mut bytes).unwrap();
+    bytes[12..16].copy_from_slice(&epoch.to_le_bytes());
+    let sum = checksum64(&bytes[..32]);
+    bytes[32..].copy_from_slice(&sum.to_le_bytes());
+    assert!(fs.put_if_absent(&claim_path(epoch), &bytes).unwrap());
+}
+
+/// Without a promotion, and with a claim that comes while the database is opened: who opens it has the only
+/// right to write until it closes.
+#[test]
+fn a_claim_that_comes_while_the_database_is_opened_gives_nobody_its_lock() {
+    let mut opened = 0;
+    for after in 0.. {
+        let stage = promoted();
+        let fault = FaultFs::over_mem(stage.mem.clone());
+        let plain = stage.plain.clone();
+        let count = fault.clone();
+        let is_claimed = Arc::new(Mutex::new(false));
+        let claimed = is_claimed.clone();
+        fault.set_observer(Arc::new(move |_: &FsOp| {
+            let mut claimed = claimed.lock().unwrap();
+            if count.op_count() >= after && !*claimed {
+                *claimed = true;
+                claim_and_die(&*plain, 9);
+            }
+        }));
+        let first = open(&(Arc::new(fault.clone()) as Arc<dyn Fs>));
+        fault.clear_observer();
+        if !*is_claimed.lock().unwrap() {
+            break;
+        }
+        let Ok(first) = first else { continue };
+        opened += 1;
+        let a = first.open_partition("a").unwrap();
+        a.put("k", "2").unwrap();
+        let second = open(&stage.plain).map(drop).unwrap_err();
+        assert_eq!(second.kind(), ErrorKind::Locked, "operation {after}: {second}");
+        a.put("k", "3").unwrap();
+        drop(a);
+        first.close().unwrap();
+        let again = open(&stage.plain).unwrap();
+        let a = again.open_partition("a").unwrap();
+        assert_eq!(a.get("k").unwrap().as_deref(), Some(&b"3"[..]), "operation {after}");
+    }
+    assert!(opened > 20, "{opened}");
+}
+
+/// Once an epoch has begun behind it, nobody needs the state in a fork.
+#[test]
+fn a_fork_that_has_served_may_be_damaged_behind_its_header() {
+    let stage = promoted();
+    let fork = Path::new(DIR).join("fork-00000002");
+    stage.mem.corrupt(&fork, 100, 1).unwrap();
+    let again = open(&stage.plain).unwrap();
+    assert!(again.open_partition("a").unwrap().get("k").unwrap().is_some());
+    let follower = secondary(&stage.plain);
+    assert!(follower.partition("a").unwrap().get("k").unwrap().is_some());
 }
