@@ -154,7 +154,7 @@ impl Store {
 
     /// Lets the storage, or a hook, fail so from now on.
     fn inject(&self, reason: Reason, class: Class) {
-        use FaultAction::{Eio, Enospc, SyncReverted};
+        use FaultAction::{Eio, Enospc, Panic, SyncReverted};
         let suffix = match reason {
             Reason::WalAppend | Reason::WalSync | Reason::ReserveSegment => ".wal",
             Reason::Manifest => ".manifest",
@@ -165,7 +165,9 @@ impl Store {
             (Reason::Obsolete, Class::Hook) => self.fuse.set("reclaim", Blow::Panic),
             (Reason::Read, Class::Hook) => self.fuse.set("read", Blow::Panic),
             (_, Class::Hook) => self.fuse.set("start", Blow::Panic),
+            (Reason::Obsolete, Class::Panic) => self.break_at(OpKind::Delete, suffix, Panic),
             (Reason::Obsolete, _) => self.break_at(OpKind::Delete, suffix, Eio),
+            (_, Class::Panic) => self.break_at(OpKind::Create, suffix, Panic),
             (_, Class::Corruption) => self.mem.corrupt(&self.first_table(), 20, 1).unwrap(),
             (Reason::Read, _) => self.break_at(OpKind::Read, suffix, Eio),
             (_, Class::FailedSync) => self.break_at(OpKind::Sync, suffix, SyncReverted),
@@ -276,7 +278,7 @@ fn every_row_of_the_table_is_as_the_store_behaves() {
             cells += 1;
         }
     }
-    assert_eq!(cells, 24, "each of them was made to happen");
+    assert_eq!(cells, 28, "each of them was made to happen");
 }
 
 #[test]

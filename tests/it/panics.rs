@@ -5,6 +5,7 @@
 //! is checked holds either way. Nothing here waits for time to pass.
 
 mod background;
+mod engine;
 mod value_store;
 
 use std::collections::BTreeMap;

@@ -52,6 +52,11 @@ pub enum ErrorKind {
     /// A compaction filter or a value store panicked; the message names partition, hook and call.
     /// The job or call failed as a whole. Later jobs and calls use the hook again.
     HookPanicked,
+    /// Code of the engine panicked in background work, or code that the engine calls and that is no
+    /// hook, such as a file system or a clock; the message names the work. This is a bug of that code.
+    /// The work has no effect and is tried again. After a panic in the middle of a change of the
+    /// manifest the database changes no files until it is opened anew.
+    Internal,
     /// The files need a newer version of the code, or a feature that this version does not know.
     Unsupported,
     /// The primary deleted a file that a secondary reads, because no lease held the file. The

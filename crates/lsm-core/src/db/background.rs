@@ -22,7 +22,7 @@ use super::events::{Events, in_listener};
 use super::schedule::{RETRY, Schedule};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::Event;
+use crate::hooks::{Event, catch_engine};
 
 /// Files that an iterator holds are looked at again this often.
 const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
@@ -89,6 +89,15 @@ enum Task {
 }
 
 impl Task {
+    /// Its name in the error after a panic.
+    fn name(self) -> &'static str {
+        match self {
+            Task::Flush => "a flush",
+            Task::Compaction => "a compaction",
+            Task::Log => "the upkeep of the log",
+        }
+    }
+
     /// The work that fails if it does.
     fn reason(self) -> Reason {
         match self {
@@ -281,15 +290,17 @@ impl Background {
             // neither waiting nor active.
             schedule.active += 1;
             drop(schedule);
-            let outcome = match task {
+            // A panic that ended the thread would leave it active for ever, and whoever waits for
+            // its work would never learn why.
+            let outcome = catch_engine(task.name(), || match task {
                 Task::Flush => self.repeat(|| worker.flush_one()),
                 Task::Compaction => self
                     .repeat(|| worker.compact_one())
                     .map(|_| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
                 Task::Log => worker.tend_log(),
-            };
+            });
             // Its failure is noted there.
-            let _ = worker.remove_obsolete();
+            let _ = catch_engine("the removal of obsolete files", || worker.remove_obsolete());
             // Nobody reports that a reader has let go of a file, so the thread looks again after
             // some time.
             let held = worker.holds_obsolete();
@@ -329,19 +340,20 @@ impl Background {
 
     fn step_once(&self, worker: &dyn Worker) -> Result<bool> {
         // Flushes first: they free memory and the log, and writers wait for them.
-        if self.noted(Reason::Flush, worker.flush_one())?
-            || self.noted(Reason::Compaction, worker.compact_one())?
+        if self.noted(Task::Flush, || worker.flush_one())?
+            || self.noted(Task::Compaction, || worker.compact_one())?
         {
             return Ok(true);
         }
         let removed = worker.remove_obsolete();
-        let done = self.noted(Reason::ReserveSegment, worker.tend_log_now())?;
+        let done = self.noted(Task::Log, || worker.tend_log_now())?;
         removed.map(|()| done)
     }
 
-    /// The outcome of a piece of work, once it is noted.
-    fn noted(&self, work: Reason, outcome: Result<bool>) -> Result<bool> {
-        self.note_outcome(work, outcome.as_ref().map(|_| ()));
+    /// The outcome of a piece of a task, once it is noted.
+    fn noted(&self, task: Task, once: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        let outcome = catch_engine(task.name(), once);
+        self.note_outcome(task.reason(), outcome.as_ref().map(|_| ()));
         outcome
     }
 

@@ -54,6 +54,8 @@ pub(super) struct Catalog {
     work: Arc<WorkList>,
     /// Set under `versions` before the lock file is let go.
     is_shut: AtomicBool,
+    /// Set under `versions` if a panic interrupted an edit: nobody knows which of its steps were done.
+    is_torn: AtomicBool,
 }
 
 impl Catalog {
@@ -72,18 +74,24 @@ impl Catalog {
             cursor,
             work: Arc::default(),
             is_shut: AtomicBool::new(false),
+            is_torn: AtomicBool::new(false),
         }
     }
 
     /// Takes the turn to install an edit.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] once the database has let go of its folder.
+    /// [`ErrorKind::Closed`] once the database has let go of its folder; [`ErrorKind::Internal`] after a
+    /// panic in the middle of an edit.
     pub(super) fn edit(&self) -> Result<Editing<'_>> {
         let versions = self.versions.lock();
         // Looked at under the lock that `shut` takes: no edit can begin behind it.
         if self.is_shut.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+        }
+        if self.is_torn.load(Ordering::Acquire) {
+            let message = "a panic interrupted a change of the manifest; open the database anew";
+            return Err(Error::new(ErrorKind::Internal, message));
         }
         Ok(Editing { versions, catalog: self })
     }
@@ -227,6 +235,16 @@ impl Editing<'_> {
         let (generation, _) = self.versions.generation();
         self.catalog.cursor.note_edit(edit_number, generation.number);
         Ok(self.versions.current())
+    }
+}
+
+impl Drop for Editing<'_> {
+    /// Another edit behind one that a panic interrupted could name tables that no view has, or remove
+    /// tables that the manifest does not have any more.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.catalog.is_torn.store(true, Ordering::Release);
+        }
     }
 }
 

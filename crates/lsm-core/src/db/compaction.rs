@@ -17,7 +17,7 @@ use super::job::{Installation, JobTables, gaps_added};
 use super::jobs::{Claimed, FlushTurn, RangeGoal};
 use crate::compaction::{Compaction, Merge, Method};
 use crate::error::Result;
-use crate::hooks::Event;
+use crate::hooks::{Event, catch_engine};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::types::PartitionId;
@@ -69,7 +69,10 @@ impl DbInner {
     /// damaged. If the partition was dropped meanwhile, that is the error.
     pub(super) fn run_claimed(&self, claimed: &Claimed) -> Result<()> {
         let partition = &claimed.partition;
-        let result = self.run_compaction(claimed).map_err(|error| {
+        // Also after a panic the claim is given back: inputs that stayed claimed would never be
+        // compacted again, and a close would wait for the job.
+        let result = catch_engine("a compaction", || self.run_compaction(claimed));
+        let result = result.map_err(|error| {
             partition.check_live().err().unwrap_or(error.in_partition(&partition.name))
         });
         if let Err(error) = &result

@@ -5,19 +5,23 @@
 //! here is fatal: whatever the storage does, a later success makes good.
 //!
 //! ```text
-//!                no space     I/O          failed sync         corruption        hook
-//! WalAppend      soft, call   soft, call   -                   -                 -
-//! WalSync        -            -            read-only, rewrite  -                 read-only, rewrite
-//! ReserveSegment soft, retry  soft, retry  soft, retry         -                 -
-//! Flush          hard, retry  hard, retry  hard, retry         -                 hard, retry
-//! Compaction     soft, retry  soft, retry  soft, retry         soft, left alone  soft, retry
-//! Manifest       hard, retry  hard, retry  hard, retry         -                 -
-//! Obsolete       -            soft, retry  -                   -                 soft, retry
-//! Read           -            soft, call   -                   soft, call        soft, call
+//!                no space     I/O          failed sync         corruption        hook               panic
+//! WalAppend      soft, call   soft, call   -                   -                 -                  -
+//! WalSync        -            -            read-only, rewrite  -                 read-only, rewrite -
+//! ReserveSegment soft, retry  soft, retry  soft, retry         -                 -                  soft, retry
+//! Flush          hard, retry  hard, retry  hard, retry         -                 hard, retry        hard, retry
+//! Compaction     soft, retry  soft, retry  soft, retry         soft, left alone  soft, retry        soft, retry
+//! Manifest       hard, retry  hard, retry  hard, retry         -                 -                  -
+//! Obsolete       -            soft, retry  -                   -                 soft, retry        soft, retry
+//! Read           -            soft, call   -                   soft, call        soft, call         -
 //! ```
 //!
 //! A hook is code of the application that panicked; one that returns an error is counted by what
 //! that says. Until it works again its partition is served last, so that others go on.
+//!
+//! A panic is one of the engine, or of a file system or clock given to it: a bug. Work in the
+//! background is tried again after it. One in the middle of an edit leaves the manifest in doubt: flushes
+//! and compactions fail from then on until the next open.
 //!
 //! A sync that finds no space is a failed sync. A file whose sync failed is never synced or
 //! trusted again, whatever it was: what it held goes to a new file.
@@ -66,6 +70,8 @@ pub enum Class {
     Corruption,
     /// A compaction filter or a value store panicked; the error names it.
     Hook,
+    /// The engine panicked, or code given to it that is no hook; the error names the work.
+    Panic,
 }
 
 /// The consequence for writers. Readers continue in every case.
@@ -122,8 +128,14 @@ impl Reason {
 
 impl Class {
     /// Every class.
-    pub const ALL: [Class; 5] =
-        [Class::NoSpace, Class::Io, Class::FailedSync, Class::Corruption, Class::Hook];
+    pub const ALL: [Class; 6] = [
+        Class::NoSpace,
+        Class::Io,
+        Class::FailedSync,
+        Class::Corruption,
+        Class::Hook,
+        Class::Panic,
+    ];
 
     /// The class of an error.
     pub fn of(error: &Error) -> Class {
@@ -133,6 +145,7 @@ impl Class {
             _ if error.is_failed_sync() => Class::FailedSync,
             ErrorKind::NoSpace => Class::NoSpace,
             ErrorKind::HookPanicked => Class::Hook,
+            ErrorKind::Internal => Class::Panic,
             _ => Class::Io,
         }
     }
@@ -140,18 +153,18 @@ impl Class {
 
 /// The table; `None` where a failure cannot be of that class.
 pub fn rule(reason: Reason, class: Class) -> Option<Rule> {
-    use Class::{Corruption, FailedSync, Hook, Io, NoSpace};
+    use Class::{Corruption, FailedSync, Hook, Io, NoSpace, Panic};
     use Resume::{LeftAlone, NextCall, Retry, Rewrite};
     use Severity::{Hard, ReadOnly, Soft};
     let (severity, resume) = match (reason, class) {
         (Reason::WalAppend, NoSpace | Io) => (Soft, NextCall),
         (Reason::WalSync, FailedSync | Hook) => (ReadOnly, Rewrite),
-        (Reason::ReserveSegment, NoSpace | Io | FailedSync) => (Soft, Retry),
+        (Reason::ReserveSegment, NoSpace | Io | FailedSync | Panic) => (Soft, Retry),
         (Reason::Flush | Reason::Manifest, NoSpace | Io | FailedSync) => (Hard, Retry),
-        (Reason::Flush, Hook) => (Hard, Retry),
-        (Reason::Compaction, NoSpace | Io | FailedSync | Hook) => (Soft, Retry),
+        (Reason::Flush, Hook | Panic) => (Hard, Retry),
+        (Reason::Compaction, NoSpace | Io | FailedSync | Hook | Panic) => (Soft, Retry),
         (Reason::Compaction, Corruption) => (Soft, LeftAlone),
-        (Reason::Obsolete, Io | Hook) => (Soft, Retry),
+        (Reason::Obsolete, Io | Hook | Panic) => (Soft, Retry),
         (Reason::Read, Io | Corruption | Hook) => (Soft, NextCall),
         _ => return None,
     };

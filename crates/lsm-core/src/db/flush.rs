@@ -20,7 +20,7 @@ use super::job::{Installation, JobTables, StartedJob, gaps_added};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
-use crate::hooks::Event;
+use crate::hooks::{Event, catch_engine};
 use crate::memtable::{Memtable, floors_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
@@ -113,7 +113,9 @@ impl DbInner {
         let Some((partition, newest)) = self.next_to_flush(&turn, only, logged_too) else {
             return Ok(false);
         };
-        let flushed = self.flush_partition(&turn, &partition, newest, OldLog::Release);
+        let flushed = catch_engine("a flush", || {
+            self.flush_partition(&turn, &partition, newest, OldLog::Release)
+        });
         // Also a success: a partition whose flush works again has its turn by size.
         turn.note(&partition, flushed.is_ok());
         flushed?;

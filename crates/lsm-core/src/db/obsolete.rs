@@ -31,7 +31,7 @@ use super::leases::{Holds, LeaseBook};
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::{Event, ValueStore, catch};
+use crate::hooks::{Event, ValueStore, catch, catch_engine};
 use crate::partition::PartitionState;
 use crate::types::PartitionId;
 use crate::version::{PartitionVersion, SstMeta, Table};
@@ -239,7 +239,10 @@ impl ObsoleteFiles {
         let values = told.and_then(|()| self.reclaim_values(known));
         let mut files = leases.map(|_| ());
         for file in self.take_free(known) {
-            if let Err(error) = self.fs.delete(&file.name.path(&self.dir)) {
+            let path = file.name.path(&self.dir);
+            // After a panic, too, the file that was taken out goes back.
+            let deleted = catch_engine("the removal of a file", || self.fs.delete(&path));
+            if let Err(error) = deleted {
                 // Without its edit: the file was free, nobody can take it up again, and no lease
                 // needs to be asked next time.
                 self.waiting.lock().push(WaitingFile { edit: 0, ..file });

@@ -32,17 +32,29 @@ use crate::types::{Gap, KeyForm, SeqNo};
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
 /// panic does not.
 pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
+    catch_as(ErrorKind::HookPanicked, who, code)
+}
+
+/// Runs `code` of the engine, which fails its work by a panic and not the thread. `work` names the work.
+///
+/// # Errors
+/// [`ErrorKind::Internal`] for a panic.
+pub fn catch_engine<T>(work: &str, code: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_as(ErrorKind::Internal, work, code)?
+}
+
+fn catch_as<T>(kind: ErrorKind, who: &str, code: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| match payload.downcast::<Error>() {
         Ok(named) => *named,
-        Err(payload) => panicked(who, &*payload),
+        Err(payload) => panicked(kind, who, &*payload),
     })
 }
 
-fn panicked(who: &str, payload: &(dyn Any + Send)) -> Error {
+fn panicked(kind: ErrorKind, who: &str, payload: &(dyn Any + Send)) -> Error {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let text = text.unwrap_or("the payload is not text");
-    Error::new(ErrorKind::HookPanicked, format!("{who} panicked: {text}"))
+    Error::new(kind, format!("{who} panicked: {text}"))
 }
 
 /// A hook and where it is attached.
@@ -71,7 +83,8 @@ impl Who {
     #[cold]
     fn blame(&self, what: &str, payload: &(dyn Any + Send)) -> Error {
         let Who { partition, kind, name } = self;
-        panicked(&format!("partition {partition:?}: {what} of the {kind} {name:?}"), payload)
+        let who = format!("partition {partition:?}: {what} of the {kind} {name:?}");
+        panicked(ErrorKind::HookPanicked, &who, payload)
     }
 }
 

@@ -165,6 +165,9 @@ impl FaultFs {
         if action.is_some() {
             counts.faults.fetch_add(1, Ordering::Relaxed);
         }
+        drop(table);
+        let panics = action == Some(FaultAction::Panic);
+        assert!(!panics, "injected panic of {kind:?} on {}", path.display());
         action
     }
 

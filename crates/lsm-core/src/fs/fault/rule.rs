@@ -175,12 +175,14 @@ pub enum FaultAction {
     SyncReverted,
     /// It succeeds and makes nothing durable; an honest sync later does. The same operations.
     SyncLie,
+    /// It panics and does nothing, as a bug of a file system or of its caller does. Any operation.
+    Panic,
 }
 
 impl FaultAction {
     fn can_happen_to(self, kind: OpKind) -> bool {
         match self {
-            FaultAction::Eio => true,
+            FaultAction::Eio | FaultAction::Panic => true,
             FaultAction::Enospc => kind.takes_space(),
             FaultAction::ShortWrite(_) | FaultAction::ShortWriteNoSpace(_) => {
                 kind == OpKind::Append
