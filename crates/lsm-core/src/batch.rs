@@ -129,7 +129,7 @@ pub fn damaged_key<'s>(
 }
 
 /// Walks the operations of a section, checking everything.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SectionReader<'a> {
     reader: Reader<'a>,
 }
@@ -161,6 +161,12 @@ impl<'a> SectionReader<'a> {
             return Err(Malformed { what: "value of a clear", at });
         }
         Ok(Some(Operation { kind, key, value }))
+    }
+
+    /// The keys of the next operations, up to an end or a malformed one. The reader stays where it is.
+    pub fn keys_ahead(&self, section: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut ahead = self.clone();
+        std::iter::from_fn(move || Some(&section[ahead.next_operation().ok()??.key]))
     }
 
     fn field(&mut self, limit: u64, what: &'static str) -> Result<Range<usize>, Malformed> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::error::{Error, Result};
-use crate::memtable::{Memtable, NotNewer, SlabPool};
+use crate::memtable::{Memtable, MemtableWriter, NotNewer, SlabPool};
 use crate::types::{MemtableId, OperationSum, PartitionId};
 use crate::version::DbVersion;
 use crate::wal::{FrameRef, Record, SectionRef};
@@ -94,6 +94,9 @@ pub fn insert_section(
     let mut writer = memtable.writer();
     let mut memory = 0;
     for number in 0..u64::from(section.operations) {
+        if section.operations > 1 && number.is_multiple_of(MemtableWriter::AHEAD_MAX as u64) {
+            writer.fetch_ahead(operations.keys_ahead(&buffer[range.clone()]), &[]);
+        }
         let operation = operations.next_operation()?;
         let operation =
             operation.ok_or(Malformed { what: "a section lacks operations", at: range.len() })?;

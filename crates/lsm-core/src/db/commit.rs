@@ -41,6 +41,7 @@ use super::prepared::Prepared;
 use super::require::{GroupWrites, Refusal};
 use crate::batch::SectionReader;
 use crate::error::Result;
+use crate::memtable::MemtableWriter;
 use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
 use crate::types::{Epoch, SeqNo};
@@ -361,7 +362,12 @@ impl CommitPath {
             let mut writer = view.active.writer();
             let mut operations = SectionReader::new(bytes);
             let floor_before = view.active.newest_floor();
-            for sums in section.sums.as_slice() {
+            let all_sums = section.sums.as_slice();
+            for (number, sums) in all_sums.iter().enumerate() {
+                // A single operation has nothing to search beside.
+                if all_sums.len() > 1 && number.is_multiple_of(MemtableWriter::AHEAD_MAX) {
+                    writer.fetch_ahead(operations.keys_ahead(bytes), &all_sums[number..]);
+                }
                 let operation = operations.next_operation().ok().flatten();
                 let operation = operation.expect("db/write.rs encoded this section");
                 user_bytes += (operation.key.len() + operation.value.len()) as u64;

@@ -87,6 +87,14 @@ impl MemtableBloom {
         }
     }
 
+    /// Fetches from memory what [`MemtableBloom::insert`] needs for about the `count`-th key.
+    pub(super) fn fetch(&self, hash: u64, count: u64) {
+        if let Some(words) = self.tiers[tier_of(count)].get() {
+            // A load whose value nobody waits for.
+            std::hint::black_box(words[line_of(hash, words.len())].load(Ordering::Relaxed));
+        }
+    }
+
     /// Returns `true` if a key with this hash may have been added.
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {

@@ -43,7 +43,7 @@ pub use floors::floors_of;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
-use skiplist::{Inserted, NewEntry, NewValue, SkipList, Writer};
+use skiplist::{AHEAD_MAX, Inserted, NewEntry, NewValue, SkipList, Writer};
 
 /// Longest value that is copied into the slabs: beyond, a copy costs more than the memory that
 /// sharing wastes, and a reader is given the section's bytes without a copy.
@@ -248,6 +248,19 @@ pub struct MemtableWriter<'a> {
 }
 
 impl MemtableWriter<'_> {
+    /// The number of operations at a time for which [`MemtableWriter::fetch_ahead`] fetches.
+    pub const AHEAD_MAX: usize = AHEAD_MAX;
+
+    /// Fetches from memory what the insertions of the next keys need, at most
+    /// [`MemtableWriter::AHEAD_MAX`]; `sums` are theirs as far as they are known. It changes nothing.
+    pub fn fetch_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, sums: &[OperationSum]) {
+        let count = self.table.key_count.load(Ordering::Relaxed);
+        for sums in sums.iter().take(AHEAD_MAX) {
+            self.table.bloom.fetch(sums.key_hash, count);
+        }
+        self.writer.fetch_ahead(keys);
+    }
+
     /// Inserts one operation of `section`, whose frame lies at `lsn` in the WAL (`u64::MAX` for an
     /// unlogged one). `sums` was made of the caller's own bytes. Returns the memory that it took, in bytes.
     ///

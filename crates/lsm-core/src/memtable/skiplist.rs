@@ -30,6 +30,7 @@
 //!    between is found by walking forward.
 //! 6. A version's trailer is smaller than that of the version above it.
 
+mod ahead;
 mod cursor;
 mod node;
 mod version;
@@ -55,6 +56,7 @@ use atomic::{AtomicUsize, Ordering};
 use node::{Link, Node, Tower, key_of};
 use writer::InsertState;
 
+pub(super) use ahead::AHEAD_MAX;
 pub(super) use cursor::ListCursor;
 pub(super) use node::NodeRef;
 pub(super) use version::{NewValue, VersionRef};

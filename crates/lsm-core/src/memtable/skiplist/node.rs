@@ -87,7 +87,7 @@ pub(super) unsafe fn key_of<'l>(node: NonNull<Node>) -> &'l [u8] {
 
 /// Asks the processor for a cache line that is needed soon. Any address may be given.
 #[inline(always)]
-fn prefetch(address: *const u8) {
+pub(super) fn prefetch(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
