@@ -21,6 +21,8 @@ pub const PARTITIONS_MAX: usize = 65_536;
 pub const LEVEL_COUNT: usize = 7;
 /// Largest decoded block that a reader accepts, in bytes: one entry of the largest value, and room.
 pub const BLOCK_BYTES_MAX: u64 = FORMAT_VALUE_BYTES_MAX + (1 << 20);
+/// The largest number of bytes, or of entries, that a manifest may claim for one table: 16 TiB.
+pub const TABLE_FIGURE_MAX: u64 = 1 << 44;
 /// Largest sequence number (56 bits).
 pub const SEQNO_MAX: u64 = (1 << 56) - 1;
 

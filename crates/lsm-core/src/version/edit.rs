@@ -35,14 +35,15 @@
 //! place in the log segment, offset, last sequence
 //! table            file, epoch, bytes, hash (u128), smallest, largest (each: user key, sequence,
 //!                  kind u8), bounds u8, smallest sequence, largest sequence, entries,
-//!                  tombstones, hidden, then fields: 1 global sequence; of a file that was
-//!                  ingested what it says of itself, all or none: 2 database id, high half,
-//!                  3 low half, 4 file, 5 epoch; with the skip bit: 6 compression of its
-//!                  blocks, 7 entries kept for snapshots: of each snapshot, ascending, its
-//!                  sequence and the number of entries, 8 when entries expire: the rule's mark
-//!                  (u64), 1 byte (bit 0: an earliest moment, bit 1: a moment at which expired
-//!                  ones were left for a snapshot), these moments, then of each group of
-//!                  entries, ascending, the latest moment and the number of entries
+//!                  tombstones, hidden (these and bytes: at most 2^44), then fields: 1 global
+//!                  sequence; of a file that was ingested what it says of itself, all or none:
+//!                  2 database id, high half, 3 low half, 4 file, 5 epoch; with the skip bit:
+//!                  6 compression of its blocks, 7 entries kept for snapshots: of each
+//!                  snapshot, ascending, its sequence and the number of entries, 8 when
+//!                  entries expire: the rule's mark (u64), 1 byte (bit 0: an earliest
+//!                  moment, bit 1: a moment at which expired ones were left for a
+//!                  snapshot), these moments, then of each group of entries, ascending, the
+//!                  latest moment and the number of entries
 //! gap              first key, below: older versions of it are lost as well, last key, whether
 //!                  versions of that are lost as well (1 byte), through: the newest lost
 //!                  sequence, closed at: the sequence of the acceptance, 0 without one

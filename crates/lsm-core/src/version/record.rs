@@ -14,7 +14,7 @@ use super::table::{Bounds, Kept, SstMeta};
 use super::{HookKind, HookRecord, LogCut};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
 use crate::hooks::{Rules, WhenAbsent};
-use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::limits::{INTERNAL_KEY_BYTES_MAX, TABLE_FIGURE_MAX};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::SstIdentity;
 use crate::types::{
@@ -181,7 +181,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
 pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
     let file = FileNo(r.varint()?);
     let epoch = Epoch(r.varint_u32()?);
-    let bytes = r.varint()?;
+    let bytes = read_figure(r)?;
     let hash = r.u128()?;
     let smallest = read_key(r)?;
     let largest = read_key(r)?;
@@ -191,9 +191,9 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
     };
     let min_seq = read_seq(r)?;
     let max_seq = read_seq(r)?;
-    let entries = r.varint()?;
-    let tombstones = r.varint()?;
-    let hidden = r.varint()?;
+    let entries = read_figure(r)?;
+    let tombstones = read_figure(r)?;
+    let hidden = read_figure(r)?;
     let mut global_seq = None;
     let mut foreign = [None; 4];
     let mut compression = None;
@@ -240,6 +240,17 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         kept: kept.into(),
         expiries,
     })
+}
+
+/// Reads a number of bytes or entries of one table. It is bounded, so that the sums over a million
+/// tables do not overflow.
+fn read_figure(r: &mut Reader<'_>) -> Result<u64, Malformed> {
+    let figure = r.varint()?;
+    if figure > TABLE_FIGURE_MAX {
+        Err(r.malformed("more than a table can have"))
+    } else {
+        Ok(figure)
+    }
 }
 
 fn read_kept(value: &[u8]) -> Option<Vec<Kept>> {

@@ -2,6 +2,32 @@
 
 use super::*;
 
+/// An edit that adds this table, encoded and decoded.
+fn decode_again(meta: SstMeta) -> Result<VersionEdit, EditFault> {
+    let partition = PartitionId(1);
+    let changes = vec![Change::TableAdded { partition, level: 0, meta }];
+    let mut bytes = Vec::new();
+    VersionEdit { number: 1, changes }.encode(&mut bytes);
+    VersionEdit::decode(1, &bytes)
+}
+
+/// Sums over tables are trusted: two such figures would overflow.
+#[test]
+fn a_figure_that_no_table_can_have_is_refused() {
+    const MOST: u64 = 1 << 44;
+    let sound = SstMeta { bytes: MOST, entries: MOST, ..meta(1, "a", "b") };
+    decode_again(SstMeta { tombstones: MOST, hidden: MOST, ..sound.clone() }).unwrap();
+    for broken in [
+        SstMeta { bytes: MOST + 1, ..sound.clone() },
+        SstMeta { entries: MOST + 1, ..sound.clone() },
+        SstMeta { tombstones: MOST + 1, ..sound.clone() },
+        SstMeta { hidden: u64::MAX, ..sound.clone() },
+    ] {
+        let refused = decode_again(broken).unwrap_err().to_string();
+        assert!(refused.contains("more than a table can have"), "{refused}");
+    }
+}
+
 /// A damaged tail that looks at many offsets like the front of a long frame: opening took 57 s at
 /// 1 MiB, in the square of the length.
 #[test]
