@@ -57,7 +57,7 @@ fn build() -> MemFs {
     }
     sealed.compact(..).unwrap();
     let large = siltstone::LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
-    let large = options.large_values(large.chunk_bytes(8 << 10));
+    let large = options.clone().large_values(large.chunk_bytes(8 << 10));
     let large = db.partition_with("large", large).unwrap();
     for n in 0..60_usize {
         large.put(format!("key{:03}", n * 7 % 40), vec![n as u8; 200 + n * 13]).unwrap();
@@ -67,6 +67,14 @@ fn build() -> MemFs {
     }
     large.compact(..).unwrap();
     large.put("key007", vec![7; 600]).unwrap();
+    let values = siltstone::LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
+    let values = values.chunk_bytes(8 << 10).compression(Compression::Lz4);
+    let shrunk = db.partition_with("shrunk", options.large_values(values)).unwrap();
+    for n in 0..30_usize {
+        shrunk.put(format!("key{n:03}"), vec![n as u8; 200 + n * 40]).unwrap();
+    }
+    shrunk.compact(..).unwrap();
+    shrunk.put("key007", vec![7; 600]).unwrap();
     for n in 0..160 {
         expiring.put(n.to_string(), u64::MAX.to_be_bytes()).unwrap();
         let key = format!("key{:03}", n * 7 % 60);

@@ -2,6 +2,7 @@
 
 mod attach;
 mod compat;
+mod compressed;
 mod crash;
 mod damage;
 mod gaps;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use lsm_core::fs::{Fs, MemFs, OsFs};
 use siltstone::large_values::Parallelism;
 use siltstone::{
-    BackgroundMode, ChunkChange, Db, Durability, ErrorKind, Event, EventListener,
+    BackgroundMode, ChunkChange, Compression, Db, Durability, ErrorKind, Event, EventListener,
     LargeValueOptions, MetaHiveOptions, Options, Partition, PartitionOptions, Result, Slice,
     ValueStoreStats,
 };
@@ -39,6 +40,11 @@ fn tiny() -> LargeValueOptions {
 
 fn options() -> PartitionOptions {
     PartitionOptions::new().table_bytes(1 << 10).block_bytes(128).large_values(tiny())
+}
+
+/// As [`options`], with compression of the values in chunk files.
+fn compressed() -> PartitionOptions {
+    options().large_values(tiny().compression(Compression::Lz4))
 }
 
 fn open_with(fs: Arc<dyn Fs>, dir: &str, clock: &ManualClock) -> Result<Db> {
@@ -85,9 +91,14 @@ fn rest(db: &Db, clock: &ManualClock) {
 
 #[test]
 fn values_around_every_edge_read_back_in_every_way() {
+    check_every_edge(options(), value);
+}
+
+/// Values of many lengths, made by `value`, read back in every way.
+fn check_every_edge(options: PartitionOptions, value: fn(&mut Rng, usize) -> Vec<u8>) {
     let fs = MemFs::new();
     let mut db = open(&fs);
-    db.partition_with("p", options()).unwrap();
+    db.partition_with("p", options).unwrap();
     let mut rng = Rng::from_env_or(5);
     let lens = [0, 1, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 4095, 4096, 10_000];
     let mut expected = BTreeMap::new();

@@ -17,12 +17,15 @@ use crate::block::{Block, Parallelism, Source};
 use crate::format::Handle;
 use crate::store::LargeStore;
 
-/// The length of a value and when it was stored, known without touching it.
+/// The lengths of a value and when it was stored, known without touching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlobStat {
     /// Length in bytes.
     pub len: u64,
+    /// Length as it is stored, in bytes: less than `len` if it is compressed in its chunk file. A value in a
+    /// table counts in full.
+    pub stored_len: u64,
     /// The time since 1970 at which it was stored; `None` for a value in a table, which does not
     /// note it.
     pub stored: Option<Duration>,
@@ -163,7 +166,8 @@ pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Opti
         Found::Small(value) => Slice::copy_from(&value[start as usize..end as usize]),
         Found::Large(block, point) => {
             let mut buf = vec![0; (end - start) as usize];
-            let read = block.sums().and_then(|sums| block.read_range(start, &mut buf, &sums));
+            let read =
+                block.sub_blocks().and_then(|table| block.read_range(start, &mut buf, &table));
             read.map_err(|error| named(error, point.partition(), key))?;
             buf.into()
         }
@@ -178,7 +182,10 @@ pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Opti
 pub fn stat_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobStat>> {
     Ok(match point.locate(key)? {
         None => None,
-        Some(Located::Here(value)) => Some(BlobStat { len: value.len() as u64, stored: None }),
+        Some(Located::Here(value)) => {
+            let len = value.len() as u64;
+            Some(BlobStat { len, stored_len: len, stored: None })
+        }
         Some(Located::Apart(handle)) => {
             let handle = Handle::decode(&handle).map_err(|malformed| {
                 let message = format!("{}: {}", point.partition(), malformed.what);
@@ -186,6 +193,7 @@ pub fn stat_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobStat>> {
             })?;
             Some(BlobStat {
                 len: handle.len,
+                stored_len: handle.stored_len(),
                 stored: Some(Duration::from_micros(handle.stored_us)),
             })
         }

@@ -9,13 +9,15 @@ use lsm_core::read::ReadPoint;
 use lsm_core::types::Slice;
 
 use crate::block::{Block, Parallelism};
+use crate::sub_blocks::SubBlocks;
 
 /// A reader of the value of a key as of the creation of the reader. Later writes and deletes do not
 /// affect it. Cheap to clone; each clone has its own position.
 ///
 /// # Cost
-/// Memory for one sub-block and for the checksums of the value, 8 bytes per sub-block. The space of
-/// values that were deleted since is reclaimed after the reader is dropped.
+/// Memory for one sub-block and for the checksums of the value, 8 bytes per sub-block; of a compressed value
+/// for two sub-blocks, and 20 bytes per sub-block. The space of values that were deleted since is reclaimed
+/// after the reader is dropped.
 #[derive(Clone)]
 pub struct BlobReader {
     value: Value,
@@ -30,7 +32,7 @@ enum Value {
     Small(Slice),
     Large {
         block: Block,
-        sums: Arc<[u64]>,
+        table: Arc<SubBlocks>,
         /// Keeps the value where it is.
         _point: ReadPoint,
     },
@@ -42,8 +44,8 @@ impl BlobReader {
     }
 
     pub(crate) fn large(block: Block, point: ReadPoint) -> Result<BlobReader> {
-        let sums = block.sums()?.into();
-        let value = Value::Large { block, sums, _point: point };
+        let table = Arc::new(block.sub_blocks()?);
+        let value = Value::Large { block, table, _point: point };
         Ok(BlobReader { value, position: 0, buffer: Vec::new(), buffer_at: 0 })
     }
 
@@ -70,7 +72,7 @@ impl BlobReader {
         }
         match &self.value {
             Value::Small(value) => buf.copy_from_slice(&value[offset as usize..end as usize]),
-            Value::Large { block, sums, .. } => block.read_range(offset, buf, sums)?,
+            Value::Large { block, table, .. } => block.read_range(offset, buf, table)?,
         }
         Ok(())
     }
@@ -94,7 +96,7 @@ impl BlobReader {
     }
 
     fn read_large(&mut self, buf: &mut [u8]) -> Result<usize> {
-        let Value::Large { block, sums, .. } = &self.value else { return Ok(0) };
+        let Value::Large { block, table, .. } = &self.value else { return Ok(0) };
         let handle = block.handle;
         let left = (handle.len - self.position).min(buf.len() as u64) as usize;
         if left == 0 {
@@ -105,7 +107,7 @@ impl BlobReader {
         let sub_block = (handle.len - start).min(size) as usize;
         // Large reads pass the buffer: it would copy each byte once more.
         if self.position == start && left >= sub_block {
-            block.read_range(start, &mut buf[..sub_block], sums)?;
+            block.read_range(start, &mut buf[..sub_block], table)?;
             self.position += sub_block as u64;
             return Ok(sub_block);
         }
@@ -113,7 +115,7 @@ impl BlobReader {
             // Nothing of it counts before it is verified.
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.resize(sub_block, 0);
-            block.read_range(start, &mut buffer, sums)?;
+            block.read_range(start, &mut buffer, table)?;
             self.buffer = buffer;
             self.buffer_at = start;
         }

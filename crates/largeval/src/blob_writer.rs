@@ -18,7 +18,7 @@ use crate::writing::BlockWriter;
 /// produced. The value is not visible before [`BlobWriter::commit`]. Dropping the writer discards the value.
 ///
 /// # Cost
-/// Memory for one sub-block, independent of the length of the value; a value below the threshold is held
+/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a value below the threshold is held
 /// in memory as a whole. A value of unknown length, or of a quarter of a chunk or more, gets its own chunk
 /// file.
 pub struct BlobWriter {
@@ -111,9 +111,9 @@ impl BlobWriter {
             }
             Value::Buffered(bytes) => PendingValue::Small(bytes),
             Value::Streamed(block) => {
-                let (handle, writer) = block.finish()?;
-                self.shared.give_back(writer, written);
-                PendingValue::Large(handle)
+                let finished = block.finish()?;
+                self.shared.give_back(finished.writer, finished.stored_len);
+                PendingValue::Large(finished.pending)
             }
         };
         Ok(PendingBlob { partition: self.partition, key: self.key, len: written, value })

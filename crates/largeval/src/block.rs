@@ -13,10 +13,14 @@ use lsm_core::error::{Error, Result};
 use lsm_core::fs::{File, MappedBytes};
 use parking_lot::Mutex;
 
-use crate::format::{BLOCK_HEADER_BYTES, Handle, SUM_BYTES, key_of_front, root_of};
+use crate::format::{BLOCK_HEADER_BYTES, Handle, key_of_front};
+use crate::packing::unpack;
+use crate::sub_blocks::{Place, SubBlocks};
 
 /// From this length on a value is read by several threads, if the machine has them.
 const PARALLEL_BYTES_MIN: u64 = 32 << 20;
+/// As [`PARALLEL_BYTES_MIN`], for a value that is decompressed, which takes the processor longer.
+const PARALLEL_UNPACKED_BYTES_MIN: u64 = 8 << 20;
 /// More threads than this gain nothing: the memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 4;
 
@@ -31,11 +35,21 @@ pub enum Parallelism {
 }
 
 impl Parallelism {
-    /// The threads that read `len` bytes.
+    /// The threads that read `len` bytes that are stored as they are.
     fn threads(self, len: u64) -> usize {
+        self.threads_from(PARALLEL_BYTES_MIN, len)
+    }
+
+    /// The threads that read and decompress a value of `len` bytes.
+    fn threads_to_unpack(self, len: u64) -> usize {
+        self.threads_from(PARALLEL_UNPACKED_BYTES_MIN, len)
+    }
+
+    /// The threads for `len` bytes if several are worth it from `parallel_min` bytes on.
+    fn threads_from(self, parallel_min: u64, len: u64) -> usize {
         match self {
             Parallelism::Threads(count) => count.max(1),
-            Parallelism::Auto if len < PARALLEL_BYTES_MIN => 1,
+            Parallelism::Auto if len < parallel_min => 1,
             Parallelism::Auto => {
                 let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
                 cores.min(PARALLEL_THREADS_MAX)
@@ -63,15 +77,13 @@ pub struct Block {
     pub source: Source,
 }
 
-/// Sub-blocks from `first` on, to be read by one thread.
+/// Sub-blocks from `first` on, as they are stored, to be read by one thread.
 struct Share<'a> {
     first: u64,
     buf: &'a mut [u8],
+    /// Receives the checksums of what was read.
     sums: &'a mut [u64],
 }
-
-/// The shares that no thread has taken yet.
-type Shares<'a> = Mutex<Vec<Share<'a>>>;
 
 impl Block {
     fn corruption(&self, offset: u64, what: &str) -> Error {
@@ -104,35 +116,26 @@ impl Block {
         Ok(())
     }
 
-    /// As [`Block::read_sub_blocks`], the sub-blocks divided evenly over threads.
-    fn read_divided(
+    /// Has `read` called for each of the shares, by as many threads as there are shares.
+    fn read_shares<S: Send>(
         &self,
-        first: u64,
-        buf: &mut [u8],
-        sums: &mut [u64],
-        threads: usize,
+        shares: Vec<S>,
+        read: impl Fn(S) -> Result<()> + Sync,
     ) -> Result<()> {
-        let share = sums.len().div_ceil(threads).max(1);
-        if share >= sums.len() {
-            return self.read_sub_blocks(first, buf, sums);
-        }
-        // Fewer than asked for where the sub-blocks are few: no thread is begun for nothing.
-        let threads = sums.len().div_ceil(share);
-        let share_bytes = share * self.handle.sub_block_bytes() as usize;
-        let shares = buf.chunks_mut(share_bytes).zip(sums.chunks_mut(share)).enumerate();
-        let shares = shares.map(|(part, (buf, sums))| {
-            let first = first + (part * share) as u64;
-            Share { first, buf, sums }
-        });
-        let shares: Shares<'_> = Mutex::new(shares.collect());
+        let threads = shares.len();
+        // Taken one at a time, so that a thread that is slow to start, or was not to be had, delays
+        // nobody.
+        let shares = Mutex::new(shares);
+        let shares = &shares;
+        let read = &read;
         thread::scope(|scope| {
             let others = (1..threads).map(|_| {
                 let thread = thread::Builder::new().name("siltstone-value".to_owned());
-                thread.spawn_scoped(scope, || self.read_shares(&shares))
+                thread.spawn_scoped(scope, || read_from(shares, read))
             });
             // A thread that cannot be had leaves its share to the others.
             let others: Vec<_> = others.map_while(io::Result::ok).collect();
-            let mut result = self.read_shares(&shares);
+            let mut result = read_from(shares, read);
             for other in others {
                 let joined = other.join().unwrap_or_else(|_| {
                     Err(self.corruption(self.handle.offset, "a thread that read a value panicked"))
@@ -143,118 +146,167 @@ impl Block {
         })
     }
 
-    fn read_shares(&self, shares: &Shares<'_>) -> Result<()> {
-        loop {
-            // One at a time, so that a thread that is slow to start, or was not to be had, delays
-            // nobody.
-            let next = shares.lock().pop();
-            let Some(share) = next else { return Ok(()) };
-            self.read_sub_blocks(share.first, share.buf, share.sums)?;
-        }
-    }
-
-    /// The checksums of all sub-blocks, verified by the root hash.
-    pub fn sums(&self) -> Result<Vec<u64>> {
-        let handle = &self.handle;
-        let sums = self.stored_sums()?;
-        if root_of(handle.len, &sums) != handle.root {
-            let what = "the checksums of a value do not agree with its handle";
-            return Err(self.corruption(handle.sums_offset(), what));
-        }
-        Ok(sums)
-    }
-
-    fn stored_sums(&self) -> Result<Vec<u64>> {
+    /// The table of the sub-blocks, verified by the root hash.
+    pub fn sub_blocks(&self) -> Result<SubBlocks> {
         let handle = &self.handle;
         // No memory on the word of the handle: the file must have what it asks for.
         if handle.end() > self.file.len()? {
             return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
         }
-        let mut bytes = vec![0; (handle.sub_block_count() * SUM_BYTES) as usize];
-        self.fill(handle.sums_offset(), &mut bytes)?;
-        let binding = handle.binding();
-        // The binding comes off before the sums are compared: those of another value, or of another
-        // place in this one, then agree with nothing.
-        let (sums, _) = bytes.as_chunks::<8>();
-        let unbind =
-            |(at, sum): (usize, &[u8; 8])| binding.apply(u64::from_le_bytes(*sum), at as u64);
-        Ok(sums.iter().enumerate().map(unbind).collect())
+        let mut bytes = vec![0; (handle.sub_block_count() * handle.entry_bytes()) as usize];
+        self.fill(handle.table_offset(), &mut bytes)?;
+        SubBlocks::decode(handle, &bytes)
+            .map_err(|malformed| self.corruption(handle.table_offset(), malformed.what))
     }
 
     /// Reads the whole value into `buf`, which is as long.
     pub fn read_whole(&self, buf: &mut [u8], parallelism: Parallelism) -> Result<()> {
         let handle = &self.handle;
         assert_eq!(buf.len() as u64, handle.len, "the caller knows the length");
-        let mut sums = vec![0; handle.sub_block_count() as usize];
-        let threads = parallelism.threads(handle.len);
-        self.read_divided(0, buf, &mut sums, threads)?;
-        // The root hash alone decides. The stored checksums are read only to name the damaged
-        // sub-block.
-        if root_of(handle.len, &sums) == handle.root {
-            return Ok(());
+        if !handle.is_stored_as_given() {
+            return self.read_compressed(buf, parallelism);
         }
-        Err(self.blame(&sums))
+        let mut sums = vec![0; handle.sub_block_count() as usize];
+        let share = sums.len().div_ceil(parallelism.threads(handle.len)).max(1);
+        if share >= sums.len() {
+            self.read_sub_blocks(0, buf, &mut sums)?;
+        } else {
+            let share_bytes = share * handle.sub_block_bytes() as usize;
+            let shares = buf.chunks_mut(share_bytes).zip(sums.chunks_mut(share)).enumerate();
+            let shares = shares.map(|(part, (buf, sums))| {
+                let first = (part * share) as u64;
+                Share { first, buf, sums }
+            });
+            self.read_shares(shares.collect(), |Share { first, buf, sums }| {
+                self.read_sub_blocks(first, buf, sums)
+            })?;
+        }
+        self.check_as_given(sums)
     }
 
-    /// Maps the whole value and verifies it; `None` where it cannot be mapped.
+    /// Compares the checksums of a value that is stored as it was given with its root hash. The root hash
+    /// alone decides: the table is read only to name the damaged sub-block.
+    fn check_as_given(&self, sums: Vec<u64>) -> Result<()> {
+        let handle = &self.handle;
+        let found = SubBlocks::as_given(handle, sums);
+        if found.root_of(handle.len) == handle.root {
+            return Ok(());
+        }
+        Err(self.blame(found.sums()))
+    }
+
+    /// Reads the whole value, of which sub-blocks are compressed.
+    fn read_compressed(&self, buf: &mut [u8], parallelism: Parallelism) -> Result<()> {
+        let handle = &self.handle;
+        let count = handle.sub_block_count() as usize;
+        if count == 1 {
+            return self.read_only_sub_block(buf);
+        }
+        let table = self.sub_blocks()?;
+        let share = count.div_ceil(parallelism.threads_to_unpack(handle.len)).max(1);
+        if share >= count {
+            return self.read_range(0, buf, &table);
+        }
+        let share_bytes = share * handle.sub_block_bytes() as usize;
+        let shares = buf.chunks_mut(share_bytes).enumerate();
+        self.read_shares(shares.collect(), |(part, buf)| {
+            self.read_range((part * share_bytes) as u64, buf, &table)
+        })
+    }
+
+    /// Reads a value of one sub-block, which is compressed. The handle has its stored length, so its table is
+    /// not read.
+    fn read_only_sub_block(&self, buf: &mut [u8]) -> Result<()> {
+        let handle = &self.handle;
+        let mut packed = vec![0; handle.stored_len() as usize];
+        self.fill(handle.value_offset(), &mut packed)?;
+        let mut found = SubBlocks::default();
+        found.push(handle.form, checksum64(&packed), packed.len());
+        if found.root_of(handle.len) != handle.root {
+            return Err(self.blame(found.sums()));
+        }
+        self.unpack(handle.value_offset(), &packed, buf)
+    }
+
+    /// Decompresses a verified sub-block.
+    fn unpack(&self, offset: u64, packed: &[u8], target: &mut [u8]) -> Result<()> {
+        if unpack(packed, target) {
+            return Ok(());
+        }
+        Err(self.corruption(offset, "a sub-block of a value cannot be decompressed"))
+    }
+
+    /// Maps the whole value and verifies it; `None` where it cannot be mapped, or a sub-block is compressed.
     pub fn map_whole(&self) -> Result<Option<MappedBytes>> {
         let handle = &self.handle;
         // A page behind the end of the file would end the process.
         if handle.end() > self.file.len()? {
             return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
         }
+        if !handle.is_stored_as_given() {
+            return Ok(None);
+        }
         let Ok(len) = usize::try_from(handle.len) else { return Ok(None) };
         let Some(mapped) = self.file.map(handle.value_offset(), len) else { return Ok(None) };
         let sub_blocks = (*mapped).as_ref().chunks(handle.sub_block_bytes() as usize);
-        let sums: Vec<u64> = sub_blocks.map(checksum64).collect();
-        if root_of(handle.len, &sums) == handle.root {
-            return Ok(Some(mapped));
-        }
-        Err(self.blame(&sums))
+        self.check_as_given(sub_blocks.map(checksum64).collect())?;
+        Ok(Some(mapped))
     }
 
-    /// The error of a value whose sub-blocks have these checksums, which are not all right.
+    /// The error of a value whose stored sub-blocks have these checksums, which are not all right.
     fn blame(&self, found: &[u64]) -> Error {
-        let handle = &self.handle;
-        let sums = match self.sums() {
-            Ok(sums) => sums,
+        let table = match self.sub_blocks() {
+            Ok(table) => table,
             Err(error) => return error,
         };
         // If none differs, the bytes changed between two readings: the first stands for the value.
-        let first = found.iter().zip(&sums).position(|(found, sum)| found != sum).unwrap_or(0);
-        let offset = handle.value_offset() + first as u64 * handle.sub_block_bytes();
-        self.corruption(offset, "a sub-block of a value does not agree with its checksum")
+        let first = found.iter().zip(table.sums()).position(|(found, sum)| found != sum);
+        let place = table.place(&self.handle, first.unwrap_or(0) as u64);
+        self.corruption(place.offset, "a sub-block of a value does not agree with its checksum")
     }
 
-    /// Reads `buf.len()` bytes from `offset` of the value, with the checksums that
-    /// [`Block::sums`] returned. Whole sub-blocks go straight into `buf`; of others the whole is
-    /// read for its checksum.
-    pub fn read_range(&self, offset: u64, buf: &mut [u8], sums: &[u64]) -> Result<()> {
-        let handle = &self.handle;
-        let size = handle.sub_block_bytes();
+    /// Reads the stored bytes of a sub-block into `buf`, which is as long, and verifies them.
+    pub fn read_stored(&self, place: &Place, buf: &mut [u8]) -> Result<()> {
+        self.fill(place.offset, buf)?;
+        if checksum64(buf) != place.sum {
+            let what = "a sub-block of a value does not agree with its checksum";
+            return Err(self.corruption(place.offset, what));
+        }
+        Ok(())
+    }
+
+    /// Reads a whole sub-block into `buf`; `packed` is room for its compressed form.
+    fn read_sub_block(&self, place: &Place, buf: &mut [u8], packed: &mut Vec<u8>) -> Result<()> {
+        if !place.is_compressed() {
+            return self.read_stored(place, buf);
+        }
+        packed.resize(place.stored_len, 0);
+        self.read_stored(place, packed)?;
+        self.unpack(place.offset, packed, buf)
+    }
+
+    /// Reads `buf.len()` bytes from `offset` of the value, with the table that [`Block::sub_blocks`]
+    /// returned. Whole sub-blocks go straight into `buf`; of others the whole is read for its checksum.
+    pub fn read_range(&self, offset: u64, buf: &mut [u8], table: &SubBlocks) -> Result<()> {
+        let size = self.handle.sub_block_bytes();
+        let mut packed = Vec::new();
         let mut scratch = Vec::new();
         let mut at = offset;
         let mut rest = buf;
         while !rest.is_empty() {
             let index = at / size;
-            let start = index * size;
-            let sub_block = (handle.len - start).min(size) as usize;
-            let skip = (at - start) as usize;
-            let wanted = (sub_block - skip).min(rest.len());
+            let place = table.place(&self.handle, index);
+            let skip = (at - index * size) as usize;
+            let wanted = (place.len - skip).min(rest.len());
             let (piece, behind) = rest.split_at_mut(wanted);
-            let mut sum = [0];
             // Into the buffer of the caller, without a copy. A part of a sub-block cannot be
             // verified by itself.
-            if wanted == sub_block {
-                self.read_sub_blocks(index, piece, &mut sum)?;
+            if wanted == place.len {
+                self.read_sub_block(&place, piece, &mut packed)?;
             } else {
-                scratch.resize(sub_block, 0);
-                self.read_sub_blocks(index, &mut scratch, &mut sum)?;
+                scratch.resize(place.len, 0);
+                self.read_sub_block(&place, &mut scratch, &mut packed)?;
                 piece.copy_from_slice(&scratch[skip..skip + wanted]);
-            }
-            if sum[0] != sums[index as usize] {
-                let what = "a sub-block of a value does not agree with its checksum";
-                return Err(self.corruption(handle.value_offset() + start, what));
             }
             at += wanted as u64;
             rest = behind;
@@ -262,12 +314,12 @@ impl Block {
         Ok(())
     }
 
-    /// Reads all of the block, in pieces, and gives each piece of the value to `each`; returns the
-    /// key.
+    /// Reads all of the block, a sub-block at a time, and decompresses it. `each` is told the stored length
+    /// of each sub-block. Returns the key.
     ///
     /// # Errors
     /// Corruption of any byte of the block; those of `each`.
-    pub fn walk(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<Vec<u8>> {
+    pub fn walk(&self, mut each: impl FnMut(u64) -> Result<()>) -> Result<Vec<u8>> {
         let handle = &self.handle;
         if handle.end() > self.file.len()? {
             return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
@@ -276,17 +328,25 @@ impl Block {
         self.fill(handle.offset, &mut front)?;
         let key = key_of_front(handle, &front)
             .map_err(|malformed| self.corruption(handle.offset, malformed.what))?;
-        let sums = self.sums()?;
-        let size = handle.sub_block_bytes();
-        let mut piece = vec![0; size.min(handle.len) as usize];
-        let mut at = 0;
-        while at < handle.len {
-            let len = (handle.len - at).min(size) as usize;
-            self.read_range(at, &mut piece[..len], &sums)?;
-            each(&piece[..len])?;
-            at += len as u64;
+        let table = self.sub_blocks()?;
+        let mut packed = Vec::new();
+        let mut sub_block = vec![0; handle.sub_block_bytes().min(handle.len) as usize];
+        for index in 0..handle.sub_block_count() {
+            let place = table.place(handle, index);
+            self.read_sub_block(&place, &mut sub_block[..place.len], &mut packed)?;
+            each(place.stored_len as u64)?;
         }
         Ok(key.to_vec())
+    }
+}
+
+/// Reads shares until none is left.
+fn read_from<S>(shares: &Mutex<Vec<S>>, read: &impl Fn(S) -> Result<()>) -> Result<()> {
+    loop {
+        // A statement of its own: the lock is not held while the share is read.
+        let next = shares.lock().pop();
+        let Some(share) = next else { return Ok(()) };
+        read(share)?;
     }
 }
 

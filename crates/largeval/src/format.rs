@@ -3,8 +3,8 @@
 //! ```text
 //! chunk file: chunk header, then blocks without a gap; numbers are little-endian
 //!
-//! chunk header, 64 bytes               block                            handle, 64 bytes
-//!  0  8  magic "siltchnk"               0  4  magic "blok"               0  1  version, 1
+//! chunk header, 64 bytes               block                            handle, 64 or 72 bytes
+//!  0  8  magic "siltchnk"               0  4  magic "blok"               0  1  version, 1 or 2
 //!  8  2  version, 1                     4  1  version, 1                 1  1  log2 of sub-block size
 //! 10  2  zero                           5  1  log2 of sub-block size     2  2  zero
 //! 12  4  partition                      6  2  zero                       4  4  epoch of the chunk
@@ -15,18 +15,37 @@
 //! 48  8  zero                          32  8  time stored               32  8  length of the value
 //! 56  8  checksum of 0..56             40  8  checksum of 0..40, key    40  8  time stored
 //!                                      48     key, as it is stored      48 16  root hash
-//!                                             value, in sub-blocks
-//!                                             8 bytes a sub-block: its checksum, bound to its place
+//!                                             value, in sub-blocks       in version 2:
+//!                                             table of sub-blocks        64  8  stored length of the value
+//!
+//! table of sub-blocks, an entry each    version 1: 8 bytes               version 2: 12 bytes
+//!                                        0  8  checksum, bound to its     0  8  checksum, bound to its
+//!                                              place                            place
+//!                                                                         8  4  stored length
+//!
+//! root hash: XXH3-128 of a record for each sub-block, and of the length of the value (8 bytes)
+//!                                       version 1: 8 bytes               version 2: 12 bytes
+//!                                        0  8  checksum, not bound        0  8  checksum, not bound
+//!                                                                         8  4  stored length
 //! ```
 //!
 //! Times are microseconds since 1970. Checksums are XXH3-64. A block is written in one piece and
 //! never changed; it has no trailer, because the handle says how long it is, and its root hash
 //! whether it is all there.
 //!
-//! Invariant: the root hash speaks of the value alone, by its length and the checksums of its
-//! sub-blocks, and not of its place: it survives when the value is moved.
+//! A handle of version 2 is that of a value that was written with compression. A sub-block is an LZ4
+//! block if its stored length is less than its length, and else the bytes of the value. The chunk file
+//! and the front of the block are the same in both versions.
+//!
+//! Checksums are of the bytes as they are stored. So a sub-block is verified before it is decompressed,
+//! and a value is moved, scrubbed and recovered without being compressed or decompressed anew. Checksums
+//! of the plain bytes would also find a mistake of the compressor, but every move would decompress, and
+//! the decompressor would be given bytes that nobody has verified.
+//!
+//! Invariant: the root hash speaks of the value alone, by its length and the checksums and stored lengths of
+//! its sub-blocks, and not of its place: it survives when the value is moved.
 
-use lsm_core::codec::{Malformed, Reader, checksum64, checksum128, put_u32, put_u64, put_u128};
+use lsm_core::codec::{Malformed, Reader, checksum64, put_u32, put_u64, put_u128};
 use lsm_core::hooks::ChunkId;
 use lsm_core::types::{DbId, Epoch, FileNo, PartitionId};
 
@@ -37,22 +56,38 @@ pub const MAGIC: [u8; 8] = *b"siltchnk";
 const BLOCK_MAGIC: [u8; 4] = *b"blok";
 const CHUNK_VERSION: u16 = 1;
 const BLOCK_VERSION: u8 = 1;
+/// Version of the handle of a value that was written without compression, and with it.
 const HANDLE_VERSION: u8 = 1;
+const HANDLE_VERSION_COMPRESSED: u8 = 2;
 
 /// Bytes of a chunk header.
 pub const CHUNK_HEADER_BYTES: u64 = 64;
 /// Bytes of a block before its key.
 pub const BLOCK_HEADER_BYTES: u64 = 48;
-/// Bytes of a handle.
+/// Bytes of a handle of version 1.
 pub const HANDLE_BYTES: usize = 64;
-/// Bytes of the checksum of a sub-block.
-pub const SUM_BYTES: u64 = 8;
+/// Bytes of a handle of version 2.
+pub const HANDLE_BYTES_COMPRESSED: usize = 72;
+/// A byte of an LZ4 block stands for no more bytes than this.
+const COMPRESSION_RATIO_MAX: u64 = 255;
 /// Bytes before a block's own checksum.
 const BLOCK_SUMMED_BYTES: usize = 40;
 /// A handle of a value beyond this is no handle: 2^60 bytes.
 pub const VALUE_BYTES_MAX: u64 = 1 << 60;
 
-const _: () = assert!(HANDLE_BYTES == 48 + 16);
+const _: () = assert!(HANDLE_BYTES == 48 + 16 && HANDLE_BYTES_COMPRESSED == HANDLE_BYTES + 8);
+
+/// The form in which the sub-blocks of a value are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// All as they are.
+    Plain,
+    /// Each compressed, or as it is where that saves too little.
+    Compressed {
+        /// Stored length of all sub-blocks, in bytes.
+        stored_len: u64,
+    },
+}
 
 /// The place of a value, and what is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +106,19 @@ pub struct Handle {
     pub stored_us: u64,
     /// The root hash.
     pub root: u128,
+    /// The form in which the value is stored.
+    pub form: Form,
 }
 
 impl Handle {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HANDLE_BYTES);
-        out.extend_from_slice(&[HANDLE_VERSION, self.sub_block_log2, 0, 0]);
+        let mut out = Vec::with_capacity(HANDLE_BYTES_COMPRESSED);
+        let version = match self.form {
+            Form::Plain => HANDLE_VERSION,
+            Form::Compressed { .. } => HANDLE_VERSION_COMPRESSED,
+        };
+        out.extend_from_slice(&[version, self.sub_block_log2, 0, 0]);
         put_u32(&mut out, self.chunk.epoch.0);
         put_u64(&mut out, self.chunk.number.0);
         put_u64(&mut out, self.offset);
@@ -86,7 +127,15 @@ impl Handle {
         put_u64(&mut out, self.len);
         put_u64(&mut out, self.stored_us);
         put_u128(&mut out, self.root);
+        if let Form::Compressed { stored_len } = self.form {
+            put_u64(&mut out, stored_len);
+        }
         out
+    }
+
+    /// Returns `true` for the bytes of a handle that a later version of this program wrote.
+    pub fn is_newer(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|version| *version > HANDLE_VERSION_COMPRESSED)
     }
 
     /// The handle of these bytes.
@@ -95,7 +144,8 @@ impl Handle {
     /// They are none, or of a newer version.
     pub fn decode(bytes: &[u8]) -> Result<Handle, Malformed> {
         let mut r = Reader::new(bytes);
-        if r.u8()? != HANDLE_VERSION {
+        let version = r.u8()?;
+        if !(HANDLE_VERSION..=HANDLE_VERSION_COMPRESSED).contains(&version) {
             return Err(r.malformed("version of a handle that is not known"));
         }
         let sub_block_log2 = r.u8()?;
@@ -116,9 +166,19 @@ impl Handle {
         if len > VALUE_BYTES_MAX || !(CHUNK_HEADER_BYTES..=VALUE_BYTES_MAX).contains(&offset) {
             return Err(r.malformed("a handle of an impossible place"));
         }
+        let form = match version {
+            HANDLE_VERSION => Form::Plain,
+            _ => Form::Compressed { stored_len: r.u64()? },
+        };
+        if let Form::Compressed { stored_len } = form {
+            // The second bounds the memory for a value by the length of its file.
+            if stored_len > len || stored_len < len.div_ceil(COMPRESSION_RATIO_MAX) {
+                return Err(r.malformed("a handle of an impossible stored length"));
+            }
+        }
         r.finish()?;
         let chunk = ChunkId { number, epoch };
-        Ok(Handle { chunk, offset, key_len, sub_block_log2, len, stored_us, root })
+        Ok(Handle { chunk, offset, key_len, sub_block_log2, len, stored_us, root, form })
     }
 
     /// Size of a sub-block, in bytes.
@@ -131,19 +191,47 @@ impl Handle {
         self.len.div_ceil(self.sub_block_bytes())
     }
 
+    /// Length of the sub-block `index`, in bytes; it is one of the value.
+    pub fn sub_block_len(&self, index: u64) -> usize {
+        let start = index * self.sub_block_bytes();
+        debug_assert!(start < self.len);
+        (self.len - start).min(self.sub_block_bytes()) as usize
+    }
+
+    /// Length of the value as it is stored, in bytes.
+    pub fn stored_len(&self) -> u64 {
+        match self.form {
+            Form::Plain => self.len,
+            Form::Compressed { stored_len } => stored_len,
+        }
+    }
+
+    /// Returns `true` if the stored bytes are those of the value: no sub-block is compressed.
+    pub fn is_stored_as_given(&self) -> bool {
+        self.stored_len() == self.len
+    }
+
+    /// Bytes of a sub-block in the table of sub-blocks.
+    pub fn entry_bytes(&self) -> u64 {
+        match self.form {
+            Form::Plain => 8,
+            Form::Compressed { .. } => 12,
+        }
+    }
+
     /// Offset of the value in the chunk file, in bytes.
     pub fn value_offset(&self) -> u64 {
         self.offset + BLOCK_HEADER_BYTES + u64::from(self.key_len)
     }
 
-    /// Offset of the checksums in the chunk file, in bytes.
-    pub fn sums_offset(&self) -> u64 {
-        self.value_offset() + self.len
+    /// Offset of the table of sub-blocks in the chunk file, in bytes.
+    pub fn table_offset(&self) -> u64 {
+        self.value_offset() + self.stored_len()
     }
 
     /// Offset behind the block, in bytes.
     pub fn end(&self) -> u64 {
-        self.sums_offset() + self.sub_block_count() * SUM_BYTES
+        self.table_offset() + self.sub_block_count() * self.entry_bytes()
     }
 
     /// Length of the block, in bytes.
@@ -177,15 +265,6 @@ impl Binding {
     pub fn apply(self, sum: u64, index: u64) -> u64 {
         sum ^ self.0.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
-}
-
-/// The root hash of a value of `len` bytes by the checksums of its sub-blocks, which are bound to no
-/// place.
-pub fn root_of(len: u64, sums: &[u64]) -> u128 {
-    let mut bytes = Vec::with_capacity(8 * sums.len() + 8);
-    sums.iter().for_each(|sum| put_u64(&mut bytes, *sum));
-    put_u64(&mut bytes, len);
-    checksum128(&bytes)
 }
 
 /// The header of a chunk file.
@@ -249,21 +328,44 @@ mod tests {
             len: 10_000,
             stored_us: 1_700_000_000_000_000,
             root: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+            form: Form::Plain,
         }
+    }
+
+    fn compressed(stored_len: u64) -> Handle {
+        Handle { form: Form::Compressed { stored_len }, ..handle() }
     }
 
     #[test]
     fn a_handle_reads_back_and_every_other_length_is_refused() {
-        let handle = handle();
-        let bytes = handle.encode();
-        assert_eq!(bytes.len(), HANDLE_BYTES);
-        assert_eq!(Handle::decode(&bytes), Ok(handle));
-        for len in 0..bytes.len() {
-            assert!(Handle::decode(&bytes[..len]).is_err());
+        for (handle, handle_bytes, end) in
+            [(handle(), 64, 10_000 + 3 * 8), (compressed(700), 72, 700 + 3 * 12)]
+        {
+            let bytes = handle.encode();
+            assert_eq!(bytes.len(), handle_bytes);
+            assert_eq!(Handle::decode(&bytes), Ok(handle));
+            for len in 0..bytes.len() {
+                assert!(Handle::decode(&bytes[..len]).is_err());
+            }
+            assert!(Handle::decode(&[&bytes[..], &[0]].concat()).is_err());
+            assert_eq!((handle.sub_block_count(), handle.value_offset()), (3, 64 + 48 + 3));
+            assert_eq!(handle.end(), 64 + 48 + 3 + end);
+            assert_eq!((handle.sub_block_len(1), handle.sub_block_len(2)), (4096, 10_000 - 8192));
         }
-        assert!(Handle::decode(&[&bytes[..], &[0]].concat()).is_err());
-        assert_eq!((handle.sub_block_count(), handle.value_offset()), (3, 64 + 48 + 3));
-        assert_eq!(handle.end(), 64 + 48 + 3 + 10_000 + 3 * 8);
+    }
+
+    #[test]
+    fn a_stored_length_that_no_compressor_reaches_is_refused() {
+        for (stored_len, is_possible) in
+            [(39, false), (40, true), (10_000, true), (10_001, false), (u64::MAX, false)]
+        {
+            let decoded = Handle::decode(&compressed(stored_len).encode());
+            assert_eq!(decoded.is_ok(), is_possible, "{stored_len} of 10000 bytes");
+        }
+        assert!(compressed(10_000).is_stored_as_given() && !compressed(9999).is_stored_as_given());
+        let mut newer = handle().encode();
+        newer[0] = HANDLE_VERSION_COMPRESSED + 1;
+        assert!(Handle::is_newer(&newer) && !Handle::is_newer(&compressed(40).encode()));
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::clock::Clock;
-use lsm_core::fs::{Fs, MemFs};
-use lsm_core::hooks::{AddedValue, EventQueue, StoreContext, StoreEdit, ValueStoreFactory};
-use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+use lsm_core::fs::MemFs;
+use lsm_core::hooks::{AddedValue, StoreEdit, ValueStoreFactory};
+use lsm_core::options::Compression;
 use testkit::{assert_golden, hexdump};
 
 use crate::options::LargeValueOptions;
 use crate::store::LargeValues;
+use crate::testing::context;
 
 /// A clock that stands.
 struct Stopped;
@@ -27,34 +28,35 @@ impl Clock for Stopped {
     }
 }
 
-#[test]
-fn a_chunk_file_a_handle_and_a_section_are_as_described() {
+/// A chunk file with one value of 300 bytes in sub-blocks of 256, its handle and its section.
+struct Written {
+    file: Vec<u8>,
+    handle: Vec<u8>,
+    section: Vec<u8>,
+}
+
+fn write(options: LargeValueOptions, value: &[u8]) -> Written {
     let fs = MemFs::new();
-    fs.create_dir(Path::new("/db")).unwrap();
-    let options = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
-    let store = LargeValues::new(options).unwrap().open(StoreContext {
-        partition: PartitionId(7),
-        partition_name: "p".into(),
-        db_id: DbId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
-        epoch: Epoch(3),
-        dir: "/db".into(),
-        fs: Arc::new(fs.clone()),
-        clock: Arc::new(Stopped),
-        numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),
-        is_read_only: false,
-        events: EventQueue::default(),
-        is_following: false,
-    });
+    let context = context(&fs, Arc::new(Stopped));
+    let store = LargeValues::new(options).unwrap().open(context);
     let store = store.unwrap();
-    let value: Vec<u8> = (0..300_u32).map(|n| n as u8).collect();
-    let pending = store.put(b"key", &value).unwrap();
+    let pending = store.put(b"key", value).unwrap();
     let handle = pending.bytes().to_vec();
     pending.keep();
     let added = [AddedValue { key: b"key".to_vec(), handle: handle.clone() }];
     let edit = StoreEdit { number: 9, added: &added, ..StoreEdit::default() };
     let section = store.edit(&edit);
     let file = fs.read_raw(Path::new("/db/000000000000002d-00000003.chunk")).unwrap();
-    let file_notes: Vec<(Range<usize>, &str)> = vec![
+    Written { file, handle, section }
+}
+
+fn tiny() -> LargeValueOptions {
+    LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256)
+}
+
+/// The parts of a chunk file before its value.
+fn front_notes() -> Vec<(Range<usize>, &'static str)> {
+    vec![
         (0..8, "magic"),
         (8..12, "version, zero"),
         (12..16, "partition"),
@@ -68,18 +70,35 @@ fn a_chunk_file_a_handle_and_a_section_are_as_described() {
         (96..104, "time stored"),
         (104..112, "checksum of block header and key"),
         (112..115, "key"),
-        (115..371, "first sub-block"),
-        (371..415, "second sub-block"),
-        (415..431, "a checksum for each"),
-    ];
-    let handle_notes: Vec<(Range<usize>, &str)> = vec![
+    ]
+}
+
+fn handle_notes() -> Vec<(Range<usize>, &'static str)> {
+    vec![
         (0..4, "version, log2 of sub-block size"),
         (4..16, "epoch and number of the chunk"),
         (16..32, "offset of the block, length of the key"),
         (32..40, "length of the value"),
         (40..48, "time stored"),
         (48..64, "root hash"),
-    ];
+    ]
+}
+
+fn joined(parts: &[(&str, String)]) -> String {
+    let parts: Vec<String> = parts.iter().map(|(name, dump)| format!("{name}\n{dump}")).collect();
+    parts.join("\n")
+}
+
+#[test]
+fn a_chunk_file_a_handle_and_a_section_are_as_described() {
+    let value: Vec<u8> = (0..300_u32).map(|n| n as u8).collect();
+    let Written { file, handle, section } = write(tiny(), &value);
+    let mut file_notes = front_notes();
+    file_notes.extend([
+        (115..371, "first sub-block"),
+        (371..415, "second sub-block"),
+        (415..431, "a checksum for each"),
+    ]);
     let section_notes: Vec<(Range<usize>, &str)> = vec![
         (0..2, "version, kind"),
         (2..3, "one chunk"),
@@ -90,10 +109,33 @@ fn a_chunk_file_a_handle_and_a_section_are_as_described() {
     ];
     let text = [
         ("chunk file", hexdump::annotate(&file, &file_notes)),
-        ("handle", hexdump::annotate(&handle, &handle_notes)),
+        ("handle", hexdump::annotate(&handle, &handle_notes())),
         ("section", hexdump::annotate(&section, &section_notes)),
+        ("parameters", hexdump::annotate(&tiny().encode(), &[(0..32, "see options.rs")])),
+    ];
+    assert_golden("chunk.txt", &joined(&text));
+}
+
+/// The first sub-block is compressed, and the second is not: it is random.
+#[test]
+fn a_compressed_value_and_its_handle_are_as_described() {
+    let mut value = vec![b'v'; 300];
+    testkit::Rng::new(1).fill(&mut value[256..]);
+    let options = tiny().compression(Compression::Lz4);
+    let Written { file, handle, .. } = write(options, &value);
+    let mut file_notes = front_notes();
+    file_notes.extend([
+        (115..127, "first sub-block, an LZ4 block"),
+        (127..171, "second sub-block, as it is"),
+        (171..183, "of the first: checksum, stored length"),
+        (183..195, "of the second"),
+    ]);
+    let mut handle_notes = handle_notes();
+    handle_notes.push((64..72, "stored length of the value"));
+    let text = [
+        ("chunk file", hexdump::annotate(&file, &file_notes)),
+        ("handle", hexdump::annotate(&handle, &handle_notes)),
         ("parameters", hexdump::annotate(&options.encode(), &[(0..32, "see options.rs")])),
     ];
-    let text: Vec<String> = text.iter().map(|(name, dump)| format!("{name}\n{dump}")).collect();
-    assert_golden("chunk.txt", &text.join("\n"));
+    assert_golden("chunk-compressed.txt", &joined(&text));
 }

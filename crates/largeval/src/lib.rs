@@ -16,6 +16,7 @@
 //! space       what is where        chunks      what lives in which chunk, and the sections
 //! moving      what jobs move       syncing     syncs of files, and failed ones
 //! options     and their bytes      format      chunk files and handles
+//! packing     LZ4                  sub_blocks  the table of a value's sub-blocks
 //! ```
 
 mod access;
@@ -29,10 +30,14 @@ mod format;
 mod golden;
 mod moving;
 mod options;
+mod packing;
 mod shared;
 mod space;
 mod store;
+mod sub_blocks;
 mod syncing;
+#[cfg(test)]
+mod testing;
 mod writing;
 
 pub use access::{

@@ -11,7 +11,7 @@ use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 
 use crate::block::{Block, Parallelism, Source};
 use crate::shared::Shared;
-use crate::writing::BlockWriter;
+use crate::writing::{BlockWriter, FinishedBlock};
 
 impl Shared {
     /// Waits as long as the limit on moving asks for.
@@ -26,13 +26,13 @@ impl Shared {
         while debt.park(|| clock.now()) {}
     }
 
-    /// Copies a value to the end of another chunk, verified on its way.
+    /// Copies a value to the end of another chunk in its stored form, verified on its way.
     fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle> {
         let from = block.handle;
         let options = self.options();
         // Verified against the handle before a byte is copied, and each piece against these: damage
         // is not carried into a new chunk under fresh checksums.
-        let sums = block.sums()?;
+        let table = block.sub_blocks()?;
         // Taken out: two jobs that move at once would mix their blocks in one file. The second gets
         // another.
         let mover = self.state.lock().mover.take();
@@ -45,17 +45,18 @@ impl Shared {
             None => self.new_writer()?,
         };
         let log2 = from.sub_block_log2;
-        let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us);
-        let mut piece = vec![0; from.sub_block_bytes().min(from.len) as usize];
-        while to.len() < from.len {
-            let len = (from.len - to.len()).min(from.sub_block_bytes()) as usize;
-            block.read_range(to.len(), &mut piece[..len], &sums)?;
-            to.push(&piece[..len])?;
+        let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us, from.form);
+        let mut stored = Vec::new();
+        for index in 0..from.sub_block_count() {
+            let place = table.place(&from, index);
+            stored.resize(place.stored_len, 0);
+            block.read_stored(&place, &mut stored)?;
+            to.push_stored(&stored, place.len)?;
             // Without a lock held, because this may wait.
-            self.keep_pace(len as u64);
+            self.keep_pace(place.stored_len as u64);
         }
-        let (pending, writer) = to.finish()?;
-        self.counters.bytes_moved.fetch_add(from.len, Ordering::Relaxed);
+        let FinishedBlock { pending, writer, stored_len } = to.finish()?;
+        self.counters.bytes_moved.fetch_add(stored_len, Ordering::Relaxed);
         let mut state = self.state.lock();
         match state.mover {
             None if !state.syncs.is_condemned(writer.chunk) => state.mover = Some(writer),
@@ -94,12 +95,11 @@ mod tests {
     use std::time::Duration;
 
     use lsm_core::clock::{Clock, Pace};
-    use lsm_core::fs::{Fs, MemFs};
-    use lsm_core::hooks::{EventQueue, StoreContext};
-    use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+    use lsm_core::fs::MemFs;
 
     use super::*;
     use crate::options::LargeValueOptions;
+    use crate::testing::context;
 
     /// A second passes at each look, and the limit is lifted at the third.
     #[derive(Default)]
@@ -122,20 +122,7 @@ mod tests {
     fn a_limit_that_changes_while_somebody_waits_for_it_stays_changed() {
         let clock = Arc::new(Lifting::default());
         let fs = MemFs::new();
-        fs.create_dir("/db".as_ref()).unwrap();
-        let context = StoreContext {
-            partition: PartitionId(1),
-            partition_name: "p".into(),
-            db_id: DbId(1),
-            epoch: Epoch(1),
-            dir: "/db".into(),
-            fs: Arc::new(fs),
-            clock: clock.clone(),
-            numbers: Arc::new(FileNumbers::new(FileNo(1))),
-            is_read_only: false,
-            is_following: false,
-            events: EventQueue::default(),
-        };
+        let context = context(&fs, clock.clone());
         let options = LargeValueOptions::new().move_bytes_per_second(1000);
         let store = Arc::new(Shared::new(context, options).unwrap());
         clock.store.set(store.clone()).ok().unwrap();

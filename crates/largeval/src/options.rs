@@ -3,19 +3,26 @@
 //! They are stored with the partition, as parameters of its value store:
 //!
 //! ```text
-//! 0   1  version, 1
+//! 0   1  version, 1; 2 if values are or were compressed
 //! 1   1  binary logarithm of the sub-block size
 //! 2   2  garbage ratio in thousandths
-//! 4   4  zero
+//! 4   1  in version 2: compression of new values, 0 none, 1 LZ4
+//! 5   3  zero; in version 1, from 4 on
 //! 8   8  threshold in bytes, 2^64-1 if large values are off
 //! 16  8  chunk size in bytes
 //! 24  8  bytes that may be moved a second, 0 for no limit
 //! ```
+//!
+//! A partition whose parameters have version 2 keeps that version when compression is switched off:
+//! handles of compressed values may be in tables and in the log, and a program that does not know them
+//! must not open it.
 
 use lsm_core::codec::Reader;
 use lsm_core::error::{Error, Result};
+use lsm_core::options::Compression;
 
 const VERSION: u8 = 1;
+const VERSION_COMPRESSED: u8 = 2;
 /// Bytes of stored parameters.
 const PARAMS_BYTES: usize = 32;
 
@@ -36,6 +43,7 @@ pub struct LargeValueOptions {
     pub(crate) sub_block_log2: u8,
     pub(crate) garbage_permille: u16,
     pub(crate) move_bytes_per_second: u64,
+    pub(crate) compression: Compression,
 }
 
 impl Default for LargeValueOptions {
@@ -46,6 +54,7 @@ impl Default for LargeValueOptions {
             sub_block_log2: 18,
             garbage_permille: 250,
             move_bytes_per_second: 0,
+            compression: Compression::None,
         }
     }
 }
@@ -99,6 +108,18 @@ impl LargeValueOptions {
         self
     }
 
+    /// Sets the compression of values in chunk files. Default [`Compression::None`]. With
+    /// [`Compression::Lz4`], each sub-block is compressed by itself and stored as it is if that saves less
+    /// than an eighth; a value of which a sub-block is compressed cannot be mapped. In effect for values
+    /// written from then on; values that are moved keep the form that they have.
+    ///
+    /// Once it was set for a partition, programs of versions that do not know it cannot open the partition
+    /// any more.
+    pub fn compression(mut self, compression: Compression) -> LargeValueOptions {
+        self.compression = compression;
+        self
+    }
+
     /// Returns `true` unless they are [`LargeValueOptions::off`].
     pub fn is_on(&self) -> bool {
         self.threshold_bytes != u64::MAX
@@ -127,9 +148,25 @@ impl LargeValueOptions {
 
     /// As parameters.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, self.sub_block_log2];
+        let version = match self.compression {
+            Compression::None => VERSION,
+            Compression::Lz4 => VERSION_COMPRESSED,
+        };
+        self.encode_as(version)
+    }
+
+    /// As parameters of a partition that has the parameters `stored`: never of a lower version.
+    pub(crate) fn encode_over(&self, stored: &[u8]) -> Vec<u8> {
+        match stored.first() {
+            Some(&VERSION_COMPRESSED) => self.encode_as(VERSION_COMPRESSED),
+            _ => self.encode(),
+        }
+    }
+
+    fn encode_as(&self, version: u8) -> Vec<u8> {
+        let mut out = vec![version, self.sub_block_log2];
         out.extend_from_slice(&self.garbage_permille.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&[self.compression as u8, 0, 0, 0]);
         for n in [self.threshold_bytes, self.chunk_bytes, self.move_bytes_per_second] {
             out.extend_from_slice(&n.to_le_bytes());
         }
@@ -143,13 +180,16 @@ impl LargeValueOptions {
             return None;
         }
         let mut r = Reader::new(params);
-        if r.u8().ok()? != VERSION {
-            return None;
-        }
+        let version = r.u8().ok()?;
         let sub_block_log2 = r.u8().ok()?;
         let garbage = r.take(2).ok()?;
         let garbage_permille = u16::from_le_bytes(garbage.try_into().ok()?);
-        if r.u32().ok()? != 0 {
+        let compression = match (version, r.u8().ok()?) {
+            (VERSION, 0) => Compression::None,
+            (VERSION_COMPRESSED, number) => Compression::from_u8(number)?,
+            _ => return None,
+        };
+        if r.take(3).ok()? != [0; 3] {
             return None;
         }
         let options = LargeValueOptions {
@@ -158,6 +198,7 @@ impl LargeValueOptions {
             sub_block_log2,
             garbage_permille,
             move_bytes_per_second: r.u64().ok()?,
+            compression,
         };
         options.check().ok()?;
         Some(options)
@@ -179,8 +220,27 @@ mod tests {
         let params = options.encode();
         assert_eq!(LargeValueOptions::decode(&params), Some(options));
         assert_eq!(LargeValueOptions::decode(&params[1..]), None);
-        assert_eq!(LargeValueOptions::decode(&[&[2], &params[1..]].concat()), None);
+        assert_eq!(LargeValueOptions::decode(&[&[3], &params[1..]].concat()), None);
         assert!(!LargeValueOptions::off().is_on() && options.is_on());
+    }
+
+    /// A version that does not know compression reads version 1 alone.
+    #[test]
+    fn parameters_have_version_2_from_the_first_compression_on() {
+        let plain = LargeValueOptions::new();
+        let compressed = plain.compression(Compression::Lz4);
+        assert_eq!((plain.encode()[0], compressed.encode()[0]), (1, 2));
+        for options in [plain, compressed] {
+            let over = options.encode_over(&compressed.encode());
+            assert_eq!((over[0], LargeValueOptions::decode(&over)), (2, Some(options)));
+            assert_eq!(options.encode_over(&plain.encode()), options.encode());
+        }
+        let mut unknown = compressed.encode();
+        unknown[4] = 2;
+        assert_eq!(LargeValueOptions::decode(&unknown), None);
+        let mut early = compressed.encode();
+        early[0] = 1;
+        assert_eq!(LargeValueOptions::decode(&early), None, "version 1 has no compression");
     }
 
     #[test]

@@ -12,11 +12,12 @@ use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, File};
 use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext};
+use lsm_core::options::Compression;
 use parking_lot::Mutex;
 
 use crate::block::{Block, Source};
 use crate::chunks::{Chunks, DeadChunk};
-use crate::format::{CHUNK_HEADER_BYTES, Handle, chunk_header};
+use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, chunk_header};
 use crate::options::LargeValueOptions;
 use crate::syncing::Syncs;
 use crate::writing::{BlockWriter, ChunkWriter};
@@ -138,7 +139,15 @@ impl Shared {
             Some(writer) => writer,
             None => self.new_writer()?,
         };
-        Ok(BlockWriter::new(self, writer, key, options.sub_block_log2, self.now_us()))
+        let log2 = options.sub_block_log2;
+        let stored_us = self.now_us();
+        Ok(match options.compression {
+            Compression::None => BlockWriter::new(self, writer, key, log2, stored_us, Form::Plain),
+            Compression::Lz4 => {
+                let form = Form::Compressed { stored_len: 0 };
+                BlockWriter::new(self, writer, key, log2, stored_us, form).compressing()
+            }
+        })
     }
 
     pub(crate) fn new_writer(&self) -> Result<ChunkWriter> {
@@ -163,11 +172,11 @@ impl Shared {
         ChunkWriter::new(chunk, file, &header).inspect_err(|_| self.block_given_up(chunk, None))
     }
 
-    /// Takes a writer back behind a whole block of this length. A large value is the last of its file:
+    /// Takes a writer back behind a whole block of this stored length. A large value is the last of its file:
     /// else the space of the file would come back only with the small ones that came behind it.
-    pub(crate) fn give_back(&self, mut writer: ChunkWriter, len: u64) {
+    pub(crate) fn give_back(&self, mut writer: ChunkWriter, stored_len: u64) {
         let mut state = self.state.lock();
-        writer.is_full |= len >= state.options.chunk_bytes / OWN_CHUNK_SHARE;
+        writer.is_full |= stored_len >= state.options.chunk_bytes / OWN_CHUNK_SHARE;
         self.keep_or_seal(&mut state, writer);
     }
 

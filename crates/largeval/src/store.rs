@@ -56,6 +56,10 @@ impl ValueStoreFactory for LargeValues {
         self.options.encode()
     }
 
+    fn params_over(&self, stored: &[u8]) -> Vec<u8> {
+        self.options.encode_over(stored)
+    }
+
     fn open(&self, context: StoreContext) -> Result<Arc<dyn ValueStore>> {
         Ok(Arc::new(LargeStore(Arc::new(Shared::new(context, self.options)?))))
     }
@@ -91,9 +95,9 @@ impl ValueStore for LargeStore {
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
         let block = self.0.begin(key, Some(value.len() as u64))?;
-        let (pending, writer) = block.put(value)?;
-        self.0.give_back(writer, value.len() as u64);
-        Ok(pending)
+        let finished = block.put(value)?;
+        self.0.give_back(finished.writer, finished.stored_len);
+        Ok(finished.pending)
     }
 
     fn sync(&self) -> Result<()> {
@@ -116,7 +120,14 @@ impl ValueStore for LargeStore {
     fn probe(&self, handle: &[u8]) -> Result<bool> {
         let shared = &self.0;
         // Nothing can be read by it, so the log ends before its frame as before a lost value.
-        let Ok(handle_read) = Handle::decode(handle) else { return Ok(false) };
+        let Ok(handle_read) = Handle::decode(handle) else {
+            // The end of the log there would lose the values of a later version for good.
+            if Handle::is_newer(handle) {
+                let what = "a large value of a later version is in the log";
+                return Err(Error::new(ErrorKind::Unsupported, what));
+            }
+            return Ok(false);
+        };
         if !shared.context.is_read_only {
             // Durability: the bytes may be in the page cache alone, where the process before this
             // one left them. Then the device is asked whether it has them.
@@ -154,13 +165,19 @@ impl ValueStore for LargeStore {
         if end.is_none_or(|end| end > block.handle.len) {
             return Err(Error::limit("end of a range", end.unwrap_or(u64::MAX), block.handle.len));
         }
-        block.read_range(offset, buf, &block.sums()?)
+        block.read_range(offset, buf, &block.sub_blocks()?)
     }
 
     fn prefetch(&self, handle: &[u8], len: u64) {
         // A file that cannot be opened is an error of the read.
         if let Ok(block) = self.0.block(handle, Source::Cached) {
-            block.file.prefetch(block.handle.value_offset(), len);
+            let handle = &block.handle;
+            // The table of a compressed value lies behind it and is read first.
+            let wanted = match handle.is_stored_as_given() {
+                true => len,
+                false => handle.end() - handle.value_offset(),
+            };
+            block.file.prefetch(handle.value_offset(), wanted);
         }
     }
 
@@ -171,7 +188,7 @@ impl ValueStore for LargeStore {
         advance: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let block = self.0.block(handle, Source::Device)?;
-        let found = block.walk(|piece| advance(piece.len() as u64))?;
+        let found = block.walk(advance)?;
         // The handle's root hash speaks of the value and not of the key. Only here do both come
         // together.
         if found != key {
@@ -309,5 +326,29 @@ impl ValueStore for LargeStore {
         }
         // The checkpoint counts as made when this returns, so its names must stay after a crash.
         shared.context.fs.sync_dir(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lsm_core::clock::SystemClock;
+    use lsm_core::fs::MemFs;
+
+    use super::*;
+    use crate::testing::context;
+
+    /// The log would end before the frame of a value that recovery takes for a lost one.
+    #[test]
+    fn recovery_refuses_a_handle_of_a_later_version_and_ends_the_log_at_no_handle() {
+        let context = context(&MemFs::new(), Arc::new(SystemClock::new()));
+        let options = LargeValueOptions::new();
+        let store = LargeValues::new(options).unwrap().open(context).unwrap();
+        let pending = store.put(b"key", &[5; 1000]).unwrap();
+        assert!(store.probe(pending.bytes()).unwrap());
+        let mut handle = pending.bytes().to_vec();
+        handle[1] = 1;
+        assert!(!store.probe(&handle).unwrap());
+        handle[0] = 3;
+        assert_eq!(store.probe(&handle).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

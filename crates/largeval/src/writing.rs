@@ -6,13 +6,15 @@
 
 use std::sync::Arc;
 
-use lsm_core::codec::{checksum64, put_u64};
+use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::File;
 use lsm_core::hooks::{ChunkId, PendingHandle};
 
-use crate::format::{CHUNK_HEADER_BYTES, Handle, block_front, root_of};
+use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, block_front};
+use crate::packing::Packer;
 use crate::shared::Shared;
+use crate::sub_blocks::SubBlocks;
 
 /// The store hears of what was appended at least this often, in bytes.
 const NOTED_BYTES: u64 = 4 << 20;
@@ -81,6 +83,16 @@ impl ChunkWriter {
     }
 }
 
+/// A block that is all there.
+pub struct FinishedBlock {
+    /// Its handle.
+    pub pending: PendingHandle,
+    /// The writer of its file, for the next block.
+    pub writer: ChunkWriter,
+    /// Length of the value as it is stored, in bytes.
+    pub stored_len: u64,
+}
+
 /// See the module.
 pub struct BlockWriter {
     shared: Arc<Shared>,
@@ -89,21 +101,24 @@ pub struct BlockWriter {
     handle: Handle,
     /// The header and the key, until the first bytes behind them are appended with them.
     front: Vec<u8>,
-    /// Checksums of the sub-blocks that were appended, bound to no place.
-    sums: Vec<u64>,
+    /// The sub-blocks that were appended.
+    table: SubBlocks,
+    /// Of a value that is compressed here. A value that moves has its stored form already.
+    packer: Option<Box<Packer>>,
     /// The begin of a sub-block.
     buffer: Vec<u8>,
     is_failed: bool,
 }
 
 impl BlockWriter {
-    /// Begins a block for `key`, a stored key.
+    /// Begins a block for `key`, a stored key, of a value in `form`.
     pub fn new(
         shared: &Arc<Shared>,
         writer: ChunkWriter,
         key: &[u8],
         sub_block_log2: u8,
         stored_us: u64,
+        form: Form,
     ) -> BlockWriter {
         let handle = Handle {
             chunk: writer.chunk,
@@ -113,6 +128,7 @@ impl BlockWriter {
             len: 0,
             stored_us,
             root: 0,
+            form,
         };
         BlockWriter {
             shared: shared.clone(),
@@ -120,10 +136,18 @@ impl BlockWriter {
             handle,
             // It has no length of the value, which is known only at its end.
             front: block_front(&handle, key),
-            sums: Vec::new(),
+            table: SubBlocks::default(),
+            packer: None,
             buffer: Vec::new(),
             is_failed: false,
         }
+    }
+
+    /// Compresses what is pushed or put from now on.
+    pub fn compressing(mut self) -> BlockWriter {
+        debug_assert!(self.handle.form != Form::Plain, "the table has the stored lengths");
+        self.packer = Some(Box::new(Packer::new(self.handle.sub_block_bytes() as usize)));
+        self
     }
 
     /// Bytes of the value so far.
@@ -162,14 +186,43 @@ impl BlockWriter {
     }
 
     fn sub_block(&mut self, piece: &[u8]) -> Result<()> {
-        self.sums.push(checksum64(piece));
-        self.append(piece, &[])
+        self.append_packed(piece, |_| Vec::new())
     }
 
-    /// Sums whole sub-blocks, or the last ones of the value.
-    fn sum(&mut self, piece: &[u8]) {
+    /// Appends a sub-block of `len` bytes that is in its stored form already, and verified.
+    pub fn push_stored(&mut self, stored: &[u8], len: usize) -> Result<()> {
+        debug_assert!(self.packer.is_none() && self.buffer.is_empty());
+        self.handle.len += len as u64;
+        self.table.push(self.handle.form, checksum64(stored), stored.len());
+        self.append(stored, &[])
+    }
+
+    /// Appends whole sub-blocks, or the last ones of the value, in their stored form, and behind them what
+    /// `behind` returns then.
+    fn append_packed(
+        &mut self,
+        piece: &[u8],
+        behind: impl FnOnce(&mut Self) -> Vec<u8>,
+    ) -> Result<()> {
         let size = self.handle.sub_block_bytes() as usize;
-        self.sums.extend(piece.chunks(size).map(checksum64));
+        let form = self.handle.form;
+        let mut packer = self.packer.take();
+        let table = &mut self.table;
+        let stored = match &mut packer {
+            Some(packer) => packer.pack(piece, size, |stored| {
+                table.push(form, checksum64(stored), stored.len());
+            }),
+            None => {
+                for sub_block in piece.chunks(size) {
+                    table.push(form, checksum64(sub_block), sub_block.len());
+                }
+                piece
+            }
+        };
+        let behind = behind(self);
+        let appended = self.append(stored, &behind);
+        self.packer = packer;
+        appended
     }
 
     fn append(&mut self, bytes: &[u8], behind: &[u8]) -> Result<()> {
@@ -187,10 +240,11 @@ impl BlockWriter {
     }
 
     /// Ends the block with a value that is in memory as a whole; its handle, pending.
-    pub fn put(mut self, value: &[u8]) -> Result<(PendingHandle, ChunkWriter)> {
+    pub fn put(mut self, value: &[u8]) -> Result<FinishedBlock> {
         debug_assert_eq!(self.handle.len, 0, "nothing was pushed");
         self.handle.len = value.len() as u64;
-        if value.len() >= RESERVED_BYTES_MIN {
+        // The stored length of a value that is compressed is known only at its end.
+        if value.len() >= RESERVED_BYTES_MIN && self.packer.is_none() {
             self.reserve()?;
         }
         // Both are powers of two, so that it is a number of whole sub-blocks.
@@ -198,8 +252,7 @@ impl BlockWriter {
         let mut rest = value;
         while rest.len() > piece_bytes {
             let (piece, behind) = rest.split_at(piece_bytes);
-            self.sum(piece);
-            self.append(piece, &[])?;
+            self.sub_block(piece)?;
             rest = behind;
         }
         self.end(rest)
@@ -217,27 +270,30 @@ impl BlockWriter {
     }
 
     /// Ends the block; its handle, pending.
-    pub fn finish(mut self) -> Result<(PendingHandle, ChunkWriter)> {
+    pub fn finish(mut self) -> Result<FinishedBlock> {
         let last = std::mem::take(&mut self.buffer);
         self.end(&last)
     }
 
     /// Ends the block with the last bytes of its value.
-    fn end(mut self, last: &[u8]) -> Result<(PendingHandle, ChunkWriter)> {
-        self.sum(last);
-        self.handle.root = root_of(self.handle.len, &self.sums);
-        let binding = self.handle.binding();
-        let mut sums = Vec::with_capacity(8 * self.sums.len());
-        for (index, sum) in self.sums.iter().enumerate() {
-            put_u64(&mut sums, binding.apply(*sum, index as u64));
-        }
-        self.append(last, &sums)?;
+    fn end(mut self, last: &[u8]) -> Result<FinishedBlock> {
+        self.append_packed(last, BlockWriter::complete)?;
         let noted = self.writer.as_mut().map_or(Ok(()), |writer| writer.note(&self.shared));
         self.is_failed = noted.is_err();
         noted?;
         let writer = self.writer.take().expect("only the end takes it");
         debug_assert_eq!(writer.end, self.handle.end());
-        Ok((self.shared.pending(self.handle), writer))
+        let pending = self.shared.pending(self.handle);
+        Ok(FinishedBlock { pending, writer, stored_len: self.handle.stored_len() })
+    }
+
+    /// Completes the handle by the table of all sub-blocks; returns the bytes of the table.
+    fn complete(&mut self) -> Vec<u8> {
+        if let Form::Compressed { stored_len } = &mut self.handle.form {
+            *stored_len = self.table.stored_len();
+        }
+        self.handle.root = self.table.root_of(self.handle.len);
+        self.table.encode(&self.handle)
     }
 
     /// Lets the block go: what was written of it is garbage.

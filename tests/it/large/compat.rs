@@ -1,17 +1,19 @@
-//! A store with large values that was written by version 1 of the chunk format:
-//! `tests/fixtures/large-v1/`. Every later version must open it. `BLESS_FIXTURE=large-v1
+//! Stores with large values: `tests/fixtures/large-v1/` has handles of version 1, and `large-v2/` those of
+//! version 2, which are of compressed values. Every later version must open them. `BLESS_FIXTURE=large-v1
 //! cargo test large::compat` writes it anew; do that only for a format that was never shipped.
 
 use lsm_core::fs::MemFs;
 
-use super::{open, options};
+use siltstone::PartitionOptions;
+
+use super::{compressed, open, options};
 use crate::fixtures;
 
 /// Values in two chunks and in the log, one deleted, one overwritten.
-fn write() -> MemFs {
+fn write(options: PartitionOptions) -> MemFs {
     let fs = MemFs::new();
     let db = open(&fs);
-    let p = db.partition_with("p", options()).unwrap();
+    let p = db.partition_with("p", options).unwrap();
     for n in 0..8_u8 {
         p.put([n], vec![n; 250 + usize::from(n) * 300]).unwrap();
     }
@@ -24,8 +26,18 @@ fn write() -> MemFs {
 
 #[test]
 fn a_store_of_version_1_opens_and_lives_on() {
-    fixtures::bless("large-v1", write);
-    let fs = fixtures::in_memory("large-v1");
+    fixtures::bless("large-v1", || write(options()));
+    check("large-v1");
+}
+
+#[test]
+fn a_store_with_compressed_values_of_version_2_opens_and_lives_on() {
+    fixtures::bless("large-v2", || write(compressed()));
+    check("large-v2");
+}
+
+fn check(fixture: &str) {
+    let fs = fixtures::in_memory(fixture);
     let db = open(&fs);
     let p = db.partition("p").unwrap();
     for n in 0..8_u8 {

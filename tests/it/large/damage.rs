@@ -1,12 +1,13 @@
 //! Damaged and missing bytes of large values.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lsm_core::fs::{Fs, MemFs};
-use siltstone::MetaHiveOptions;
 use siltstone::metahive::ScrubOptions;
+use siltstone::{MetaHiveOptions, PartitionOptions, Result, Slice};
+use testkit::Rng;
 
-use super::{open, options};
+use super::{compressed, open, options};
 
 /// The chunk files of the store.
 fn chunks(fs: &MemFs) -> Vec<PathBuf> {
@@ -17,24 +18,34 @@ fn chunks(fs: &MemFs) -> Vec<PathBuf> {
 
 #[test]
 fn every_flipped_bit_of_a_chunk_is_found_and_no_wrong_byte_is_read() {
+    let value: Vec<u8> = (0..700_u32).map(|n| (n * 7) as u8).collect();
+    check_every_bit(options(), &value);
+}
+
+#[test]
+fn every_flipped_bit_of_a_compressed_chunk_is_found_and_no_wrong_byte_is_read() {
+    let mut value = vec![b'v'; 700];
+    // The second sub-block is stored as it is.
+    Rng::from_env_or(4).fill(&mut value[256..512]);
+    check_every_bit(compressed(), &value);
+    // A value of one sub-block, of which the table is not read.
+    check_every_bit(compressed(), &[b'v'; 256]);
+}
+
+fn check_every_bit(options: PartitionOptions, value: &[u8]) {
     let fs = MemFs::new();
     let db = open(&fs);
-    let p = db.partition_with("p", options()).unwrap();
-    let value: Vec<u8> = (0..700_u32).map(|n| (n * 7) as u8).collect();
-    p.put("key", &value).unwrap();
+    let p = db.partition_with("p", options).unwrap();
+    p.put("key", value).unwrap();
     p.flush().unwrap();
     let [path] = &chunks(&fs)[..] else { panic!("one chunk") };
     let len = fs.read_raw(path).unwrap().len() as u64;
-    for offset in 0..len {
-        let mask = 1 << (offset % 8);
+    for bit in 0..len * 8 {
+        let offset = bit / 8;
+        let mask = 1 << (bit % 8);
         fs.corrupt(path, offset, mask).unwrap();
-        match p.get("key") {
-            Ok(found) => assert_eq!(found.unwrap(), value),
-            Err(error) => {
-                let damage = error.damage().expect("corruption");
-                assert_eq!((&damage.file, damage.key.as_deref()), (path, Some(&b"key"[..])));
-                assert!(damage.offset.is_some() && damage.partition.as_deref() == Some("p"));
-            }
+        for read in [p.get("key"), p.get_range("key", 0..value.len() as u64)] {
+            check_read(read, path, value);
         }
         let report = db.verify(Default::default()).unwrap();
         // Neither a value nor a handle needs the header of the file.
@@ -45,6 +56,18 @@ fn every_flipped_bit_of_a_chunk_is_found_and_no_wrong_byte_is_read() {
         fs.corrupt(path, offset, mask).unwrap();
     }
     assert_eq!(p.get("key").unwrap().unwrap(), value);
+}
+
+/// A read of `key` returns the value, or names its damage.
+fn check_read(read: Result<Option<Slice>>, path: &Path, value: &[u8]) {
+    match read {
+        Ok(found) => assert_eq!(found.unwrap(), value),
+        Err(error) => {
+            let damage = error.damage().expect("corruption");
+            assert_eq!((&*damage.file, damage.key.as_deref()), (path, Some(&b"key"[..])));
+            assert!(damage.offset.is_some() && damage.partition.as_deref() == Some("p"));
+        }
+    }
 }
 
 #[test]

@@ -234,13 +234,16 @@ fn partition_options() -> impl Strategy<Value = PartitionOptions> {
 
 /// Switches large values on, with edges among the lengths of the values; off; or leaves them.
 fn large() -> impl Strategy<Value = Option<LargeValueOptions>> {
-    let on = (256..1000u64, 8..10u32, 1..1000u16).prop_map(|(threshold, log2, garbage)| {
+    let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
+    let on = (256..1000u64, 8..10u32, 1..1000u16, compression);
+    let on = on.prop_map(|(threshold, log2, garbage, compression)| {
         Some(
             LargeValueOptions::new()
                 .threshold_bytes(threshold)
                 .sub_block_bytes(1 << log2)
                 .chunk_bytes(4 << 10)
-                .garbage_permille(garbage),
+                .garbage_permille(garbage)
+                .compression(compression),
         )
     });
     prop_oneof![3 => Just(None), 4 => on, 1 => Just(Some(LargeValueOptions::off()))]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde_json::json;
 use siltstone::large_values::Parallelism;
 use siltstone::{
-    Db, Durability, Error, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+    Compression, Db, Durability, Error, LargeValueOptions, MetaHiveOptions, Partition,
+    PartitionOptions,
 };
 use testkit::bench::When;
 use testkit::bench::large::{
@@ -34,6 +35,12 @@ pub(crate) struct Args {
     /// Give every entry metadata: the partition has MetaHive
     #[arg(long)]
     metahive: bool,
+    /// Compress the values with LZ4
+    #[arg(long)]
+    lz4: bool,
+    /// So many of 64 bytes of a value are random in a row, and the rest are zeros
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..=64))]
+    random_of_64: u8,
     /// Folder for the database [default: a fresh one in the system's temporary folder, removed
     /// at the end]
     #[arg(long)]
@@ -101,13 +108,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let plan = plan(args)?;
     let folder = Folder::new(args.dir.as_deref())?;
     let db = Db::open(folder.path())?;
-    let mut options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    let compression = if args.lz4 { Compression::Lz4 } else { Compression::None };
+    let large = LargeValueOptions::default().compression(compression);
+    let mut options = PartitionOptions::new().large_values(large);
     if args.metahive {
         options = options.metahive(MetaHiveOptions::default());
     }
     let partition = db.partition_with(PARTITION, options)?;
     let measured = Measured { db: db.clone(), partition };
-    let mut bench = LargeBench::new(&measured, &plan, args.seed);
+    let bench = LargeBench::new(&measured, &plan, args.seed);
+    let mut bench = bench.random_of_64(args.random_of_64.into());
     let done =
         bench.run(&mut |next| note(format_args!("{next} ..."))).map_err(|failure| match failure {
             LargeFailure::Engine(error) => Failure::Engine(error),

@@ -3,10 +3,12 @@
 use lsm_core::hooks::AddedValue;
 
 use super::*;
+use crate::format::Form;
 
 fn handle(chunk: u64, offset: u64) -> Handle {
     let chunk = ChunkId { number: FileNo(chunk), epoch: Epoch(1) };
-    Handle { chunk, offset, key_len: 1, sub_block_log2: 18, len: 1000, stored_us: 0, root: 0 }
+    let form = Form::Plain;
+    Handle { chunk, offset, key_len: 1, sub_block_log2: 18, len: 1000, stored_us: 0, root: 0, form }
 }
 
 fn added(key: &str, handle: &Handle) -> AddedValue {

@@ -202,6 +202,32 @@ pub(super) fn attached(
     })
 }
 
+/// Puts the value store that a partition has `stored` among the records of its new hooks.
+///
+/// # Errors
+/// They name another one.
+fn keep_store(
+    partition: &PartitionState,
+    hooks: &Hooks,
+    stored: &[HookRecord],
+    records: &mut Vec<HookRecord>,
+) -> Result<()> {
+    let Some(own) = stored.iter().find(|record| is_store(record)) else { return Ok(()) };
+    match records.iter_mut().find(|record| is_store(record)) {
+        None => records.push(own.clone()),
+        Some(named) if named.name == own.name => {
+            if let Some(factory) = &hooks.store {
+                named.params = factory.params_over(&own.params);
+            }
+        }
+        Some(_) => {
+            let name = &partition.name;
+            return invalid(format!("partition {name:?} has another value store"));
+        }
+    }
+    Ok(())
+}
+
 impl DbInner {
     /// Gives a partition that exists these hooks. The caller holds the commit path's lock.
     pub(super) fn change_hooks(
@@ -216,16 +242,7 @@ impl DbInner {
             let own = stored.iter().filter(|record| !is_store(record)).cloned();
             records.splice(0..0, own);
         }
-        if let Some(own) = stored.iter().find(|record| is_store(record)) {
-            match records.iter().find(|record| is_store(record)) {
-                None => records.push(own.clone()),
-                Some(named) if named.name == own.name => {}
-                Some(_) => {
-                    let name = &partition.name;
-                    return invalid(format!("partition {name:?} has another value store"));
-                }
-            }
-        }
+        keep_store(partition, hooks, stored, &mut records)?;
         let present = partition.store();
         let mut attached =
             attached(&self.world, partition.id, &partition.name, hooks, &records, present)?;

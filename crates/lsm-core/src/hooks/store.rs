@@ -31,6 +31,13 @@ pub trait ValueStoreFactory: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Returns the parameters to be stored with a partition that has a store of this name with the parameters
+    /// `stored`: they may keep a version that its values need. Default: [`ValueStoreFactory::params`].
+    fn params_over(&self, stored: &[u8]) -> Vec<u8> {
+        let _ = stored;
+        self.params()
+    }
+
     /// Opens the store of a partition. Edits that the manifest keeps for it come next, by
     /// [`ValueStore::apply`].
     fn open(&self, context: StoreContext) -> Result<Arc<dyn ValueStore>>;

@@ -222,7 +222,7 @@ const MARK_BYTES: usize = 16;
 pub struct LargeBench<'a, E> {
     engine: &'a E,
     plan: &'a LargePlan,
-    /// Random bytes, as many as the largest value has: media do not compress.
+    /// As many bytes as the largest value has. They are random, as those of media, which do not compress.
     value: Vec<u8>,
     /// Reads go here. It is used from end to end before anything is timed.
     buf: Vec<u8>,
@@ -237,6 +237,15 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         let mut value = vec![0; longest];
         rng.fill(&mut value);
         LargeBench { engine, plan, value, buf: vec![1; longest], rng }
+    }
+
+    /// Leaves so many of 64 bytes random in a row, and makes the rest zeros: values that compress.
+    #[must_use]
+    pub fn random_of_64(mut self, random: usize) -> LargeBench<'a, E> {
+        for piece in self.value.chunks_mut(64).filter(|piece| piece.len() > random) {
+            piece[random..].fill(0);
+        }
+        self
     }
 
     /// The sizes, then the mixes. `notice` is told what comes next.

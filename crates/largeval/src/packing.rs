@@ -1,0 +1,147 @@
+//! [`Packer`]: compresses the sub-blocks of a value with LZ4; [`unpack`] is its reverse.
+//!
+//! Called by the writer of a block, and by its readers for sub-blocks that were verified.
+//!
+//! Invariant: no result is longer than what was given, and `unpack` writes nothing outside of its target,
+//! whatever the bytes are.
+
+use lz4_flex::block::{
+    CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
+};
+
+/// A sub-block is compressed if that saves this share of it at least: reading it costs a decompression.
+const SAVED_SHARE_MIN: usize = 8;
+
+/// Compresses the sub-blocks of one value.
+pub struct Packer {
+    table: CompressTable,
+    /// The result of a sub-block; the compressor wants room for the worst case.
+    room: Vec<u8>,
+    /// Stored bytes, if they are not those that were given.
+    stored: Vec<u8>,
+}
+
+impl Packer {
+    /// For sub-blocks of at most `sub_block_bytes`.
+    pub fn new(sub_block_bytes: usize) -> Packer {
+        let room = vec![0; get_maximum_output_size(sub_block_bytes)];
+        Packer { table: CompressTable::large(), room, stored: Vec::new() }
+    }
+
+    /// Returns the stored form of sub-blocks of `size` bytes, of which the last may be shorter; tells
+    /// `each` the stored bytes of each.
+    pub fn pack<'p>(
+        &'p mut self,
+        bytes: &'p [u8],
+        size: usize,
+        mut each: impl FnMut(&[u8]),
+    ) -> &'p [u8] {
+        self.stored.clear();
+        let mut is_as_given = true;
+        let mut done = 0;
+        for sub_block in bytes.chunks(size) {
+            let packed = compress_into_with_table(sub_block, &mut self.room, &mut self.table);
+            match packed.ok().filter(|packed| is_worth_it(*packed, sub_block.len())) {
+                Some(packed) => {
+                    // Bytes that no compressed sub-block follows are never copied.
+                    if is_as_given {
+                        self.stored.extend_from_slice(&bytes[..done]);
+                        is_as_given = false;
+                    }
+                    self.stored.extend_from_slice(&self.room[..packed]);
+                    each(&self.room[..packed]);
+                }
+                None => {
+                    if !is_as_given {
+                        self.stored.extend_from_slice(sub_block);
+                    }
+                    each(sub_block);
+                }
+            }
+            done += sub_block.len();
+        }
+        if is_as_given { bytes } else { &self.stored }
+    }
+}
+
+/// Returns `true` if the compressed form saves enough.
+fn is_worth_it(packed_len: usize, len: usize) -> bool {
+    packed_len <= len - len.div_ceil(SAVED_SHARE_MIN)
+}
+
+/// Decompresses a sub-block into `target`, which is as long as it was; `false` if the bytes are no such
+/// sub-block.
+pub fn unpack(packed: &[u8], target: &mut [u8]) -> bool {
+    decompress_into(packed, target).is_ok_and(|len| len == target.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::Rng;
+
+    use super::*;
+
+    /// The stored form of sub-blocks of 1000 bytes, and the length of each.
+    fn pack(packer: &mut Packer, bytes: &[u8]) -> (Vec<u8>, Vec<usize>) {
+        let mut lens = Vec::new();
+        let stored = packer.pack(bytes, 1000, |stored| lens.push(stored.len())).to_vec();
+        assert_eq!(stored.len(), lens.iter().sum::<usize>());
+        (stored, lens)
+    }
+
+    #[test]
+    fn each_sub_block_is_compressed_where_that_saves_an_eighth() {
+        let mut random = vec![0; 1000];
+        Rng::new(3).fill(&mut random);
+        let zeros = vec![0; 1000];
+        // What the compressor saves of these is less than an eighth, and more.
+        let mut mostly_random = random.clone();
+        mostly_random[900..].fill(0);
+        let mut partly_random = random.clone();
+        partly_random[800..].fill(0);
+        let mut packer = Packer::new(1000);
+        for (sub_block, is_compressed) in
+            [(&random, false), (&zeros, true), (&mostly_random, false), (&partly_random, true)]
+        {
+            for neighbours in 0..4 {
+                let mut bytes = [&random[..], &zeros].concat().repeat(neighbours);
+                let before = 2 * neighbours;
+                bytes.extend_from_slice(sub_block);
+                bytes.extend_from_slice(&zeros[..300]);
+                let (stored, lens) = pack(&mut packer, &bytes);
+                assert_eq!(lens[before] < 1000, is_compressed, "behind {before} others");
+                let mut at = 0;
+                for (len, plain) in lens.iter().zip(bytes.chunks(1000)) {
+                    let mut target = vec![1; plain.len()];
+                    match *len < plain.len() {
+                        true => assert!(unpack(&stored[at..at + len], &mut target)),
+                        false => target.copy_from_slice(&stored[at..at + len]),
+                    }
+                    assert_eq!(target, plain);
+                    at += len;
+                }
+            }
+        }
+        assert_eq!(pack(&mut packer, &[]), (vec![], vec![]));
+    }
+
+    /// No length in the bytes makes room: the target is all that is written.
+    #[test]
+    fn a_sub_block_that_grows_beyond_its_length_or_ends_before_is_refused() {
+        let mut packer = Packer::new(1000);
+        let (packed, _) = pack(&mut packer, &[7; 1000]);
+        assert!(unpack(&packed, &mut [0; 1000]));
+        for len in [0, 1, 999, 1001, 70_000] {
+            assert!(!unpack(&packed, &mut vec![0; len]), "{len} bytes");
+        }
+        let bomb = [&[0x1f, 7, 1, 0][..], &[255; 4000], &[0]].concat();
+        assert!(!unpack(&bomb, &mut [0; 1000]));
+        let mut rng = Rng::new(9);
+        for _ in 0..10_000 {
+            let mut bytes = packed.clone();
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] = rng.next_u64() as u8;
+            unpack(&bytes, &mut [0; 1000]);
+        }
+    }
+}

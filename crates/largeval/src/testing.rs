@@ -1,0 +1,27 @@
+//! The context of a store in the tests of this crate.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::clock::Clock;
+use lsm_core::fs::{Fs, MemFs};
+use lsm_core::hooks::{EventQueue, StoreContext};
+use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+
+/// The context of a store in the new folder `/db`.
+pub fn context(fs: &MemFs, clock: Arc<dyn Clock>) -> StoreContext {
+    fs.create_dir(Path::new("/db")).unwrap();
+    StoreContext {
+        partition: PartitionId(7),
+        partition_name: "p".into(),
+        db_id: DbId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
+        epoch: Epoch(3),
+        dir: "/db".into(),
+        fs: Arc::new(fs.clone()),
+        clock,
+        numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),
+        is_read_only: false,
+        events: EventQueue::default(),
+        is_following: false,
+    }
+}
