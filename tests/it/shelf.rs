@@ -65,6 +65,8 @@ pub struct Shelf {
     fs: Option<Arc<dyn Fs>>,
     /// Called once, in the next checkpoint.
     in_checkpoint: Arc<Mutex<Option<Call>>>,
+    /// Called once, in the next put.
+    in_put: Arc<Mutex<Option<Call>>>,
 }
 
 #[derive(Clone, Default)]
@@ -118,6 +120,11 @@ impl Shelf {
     /// Calls `call` in the next checkpoint, before anything is copied.
     pub fn call_in_checkpoint(&self, call: impl FnOnce() + Send + 'static) {
         *self.in_checkpoint.lock().unwrap() = Some(Box::new(call));
+    }
+
+    /// Calls `call` in the next put, before the value is taken.
+    pub fn call_in_put(&self, call: impl FnOnce() + Send + 'static) {
+        *self.in_put.lock().unwrap() = Some(Box::new(call));
     }
 
     /// The number of values.
@@ -212,6 +219,8 @@ impl ValueStore for Shelf {
 
     fn put(&self, _key: &[u8], value: &[u8]) -> Result<PendingHandle> {
         self.fuse.pass("put")?;
+        let call = self.in_put.lock().unwrap().take();
+        call.into_iter().for_each(|call| call());
         let mut state = self.state.lock().unwrap();
         state.next += 1;
         let n = state.next;

@@ -37,6 +37,42 @@ fn reallocated_values_lie_in_the_order_of_their_keys() {
     plain.reallocate(..).unwrap();
 }
 
+/// A partition in which something is always due would otherwise keep all others waiting.
+#[test]
+fn partitions_take_turns_when_values_are_moved() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let partitions = ["p", "q"].map(|name| db.partition_with(name, options()).unwrap());
+    for p in &partitions {
+        // Several tables, and two of three values of each file are garbage at the end.
+        for n in 0..90_u8 {
+            p.put([n], vec![n; 900]).unwrap();
+        }
+        p.flush().unwrap();
+        p.compact(..).unwrap();
+        for n in (0..90_u8).filter(|n| n % 3 != 0) {
+            p.delete([n]).unwrap();
+        }
+        p.flush().unwrap();
+    }
+    clock.pass(10);
+    let mut served = String::new();
+    let mut before = [0, 0];
+    while db.step().unwrap() {
+        for (at, name) in ["p", "q"].into_iter().enumerate() {
+            let stats = db.stats().partitions.into_iter().find(|stats| stats.name == name);
+            let moved = stats.and_then(|stats| stats.value_store).unwrap().moved_bytes;
+            if moved > std::mem::replace(&mut before[at], moved) {
+                served.push_str(name);
+            }
+        }
+        clock.pass(10);
+    }
+    assert!(before[0] > 20_000 && before[1] > 20_000, "{before:?}");
+    assert!(served.starts_with("pq") || served.starts_with("qp"), "{served}");
+}
+
 /// The file that the next put would go to has no other values then.
 #[test]
 fn the_values_of_a_file_that_may_grow_are_reallocated_too() {

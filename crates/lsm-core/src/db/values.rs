@@ -16,6 +16,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -47,6 +48,9 @@ pub(super) struct ValueTending {
     of: Mutex<HashMap<PartitionId, Tending>>,
     /// Held while the values of a partition are counted.
     counting: Mutex<()>,
+    /// The number of the partition that was served last. Relaxed: it only says with which partition a
+    /// thread begins to look.
+    served: AtomicU32,
 }
 
 #[derive(Default)]
@@ -125,6 +129,19 @@ impl ValueTending {
         }
         tending.is_choosing = true;
         Some(Choice { tending: self, partition })
+    }
+
+    /// Brings partitions, which are in the order of their numbers, into the order in which it is their turn:
+    /// those behind the one that was served last come first. Without turns a partition that always has
+    /// something due would be served alone.
+    fn take_turns(&self, partitions: &mut [Arc<PartitionState>]) {
+        let served = PartitionId(self.served.load(Ordering::Relaxed));
+        let behind = partitions.partition_point(|partition| partition.id <= served);
+        partitions.rotate_left(behind);
+    }
+
+    fn note_served(&self, partition: PartitionId) {
+        self.served.store(partition.0, Ordering::Relaxed);
     }
 
     /// Returns `true` if nothing was due in a partition a moment before `now`.
@@ -283,7 +300,9 @@ impl DbInner {
         let now = self.background.now();
         // A test that steps by hand sees everything that is due, without waiting.
         let is_threaded = self.background.mode() == BackgroundMode::Threads;
-        for partition in self.catalog.with_stores() {
+        let mut partitions = self.catalog.with_stores();
+        self.values.take_turns(&mut partitions);
+        for partition in partitions {
             if is_threaded && self.values.was_looked_at(partition.id, now) {
                 continue;
             }
@@ -292,6 +311,7 @@ impl DbInner {
             if let Some(turn) = self.values.try_counting_turn()
                 && self.recount_values(&partition, &turn)?
             {
+                self.values.note_served(partition.id);
                 return Ok(true);
             }
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
@@ -299,6 +319,7 @@ impl DbInner {
             };
             // The memtable first: no compaction sees a deletion that is only in memory.
             if self.flush_by_age(&partition) || self.settle_values(&partition, &**store)? {
+                self.values.note_served(partition.id);
                 return Ok(true);
             }
             if self.values.goal(partition.id).is_none() {

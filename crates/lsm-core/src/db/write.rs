@@ -206,19 +206,39 @@ fn write_one(
         Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
         Admission::Try => db.stall.try_admit(&**db, std::iter::once(&**state), bytes)?,
     }
-    // Read before the key is checked: if the rules change in between, the number differs and the
-    // commit path checks the key again.
-    let rules_epoch = state.rules_epoch();
     let mut pending = Vec::new();
-    let section = SCRATCH.with_borrow_mut(|section| {
+    let operation = (kind, key, value);
+    let section = SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         // A buffer of the thread, because an allocation for each put would cost more than the
         // encoding.
-        section.clear(SCRATCH_BYTES_KEPT);
-        push_operation(state, section, kind, key, value, &mut pending)?;
-        prepare(db, state, rules_epoch, section)
+        Ok(mut section) => {
+            section.clear(SCRATCH_BYTES_KEPT);
+            one_section(partition, operation, &mut section, &mut pending)
+        }
+        // The `put` of a value store writes to a database: this write is inside of another one of
+        // the thread, which has the buffer.
+        Err(_) => {
+            let mut section = SectionBuilder::default();
+            one_section(partition, operation, &mut section, &mut pending)
+        }
     })?;
     let sections = Sections::One(section);
     commit(db, Prepared { sections, options, requirements: None }, pending)
+}
+
+/// Encodes one operation into an empty section, and sums it.
+fn one_section(
+    partition: &Partition,
+    (kind, key, value): (EntryKind, &[u8], &[u8]),
+    section: &mut SectionBuilder,
+    pending: &mut Vec<PendingHandle>,
+) -> Result<PreparedSection> {
+    let state = partition.state();
+    // Read before the key is checked: if the rules change in between, the number differs and the
+    // commit path checks the key again.
+    let rules_epoch = state.rules_epoch();
+    push_operation(state, section, kind, key, value, pending)?;
+    prepare(partition.db(), state, rules_epoch, section)
 }
 
 impl Partition {

@@ -69,8 +69,8 @@ enum End {
 }
 
 /// A double-ended iterator over the keys and values of a range. It ends after an error; a new iterator
-/// can start behind the damage. Going forward, it has the next large values read from the device while
-/// the caller uses the present one.
+/// can start behind the damage. Going forward, from the second large value on, it has the next ones read
+/// from the device while the caller uses the present one.
 pub struct Range {
     bounds: Bounds,
     point: Result<ReadPoint>,
@@ -80,6 +80,8 @@ pub struct Range {
     back_at: End,
     /// In front of the front, while large values are near.
     ahead: Option<Box<ValuesAhead>>,
+    /// The front came to a large value.
+    has_met_large: bool,
 }
 
 impl Range {
@@ -93,6 +95,7 @@ impl Range {
             front_at: End::NotStarted,
             back_at: End::NotStarted,
             ahead: None,
+            has_met_large: false,
         }
     }
 
@@ -180,12 +183,16 @@ impl Range {
         }
     }
 
-    /// Has the large values behind that of the front read ahead, if there are any.
+    /// Has the large values behind that of the front read ahead, if there are any and it is not the first
+    /// one.
     fn look_ahead(&mut self) {
         let Some(front) = &self.front else { return };
         let is_apart = front.is_value_apart();
-        if self.ahead.is_none() && !is_apart {
-            return;
+        if self.ahead.is_none() {
+            // A scan that wants one value, as `take(1)` does, would read megabytes for nobody.
+            if !is_apart || !std::mem::replace(&mut self.has_met_large, true) {
+                return;
+            }
         }
         let ahead = self.ahead.get_or_insert_with(|| {
             Box::new(ValuesAhead::new(&self.bounds, self.point.clone(), front.key()))
