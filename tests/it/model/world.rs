@@ -41,6 +41,8 @@ struct HeldSnapshot {
     snapshot: Snapshot,
     /// Every partition as it was, by incarnation; dropped ones are still read through these.
     parts: Vec<(u32, Partition, Rc<Contents>)>,
+    /// The partitions that were dropped before it was taken.
+    drops: u32,
 }
 
 struct HeldCursor {
@@ -67,6 +69,8 @@ pub struct World {
     seq: SeqNo,
     values: u32,
     incarnations: u32,
+    /// The partitions that were dropped.
+    drops: u32,
 }
 
 fn open(fs: &MemFs, options: &Options, random: &mut Rng) -> Db {
@@ -113,6 +117,7 @@ impl World {
             seq: SeqNo::ZERO,
             values: 0,
             incarnations: 0,
+            drops: 0,
         };
         world.add_part(NAMES[0], PartitionOptions::new());
         world
@@ -331,6 +336,7 @@ impl World {
         }
         let part = self.parts.swap_remove(n);
         self.db().drop_partition(part.name).unwrap();
+        self.drops += 1;
         self.oracle.drop_partition(part.name);
         let refused = self.db().drop_partition(part.name).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
@@ -357,10 +363,9 @@ impl World {
         assert_eq!(stats.background_error, None);
         self.dropped = None;
         self.db().wait_idle().unwrap();
-        // A handle to a dropped partition keeps its files, because a snapshot may go through it.
-        let lives = |incarnation| self.parts.iter().any(|part| part.incarnation == incarnation);
-        let mut seen = self.snapshots.iter().flat_map(|held| &held.parts);
-        let reads_dropped = seen.any(|(incarnation, ..)| !lives(*incarnation));
+        // A snapshot keeps the files of each partition that was dropped behind it, also of one that was
+        // created behind it.
+        let reads_dropped = self.snapshots.iter().any(|held| held.drops < self.drops);
         if self.cursors.is_empty() && self.ranges.is_empty() && !reads_dropped {
             self.check_files();
         }

@@ -130,7 +130,7 @@ impl World {
         assert_eq!(snapshot.seq(), self.seq);
         let parts = self.parts.iter();
         let parts = parts.map(|p| (p.incarnation, p.handle.clone(), self.contents(p))).collect();
-        self.snapshots.push(HeldSnapshot { snapshot, parts });
+        self.snapshots.push(HeldSnapshot { snapshot, parts, drops: self.drops });
     }
 }
 
