@@ -52,6 +52,7 @@ fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
         OpKind::Map => Some("appends to the log are written then"),
         OpKind::BeginSync => Some("the sync that follows has more to do"),
         OpKind::Delete => Some("nothing needs the file, and the next open removes it"),
+        OpKind::List => Some("what leases may hold stays, and they are looked for again"),
         OpKind::SyncDir if kind_before(1) == Some(OpKind::Delete) => {
             Some("the removed files come back after a crash, and the next open removes them")
         }
@@ -59,7 +60,7 @@ fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
             Some("the present generation of the manifest takes edits all the same")
         }
         OpKind::Append if of_manifest && kind_before(1) == Some(OpKind::Len) => {
-            Some("a generation that could not name its successor is deleted before that is used")
+            Some("a generation that could not name its successor counts until that has an edit")
         }
         OpKind::Sync if of_manifest && kind_before(2) == Some(OpKind::Len) => {
             Some("as for the append before it")

@@ -97,10 +97,10 @@ pub struct Options {
     /// are closed, and opened again for each read. Default: half of the limit of open files of the
     /// process (`ulimit -n`) when the options are made, at least 16, at most 1,048,576. At least 1.
     pub open_files_max: usize,
-    /// Bytes of tables and large values that are in no version any more and stay because secondaries
-    /// read them, since this open. Beyond it the secondary that holds most loses its lease: it reads on from a newer state, and what it
-    /// showed before ends with [`ErrorKind::LeaseLost`]. Default 16 GiB; 0 lets secondaries
-    /// hold nothing.
+    /// Bytes of tables, log segments, manifests and large values that are in no version any more and stay
+    /// because secondaries read them. Beyond it the secondary that holds most loses its lease: it reads on
+    /// from a newer state, and what it showed before ends with [`ErrorKind::LeaseLost`]. Default 16 GiB; 0
+    /// lets secondaries hold nothing.
     pub leased_bytes_max: u64,
 }
 

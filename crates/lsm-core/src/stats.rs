@@ -155,11 +155,11 @@ pub struct Stats {
     pub wal_disk_bytes: u64,
     /// Bytes of the manifest.
     pub manifest_disk_bytes: u64,
-    /// Bytes of the database on the disk: live tables, obsolete tables that readers hold, chunk files,
+    /// Bytes of the database on the disk: live tables, obsolete files that readers hold, chunk files,
     /// log and manifest.
     pub disk_bytes: u64,
-    /// Bytes of tables and large values that this run dropped and that no view here holds: secondaries may
-    /// read them still, or they are about to be deleted.
+    /// Bytes of obsolete files and large values that no view here holds: secondaries may read them still,
+    /// or they are about to be deleted.
     pub leased_bytes: u64,
     /// Bytes in the block cache.
     pub cache_bytes: u64,

@@ -129,10 +129,11 @@ fn a_recovered_store_with_full_queues_drains_without_a_writer() {
         let db = builder().fs(Arc::new(left.clone())).open().unwrap();
         let [a, b, bare] = ["p", "p", "p"].map(|name| db.partition(name).unwrap());
         let store = Store { db, a, b, bare };
-        check_idle(&store, &left, "/db".as_ref());
+        store.db.wait_idle().unwrap();
         assert!(store.db.stats().partitions[1].levels[0].table_count < 2);
         let found = store.a.iter().map(|entry| entry.unwrap());
         let found: BTreeMap<_, _> = found.map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
         assert_eq!(found, expected);
+        check_and_close(store, &(Arc::new(left) as Arc<dyn Fs>), "/db".as_ref());
     }
 }

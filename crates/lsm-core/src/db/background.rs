@@ -345,8 +345,10 @@ impl Background {
         {
             return Ok(true);
         }
+        let tended = self.noted(Task::Log, || worker.tend_log_now());
+        // Last, because the log lets go of segments when it is tended.
         let removed = worker.remove_obsolete();
-        let done = self.noted(Task::Log, || worker.tend_log_now())?;
+        let done = tended?;
         removed.map(|()| done)
     }
 

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use super::obsolete::ObsoleteFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::partition::{PartitionState, WorkList};
 use crate::shared::CursorWriter;
@@ -50,6 +51,8 @@ pub(super) struct Catalog {
     manifest_bytes: AtomicU64,
     /// Tells secondaries of each durable edit.
     cursor: Arc<CursorWriter>,
+    /// Generations of the manifest that are history wait there to be deleted.
+    obsolete: Arc<ObsoleteFiles>,
     /// Which partitions there is something to do for: they note it themselves.
     work: Arc<WorkList>,
     /// Set under `versions` before the lock file is let go.
@@ -61,7 +64,11 @@ pub(super) struct Catalog {
 impl Catalog {
     /// Goes on from the current version of `versions`. The partitions are added by the caller, who
     /// knows their hooks.
-    pub(super) fn new(versions: VersionSet, cursor: Arc<CursorWriter>) -> Catalog {
+    pub(super) fn new(
+        versions: VersionSet,
+        cursor: Arc<CursorWriter>,
+        obsolete: Arc<ObsoleteFiles>,
+    ) -> Catalog {
         let edit_number = AtomicU64::new(versions.current().edit_number);
         let manifest_bytes = AtomicU64::new(versions.manifest_bytes());
         cursor.note_edit(versions.current().edit_number, versions.generation().0.number);
@@ -72,6 +79,7 @@ impl Catalog {
             edit_number,
             manifest_bytes,
             cursor,
+            obsolete,
             work: Arc::default(),
             is_shut: AtomicBool::new(false),
             is_torn: AtomicBool::new(false),
@@ -212,14 +220,21 @@ impl Editing<'_> {
     /// Begins a new manifest generation if the present one takes no more edits: before work whose
     /// result could not be installed.
     pub(super) fn ensure_writable(&mut self) -> Result<()> {
-        self.versions.ensure_writable()
+        self.versions.check_writable()?;
+        if self.versions.is_in_doubt() {
+            // With an edit behind its snapshot the new generation counts. Until then recovery may begin
+            // at the old one, with the edit in doubt, and needs the files that this names.
+            let last_seq = self.versions.current().last_seq;
+            self.install(vec![Change::LastSeq(last_seq)])?;
+        }
+        Ok(())
     }
 
     /// Makes an edit of `changes` durable and current.
     ///
     /// # Errors
     /// Those of the manifest. The edit is then not current, but may be on disk: the files that it
-    /// names must stay until the next open.
+    /// names must stay until another edit is installed.
     ///
     /// # Cost
     /// One append and one sync; now and then a new generation.
@@ -234,6 +249,7 @@ impl Editing<'_> {
         // there.
         let (generation, _) = self.versions.generation();
         self.catalog.cursor.note_edit(edit_number, generation.number);
+        self.catalog.obsolete.add_generations(self.versions.take_past());
         Ok(self.versions.current())
     }
 }

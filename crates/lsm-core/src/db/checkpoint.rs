@@ -119,7 +119,7 @@ fn link_tables(
     made: &mut Vec<PathBuf>,
 ) -> Result<()> {
     for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
-        let file = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
+        let file = table.meta.file_name();
         // Noted before the link: a copy that fails leaves a part of the file.
         made.push(file.path(dir));
         link_or_copy(fs, &file.path(from), &file.path(dir), None)?;

@@ -10,7 +10,7 @@ use super::floors::floors_added;
 use super::recovery::HooksOf;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
-use crate::fs::names::{FileKind, FileName};
+use crate::fs::names::FileName;
 use crate::hooks::{AddedValue, StoreEdit, catch};
 use crate::memtable::floors_of;
 use crate::replay::Replay;
@@ -126,9 +126,7 @@ impl<'a> Tables<'a> {
             };
             match merge.run(context)? {
                 JobOutcome::Done { tables, values, .. } => {
-                    let names = tables
-                        .iter()
-                        .map(|meta| FileName::new(FileKind::Sst, meta.file, meta.epoch));
+                    let names = tables.iter().map(|meta| meta.file_name());
                     self.made.extend(names);
                     self.added.entry(id).or_default().extend(values.added);
                     changes.extend(tables.into_iter().map(|meta| Change::TableAdded {

@@ -203,7 +203,10 @@ impl DbInner {
         self.count_flush(partition, &written);
         // After the edit. A crash in between leaves files that no manifest lists, and the next open
         // removes them.
-        self.log.segments_removed(self, &segments)
+        self.log.segments_removed(self, &segments);
+        // What cannot go now goes later, and the failure is noted there.
+        let _ = self.remove_obsolete();
+        Ok(())
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to

@@ -19,6 +19,7 @@ use super::prepared::Prepared;
 use super::stall::{StallCause, StallHost};
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
+use crate::fs::names::FileName;
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
@@ -34,6 +35,12 @@ impl LogHost for DbInner {
     #[inline]
     fn settle_log(&self, end: Lsn) -> Result<()> {
         self.cursor.settle_end(end.0)
+    }
+
+    fn let_go(&self, files: Vec<(FileName, u64)>) {
+        // The number may be that of an edit behind the one that dropped the files: a lease then holds them
+        // until it is renewed once more.
+        self.obsolete.add_files(self.catalog.durable_edit(), files);
     }
 
     fn durable_edit(&self) -> u64 {

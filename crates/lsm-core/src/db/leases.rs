@@ -157,16 +157,20 @@ impl DbInner {
 }
 
 impl DbInner {
-    /// Bytes of tables in the folder that are in no version: beside a writer, what secondaries hold
-    /// and what jobs are writing. 0 if the folder cannot be listed.
-    pub(super) fn unnamed_table_bytes(&self) -> u64 {
+    /// Bytes of tables and segments in the folder that are in no version: beside a writer, what
+    /// secondaries hold and what jobs are writing. 0 if the folder cannot be listed.
+    pub(super) fn unnamed_file_bytes(&self) -> u64 {
         let entries = self.world.fs.list(&self.world.dir, "").unwrap_or_default();
         let version = self.catalog.current();
         let tables = version.partitions.values().flat_map(|partition| partition.tables());
         let live: HashSet<FileNo> = tables.map(|(_, table)| table.meta.file).collect();
         let unnamed = entries.iter().filter(|entry| {
             let name = FileName::parse(&entry.name);
-            name.is_some_and(|name| name.kind == FileKind::Sst && !live.contains(&name.number))
+            name.is_some_and(|name| match name.kind {
+                FileKind::Sst => !live.contains(&name.number),
+                FileKind::Wal => !version.log_segments.contains_key(&name.number),
+                FileKind::Manifest | FileKind::Chunk => false,
+            })
         });
         unnamed.map(|entry| entry.len).sum()
     }

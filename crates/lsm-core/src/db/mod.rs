@@ -134,7 +134,7 @@ pub(crate) struct DbInner {
     jobs: Jobs,
     values: ValueTending,
     stall: Stall,
-    obsolete: ObsoleteFiles,
+    obsolete: Arc<ObsoleteFiles>,
     events: Arc<Events>,
     in_doubt: InDoubt,
 

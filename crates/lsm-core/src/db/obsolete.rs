@@ -1,13 +1,17 @@
 //! [`ObsoleteFiles`]: which files and values may go, and removing them.
 //!
-//! A table that left the version waits here until no view holds it: neither a reader, nor an
-//! iterator, nor a job. Removal itself needs no order: the edit that dropped the file is durable,
-//! and what a crash leaves behind is removed at the next open.
+//! Every file that an edit has named goes this way, and no other: tables, segments of the log, condemned
+//! ones too, generations of the manifest, and what an open finds and does not need. Chunk files go with
+//! their values. Files that no edit ever named need not come here; no secondary knows of them.
 //!
-//! A secondary may read a table after the edit that dropped it: its lease names the oldest edit
-//! whose version it reads (`shared/lease.rs`). Every file that waits here has the number of its edit, and
-//! goes only when no lease names an older one. Leases are looked at when something is about to go,
-//! and never by a write.
+//! A table that left the version waits here until no view holds it: neither a reader, nor an
+//! iterator, nor a job. The edit that dropped a file is durable before the file comes here, and what a
+//! crash leaves behind is removed after the next open.
+//!
+//! A secondary may read a file after the edit that dropped it: its lease names the oldest edit
+//! whose version it reads (`shared/lease.rs`). Every file that waits here has the number of its edit, or of a
+//! later one, and goes only when no lease names an older one. Leases are looked at when something is
+//! about to go, and never by a write.
 //!
 //! Values that an edit dropped wait in the same way. Their store is told twice: of the edit, as
 //! soon as it is durable, and that nobody can read them any more.
@@ -18,6 +22,8 @@
 //! 2. The manifest keeps what a store has not taken in: its whole state takes the place of its
 //!    sections only when none of them waits here. Edits are queued under the lock that they are
 //!    installed under, so none is missed.
+//! 3. Generations of the manifest go last, garbage first, then the oldest, one sync of the folder for
+//!    each: recovery succeeds after every prefix of the deletions, also if the newest one is damaged.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -34,15 +40,15 @@ use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, ValueStore, catch, catch_engine};
 use crate::partition::PartitionState;
 use crate::types::PartitionId;
-use crate::version::{PartitionVersion, SstMeta, Table};
+use crate::version::{PartitionVersion, PastGeneration, SstMeta, Table, age_of};
 
-/// A table that is in no version any more.
+/// A file that is in no version any more.
 struct WaitingFile {
     name: FileName,
     bytes: u64,
-    /// Held by views of this process.
+    /// Held by views of this process. Of another file than a table nobody holds it.
     table: Weak<Table>,
-    /// The edit that dropped it; 0 if no edit ever named it.
+    /// The edit that dropped it, or a later one; 0 if no secondary may read it.
     edit: u64,
 }
 
@@ -61,6 +67,10 @@ impl WaitingFile {
     /// Returns `true` if secondaries alone may read it.
     fn waits_for_leases(&self) -> bool {
         self.edit > 0 && self.table.strong_count() == 0
+    }
+
+    fn is_generation(&self) -> bool {
+        self.name.kind == FileKind::Manifest
     }
 }
 
@@ -88,7 +98,7 @@ pub(super) struct ObsoleteFiles {
 }
 
 impl ObsoleteFiles {
-    /// Of tables in the folder `dir`.
+    /// Of files in the folder `dir`.
     pub(super) fn new(fs: Arc<dyn Fs>, dir: PathBuf, leases: LeaseBook) -> ObsoleteFiles {
         ObsoleteFiles {
             fs,
@@ -103,19 +113,26 @@ impl ObsoleteFiles {
     /// Adds tables whose removal by `edit`, or by an earlier one, is durable.
     pub(super) fn add<'a>(&self, edit: u64, tables: impl Iterator<Item = &'a Arc<Table>>) {
         let entries = tables.map(|table| {
-            let name = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
+            let name = table.meta.file_name();
             WaitingFile { name, bytes: table.meta.bytes, table: Arc::downgrade(table), edit }
         });
         self.waiting.lock().extend(entries);
     }
 
-    /// Adds files of epochs before this one, with their lengths, which the folder still had at `edit`.
-    /// A secondary may read them.
-    pub(super) fn add_leftovers(&self, edit: u64, files: Vec<(FileName, u64)>) {
+    /// Adds files, with their lengths in bytes, that the durable edit `edit`, or an earlier one, dropped. A
+    /// secondary may read them, and nobody in this process does.
+    pub(super) fn add_files(&self, edit: u64, files: impl IntoIterator<Item = (FileName, u64)>) {
         let files = files.into_iter();
         let files =
             files.map(|(name, bytes)| WaitingFile { name, bytes, table: Weak::new(), edit });
         self.waiting.lock().extend(files);
+    }
+
+    /// Adds generations of the manifest that are history.
+    pub(super) fn add_generations(&self, past: Vec<PastGeneration>) {
+        for PastGeneration { name, bytes, edit } in past {
+            self.add_files(edit, [(name, bytes)]);
+        }
     }
 
     /// Notes that the durable edit `edit` dropped values of a partition, with what it says of
@@ -138,15 +155,9 @@ impl ObsoleteFiles {
         });
     }
 
-    /// Adds tables that a job wrote and that nothing names.
+    /// Adds tables that a job wrote and that no edit named, not even one that failed.
     pub(super) fn add_unnamed(&self, tables: &[SstMeta]) {
-        let files = tables.iter().map(|meta| WaitingFile {
-            name: FileName::new(FileKind::Sst, meta.file, meta.epoch),
-            bytes: meta.bytes,
-            table: Weak::new(),
-            edit: 0,
-        });
-        self.waiting.lock().extend(files);
+        self.add_files(0, tables.iter().map(|meta| (meta.file_name(), meta.bytes)));
     }
 
     /// Returns `true` if files wait for somebody to let go of them.
@@ -162,8 +173,8 @@ impl ObsoleteFiles {
         held.map(|file| file.bytes).sum()
     }
 
-    /// Bytes of tables that nobody in this process holds: secondaries do, or they are about to go.
-    pub(super) fn leased_table_bytes(&self) -> u64 {
+    /// Bytes of files that nobody in this process holds: secondaries do, or they are about to go.
+    pub(super) fn leased_file_bytes(&self) -> u64 {
         let waiting = self.waiting.lock();
         let free = waiting.iter().filter(|file| file.table.strong_count() == 0);
         free.map(|file| file.bytes).sum()
@@ -237,19 +248,43 @@ impl ObsoleteFiles {
         // Not after a store that failed: it would be asked to free values of which it does not know
         // yet.
         let values = told.and_then(|()| self.reclaim_values(known));
+        let (generations, others): (Vec<_>, Vec<_>) =
+            self.take_free(known).into_iter().partition(WaitingFile::is_generation);
         let mut files = leases.map(|_| ());
-        for file in self.take_free(known) {
-            let path = file.name.path(&self.dir);
-            // After a panic, too, the file that was taken out goes back.
-            let deleted = catch_engine("the removal of a file", || self.fs.delete(&path));
-            if let Err(error) = deleted {
+        for file in others {
+            if let Err(error) = self.delete(&file) {
                 // Without its edit: the file was free, nobody can take it up again, and no lease
                 // needs to be asked next time.
                 self.waiting.lock().push(WaitingFile { edit: 0, ..file });
                 files = files.and(Err(error));
             }
         }
-        values.and(files)
+        values.and(files).and(self.delete_generations(generations))
+    }
+
+    fn delete(&self, file: &WaitingFile) -> Result<()> {
+        let path = file.name.path(&self.dir);
+        // After a panic, too, the caller puts the file back.
+        catch_engine("the removal of a file", || {
+            self.fs.delete(&path)?;
+            // Two removals of generations under one sync could reach the disk in the other order.
+            if file.is_generation() { self.fs.sync_dir(&self.dir) } else { Ok(()) }
+        })
+    }
+
+    /// Deletes generations of the manifest in the order of invariant 3. What an error keeps from going is
+    /// tried again.
+    fn delete_generations(&self, mut generations: Vec<WaitingFile>) -> Result<()> {
+        generations.sort_by_key(|file| (file.edit > 0, age_of(file.name)));
+        let mut generations = generations.into_iter();
+        while let Some(file) = generations.next() {
+            if let Err(error) = self.delete(&file) {
+                // With its edit, by which they are put in order again.
+                self.waiting.lock().extend(std::iter::once(file).chain(generations));
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Tells value stores of the edits that dropped values of theirs, unless somebody is at it. One
@@ -372,7 +407,7 @@ impl DbInner {
         removed
     }
 
-    /// Removes tables that a job wrote and that nothing names.
+    /// Removes tables that a job wrote and that no edit named.
     pub(super) fn forget(&self, tables: &[SstMeta]) {
         self.obsolete.add_unnamed(tables);
         // Files that cannot be removed now wait with everything else that is obsolete.

@@ -235,11 +235,13 @@ impl Builder {
             term: term.as_ref(),
         };
         let (world, hooks, begun) = folder.start(&mut *random)?;
-        let Begun { versions, last_seq, memtables, segments, leased, cursor } = begun;
+        let Begun { versions, last_seq, memtables, segments, leftovers, cursor } = begun;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
-        let catalog = Catalog::new(versions, cursor.clone());
+        let leases = LeaseBook::new(clock.clone(), options.leased_bytes_max);
+        let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.clone(), leases));
+        let catalog = Catalog::new(versions, cursor.clone(), obsolete.clone());
         if access == OpenMode::Writing {
             missing = Missing::DamageUnlessFenced(cursor.clone());
             // After the new cursor is complete and before the first write is acknowledged: a
@@ -248,9 +250,8 @@ impl Builder {
             CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
-        let leases = LeaseBook::new(clock.clone(), options.leased_bytes_max);
-        let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone(), leases);
-        obsolete.add_leftovers(version.edit_number, leased);
+        obsolete.add_files(version.edit_number, leftovers.files);
+        obsolete.add_generations(leftovers.generations);
         let log = Log::new(LogSettings::new(&world, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
@@ -463,6 +464,9 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
         for partition in &partitions {
             inner.retry_gaps(partition);
         }
+        // What the epoch found and does not need. A failure is noted there, and no reason to refuse the
+        // open: the number of a file is not given out again, so a leftover is harmless.
+        let _ = inner.remove_obsolete();
     }
     Ok(db)
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::beside::CommittedPart;
-use super::recovery::{Begun, HooksOf, LogFiles, Opening};
+use super::recovery::{Begun, HooksOf, Leftovers, LogFiles, Opening};
 use super::term::{lock_path, newest_claim};
 use super::world::World;
 use crate::error::{Error, Result};
@@ -106,7 +106,14 @@ impl Opening {
             cursor.clone(),
         );
         let memtables = replay.take();
-        Ok(Begun { versions, last_seq, memtables, segments, leased: Vec::new(), cursor })
+        Ok(Begun {
+            versions,
+            last_seq,
+            memtables,
+            segments,
+            leftovers: Leftovers::default(),
+            cursor,
+        })
     }
 
     /// The live segments, with their lengths in bytes as the folder had them.

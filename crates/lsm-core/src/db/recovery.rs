@@ -8,7 +8,7 @@
 //!    of the old log; the old one naming it makes it valid. A crash before leaves the old state.
 //!    LevelDB replaces a file that names the manifest; that file could be lost or damaged as well.
 //! 3. Replay never resyncs a file in place: the page cache may hold what the disk never got.
-//! 4. Afterwards the folder holds no file that the new generation does not name, except foreign
+//! 4. Files that the new generation does not name go as soon as no secondary reads them, except foreign
 //!    ones, which are never touched.
 
 mod leftovers;
@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(super) use leftovers::Leftovers;
 pub(super) use log::LogFiles;
 
 use super::epoch::{Tables, store_sections};
@@ -62,8 +63,8 @@ pub(super) struct Begun {
     pub(super) memtables: BTreeMap<PartitionId, Arc<Memtable>>,
     /// The segments that stay, with their bytes.
     pub(super) segments: Vec<(FileNo, u64)>,
-    /// Files of epochs before, which a secondary may read, with their lengths in bytes.
-    pub(super) leased: Vec<(FileName, u64)>,
+    /// Files of epochs before.
+    pub(super) leftovers: Leftovers,
     /// Tells secondaries of the epoch.
     pub(super) cursor: Arc<CursorWriter>,
 }
@@ -313,9 +314,9 @@ impl Opening {
             store.map_or(Ok(()), |store| store.apply(number, bytes))?;
         }
         // Last. Until here a crash may need every file that was found.
-        let leased = self.remove_leftovers(&**fs, dir, versions.current(), hooks)?;
+        let leftovers = self.leftovers(&**fs, dir, versions.current(), hooks)?;
         let memtables = BTreeMap::new();
-        Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leased, cursor })
+        Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leftovers, cursor })
     }
 
     /// Says in the old generation that the manifest goes on in `new`.

@@ -1,7 +1,7 @@
 //! Going on after a failed sync of the log.
 //!
 //! The files whose sync failed are condemned: the kernel may have dropped their pages, so nothing
-//! in them is read, synced or trusted again. But all that readers see is in memory. So the store
+//! in them is read, synced or trusted again by this process. But all that readers see is in memory. So the store
 //! turns read-only, writes the memtables to new tables, and begins the log anew behind them, in a
 //! new file. Then it takes writes again. Tried by whoever flushes: the flush thread, `Db::step`, a
 //! call of `flush`; and again after each failure, as any flush is.
@@ -25,7 +25,6 @@ use super::job::check_synced;
 use super::jobs::FlushTurn;
 use super::log::LogHost;
 use crate::error::Result;
-use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, PendingHandle, ValueStore, catch};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo, SeqNo};
@@ -135,18 +134,13 @@ impl DbInner {
             self.let_go(&rewritten);
             return Err(error);
         }
-        let condemned = self.begin_anew(&mut rewritten)?;
+        self.begin_anew(&mut rewritten)?;
         for (partition, written) in &rewritten {
             self.update_pressure(partition);
             self.count_flush(partition, written);
         }
-        for (number, epoch) in condemned {
-            // No later step relies on the deletion, and the next open removes what stays.
-            let _ = self
-                .world
-                .fs
-                .delete(&FileName::new(FileKind::Wal, number, epoch).path(&self.world.dir));
-        }
+        // What cannot go now goes later, and the failure is noted there.
+        let _ = self.remove_obsolete();
         // Only now, because a listener may write at once.
         self.events.tell(&Event::Resumed);
         self.background.flush_worked();
@@ -155,8 +149,8 @@ impl DbInner {
         Ok(())
     }
 
-    /// Installs the tables and the new log; the segments that count no more.
-    fn begin_anew(&self, rewritten: &mut [Rewritten]) -> Result<Vec<(FileNo, Epoch)>> {
+    /// Installs the tables and the new log, and lets go of the segments that count no more.
+    fn begin_anew(&self, rewritten: &mut [Rewritten]) -> Result<()> {
         let carried = rewritten.iter_mut().map(|(_, written)| &mut written.made.values.carried);
         let carried: Vec<PendingHandle> = carried.flat_map(std::mem::take).collect();
         let rewritten = &*rewritten;
@@ -175,7 +169,7 @@ impl DbInner {
         )
         .inspect_err(|_| {
             // Nothing names them yet.
-            let _ = self.log.delete_segment(number);
+            self.log.delete_unnamed(number);
             self.let_go(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
@@ -203,19 +197,20 @@ impl DbInner {
         // that the manifest does not list.
         writer.restart(segment);
         drop(writer);
+        self.log.let_go(self, condemned);
         dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));
         self.obsolete.tell_stores();
-        Ok(condemned)
+        Ok(())
     }
 
     /// Lets go of what earlier attempts left, once the manifest takes edits again.
     fn let_go_of_doubtful(&self, doubtful: DoubtfulFiles) {
         let DoubtfulFiles { tables, segments, values } = doubtful;
-        self.forget(&tables);
+        // With a number, as what an edit dropped: a secondary that has no cursor to go by may have
+        // read the edit that failed.
+        LogHost::let_go(self, tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
+        self.log.let_go(self, segments);
         drop(values);
-        for number in segments {
-            let _ = self.log.delete_segment(number);
-        }
     }
 
     fn let_go(&self, rewritten: &[Rewritten]) {
@@ -234,7 +229,7 @@ struct NewLog<'a> {
     dropped: Vec<&'a Rewritten>,
     sections: Vec<StoreSection<'a>>,
     /// The segments that count no more.
-    condemned: Vec<(FileNo, Epoch)>,
+    condemned: Vec<FileNo>,
 }
 
 impl<'a> NewLog<'a> {
@@ -249,10 +244,10 @@ impl<'a> NewLog<'a> {
         (segment, epoch): (FileNo, Epoch),
         last_seq: SeqNo,
     ) -> Result<NewLog<'a>> {
-        let condemned: Vec<_> = current.log_segments.iter().map(|(n, e)| (*n, *e)).collect();
+        let condemned: Vec<_> = current.log_segments.keys().copied().collect();
         // All of the old log in this edit, even segments whose sync worked: see invariant 1.
         let mut changes: Vec<Change> =
-            condemned.iter().map(|(file, _)| Change::SegmentRemoved { file: *file }).collect();
+            condemned.iter().map(|file| Change::SegmentRemoved { file: *file }).collect();
         changes.push(Change::SegmentAdded { file: segment, epoch });
         let (kept, dropped): (Vec<&Rewritten>, Vec<&Rewritten>) = rewritten
             .iter()

@@ -55,10 +55,10 @@ impl DbInner {
         let files = self.tables.files.as_ref();
         let buffers = self.options.memtable_bytes_max();
         // Beside a writer this instance waits for nothing. What the writer keeps for others shows
-        // only as tables that no version names.
-        let leased_table_bytes = match self.is_beside {
-            true => self.unnamed_table_bytes(),
-            false => self.obsolete.leased_table_bytes(),
+        // only as files that no version names.
+        let leased_file_bytes = match self.is_beside {
+            true => self.unnamed_file_bytes(),
+            false => self.obsolete.leased_file_bytes(),
         };
         let mut stats = Stats {
             partitions: partitions
@@ -80,7 +80,7 @@ impl DbInner {
             wal_disk_bytes: self.log.disk_bytes(),
             manifest_disk_bytes: self.catalog.manifest_bytes(),
             disk_bytes: 0,
-            leased_bytes: leased_table_bytes.saturating_add(self.obsolete.leased_value_bytes(0)),
+            leased_bytes: leased_file_bytes.saturating_add(self.obsolete.leased_value_bytes(0)),
             table_bytes: tables().map(|view| view.version.bytes()).sum(),
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,
@@ -105,7 +105,7 @@ impl DbInner {
         stats.disk_bytes = stats.table_bytes
             + stores.map(|store| store.bytes).sum::<u64>()
             + self.obsolete.pinned_bytes()
-            + leased_table_bytes
+            + leased_file_bytes
             + stats.wal_disk_bytes
             + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =

@@ -38,6 +38,8 @@ pub(super) struct TestHost {
     pub(super) fence: Mutex<Option<Error>>,
     /// A batch that begins with this key is refused.
     pub(super) refused_key: Mutex<Option<String>>,
+    /// The files that were let go.
+    pub(super) gone: Mutex<Vec<String>>,
     /// Groups that were committed.
     pub(super) groups: AtomicU64,
     counters: Counters,
@@ -77,6 +79,10 @@ impl LogHost for TestHost {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
+    }
+
+    fn let_go(&self, files: Vec<(FileName, u64)>) {
+        self.gone.lock().extend(files.into_iter().map(|(name, _)| name.to_string()));
     }
 
     fn durable_edit(&self) -> u64 {
@@ -188,10 +194,11 @@ impl TestLog {
         TestLog { mem, faults, log: Log::new(settings, SeqNo::ZERO) }
     }
 
-    /// The segment files that exist.
-    pub(super) fn segment_files(&self) -> Vec<String> {
+    /// The segment files that exist and that `host` was not told to delete.
+    pub(super) fn segment_files(&self, host: &TestHost) -> Vec<String> {
         let names = self.mem.list(Path::new(DIR), "").unwrap().into_iter();
-        names.map(|entry| entry.name).filter(|name| name.ends_with(".wal")).collect()
+        let names = names.map(|entry| entry.name).filter(|name| name.ends_with(".wal"));
+        names.filter(|name| !host.gone.lock().contains(name)).collect()
     }
 }
 

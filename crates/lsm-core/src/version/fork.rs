@@ -2,8 +2,8 @@
 //!
 //! Written and read by `db/term.rs`, each once, by `put_if_absent`. A claim is made before the old primary is
 //! fenced, and who opens the database holds the lock of the newest claim. A fork is made after the fence.
-//! It holds the whole state of the manifest and not only a place in it: a primary that was fenced may
-//! still delete a generation that it had just replaced. The bytes of a claim:
+//! It holds the whole state of the manifest and not only a place in it, so that recovery needs no other file
+//! of the manifest. The bytes of a claim:
 //!
 //! ```text
 //! offset size name

@@ -337,8 +337,9 @@ impl Manifest {
     /// is garbage, and its number is used.
     ///
     /// # Durability
-    /// Header, snapshot and name are durable once this returns. Nothing names the generation yet:
-    /// call [`Manifest::supersede`] on the one before, or [`retire`](super::retire) it, before the first edit.
+    /// Header, snapshot and name are durable once this returns. Nothing names the generation yet,
+    /// and it counts once it has an edit. Call [`Manifest::supersede`] on the one before, if that can still be
+    /// written to.
     pub fn create(
         fs: &dyn Fs,
         dir: &Path,
@@ -434,7 +435,7 @@ impl Manifest {
     /// # Errors
     /// Those of the file, and [`ErrorKind::ReadOnly`] ever after. Whether the edit is on disk is
     /// then unknown: its number counts as used and the files that it names must stay until a new
-    /// generation is durable and this one is retired.
+    /// generation has an edit.
     ///
     /// # Durability
     /// The edit is durable once this returns.
@@ -456,7 +457,7 @@ impl Manifest {
     ///
     /// # Errors
     /// As [`Manifest::append`]. Whether this one names the new generation is then unknown: the
-    /// new one must take no edit before this one is [retired](super::retire), and must not be deleted before it.
+    /// new one must not be deleted before this one.
     pub fn supersede(&mut self, new: FileName) -> Result<()> {
         assert!(new.number > self.name.number, "{new} is no successor of {}", self.name);
         let change = Change::Superseded { by: new.number, epoch: new.epoch };

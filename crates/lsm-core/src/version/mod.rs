@@ -60,7 +60,7 @@ pub use partition_map::PartitionMap;
 pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
 pub(crate) use recover::read_all;
 pub use recover::{Recovered, age_of, has_begun, recover, recover_through};
-pub use set::{VersionSet, retire};
+pub use set::{PastGeneration, VersionSet};
 pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};
 

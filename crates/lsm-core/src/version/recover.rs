@@ -17,9 +17,9 @@
 //! 2. A bad frame ends the manifest only if no valid frame follows it in the file. A valid
 //!    `Superseded` behind it counts: the successor begins with a whole snapshot that is at least as
 //!    new, so the damage before it has no effect.
-//! 3. A generation takes edits only when the generations before it name it durably or are gone. If
-//!    it has edits, all older ones are history, even if they do not name it: their last frame was
-//!    lost, or they were deleted and a failed sync of the folder brought them back.
+//! 3. If a generation has edits, all older ones are history, even if they do not name it: a write to
+//!    them failed, their last frame was lost, or they were deleted and a failed sync of the folder brought
+//!    them back.
 //! 4. A failed read is an error, never an end.
 
 use std::path::Path;
@@ -45,7 +45,7 @@ pub struct Recovered {
     pub end: u64,
     /// Older generations that are still present, oldest first.
     pub older: Vec<FileName>,
-    /// Newer generations that nobody names. Delete them before the others, see `retire`.
+    /// Newer generations that nobody names. Delete them before the others.
     pub garbage: Vec<FileName>,
     /// `true` if bytes behind `end` are no edit: the last append was torn, or is under way.
     #[cfg_attr(
@@ -112,11 +112,12 @@ pub fn recover_through(
         if age_of(next) <= age_of(name) {
             return Err(Error::corruption(path, last.end, "a manifest names an older successor"));
         }
-        if !present.contains(&next) {
-            let what = format!("the manifest generation that {name} names is missing");
-            return Err(Error::corruption(next.path(dir), None, what));
-        }
-        let successor = read_generation(fs, dir, next, through)?;
+        // Looked for in the folder and not among the names: a listing may be older than the generation
+        // that was just read.
+        let successor = read_generation(fs, dir, next, through).map_err(|error| {
+            let is_lost = error.is_missing() && !present.contains(&next);
+            if is_lost { missing_successor(name, next, dir) } else { error }
+        })?;
         let path = next.path(dir);
         // A sound file of another database verifies by itself.
         if successor.seal.db_id != last.seal.db_id {
@@ -157,6 +158,11 @@ pub fn recover_through(
         writable,
         has_derived_salts: last.seal.has_derived_salts(),
     }))
+}
+
+fn missing_successor(name: FileName, next: FileName, dir: &Path) -> Error {
+    let what = format!("the manifest generation that {name} names is missing");
+    Error::corruption(next.path(dir), None, what)
 }
 
 /// Raises the next file number above every name in the folder.

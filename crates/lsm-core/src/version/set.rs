@@ -7,13 +7,14 @@
 //! Invariants:
 //! 1. The current version is what the manifest durably says, or one edit older.
 //! 2. The order is always: sync the bytes of files, sync the folder, append and sync the edit. Only
-//!    then does a caller delete old files.
+//!    then does a caller delete old files. Generations of the manifest are such files: see
+//!    [`VersionSet::take_past`].
 //! 3. An edit is current, and anything follows from it, only when the commit cursor has settled it: behind
 //!    a fence of another process it never is, and the files that it names stay.
 //! 4. After a failed append or sync, nothing more is appended to that generation. The next edit
 //!    goes to a new generation, whose snapshot uses up the number of the edit in doubt.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply};
@@ -41,10 +42,30 @@ pub struct VersionSet {
     /// Number of the last edit that was tried.
     last_number: u64,
     state_of: Option<Box<StateOf>>,
-    /// Generations that were begun, that nothing names, and that were never used.
-    garbage: Vec<FileName>,
-    /// Generations before the present one that could not be deleted yet.
-    older: Vec<FileName>,
+    /// Generations that the next settled edit makes history.
+    older: Vec<Replaced>,
+    /// Generations that are history, until the owner takes them.
+    past: Vec<PastGeneration>,
+}
+
+/// A generation in whose place another one is, and that recovery needs until that has an edit.
+struct Replaced {
+    name: FileName,
+    /// As far as it is known.
+    bytes: u64,
+    /// It durably names its successor.
+    names_successor: bool,
+}
+
+/// A generation that recovery does not need any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastGeneration {
+    /// The name.
+    pub name: FileName,
+    /// The length in bytes, as far as it is known.
+    pub bytes: u64,
+    /// The edit that made it history: a secondary that reads an older one may read it. 0 if none may.
+    pub edit: u64,
 }
 
 impl VersionSet {
@@ -71,8 +92,8 @@ impl VersionSet {
             manifest,
             cursor,
             state_of: None,
-            garbage: Vec::new(),
             older: Vec::new(),
+            past: Vec::new(),
         }
     }
 
@@ -107,26 +128,32 @@ impl VersionSet {
         self.state_of = Some(Box::new(state_of));
     }
 
-    /// Begins a new generation if the present one takes no more edits: before work whose result
-    /// could not be installed.
-    pub fn ensure_writable(&mut self) -> Result<()> {
+    /// An error if no edit may ever be installed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`]; [`ErrorKind::Fenced`] if the database is another process's.
+    pub fn check_writable(&self) -> Result<()> {
         self.manifest.check_writable()?;
-        self.cursor.check()?;
-        if self.manifest.is_failed() { self.begin_generation() } else { Ok(()) }
+        self.cursor.check()
+    }
+
+    /// Returns `true` if an edit is in doubt: it may be on disk, until a later one is installed.
+    pub fn is_in_doubt(&self) -> bool {
+        self.manifest.is_failed()
     }
 
     /// Makes an edit of `changes` durable and current.
     ///
     /// # Errors
     /// Those of the manifest. The edit is then not current, but may be on disk: the files that it
-    /// names must stay until the next open. [`ErrorKind::Fenced`] if the database is another process's.
+    /// names must stay until another edit is installed. [`ErrorKind::Fenced`] if the database is another process's.
     ///
     /// # Cost
     /// One append and one sync; now and then a new generation.
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
-        self.manifest.check_writable()?;
-        // Only to save the work: the check that counts is the one behind the append.
-        self.cursor.check()?;
+        // The fence is looked for only to save the work: the check that counts is the one behind the
+        // append.
+        self.check_writable()?;
         if self.manifest.is_failed() {
             self.begin_generation()?;
         // Twice the snapshot at least: a large database would otherwise write one with nearly every
@@ -154,8 +181,20 @@ impl VersionSet {
         self.cursor.settle_edit(edit.number)?;
         self.current = Arc::new(next);
         // Only now is the new generation in use, which makes the older ones history.
-        self.retire_older();
+        for Replaced { name, bytes, names_successor } in self.older.drain(..) {
+            // One that names no successor goes at once, whoever may read it: with it, damage to the
+            // front of the new generation would make recovery begin at the old one, and nothing would
+            // show that edits are missing. Garbage nobody reads.
+            let edit = if names_successor { edit.number } else { 0 };
+            self.past.push(PastGeneration { name, bytes, edit });
+        }
         Ok(&self.current)
+    }
+
+    /// Takes out the generations that are history since the last call, for the owner to delete: garbage and
+    /// what no secondary may read at once, the others when no secondary reads an edit before theirs.
+    pub fn take_past(&mut self) -> Vec<PastGeneration> {
+        std::mem::take(&mut self.past)
     }
 
     /// Puts one section, the store's whole state, in the place of what came edit by edit.
@@ -177,7 +216,7 @@ impl VersionSet {
         }
     }
 
-    /// Goes over to a new generation and retires the old one.
+    /// Goes over to a new generation. The old one stays until an edit is in the new one.
     fn begin_generation(&mut self) -> Result<()> {
         // A new number for each attempt: nobody knows whether the file of a failed one is there.
         let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), self.epoch);
@@ -187,66 +226,18 @@ impl VersionSet {
         version.edit_number = self.last_number;
         self.compact_store_sections(&mut version);
         let new = Manifest::create(&*self.fs, &self.dir, name, &version).inspect_err(|_| {
-            // Its name is used; whether it is there is unknown.
-            self.garbage.push(name);
+            // Its name is used; whether it is there is unknown. Nothing names it, so nobody reads it.
+            self.older.push(Replaced { name, bytes: 0, names_successor: false });
         })?;
-        let is_named = !self.manifest.is_failed() && self.manifest.supersede(name).is_ok();
-        // Kept although it is superseded: until an edit is in the new generation, recovery begins
-        // here.
-        self.older.push(self.manifest.name());
-        if !is_named {
-            // Recovery may still begin with the old one, so the new one must not be used before
-            // that is gone. It may be named all the same: if it cannot be used now, it is deleted
-            // after the old one, never before.
-            if let Err(error) = retire(&*self.fs, &self.dir, &self.garbage, &self.older) {
-                self.older.push(name);
-                return Err(error);
-            }
-            self.garbage.clear();
-            self.older.clear();
-        }
+        let names_successor = !self.manifest.is_failed() && self.manifest.supersede(name).is_ok();
+        // The new one may be used although nothing names it: recovery begins at the newest generation
+        // with an edit of its own, and until there is one, at the old one, which lacks nothing that was
+        // acknowledged.
+        let bytes = self.manifest.bytes();
+        self.older.push(Replaced { name: self.manifest.name(), bytes, names_successor });
         self.snapshot_bytes = new.bytes();
         self.manifest = new;
         self.current = Arc::new(version);
         Ok(())
     }
-
-    /// Lets the generations go that an edit in a newer one has made history. What cannot be
-    /// deleted now goes next time, or at the next open.
-    fn retire_older(&mut self) {
-        let is_idle = self.older.is_empty() && self.garbage.is_empty();
-        if !is_idle && retire(&*self.fs, &self.dir, &self.garbage, &self.older).is_ok() {
-            self.garbage.clear();
-            self.older.clear();
-        }
-    }
-}
-
-/// Deletes garbage generations, then those that a durable newer one replaces: `old` is everything
-/// older, in any order, whether it names its successor or failed before it could.
-///
-/// The order keeps every prefix of the deletions recoverable: recovery begins at the oldest
-/// generation present and follows the names, so garbage must never become the oldest, and a named
-/// generation must not go before the one that names it.
-///
-/// # Errors
-/// Those of the file system; call it again.
-///
-/// # Durability
-/// The names are durably gone once this returns.
-pub fn retire(fs: &dyn Fs, dir: &Path, garbage: &[FileName], old: &[FileName]) -> Result<()> {
-    for name in garbage {
-        fs.delete(&name.path(dir))?;
-    }
-    if !garbage.is_empty() {
-        fs.sync_dir(dir)?;
-    }
-    let mut old = old.to_vec();
-    old.sort_unstable();
-    // One sync for each: two removals under one sync could reach the disk in the other order.
-    for name in old {
-        fs.delete(&name.path(dir))?;
-        fs.sync_dir(dir)?;
-    }
-    Ok(())
 }

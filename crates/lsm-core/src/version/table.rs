@@ -100,6 +100,11 @@ pub struct SstMeta {
 }
 
 impl SstMeta {
+    /// The name of the file.
+    pub fn file_name(&self) -> FileName {
+        FileName::new(FileKind::Sst, self.file, self.epoch)
+    }
+
     /// The description of a table that was just written.
     pub fn of(summary: SstSummary) -> SstMeta {
         SstMeta {
@@ -292,7 +297,7 @@ impl Table {
 
     /// The path of its file.
     pub fn path(&self, context: &TableContext) -> PathBuf {
-        FileName::new(FileKind::Sst, self.meta.file, self.meta.epoch).path(&context.dir)
+        self.meta.file_name().path(&context.dir)
     }
 
     /// Its reader.

@@ -4,6 +4,7 @@
 
 mod beside;
 mod checker;
+mod deletions;
 mod follow;
 mod histories;
 mod levels;

@@ -1,6 +1,8 @@
 //! Edits, and partitions that come and go, over a manifest in memory.
 
 use super::*;
+use crate::clock::SystemClock;
+use crate::db::leases::LeaseBook;
 use crate::db::testing::version_of;
 use crate::fs::MemFs;
 use crate::fs::names::{FileKind, FileName};
@@ -18,9 +20,11 @@ fn catalog() -> Catalog {
     let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
     let numbers = Arc::new(FileNumbers::new(FileNo(2)));
     let cursor = Arc::new(CursorWriter::none());
+    let leases = LeaseBook::new(Arc::new(SystemClock::new()), u64::MAX);
+    let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases));
     let set =
         VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest, cursor.clone());
-    Catalog::new(set, cursor)
+    Catalog::new(set, cursor, obsolete)
 }
 
 fn partition(catalog: &Catalog, id: u32, name: &str) -> Arc<PartitionState> {

@@ -315,7 +315,7 @@ fn a_batch_without_a_log_is_visible_and_in_no_segment() {
     path.path.commit(&path.test.log, &path.host, batch).unwrap();
     assert_eq!(unlogged.view().active.first_lsn(), None);
     assert_eq!(unlogged.view().active.entry_count(), 1);
-    assert!(path.test.segment_files().is_empty());
+    assert!(path.test.segment_files(&path.host).is_empty());
 }
 
 /// The log is not what makes a batch without a log durable, so no sync of it is owed.

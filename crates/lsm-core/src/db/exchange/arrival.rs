@@ -110,7 +110,7 @@ impl<'a> Arrival<'a> {
             // All entries get one sequence number. Of two with one key nobody could tell which is
             // newer.
             if pair[0].largest.user >= pair[1].smallest.user {
-                let path = FileName::new(FileKind::Sst, pair[1].file, pair[1].epoch).path(dir);
+                let path = pair[1].file_name().path(dir);
                 return Err(Error::corruption(path, None, "tables of an export overlap"));
             }
         }
@@ -123,9 +123,7 @@ impl<'a> Arrival<'a> {
     /// Takes tables over that were built for this database, in its folder, and the values that they
     /// name.
     pub(super) fn take_built(&mut self, tables: Vec<SstMeta>, values: JobValues) {
-        let paths = tables.iter().map(|meta| {
-            FileName::new(FileKind::Sst, meta.file, meta.epoch).path(&self.db.world.dir)
-        });
+        let paths = tables.iter().map(|meta| meta.file_name().path(&self.db.world.dir));
         self.made.extend(paths);
         self.tables = tables;
         self.values = values;
@@ -286,7 +284,7 @@ impl<'a> Arrival<'a> {
         for meta in &description.tables {
             let file = self.db.world.numbers.allocate();
             let epoch = self.db.world.epoch;
-            let from = FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir);
+            let from = meta.file_name().path(dir);
             let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.world.dir);
             let foreign = Some(description.identity(meta));
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };

@@ -22,7 +22,7 @@ use crate::db::checkpoint::make_empty_folder;
 use crate::db::job::StartedJob;
 use crate::db::{DbInner, Partition};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::{EXPORT, FileKind, FileName};
+use crate::fs::names::EXPORT;
 use crate::hooks::{
     CompactionFilter, CompactionFilterFactory, Decision, Entry, Job, PartitionHooks, ValueStore,
 };
@@ -213,7 +213,7 @@ fn travelling(hooks: &[HookRecord], options: ExportOptions) -> Vec<HookRecord> {
 fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
     for meta in tables {
         // Files that cannot be removed are left without a description, and are no export.
-        let _ = db.world.fs.delete(&FileName::new(FileKind::Sst, meta.file, meta.epoch).path(dir));
+        let _ = db.world.fs.delete(&meta.file_name().path(dir));
     }
 }
 

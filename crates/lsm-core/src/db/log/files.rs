@@ -1,6 +1,6 @@
 //! [`SegmentFiles`]: how much space the segments of the log take, without asking the file system.
 //!
-//! The log tells it what it makes, begins, gives back and deletes; `Db::stats` asks.
+//! The log tells it what it makes, begins, gives back and lets go; `Db::stats` asks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,8 +76,8 @@ impl SegmentFiles {
         }
     }
 
-    /// Notes that a file is gone.
-    pub(super) fn note_deleted(&self, number: FileNo) {
+    /// Notes that a file is gone, or another's affair; returns its bytes.
+    pub(super) fn note_gone(&self, number: FileNo) -> u64 {
         let mut files = self.files.lock();
         if files.present == Some(number) {
             files.present = None;
@@ -85,6 +85,7 @@ impl SegmentFiles {
         // A file that is deleted twice, or was never noted, counts for nothing.
         let bytes = files.bytes.remove(&number).unwrap_or_default();
         files.sum -= bytes;
+        bytes
     }
 
     /// The bytes of all of them.

@@ -47,6 +47,7 @@ use parking_lot::{Condvar, Mutex};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
+use crate::fs::names::FileName;
 use crate::options::Options;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
@@ -73,6 +74,11 @@ pub(super) trait LogHost {
     /// # Errors
     /// [`ErrorKind::Fenced`](crate::error::ErrorKind::Fenced): what was appended does not count.
     fn settle_log(&self, end: Lsn) -> Result<()>;
+
+    /// Takes over files, with their lengths in bytes, to delete them: each was dropped by a durable edit, or
+    /// named by one that is known to have failed. Deletes nothing itself, so that it may be called under
+    /// any lock.
+    fn let_go(&self, files: Vec<(FileName, u64)>);
 
     /// The number of the last manifest edit that is durable.
     fn durable_edit(&self) -> u64;

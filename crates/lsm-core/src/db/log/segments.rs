@@ -17,16 +17,33 @@ pub(super) const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 const GROWTH: u64 = 4;
 
 impl Log {
-    fn segment_path(&self, number: FileNo) -> PathBuf {
-        FileName::new(FileKind::Wal, number, self.settings.epoch).path(&self.settings.dir)
+    fn segment_name(&self, number: FileNo) -> FileName {
+        FileName::new(FileKind::Wal, number, self.settings.epoch)
     }
 
-    /// Deletes the file of a segment that the manifest does not list.
-    pub(in crate::db) fn delete_segment(&self, number: FileNo) -> Result<()> {
+    fn segment_path(&self, number: FileNo) -> PathBuf {
+        self.segment_name(number).path(&self.settings.dir)
+    }
+
+    /// Deletes the file of a segment that no edit ever named: nobody knows of it. If that fails, the next
+    /// open does it.
+    pub(in crate::db) fn delete_unnamed(&self, number: FileNo) {
         // The space counts as taken until the file is gone.
-        self.settings.fs.delete(&self.segment_path(number))?;
-        self.files.note_deleted(number);
-        Ok(())
+        if self.settings.fs.delete(&self.segment_path(number)).is_ok() {
+            self.files.note_gone(number);
+        }
+    }
+
+    /// Lets go of segments that the manifest does not list any more, or that an edit named which failed
+    /// and is out of doubt. A secondary may read them.
+    pub(in crate::db) fn let_go(
+        &self,
+        host: &dyn LogHost,
+        numbers: impl IntoIterator<Item = FileNo>,
+    ) {
+        let files = numbers.into_iter();
+        let files = files.map(|number| (self.segment_name(number), self.files.note_gone(number)));
+        host.let_go(files.collect());
     }
 
     /// Makes a segment of `wanted` bytes whose header is not written yet, or as close to that as the
@@ -45,8 +62,7 @@ impl Log {
             let number = self.settings.numbers.allocate();
             let made = self.make_file(number, bytes);
             if !matches!(made, Ok(Ok(_))) {
-                // Nothing names it; if this fails too, the next open removes it.
-                let _ = self.delete_segment(number);
+                self.delete_unnamed(number);
             }
             match made? {
                 Ok(reserved) => return Ok((reserved, number)),
@@ -224,22 +240,17 @@ impl Log {
         Ok(writer.lsn())
     }
 
-    /// Deletes segments whose removal is durable.
-    pub(in crate::db) fn segments_removed(
-        &self,
-        host: &dyn LogHost,
-        numbers: &[FileNo],
-    ) -> Result<()> {
+    /// Lets go of segments whose removal is durable.
+    pub(in crate::db) fn segments_removed(&self, host: &dyn LogHost, numbers: &[FileNo]) {
         if numbers.is_empty() {
-            return Ok(());
+            return;
         }
         let mut writer = self.lock(host);
-        // Forgotten before they are deleted: if a deletion fails, the next open removes the file,
-        // and no later edit must name it again.
+        // No later edit must name them again.
         writer.state.closed.retain(|closed| !numbers.contains(&closed.header.number));
         writer.state.spoiled.retain(|number| !numbers.contains(number));
         drop(writer);
-        numbers.iter().try_for_each(|number| self.delete_segment(*number))
+        self.let_go(host, numbers.iter().copied());
     }
 }
 
@@ -275,7 +286,7 @@ impl LogWriter<'_> {
         Some(unlisted.swap_remove(fits))
     }
 
-    /// Has the manifest forget the reserve and all segments that will never be begun, and deletes
+    /// Has the manifest forget the reserve and all segments that will never be begun, and lets go of
     /// them.
     pub(super) fn remove_unused(&mut self) -> Result<()> {
         // As one that was overtaken: if the edit fails, the next segment's removes it.
@@ -287,20 +298,18 @@ impl LogWriter<'_> {
         }
         // Before the files go: a listed segment without a file refuses the next open.
         self.host.install_edit(removals(&self.state.spoiled))?;
-        self.delete_unused();
+        self.let_go_of_unused();
         Ok(())
     }
 
-    /// Deletes spoiled segments, whose removal is durable, and those that the manifest refused.
+    /// Lets go of spoiled segments, whose removal is durable, and of those that the manifest refused.
     /// The edit came behind each refusal and under this lock, so it went into a generation of the
-    /// manifest that does not know the refused ones. If deleting fails, the next open does it.
-    fn delete_unused(&mut self) {
+    /// manifest that does not know the refused ones.
+    fn let_go_of_unused(&mut self) {
         let refused = std::mem::take(&mut self.state.unlisted);
-        for number in
-            refused.into_iter().map(|(_, number)| number).chain(self.state.spoiled.drain(..))
-        {
-            let _ = self.log.delete_segment(number);
-        }
+        let refused = refused.into_iter().map(|(_, number)| number);
+        let spoiled = std::mem::take(&mut self.state.spoiled);
+        self.log.let_go(self.host, refused.chain(spoiled));
     }
 
     /// Gives back the space behind the last frame of the present segment.
@@ -387,7 +396,7 @@ impl LogWriter<'_> {
                         self.state.reserve = Some((reserved, number));
                         return Err(error);
                     }
-                    self.delete_unused();
+                    self.let_go_of_unused();
                 }
                 return Ok((reserved, number));
             }
@@ -403,7 +412,7 @@ impl LogWriter<'_> {
         };
         match self.log.list_segment(self.host, made, &self.state.spoiled) {
             Ok(listed) => {
-                self.delete_unused();
+                self.let_go_of_unused();
                 Ok(listed)
             }
             Err((made, error)) => {
@@ -428,9 +437,7 @@ impl LogWriter<'_> {
             segment.file().sync()?;
             Ok(segment)
         });
-        begun.inspect_err(|_| {
-            let _ = self.log.delete_segment(number);
-        })
+        begun.inspect_err(|_| self.log.delete_unnamed(number))
     }
 
     /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
@@ -443,7 +450,7 @@ impl LogWriter<'_> {
         self.state.reserve = None;
         self.state.closed.clear();
         // The edit that listed the new segment removed all others.
-        self.delete_unused();
+        self.let_go_of_unused();
         self.state.must_switch = false;
     }
 }

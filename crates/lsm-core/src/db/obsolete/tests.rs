@@ -19,7 +19,7 @@ fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
 /// A table with a file.
 fn table_in(fs: &FaultFs) -> Arc<Table> {
     let table = Arc::new(Table::new(table("7:a-b")));
-    let name = FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch);
+    let name = table.meta.file_name();
     fs.open_append(&name.path("/db".as_ref()), AppendMode::IfAbsent).unwrap();
     table
 }
@@ -77,8 +77,8 @@ fn files_go_only_if_leases_were_looked_at_after_their_edit() {
 fn a_leased_file_of_an_earlier_epoch_counts_with_its_length() {
     let (_, obsolete) = obsolete();
     let name = FileName::new(FileKind::Sst, crate::types::FileNo(3), crate::types::Epoch(1));
-    obsolete.add_leftovers(4, vec![(name, 70)]);
-    assert_eq!(obsolete.leased_table_bytes(), 70);
+    obsolete.add_files(4, [(name, 70)]);
+    assert_eq!(obsolete.leased_file_bytes(), 70);
     assert_eq!((obsolete.leased_bytes_behind(3), obsolete.leased_bytes_behind(4)), (70, 0));
 }
 

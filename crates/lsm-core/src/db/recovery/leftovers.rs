@@ -1,7 +1,8 @@
 //! Files that a new epoch finds and does not need.
 //!
-//! Called once, when the manifest of the epoch is durable. It must never remove what the manifest
-//! names, or what a secondary may read.
+//! Called once, when the manifest of the epoch is durable. It must never name what the manifest names.
+//! A secondary may read what an edit of an earlier epoch has named, so these files are only found here,
+//! and go the way of all obsolete files (`db/obsolete.rs`).
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,28 +10,32 @@ use std::path::Path;
 use super::{HooksOf, Opening};
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::names::{self, FileKind, FileName, LEASE_PREFIX};
+use crate::fs::names::{self, FileKind, FileName};
 use crate::hooks::{ChunkId, catch};
-use crate::shared::held_leases;
 use crate::types::Epoch;
-use crate::version::{DbVersion, retire};
+use crate::version::{DbVersion, PastGeneration};
+
+/// The files that a new epoch found and does not need.
+#[derive(Default)]
+pub(in crate::db) struct Leftovers {
+    /// Tables, segments and chunk files, with their lengths in bytes.
+    pub(in crate::db) files: Vec<(FileName, u64)>,
+    /// Generations of the manifest.
+    pub(in crate::db) generations: Vec<PastGeneration>,
+}
 
 impl Opening {
-    /// Removes what the new epoch does not need. What cannot be removed now is tried again at the
-    /// next open: no later step relies on it. Returns the tables and chunk files that a secondary may
-    /// read, with their lengths.
-    pub(super) fn remove_leftovers(
+    /// Finds what the new epoch, whose manifest ends in `version`, does not need. Removes what never had
+    /// a name of its own, and claims that are over; what cannot be removed now is tried again at the next
+    /// open.
+    pub(super) fn leftovers(
         &self,
         fs: &dyn Fs,
         dir: &Path,
         version: &DbVersion,
         hooks: &HooksOf,
-    ) -> Result<Vec<(FileName, u64)>> {
-        // A lease that cannot be read is a reason to keep files, and none to refuse the open. A folder
-        // that cannot be listed is one, with leases or without.
-        let has_leases = !fs.list_names(dir, LEASE_PREFIX)?.is_empty();
-        let is_leased = has_leases && !held_leases(fs, dir).is_ok_and(|leases| leases.is_empty());
-        let mut leased = Vec::new();
+    ) -> Result<Leftovers> {
+        let mut leftovers = Leftovers::default();
         // Without the code of a store its files are unknown, and deleting them would destroy
         // values.
         let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());
@@ -38,7 +43,7 @@ impl Opening {
             .partitions
             .values()
             .flat_map(|partition| partition.tables())
-            .map(|(_, table)| FileName::new(FileKind::Sst, table.meta.file, table.meta.epoch))
+            .map(|(_, table)| table.meta.file_name())
             .collect();
         // The store knows its files from the edits. The handles would have to be read from all
         // tables.
@@ -54,16 +59,8 @@ impl Opening {
             if name.kind == FileKind::Chunk && !knows_chunks {
                 continue;
             }
-            // Generations of the manifest go last and in their order: see `retire`.
-            if name.kind == FileKind::Manifest || live.contains(name) {
-                continue;
-            }
-            if is_leased && matches!(name.kind, FileKind::Sst | FileKind::Chunk) {
-                leased.push((*name, self.len_of(name)));
-            } else {
-                // A failure is no reason to refuse the open. The number of the file is not given
-                // out again, so the leftover is harmless.
-                let _ = fs.delete(&name.path(dir));
+            if name.kind != FileKind::Manifest && !live.contains(name) {
+                leftovers.files.push((*name, self.len_of(name)));
             }
         }
         for name in &self.temporary {
@@ -72,13 +69,18 @@ impl Opening {
         }
         remove_old_claims(fs, dir, self.claim)?;
         if let Some(recovered) = &self.recovered {
-            let mut old = recovered.older.clone();
-            old.push(recovered.generation);
-            // Last of all. The new generation has an edit behind its snapshot, so it counts whether
-            // the old ones go, stay or come back.
-            let _ = retire(fs, dir, &recovered.garbage, &old);
+            // The new generation has an edit behind its snapshot, so it counts whether the old ones go,
+            // stay or come back.
+            let edit = version.edit_number;
+            let old = recovered.older.iter().chain([&recovered.generation]);
+            let old = old.map(|name| (*name, edit));
+            let garbage = recovered.garbage.iter().map(|name| (*name, 0));
+            leftovers.generations = old
+                .chain(garbage)
+                .map(|(name, edit)| PastGeneration { name, bytes: self.len_of(&name), edit })
+                .collect();
         }
-        Ok(leased)
+        Ok(leftovers)
     }
 }
 

@@ -68,7 +68,8 @@ fn an_epoch_begins_with_what_the_log_held_and_without_its_files() {
     fs.open_append(&Path::new(DIR).join("foreign"), AppendMode::IfAbsent).unwrap();
     let opening = read(&fs);
     let before = opening.version.epoch;
-    let Begun { versions, last_seq, memtables, .. } = begin(&fs, opening).unwrap();
+    let begun = begin(&fs, opening).unwrap();
+    let Begun { versions, last_seq, memtables, leftovers, .. } = begun;
     let version = versions.current();
     assert_eq!(version.epoch.0, before.0 + 1);
     assert!(memtables.is_empty() && version.log_segments.is_empty());
@@ -76,7 +77,10 @@ fn an_epoch_begins_with_what_the_log_held_and_without_its_files() {
         version.partitions.values().flat_map(|p| p.tables()).map(|(_, t)| t.meta.entries).sum();
     assert_eq!((entries, last_seq), (3, version.last_seq));
     assert_eq!(version.log_cut.unwrap().last_seq, last_seq);
-    assert_eq!(names(&fs, ".wal"), [""; 0]);
+    let old_log: Vec<_> = leftovers.files.iter().map(|(name, _)| name.to_string()).collect();
+    assert_eq!(names(&fs, ".wal"), old_log);
+    let old_manifest: Vec<_> = leftovers.generations.iter().map(|past| past.edit).collect();
+    assert_eq!(old_manifest, [version.edit_number], "a secondary may read it");
     assert_eq!((names(&fs, ".sst").len(), names(&fs, "foreign").len()), (1, 1));
 }
 
@@ -135,19 +139,28 @@ fn numbers_that_no_database_reaches_are_refused() {
 #[test]
 fn a_lease_that_cannot_be_read_holds_leftovers_and_fails_no_open() {
     let folder = crashed(&["a", "b"]);
-    begin(&folder, read(&folder)).unwrap();
+    let segment = names(&folder, ".wal").pop().unwrap();
+    let manifest = names(&folder, ".manifest").pop().unwrap();
     let lease = Path::new(DIR).join("reader-0000000000000007");
     folder.open_append(&lease, AppendMode::IfAbsent).unwrap().append(b"no lease").unwrap();
     let leftover = FileName::new(FileKind::Sst, FileNo(900), Epoch(1));
     let leftover_file = folder.open_append(&leftover.path(Path::new(DIR)), AppendMode::IfAbsent);
     leftover_file.unwrap().append(b"bytes").unwrap();
-    let faulty = FaultFs::new(folder);
+    let faulty = FaultFs::new(folder.clone());
     let suffix = "reader-0000000000000007".to_owned();
     let at = FaultAt::Nth { kind: OpKind::OpenRead, suffix, nth: 0 };
     faulty.add_rule(FaultRule::sticky(at, FaultAction::Eio));
-    let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
-    let begun = begin(&fs, read(&fs)).unwrap();
+    let builder = Db::builder(DIR).fs(Arc::new(faulty.clone()));
+    let db = builder.background(BackgroundMode::Stepped).open().unwrap();
     assert!(faulty.fault_count() > 0);
-    assert_eq!(begun.leased, [(leftover, 5)], "whoever made the lease may read it");
-    assert_eq!(names(&fs, ".sst").len(), 2);
+    for held in [leftover.to_string(), segment.clone(), manifest.clone()] {
+        let held_names = names(&folder, &held);
+        assert_eq!(held_names, [held], "whoever made the lease may read it");
+    }
+    folder.delete(&lease).unwrap();
+    faulty.heal();
+    db.wait_idle().unwrap();
+    for gone in [leftover.to_string(), segment, manifest] {
+        assert_eq!(names(&folder, &gone), [""; 0]);
+    }
 }

@@ -48,17 +48,16 @@ impl Life {
         let mut second = self.create(120, &version);
         first.supersede(generation(120)).unwrap();
         self.append(&mut second, &mut version).unwrap();
-        retire(&self.fs, dir(), &[generation(110)], &[generation(100)]).unwrap();
+        self.delete(&[110, 100]);
         self.append(&mut second, &mut version).unwrap();
-        // A sync fails: the edit's number is used up, the generation is replaced by deletion.
-        let before = version.clone();
-        self.fail_sync();
-        assert!(self.append(&mut second, &mut version).is_err());
-        version = DbVersion { edit_number: before.edit_number + 1, ..before };
+        // A sync fails, and so does the first one of the generation that takes the place of this one: the
+        // numbers of the edits are used up, and no generation names the next one.
+        version = self.fail_append(&mut second, version);
+        let mut unused = self.create(125, &version);
+        version = self.fail_append(&mut unused, version);
         let mut third = self.create(130, &version);
-        retire(&self.fs, dir(), &[], &[generation(120)]).unwrap();
-        self.promise.lock().acked = Some(version.edit_number);
         self.append(&mut third, &mut version).unwrap();
+        self.delete(&[120, 125]);
         // A sync fails and the process dies. The next one reads what the disk does not have.
         self.fail_sync();
         assert!(self.append(&mut third, &mut version).is_err());
@@ -69,7 +68,23 @@ impl Life {
         old.supersede(generation(140)).unwrap();
         self.promise.lock().acked = Some(version.edit_number);
         self.append(&mut fourth, &mut version).unwrap();
-        retire(&self.fs, dir(), &[], &[generation(130)]).unwrap();
+        self.delete(&[130]);
+    }
+
+    /// An edit whose sync fails; the version behind it, which lacks it.
+    fn fail_append(&mut self, manifest: &mut Manifest, mut version: DbVersion) -> DbVersion {
+        let before = version.clone();
+        self.fail_sync();
+        assert!(self.append(manifest, &mut version).is_err());
+        DbVersion { edit_number: before.edit_number + 1, ..before }
+    }
+
+    /// Deletes generations in this order, each for good.
+    fn delete(&self, generations: &[u64]) {
+        for number in generations {
+            self.fs.delete(&generation(*number).path(dir())).unwrap();
+            self.fs.sync_dir(dir()).unwrap();
+        }
     }
 
     fn fail_sync(&self) {
