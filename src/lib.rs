@@ -305,7 +305,7 @@ pub mod metahive {
 /// ```
 pub mod raw {
     pub use lsm_core::raw::{
-        Description, EntryKind, FileKind, Hidden, MemtableWalk, Origin, OwnedEntry, RawDamage,
+        Description, EntryKind, FileFormat, Hidden, MemtableWalk, Origin, OwnedEntry, RawDamage,
         RawEntry, RawMode, RawTable, RawVersion, SstMeta, SstProperties, TableWalk, Walk, describe,
         describe_path,
     };

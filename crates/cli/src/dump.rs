@@ -1,4 +1,4 @@
-//! `dump`: what each byte of a table, a log segment or a manifest means.
+//! `dump`: what each byte of a table, a log segment, a manifest or another file of a database means.
 //!
 //! It reads one file, needs no database around it, and writes nothing. The engine tells the
 //! meaning; here it is only laid out, what lies inside of something further to the right.
@@ -7,14 +7,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use serde_json::json;
-use siltstone::raw::{self, FileKind};
+use siltstone::raw;
 
 use crate::output::{Failure, Output};
 
 /// Arguments of `dump`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Path of a table, log segment or manifest
+    /// Path of a table, log segment, manifest, claim, fork, commit cursor or lease
     file: PathBuf,
     /// Also print each entry, operation and change
     #[arg(long)]
@@ -31,12 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let description = raw::describe_path(&args.file, args.entries)?;
     let mut out = Output::new(args.json);
-    let kind = match description.kind {
-        FileKind::Sst => "table",
-        FileKind::Wal => "log segment",
-        FileKind::Manifest => "manifest",
-        FileKind::Chunk => "chunk",
-    };
+    let kind = description.format.name();
     let bytes = description.bytes;
     out.line(format_args!("{kind}, {bytes} bytes"), &json!({ "kind": kind, "bytes": bytes }))?;
     let width = bytes.to_string().len();

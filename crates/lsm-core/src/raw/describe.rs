@@ -10,16 +10,51 @@ use std::sync::Arc;
 
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::{FileKind, FileName};
+use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{File, Fs, OsFs};
 use crate::types::EntryKind;
-use crate::{sstable, version, wal};
+use crate::{shared, sstable, version, wal};
+
+/// The format of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileFormat {
+    /// A sorted table.
+    Table,
+    /// A segment of the log.
+    Segment,
+    /// A generation of the manifest.
+    Manifest,
+    /// The claim of a promotion.
+    Claim,
+    /// The fork of a promotion.
+    Fork,
+    /// The commit cursor of an epoch.
+    Cursor,
+    /// The lease of a secondary.
+    Lease,
+}
+
+impl FileFormat {
+    /// Returns its name, for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            FileFormat::Table => "table",
+            FileFormat::Segment => "log segment",
+            FileFormat::Manifest => "manifest",
+            FileFormat::Claim => "claim",
+            FileFormat::Fork => "fork",
+            FileFormat::Cursor => "commit cursor",
+            FileFormat::Lease => "lease",
+        }
+    }
+}
 
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Its kind.
-    pub kind: FileKind,
+    /// Its format.
+    pub format: FileFormat,
     /// Its length in bytes.
     pub bytes: u64,
     /// Ranges of the file in bytes, with a text for people, in the order of the file. What lies
@@ -46,36 +81,57 @@ pub fn describe_path(path: &Path, inside: bool) -> Result<Description> {
 /// Reads the whole file; the text takes a multiple of what it describes.
 pub fn describe(file: Arc<dyn File>, path: &Path, inside: bool) -> Result<Description> {
     let bytes = file.len()?;
-    let kind = kind_of(&*file, path, bytes)?;
-    let lines = match kind {
-        FileKind::Sst => sstable::describe(file, path.to_owned(), inside)?,
-        FileKind::Manifest => version::describe(&*file, path, inside)?,
-        FileKind::Wal if inside => wal::describe(&*file, path, &operations)?,
-        FileKind::Wal => wal::describe(&*file, path, &|_| Vec::new())?,
-        FileKind::Chunk => {
+    let format = format_of(&*file, path, bytes)?;
+    let lines = match format {
+        FileFormat::Table => sstable::describe(file, path.to_owned(), inside)?,
+        FileFormat::Manifest => version::describe(&*file, path, inside)?,
+        FileFormat::Segment if inside => wal::describe(&*file, path, &operations)?,
+        FileFormat::Segment => wal::describe(&*file, path, &|_| Vec::new())?,
+        FileFormat::Claim => version::describe_claim(&*file, path)?,
+        FileFormat::Fork => version::describe_fork(&*file, path, inside)?,
+        FileFormat::Cursor => shared::describe_cursor(&*file)?,
+        FileFormat::Lease => shared::describe_lease(&*file)?,
+    };
+    Ok(Description { format, bytes, lines })
+}
+
+/// The format of the file by its magic; where that is damaged, by its name.
+fn format_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileFormat> {
+    let by_magic = [
+        (wal::MAGIC, FileFormat::Segment),
+        (version::MAGIC, FileFormat::Manifest),
+        (version::CLAIM_MAGIC, FileFormat::Claim),
+        (version::FORK_MAGIC, FileFormat::Fork),
+        (shared::CURSOR_MAGIC.to_ne_bytes(), FileFormat::Cursor),
+        (shared::LEASE_MAGIC, FileFormat::Lease),
+    ];
+    let front = magic_at(file, 0)?;
+    if let Some((_, format)) = by_magic.iter().find(|(magic, _)| *magic == front) {
+        return Ok(*format);
+    }
+    if bytes >= 16 && magic_at(file, bytes - 16)? == sstable::MAGIC.to_le_bytes() {
+        return Ok(FileFormat::Table);
+    }
+    // A damaged magic: the name still says which description finds the damage.
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match FileName::parse(name).map(|name| name.kind) {
+        Some(FileKind::Sst) => return Ok(FileFormat::Table),
+        Some(FileKind::Wal) => return Ok(FileFormat::Segment),
+        Some(FileKind::Manifest) => return Ok(FileFormat::Manifest),
+        Some(FileKind::Chunk) => {
             let message = format!("{} is a chunk file, which has no description", path.display());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-    };
-    Ok(Description { kind, bytes, lines })
-}
-
-/// The kind of the file by its magic; where that is damaged, by its name.
-fn kind_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileKind> {
-    let front = magic_at(file, 0)?;
-    if front == wal::MAGIC {
-        return Ok(FileKind::Wal);
+        None => {}
     }
-    if front == version::MAGIC {
-        return Ok(FileKind::Manifest);
+    if names::epoch_of_claim(name).is_some() {
+        return Ok(FileFormat::Claim);
     }
-    if bytes >= 16 && magic_at(file, bytes - 16)? == sstable::MAGIC.to_le_bytes() {
-        return Ok(FileKind::Sst);
+    if names::epoch_of_fork(name).is_some() {
+        return Ok(FileFormat::Fork);
     }
-    // A damaged magic: the name still says which description finds the damage.
-    let name = path.file_name().and_then(|name| FileName::parse(name.to_str()?));
-    let what = "by magic and name, the file is not a table, a log segment or a manifest";
-    name.map(|name| name.kind).ok_or_else(|| Error::corruption(path, None, what))
+    let what = "by magic and name, the file is none of a database that can be described";
+    Err(Error::corruption(path, None, what))
 }
 
 fn magic_at(file: &dyn File, offset: u64) -> Result<[u8; 8]> {

@@ -43,11 +43,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use describe::{Description, describe, describe_path};
+pub use describe::{Description, FileFormat, describe, describe_path};
 pub use reading::{Found, Moment, ReadAtMoment, TablePlace, Witness, read};
 pub use versions::{RawVersion, reread, versions};
 
-pub use crate::fs::names::FileKind;
 pub use crate::hooks::{Origin, OwnedEntry};
 pub use crate::sstable::{
     BlockCheck, EntryAt, Hidden, OpenTable, RawDamage, RawMode, SstProperties, TableBlock,

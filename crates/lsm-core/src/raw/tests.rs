@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::db::{BackgroundMode, Db, Partition};
+use crate::follow::{Follower, SyncExtent};
 use crate::fs::{Fs, MemFs};
 use crate::options::PartitionOptions;
 use crate::read::{KeyRange, ReadPoint};
@@ -162,17 +163,22 @@ fn first_origin(fs: &MemFs, path: &Path) -> Origin {
 fn every_byte_of_every_file_is_described() {
     let fs = MemFs::new();
     let (db, partition) = store(&fs);
-    partition.put("in the log", "x").unwrap();
     drop(partition);
-    db.close().unwrap();
-    let mut kinds = Vec::new();
+    // The claim and the fork stay, until the next promotion.
+    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).take_over(true);
+    let new = builder.background(BackgroundMode::Stepped).open().unwrap();
+    new.partition("p").unwrap().put("in the log", "x").unwrap();
+    new.partition("p").unwrap().delete("b").unwrap();
+    new.close().unwrap();
+    drop(db);
+    let mut formats = Vec::new();
     for path in fs.paths() {
         if path.ends_with("LOCK") {
             continue;
         }
         for inside in [false, true] {
             let description = describe(fs.open_read(&path).unwrap(), &path, inside).unwrap();
-            kinds.push(description.kind);
+            formats.push(description.format);
             let mut covered = 0;
             let mut from = 0;
             for (range, text) in &description.lines {
@@ -183,9 +189,14 @@ fn every_byte_of_every_file_is_described() {
                 assert!(!text.contains("damaged"), "{range:?} {text}");
             }
             assert_eq!(covered, description.bytes, "{}", path.display());
-            let expected: &[&str] = match description.kind {
-                FileKind::Wal if inside => &["put \"in the log\"", "delete \"b\"", "clean close"],
-                FileKind::Manifest if inside => &["table added", "LogClosed"],
+            let expected: &[&str] = match description.format {
+                FileFormat::Segment if inside => {
+                    &["put \"in the log\"", "delete \"b\"", "clean close"]
+                }
+                FileFormat::Manifest if inside => &["table added", "LogClosed"],
+                FileFormat::Claim => &["claim of epoch 2", "claim: database id"],
+                FileFormat::Fork if inside => &["epoch 2 begins", "table added", "fork: segment"],
+                FileFormat::Fork => &["epoch 2 begins", "state at edit"],
                 _ => &[],
             };
             for text in expected {
@@ -193,12 +204,39 @@ fn every_byte_of_every_file_is_described() {
             }
         }
     }
-    for kind in [FileKind::Sst, FileKind::Wal, FileKind::Manifest] {
-        assert!(kinds.contains(&kind));
+    use FileFormat::{Claim, Fork, Manifest, Segment, Table};
+    for format in [Table, Segment, Manifest, Claim, Fork] {
+        assert!(formats.contains(&format), "{format:?}");
     }
     fs.write_raw(Path::new("/db/notes.txt"), b"notes").unwrap();
     let notes = Path::new("/db/notes.txt");
     assert!(describe(fs.open_read(notes).unwrap(), notes, false).unwrap_err().is_corruption());
+}
+
+/// Cursors and leases are there while a database is open.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the file system in memory has no bytes of a cursor")]
+fn the_files_of_secondaries_are_described() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::builder(dir.path()).open().unwrap();
+    db.partition("p").unwrap().put("k", "v").unwrap();
+    let follower = Follower::builder(dir.path()).open().unwrap();
+    follower.sync(SyncExtent::All).unwrap();
+    let mut texts = Vec::new();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("cursor-") || name.starts_with("reader-") {
+            let description = describe_path(&path, true).unwrap();
+            assert_eq!(description.lines[0].0, 0..description.bytes);
+            texts.extend(description.lines.into_iter().map(|line| line.1));
+        }
+    }
+    for said in
+        ["commit cursor: Live", "cursor: slot 1, last sequence 1", "lease: holds what edits"]
+    {
+        assert!(texts.iter().any(|text| text.contains(said)), "{said}: {texts:?}");
+    }
 }
 
 /// Notes what a read shows.

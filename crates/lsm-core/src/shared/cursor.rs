@@ -47,12 +47,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::fence::Settled;
 use crate::codec::checksum64;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard, MapMode, SharedWords, names};
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"SILTCURS");
+/// The first word, in the byte order of the machine.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SILTCURS");
 pub(super) const VERSION: u64 = 2;
 /// The first version, whose writer cannot be fenced.
 const VERSION_WITHOUT_FENCE: u64 = 1;
@@ -70,7 +72,7 @@ pub(super) const SETTLED_END_AT: usize = 16;
 pub(super) const SETTLED_EDIT_AT: usize = 17;
 /// The bit of a settled word with which another process fences its writer.
 pub(super) const FENCED: u64 = 1 << 63;
-const SLOTS_AT: usize = 64;
+pub(super) const SLOTS_AT: usize = 64;
 const SLOTS: usize = 960;
 const OPENING: u64 = 0;
 pub(super) const LIVE: u64 = 1;
@@ -408,6 +410,13 @@ impl CursorReader {
     /// Everything before this place is visible on the primary.
     pub fn end(&self) -> u64 {
         self.load(END_AT)
+    }
+
+    /// The end of what the writer may answer for, if a fence of it has begun.
+    pub fn fenced_at(&self) -> Option<Settled> {
+        let end = self.load(SETTLED_END_AT);
+        let edit = self.load(SETTLED_EDIT_AT) & !FENCED;
+        (end & FENCED != 0 && edit != 0).then_some(Settled { end: end & !FENCED, edit })
     }
 
     /// Everything through this sequence lies before [`CursorReader::end`], loaded afterwards.

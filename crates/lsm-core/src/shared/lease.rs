@@ -37,10 +37,11 @@ use crate::codec::{Reader, checksum64, checksum64_seeded, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{AppendMode, File, Fs, LockGuard, names};
 
-const MAGIC: [u8; 8] = *b"SILTREAD";
+/// The first bytes of a lease.
+pub const MAGIC: [u8; 8] = *b"SILTREAD";
 const VERSION: u32 = 1;
-const HEADER_BYTES: usize = 32;
-const RECORD_BYTES: usize = 16;
+pub(super) const HEADER_BYTES: usize = 32;
+pub(super) const RECORD_BYTES: usize = 16;
 /// A lease of this length is replaced by a new one.
 const LEASE_BYTES_MAX: u64 = 64 << 10;
 /// Leases that a primary may have swept away while they were made.
@@ -90,7 +91,7 @@ fn owner_in(bytes: &[u8]) -> Option<LeaseMaker> {
 }
 
 /// The edit that the bytes of a lease name; 0, which holds everything, if they name none.
-fn edit_in(bytes: &[u8]) -> u64 {
+pub(super) fn edit_in(bytes: &[u8]) -> u64 {
     let mut edit = 0;
     let mut offset = HEADER_BYTES;
     while let Some(found) = bytes.get(offset..offset + RECORD_BYTES) {

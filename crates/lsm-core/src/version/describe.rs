@@ -40,23 +40,37 @@ pub fn describe(file: &dyn File, path: &Path, changes: bool) -> Result<Vec<(Rang
             lines.push((range, "damaged: no edit that verifies".to_owned()));
             return;
         };
-        let payload_at = payload_at as u64;
         let name = if is_first { "snapshot" } else { "edit" };
         is_first = false;
-        let text = match VersionEdit::decode(number, payload) {
-            Err(fault) => format!("{name} {number}: {fault}"),
-            Ok(edit) if !changes => format!("{name} {number}: {} changes", edit.changes.len()),
-            Ok(edit) => {
-                let texts: Vec<_> = edit.changes.iter().map(describe_change).collect();
-                lines.push((range, format!("{name} {number}: {} changes", texts.len())));
-                let end = payload_at + payload.len() as u64;
-                lines.extend(texts.into_iter().map(|text| (payload_at..end, text)));
-                return;
-            }
-        };
-        lines.push((range, text));
+        let inside = payload_at as u64..payload_at as u64 + payload.len() as u64;
+        let mut described = describe_edit(name, number, payload, inside, changes);
+        // The whole frame, and not the payload alone.
+        described[0].0 = range;
+        lines.extend(described);
     });
     Ok(lines)
+}
+
+/// Describes the payload of an edit, which lies in `range` of its file: as a whole first, then each of its
+/// changes, if they are asked for.
+pub(super) fn describe_edit(
+    name: &str,
+    number: u64,
+    payload: &[u8],
+    range: Range<u64>,
+    changes: bool,
+) -> Vec<(Range<u64>, String)> {
+    let edit = match VersionEdit::decode(number, payload) {
+        Err(fault) => return vec![(range, format!("{name} {number}: {fault}"))],
+        Ok(edit) => edit,
+    };
+    let mut lines =
+        vec![(range.clone(), format!("{name} {number}: {} changes", edit.changes.len()))];
+    if changes {
+        let texts = edit.changes.iter().map(describe_change);
+        lines.extend(texts.map(|text| (range.clone(), text)));
+    }
+    lines
 }
 
 fn describe_change(change: &Change) -> String {

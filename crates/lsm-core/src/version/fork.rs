@@ -38,6 +38,8 @@
 //!
 //! Invariant: a fork stands for ever once its name is there. Whoever finds it begins where it says.
 
+mod describe;
+
 use std::path::Path;
 
 use super::DbVersion;
@@ -51,8 +53,12 @@ use crate::fs::names::{self, FileKind, FileName};
 use crate::types::{DbId, Epoch, FileNo};
 use crate::wal::LogPlace;
 
-const CLAIM_MAGIC: [u8; 8] = *b"SILTCLAI";
-const FORK_MAGIC: [u8; 8] = *b"SILTFORK";
+pub use describe::{describe_claim, describe_fork};
+
+/// The first bytes of a claim.
+pub const CLAIM_MAGIC: [u8; 8] = *b"SILTCLAI";
+/// The first bytes of a fork.
+pub const FORK_MAGIC: [u8; 8] = *b"SILTFORK";
 const FORMAT_VERSION: u32 = 1;
 const CLAIM_BYTES: usize = 40;
 const HEADER_BYTES: usize = 96;

@@ -51,7 +51,9 @@ pub use change::Change;
 pub use describe::{check_generation, describe};
 pub use edit::{EditFault, VersionEdit};
 pub use expiries::{Expiries, ExpiryNotes};
-pub use fork::{Fork, check_claim, claim_bytes};
+pub use fork::{
+    CLAIM_MAGIC, FORK_MAGIC, Fork, check_claim, claim_bytes, describe_claim, describe_fork,
+};
 pub use judges::{Judges, Readers};
 pub use level::Level;
 pub use level_iter::LevelIter;
